@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/manifest.h"
+
+namespace syncopate {
+
+// A 64-bit mix (the finaliser of MurmurHash3): bijective, all bits depend on all bits.
+constexpr uint64_t Mix64(uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdULL;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ULL;
+  x ^= x >> 33;
+  return x;
+}
+
+constexpr uint64_t kDigestStride = 0x9e3779b97f4a7c15ULL;
+
+// Order-dependent combination of two hashes.
+constexpr uint64_t HashCombine(uint64_t seed, uint64_t value) { return Mix64(seed * kDigestStride + Mix64(value + kDigestStride)); }
+
+// Position-sensitive digest of a byte string:
+//   Mix64(size + sum over i of Mix64(word_i + (i+1) * kDigestStride))  mod 2^64,
+// word_i the i-th little-endian 64-bit word, the last padded with zeros. The sum is associative, so a GPU computes the
+// same value in any order. Catches flips, swaps and shifts; it is no defence against somebody who forges weights.
+uint64_t DigestBytes(const void* data, int64_t size);
+
+// DigestBytes of each bucket of an arena of manifest.arena_bytes() bytes.
+std::vector<uint64_t> DigestBuckets(const Manifest& manifest, const void* arena);
+
+// The one digest of a version: its buckets' digests combined in order.
+uint64_t CombineDigests(const std::vector<uint64_t>& bucket_digests);
+
+}  // namespace syncopate

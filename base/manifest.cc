@@ -1,0 +1,91 @@
+#include "base/manifest.h"
+
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/digest.h"
+
+namespace syncopate {
+namespace {
+
+constexpr int64_t kMaxBytes = int64_t{1} << 50;
+
+absl::Status BadManifest(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MANIFEST", message);
+}
+
+std::string Describe(const TensorSpec& spec) {
+  return absl::StrFormat("%s %s[%s]", spec.name, DTypeName(spec.dtype), absl::StrJoin(spec.shape, ","));
+}
+
+absl::Status CheckSpec(const TensorSpec& spec) {
+  if (spec.name.empty()) return BadManifest("a tensor has no name");
+  int64_t elements = 1;
+  for (int64_t extent : spec.shape) {
+    if (extent < 0) return BadManifest(Describe(spec) + " has a negative extent");
+    if (extent > 0 && elements > kMaxBytes / extent) return BadManifest(Describe(spec) + " is too large");
+    elements *= extent;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t DTypeBytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+std::string DTypeName(DType dtype) { return dtype == DType::kFloat32 ? "float32" : "bfloat16"; }
+
+int64_t TensorSpec::NumElements() const {
+  int64_t elements = 1;
+  for (int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes) {
+  if (bucket_bytes <= 0 || bucket_bytes % kAlignment != 0) {
+    return BadManifest(absl::StrFormat("bucket size %d is not a positive multiple of %d", bucket_bytes, kAlignment));
+  }
+  Manifest manifest;
+  manifest.bucket_bytes_ = bucket_bytes;
+  std::set<std::string> names;
+  std::string identity = absl::StrFormat("bucket %d;", bucket_bytes);
+  int64_t offset = 0;
+  for (const TensorSpec& spec : tensors) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckSpec(spec));
+    if (!names.insert(spec.name).second) return BadManifest("two tensors are named " + spec.name);
+    manifest.ranges_.push_back({offset, offset + spec.NumBytes()});
+    manifest.weight_bytes_ += spec.NumBytes();
+    offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
+    if (offset > kMaxBytes) return BadManifest("the weights are too large");
+    identity += Describe(spec) + ";";
+  }
+  manifest.arena_bytes_ = offset;
+  for (int64_t begin = 0; begin < offset; begin += bucket_bytes) {
+    manifest.buckets_.push_back({begin, std::min(begin + bucket_bytes, offset)});
+  }
+  manifest.tensors_ = std::move(tensors);
+  manifest.fingerprint_ = DigestBytes(identity.data(), static_cast<int64_t>(identity.size()));
+  return manifest;
+}
+
+absl::Status Manifest::CheckSame(const Manifest& other) const {
+  if (fingerprint_ == other.fingerprint_) return absl::OkStatus();
+  std::string difference = absl::StrFormat("bucket sizes %d and %d", bucket_bytes_, other.bucket_bytes_);
+  size_t common = std::min(tensors_.size(), other.tensors_.size());
+  size_t at = 0;
+  while (at < common && tensors_[at] == other.tensors_[at]) ++at;
+  if (at < common) {
+    difference = absl::StrFormat("tensor %d is %s here and %s there", at, Describe(tensors_[at]),
+                                 Describe(other.tensors_[at]));
+  } else if (tensors_.size() != other.tensors_.size()) {
+    difference = absl::StrFormat("%d tensors here and %d there", tensors_.size(), other.tensors_.size());
+  }
+  return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+               "the models differ: " + difference + "; give both sides the same model section",
+               {{"difference", difference}});
+}
+
+}  // namespace syncopate

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace syncopate {
+
+enum class DType : uint8_t { kFloat32 = 1, kBFloat16 = 2 };
+
+int64_t DTypeBytes(DType dtype);
+std::string DTypeName(DType dtype);  // "float32", "bfloat16"
+
+// One named parameter as it travels: name as Hugging Face names it, dtype on the wire, row-major dense shape.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;
+
+  int64_t NumElements() const;
+  int64_t NumBytes() const { return NumElements() * DTypeBytes(dtype); }
+  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+};
+
+// A half-open byte range of an arena.
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// The wire order of one model's weights: which tensors, where each lies in an arena, and how the arena is cut into
+// buckets. Sender and receiver build it from the model alone and compare fingerprints; nothing about shapes is ever
+// taken from a peer's data. Immutable, cheap to share by const reference.
+class Manifest {
+ public:
+  static constexpr int64_t kAlignment = 256;               // bytes; every tensor starts on such a boundary
+  static constexpr int64_t kDefaultBucketBytes = 4 << 20;  // one digest, one unit of transfer
+
+  // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, or a bucket
+  // size that is not a positive multiple of kAlignment.
+  static absl::StatusOr<Manifest> Create(std::vector<TensorSpec> tensors,
+                                         int64_t bucket_bytes = kDefaultBucketBytes);
+  Manifest() = default;
+
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // Bytes of tensors()[i] in the arena; gaps up to the next tensor are zero.
+  const std::vector<ByteRange>& ranges() const { return ranges_; }
+  const std::vector<ByteRange>& buckets() const { return buckets_; }
+  int64_t arena_bytes() const { return arena_bytes_; }    // with gaps
+  int64_t weight_bytes() const { return weight_bytes_; }  // without
+  int64_t bucket_bytes() const { return bucket_bytes_; }
+  // Equal iff names, dtypes, shapes, order and bucket size are equal.
+  uint64_t fingerprint() const { return fingerprint_; }
+
+  // OK if `other` describes the same weights; else FAILED_PRECONDITION (reason MODEL_MISMATCH) naming the first
+  // tensor that differs and how.
+  absl::Status CheckSame(const Manifest& other) const;
+
+ private:
+  std::vector<TensorSpec> tensors_;
+  std::vector<ByteRange> ranges_;
+  std::vector<ByteRange> buckets_;
+  int64_t arena_bytes_ = 0;
+  int64_t weight_bytes_ = 0;
+  int64_t bucket_bytes_ = kDefaultBucketBytes;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace syncopate

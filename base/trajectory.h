@@ -1,0 +1,101 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/policy_version.h"
+
+// Plain records that cross the border between trainer and rollouter. No behaviour, no wire format.
+namespace syncopate {
+
+// A process: who it is for the length of one life. `incarnation` is a UUID made at start.
+struct MemberId {
+  std::string role;        // "trainer", "rollouter"
+  std::string replica_id;  // the same for all ranks of one replica
+  int32_t rank = 0;        // within the replica (trainer: within the rank group)
+  int32_t world = 1;
+  std::string incarnation;
+  friend auto operator<=>(const MemberId&, const MemberId&) = default;
+};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0 means greedy
+  float top_p = 1.0f;        // (0, 1]; 1 is off
+  int32_t top_k = 0;         // 0 is off
+  int32_t max_new_tokens = 16;
+  std::vector<int32_t> stop_token_ids;  // the stop token is part of the answer
+};
+
+// A group is one prompt of one pass over the data.
+struct GroupId {
+  int64_t pass = 0;
+  int64_t ordinal = 0;  // position of the prompt in the pass's order
+  std::string ToString() const { return absl::StrCat(pass, "/", ordinal); }
+  friend auto operator<=>(const GroupId&, const GroupId&) = default;
+};
+
+// The right to answer a group, once. Attempts of a group are counted from 1; only the newest one is accepted.
+struct LeaseId {
+  GroupId group;
+  int32_t attempt = 0;
+  friend auto operator<=>(const LeaseId&, const LeaseId&) = default;
+};
+
+enum class LeaseKind : uint8_t { kTraining = 1, kEvaluation = 2 };
+
+struct Lease {
+  LeaseId id;
+  LeaseKind kind = LeaseKind::kTraining;
+  PolicyVersion version;  // training: the version the gate admitted it for; evaluation: the version asked for
+  int32_t samples = 1;    // n
+  std::vector<int32_t> prompt_ids;
+  std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
+  std::string reward;               // a name in the rollouter's reward registry
+  SamplingParams sampling;
+  uint64_t seed = 0;  // GroupSeed(); sample i draws with SampleSeed(seed, i)
+};
+
+// H(run seed, prompt): never a function of lease, epoch or rollouter, so a repeated attempt draws the same numbers.
+constexpr uint64_t GroupSeed(uint64_t run_seed, const GroupId& group) {
+  return HashCombine(HashCombine(run_seed, static_cast<uint64_t>(group.pass)), static_cast<uint64_t>(group.ordinal));
+}
+constexpr uint64_t SampleSeed(uint64_t group_seed, int32_t sample) {
+  return HashCombine(group_seed, static_cast<uint64_t>(sample));
+}
+
+// Tokens [begin, end) of an answer were made by `version`.
+struct VersionSpan {
+  PolicyVersion version;
+  int32_t begin = 0;
+  int32_t end = 0;
+  friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
+};
+
+enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
+
+// One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
+// temperature, before top-k and top-p. `spans` cover all tokens in order without gaps.
+struct Trajectory {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<VersionSpan> spans;
+  FinishReason finish = FinishReason::kStop;
+  float reward = 0;
+  double generate_seconds = 0;
+};
+
+// What a rollouter submits: all n samples of one lease, in sample order.
+struct TrajectoryGroup {
+  LeaseId lease;
+  LeaseKind kind = LeaseKind::kTraining;
+  std::string rollouter;    // replica_id
+  std::string incarnation;  // of the rollouter
+  std::vector<int32_t> prompt_ids;
+  std::vector<Trajectory> samples;
+};
+
+}  // namespace syncopate
