@@ -1,0 +1,57 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+
+namespace syncopate::services {
+
+// A TCP endpoint parsed from "host:port": host is an IPv4 or (in brackets) IPv6 literal or "localhost".
+struct Endpoint {
+  std::string host;
+  int port = 0;
+
+  bool IsLoopback() const;
+  std::string ToString() const;
+  // INVALID_ARGUMENT (reason BAD_ADDRESS) naming what is wrong.
+  static absl::StatusOr<Endpoint> Parse(const std::string& address);
+};
+
+// A listening socket and the thread that accepts on it. Survives file-descriptor exhaustion: a spare descriptor is
+// given up to accept and close the waiting connection, so that the backlog drains and the listener works again as soon
+// as descriptors are free. Also the listener of the metrics responder.
+class Acceptor {
+ public:
+  // Binds and listens. ALREADY_EXISTS (reason ADDRESS_IN_USE), PERMISSION_DENIED or INVALID_ARGUMENT naming `endpoint`.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Endpoint& endpoint);
+  ~Acceptor();  // Stop
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  // Starts the thread. `on_connection(fd)` runs on it for each connection, owns fd (close-on-exec, blocking mode as
+  // accepted) and must not block. Call once.
+  void Start(std::function<void(int fd)> on_connection);
+  // Closes the listener and joins the thread; idempotent. Not from inside on_connection.
+  void Stop();
+
+  const Endpoint& endpoint() const { return endpoint_; }  // with the port that was bound
+  int listener() const { return listener_; }
+
+ private:
+  Acceptor() = default;
+  void Loop();
+  void AcceptOne();
+
+  Endpoint endpoint_;
+  int listener_ = -1;
+  int wake_ = -1;   // eventfd that ends the loop
+  int spare_ = -1;  // given up when descriptors run out; used by the thread alone
+  std::function<void(int)> on_connection_;
+  std::thread thread_;
+};
+
+}  // namespace syncopate::services

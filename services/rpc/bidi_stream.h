@@ -1,0 +1,283 @@
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "services/rpc/server_stream.h"
+
+namespace syncopate::services {
+
+// The server's end of a bidirectional call. Write, Finish, Cancel and peer() as in ServerStreamCore.
+//
+//   grpc::ServerBidiReactor<JoinRequest, JoinResponse>* Join(grpc::CallbackServerContext* context) override {
+//     auto stream = ServerBidiStream<JoinRequest, JoinResponse>::Create(context);
+//     auto session = std::make_shared<Session>(stream);
+//     return stream->Start({.on_message = [session](JoinRequest message) { session->Handle(std::move(message)); },
+//                           .on_done = [session](const absl::Status& status) { session->Ended(status); }});
+//   }
+template <typename Request, typename Response>
+class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<Request, Response>, Response>,
+                               public std::enable_shared_from_this<ServerBidiStream<Request, Response>> {
+  using Core = ServerStreamCore<grpc::ServerBidiReactor<Request, Response>, Response>;
+
+ public:
+  // Run one after the other on gRPC threads, never inside a method of the stream; must not block. They are freed after
+  // on_done, so they may hold the stream's own shared pointer.
+  struct Callbacks {
+    // One message of the peer, in order. The next is read when this returns. Not after Finish.
+    std::function<void(Request)> on_message;
+    // Exactly once, last. The status given to Finish; OK after the peer's half-close; CANCELLED if the peer went away
+    // or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read.
+    std::function<void(const absl::Status&)> on_done;
+  };
+
+  static std::shared_ptr<ServerBidiStream> Create(grpc::CallbackServerContext* context,
+                                                  const StreamOptions& options = {}) {
+    return std::shared_ptr<ServerBidiStream>(new ServerBidiStream(context, options));
+  }
+
+  // Call once; return the result from the service method.
+  grpc::ServerBidiReactor<Request, Response>* Start(Callbacks callbacks) {
+    on_message_ = std::move(callbacks.on_message);
+    Core::Begin(this->shared_from_this(), std::move(callbacks.on_done));
+    this->StartRead(&incoming_);
+    return this;
+  }
+
+ private:
+  using Core::Core;
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Core::PeerHalfClosed();
+      return;
+    }
+    if (!Core::ending()) on_message_(std::exchange(incoming_, Request()));
+    this->StartRead(&incoming_);
+  }
+  void DropCallbacks() override { on_message_ = nullptr; }
+
+  Request incoming_;
+  std::function<void(Request)> on_message_;
+};
+
+// The client's end of a bidirectional call: the same promises.
+//
+//   auto stream = ClientBidiStream<JoinRequest, JoinResponse>::Create();
+//   stream->Start([&](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
+//                 {.on_message = ..., .on_done = ...});
+//   stream->Write(hello);
+//
+// It has no deadline: keepalive finds a dead host, and the application's heartbeats a dead process. If nobody listens
+// on_done says UNAVAILABLE soon. The stub may be freed after Start, the channel is kept by the call.
+template <typename Request, typename Response>
+class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response>,
+                               public std::enable_shared_from_this<ClientBidiStream<Request, Response>> {
+ public:
+  using Reactor = grpc::ClientBidiReactor<Request, Response>;
+
+  // As for the server; on_done gives the status that ended the call.
+  struct Callbacks {
+    std::function<void(Response)> on_message;
+    std::function<void(const absl::Status&)> on_done;
+  };
+
+  static std::shared_ptr<ClientBidiStream> Create(const StreamOptions& options = {}) {
+    return std::shared_ptr<ClientBidiStream>(new ClientBidiStream(options));
+  }
+
+  // Opens the call; `open` passes both arguments to the stub's async method. Call once.
+  void Start(const std::function<void(grpc::ClientContext*, Reactor*)>& open, Callbacks callbacks) {
+    callbacks_ = std::move(callbacks);
+    {
+      MutexLock lock(&mutex_);
+      self_ = this->shared_from_this();
+    }
+    auto self = this->shared_from_this();
+    open(&context_, this);
+    this->AddHold();  // writes come from outside reactions; removed when the call has ended
+    this->StartRead(&incoming_);
+    this->StartCall();
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      started_ = true;
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  // Queues one message, also before Start. False if the stream is ending, or if the peer does not read and the queue
+  // is full: then the call is cancelled and on_done says RESOURCE_EXHAUSTED (reason SLOW_READER).
+  bool Write(Request request) {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      if (ending_ || closed_) return false;
+      if (!queue_.Push(std::move(request))) {
+        StalledLocked();
+        return false;
+      }
+      next = NextLocked();
+    }
+    Perform(next);
+    return true;
+  }
+
+  // Half-closes after what was queued has been written; the server then ends the call.
+  void Finish() {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      ending_ = true;
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  // Breaks the call at once; on_done says CANCELLED. Idempotent.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  struct Next {
+    const Request* write = nullptr;
+    bool half_close = false;
+    bool remove_hold = false;
+  };
+
+  explicit ClientBidiStream(const StreamOptions& options) : options_(options), queue_(options) {}
+
+  void StalledLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ending_ = true;
+    stalled_ = true;
+    queue_.Clear();
+    context_.TryCancel();
+  }
+
+  // The one thing to ask of gRPC now. Whoever gets it must perform it: nobody else will.
+  Next NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Next next;
+    bool busy = queue_.in_flight() || half_closing_;
+    if (!started_ || busy) return next;
+    if (closed_) {
+      next.remove_hold = !hold_removed_;
+      hold_removed_ = true;
+      return next;
+    }
+    next.write = queue_.Begin();
+    if (next.write == nullptr && ending_ && !half_closed_) {
+      next.half_close = half_closed_ = half_closing_ = true;
+    }
+    if (next.write != nullptr || next.half_close) WatchLocked();
+    return next;
+  }
+
+  void Perform(const Next& next) {
+    if (next.write != nullptr) this->StartWrite(next.write);
+    if (next.half_close) this->StartWritesDone();
+    if (next.remove_hold) this->RemoveHold();
+  }
+
+  void WatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    pending_since_ = Clock::Real()->Now();
+    if (!watching_) SetTimerLocked(options_.stalled_after);
+  }
+
+  void SetTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    watching_ = true;
+    timer_.Set(delay, [this, self = self_] { CheckStalled(); });
+  }
+
+  void CheckStalled() {
+    MutexLock lock(&mutex_);
+    watching_ = false;
+    if (closed_ || (!queue_.in_flight() && !half_closing_)) return;
+    absl::Duration left = options_.stalled_after - (Clock::Real()->Now() - pending_since_);
+    if (left > absl::ZeroDuration()) {
+      SetTimerLocked(left);
+    } else {
+      StalledLocked();
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      callbacks_.on_message(std::exchange(incoming_, Response()));
+      this->StartRead(&incoming_);
+      return;
+    }
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      closed_ = true;
+      queue_.Clear();
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  void OnWriteDone(bool ok) override {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      queue_.End();
+      if (!ok) {  // the call is over; the read side will say so
+        queue_.Clear();
+        ending_ = half_closed_ = true;
+      }
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  void OnWritesDoneDone(bool) override {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      half_closing_ = false;
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    std::shared_ptr<ClientBidiStream> self;
+    bool stalled = false;
+    {
+      MutexLock lock(&mutex_);
+      timer_.Cancel();
+      self = std::move(self_);
+      stalled = stalled_;
+    }
+    Callbacks callbacks = std::move(callbacks_);
+    if (!callbacks.on_done) return;
+    callbacks.on_done(stalled ? Error(absl::StatusCode::kResourceExhausted, "SLOW_READER",
+                                      "the server does not read this stream; it was cancelled")
+                              : FromGrpc(status));
+  }
+
+  const StreamOptions options_;
+  grpc::ClientContext context_;
+  Response incoming_;
+  Callbacks callbacks_;  // set before the first callback can run, taken by the last
+
+  Mutex mutex_;
+  WriteQueue<Request> queue_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ClientBidiStream> self_ ABSL_GUARDED_BY(mutex_);
+  Timer timer_ ABSL_GUARDED_BY(mutex_);
+  absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;        // takes no more messages
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // asked for
+  bool half_closing_ ABSL_GUARDED_BY(mutex_) = false;  // under way
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // the read side has ended
+  bool hold_removed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncopate::services

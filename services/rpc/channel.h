@@ -1,0 +1,52 @@
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/rpc/status.h"
+
+namespace syncopate::services {
+
+struct ChannelOptions {
+  int64_t max_receive_bytes = 4 << 20;   // a larger message from the server ends the call: RESOURCE_EXHAUSTED
+  int64_t max_send_bytes = 64 << 20;     // a larger message of ours is refused before it is sent
+  absl::Duration keepalive_time = absl::Seconds(3);     // a ping after this much silence, also without calls
+  absl::Duration keepalive_timeout = absl::Seconds(2);  // no answer for this long: the connection is dead
+  absl::Duration min_reconnect_backoff = absl::Milliseconds(100);  // gRPC doubles it, with jitter
+  absl::Duration max_reconnect_backoff = absl::Seconds(2);
+  int64_t max_metadata_bytes = 8 << 10;
+
+  absl::Status Validate() const;
+};
+
+// A plaintext channel with a connection of its own. Connects in the background: an address where nobody listens shows
+// as UNAVAILABLE at the first call. INVALID_ARGUMENT (reason BAD_ADDRESS) if `address` is not host:port.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
+                                                           const ChannelOptions& options = {});
+
+// The point in time `timeout` from now, as grpc::ClientContext wants it. Every unary client call has one.
+std::chrono::system_clock::time_point CallDeadline(absl::Duration timeout);
+
+// One blocking unary call with a deadline:
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto reply, CallUnary(stub.get(), &Service::Stub::GetStatus, request, absl::Seconds(5)));
+// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE at once if nobody listens, else what the server answered. Never call
+// it from a gRPC callback: it blocks.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> CallUnary(Stub* stub,
+                                   grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                   const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline(timeout));
+  Response response;
+  grpc::Status status = (stub->*method)(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status);
+  return response;
+}
+
+}  // namespace syncopate::services

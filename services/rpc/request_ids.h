@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "google/protobuf/message.h"
+
+namespace syncopate::services {
+
+// Makes the mutating calls of one service idempotent by their request_id: the last `capacity` ids are remembered, and
+// the same id gets the same answer without the work being done again. A duplicate that comes while the first is still
+// at work is answered together with it; no thread waits. Only success is remembered: a refused request has changed
+// nothing, so the same id may try again. Thread-safe.
+//
+//   request_ids_.Run("Pause", *request, request->request_id(), response,
+//                    [&](google::protobuf::Message* out, RequestIds::Done done) { done(engine_->Pause()); },
+//                    [call](const absl::Status& status) { call->Finish(status); });
+class RequestIds {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+  // Does the work, fills `response` in, and calls `done` once, now or later, from any thread.
+  using Work = std::function<void(google::protobuf::Message* response, Done done)>;
+
+  explicit RequestIds(size_t capacity = 1024) : capacity_(capacity) {}
+
+  // `reply(status)` is called exactly once, after `response` (of the caller, alive until then) holds the answer. An
+  // empty id is never remembered. INVALID_ARGUMENT (reason REQUEST_ID_REUSED) if the id named another request.
+  void Run(const std::string& method, const google::protobuf::Message& request, const std::string& request_id,
+           google::protobuf::Message* response, const Work& work, Done reply);
+
+ private:
+  struct Waiter {
+    google::protobuf::Message* response;
+    Done reply;
+  };
+  struct Entry {
+    uint64_t fingerprint = 0;  // of method and request
+    std::shared_ptr<google::protobuf::Message> answer;  // filled in by the work
+    bool ready = false;
+    std::vector<Waiter> waiting;
+  };
+
+  void Complete(const std::string& request_id, const std::shared_ptr<google::protobuf::Message>& answer,
+                const absl::Status& status);
+
+  const size_t capacity_;
+  Mutex mutex_;
+  std::unordered_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> ready_order_ ABSL_GUARDED_BY(mutex_);  // oldest first; only answered ones are forgotten
+};
+
+}  // namespace syncopate::services

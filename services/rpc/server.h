@@ -1,0 +1,79 @@
+#pragma once
+
+#include <grpcpp/server.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "services/rpc/acceptor.h"
+
+namespace syncopate::services {
+
+// One gRPC server of a daemon, with health v1, reflection and channelz beside the daemon's own services.
+//
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto server, Server::Start({.address = "127.0.0.1:0"}, {&rollout_service}));
+//   SYNCOPATE_LOG(kInfo, "listening on %s", server->address());
+//   ...
+//   server->Stop(absl::Seconds(2));
+//
+// Connections are accepted by our own Acceptor, not by gRPC's listener, which in 1.51 never recovers from a process
+// that ran out of file descriptors. Thread-safe.
+class Server {
+ public:
+  struct Options {
+    std::string address = "127.0.0.1:0";  // host:port to listen on, host a literal address; port 0 picks one
+    // Without TLS only loopback addresses are allowed, unless the operator says that the network is trusted.
+    bool insecure_bind = false;
+    int64_t max_receive_bytes = 4 << 20;  // a larger message ends its call with RESOURCE_EXHAUSTED
+    int64_t max_send_bytes = 64 << 20;
+    int64_t max_metadata_bytes = 8 << 10;
+    int max_concurrent_streams = 100;                      // per connection
+    int max_connections = 4096;                            // further ones are closed at once
+    absl::Duration min_ping_interval = absl::Seconds(1);   // clients may ping this often, also without calls
+    absl::Duration keepalive_time = absl::Seconds(5);      // the server's own ping after this much silence
+    absl::Duration keepalive_timeout = absl::Seconds(3);   // no answer for this long: the client is gone
+    // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/metrics.
+    std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors;
+
+    absl::Status Validate() const;
+  };
+
+  // Listens and serves; `services` are borrowed and must outlive the server.
+  // INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTION), ALREADY_EXISTS (reason ADDRESS_IN_USE) naming
+  // the address, PERMISSION_DENIED for a port that this user may not bind.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
+                                                       const std::vector<grpc::Service*>& services);
+
+  ~Server();  // Stop with no grace
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  const std::string& address() const { return address_; }  // host:port as bound
+  int port() const { return port_; }
+
+  // What health v1 answers, for the server as a whole and for each service. SERVING from the start.
+  void SetServing(bool serving);
+
+  // Accepts no more connections and calls, gives running calls `grace` to end, then cancels them, and returns when
+  // every handler has ended. Blocks; idempotent. Never call it from a gRPC callback.
+  void Stop(absl::Duration grace);
+
+ private:
+  Server() = default;
+
+  std::string address_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;
+  Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncopate::services

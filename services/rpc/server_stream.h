@@ -1,0 +1,282 @@
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "services/rpc/status.h"
+#include "services/rpc/timer.h"
+#include "services/rpc/write_queue.h"
+
+// Server calls over gRPC's callback API, which aborts the process when two writes are in flight and forgets nothing
+// that it was told too late. These classes are the only ones that talk to it.
+namespace syncopate::services {
+
+// What both kinds of writing server stream share: the outgoing queue, the stall check and the end of the call.
+// Reactor is grpc::ServerBidiReactor<...> or grpc::ServerWriteReactor<...>.
+//
+// Life: the stream keeps itself alive from Start until gRPC has called OnDone; whoever holds the shared pointer longer
+// may go on calling Write, Finish and Cancel, which then do nothing. Thread-safe. No method blocks, and no callback
+// runs inside a method.
+template <typename Reactor, typename Response>
+class ServerStreamCore : protected Reactor {
+ public:
+  using OnDoneCallback = std::function<void(const absl::Status&)>;
+
+  // Queues one message. False if the stream is ending, or if the peer reads too slowly and the queue is full: then the
+  // stream ends with RESOURCE_EXHAUSTED (reason SLOW_READER).
+  bool Write(Response response) {
+    Next next;
+    bool accepted = false;
+    {
+      MutexLock lock(&mutex_);
+      if (ending_) return false;
+      accepted = queue_.Push(std::move(response));
+      if (!accepted) EndLocked(SlowReader("its queue of unread messages is full"));
+      next = NextLocked();
+    }
+    Perform(next);
+    return accepted;
+  }
+
+  // Ends the call with `status` after what was queued has been written. The first end wins.
+  void Finish(const absl::Status& status) {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      if (ending_) return;
+      ending_ = true;
+      told_to_end_ = true;
+      status_ = status;
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  // Breaks the call at once; the peer sees CANCELLED.
+  void Cancel() {
+    MutexLock lock(&mutex_);
+    if (!started_ || done_) return;
+    // Under the lock because the context dies with OnDone, which takes it too. gRPC runs no callback inline.
+    context_->TryCancel();
+  }
+
+  // "ipv4:127.0.0.1:41234": for logs.
+  const std::string& peer() const { return peer_; }
+
+ protected:
+  ServerStreamCore(grpc::CallbackServerContext* context, const StreamOptions& options)
+      : options_(options), peer_(context->peer()), context_(context), queue_(options) {}
+
+  // Called by the derived class's Start with a pointer that keeps this object alive.
+  void Begin(std::shared_ptr<void> self, OnDoneCallback on_done) {
+    on_done_ = std::move(on_done);
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      started_ = true;
+      self_ = std::move(self);
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  // The peer will send no more: what is queued goes out, then the call ends with OK.
+  void PeerHalfClosed() {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      ending_ = true;
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  bool ending() {
+    MutexLock lock(&mutex_);
+    return ending_;
+  }
+
+  // Runs after every write that left the queue empty; nothing unless the derived class wants it.
+  virtual void OnDrained() {}
+  // Frees the derived class's callbacks and with them whatever they hold.
+  virtual void DropCallbacks() {}
+
+ private:
+  struct Next {
+    const Response* write = nullptr;
+    bool finish = false;
+    grpc::Status status;
+  };
+
+  static absl::Status SlowReader(const char* detail) {
+    return Error(absl::StatusCode::kResourceExhausted, "SLOW_READER",
+                 absl::StrCat("the peer does not read this stream: ", detail));
+  }
+
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    queue_.Clear();
+    if (!told_to_end_) status_ = status;
+    told_to_end_ = true;
+    ending_ = true;
+  }
+
+  // The one thing to ask of gRPC now. Whoever gets it must perform it: nobody else will.
+  Next NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Next next;
+    if (!started_ || finish_sent_) return next;
+    next.write = queue_.Begin();
+    if (next.write == nullptr && ending_ && !queue_.in_flight()) {
+      finish_sent_ = true;
+      next.finish = true;
+      next.status = ToGrpc(status_);
+    }
+    if (next.write != nullptr || next.finish) WatchLocked();
+    return next;
+  }
+
+  void Perform(const Next& next) {
+    if (next.write != nullptr) this->StartWrite(next.write);
+    if (next.finish) Reactor::Finish(next.status);
+  }
+
+  // One timer at a time; it looks again when it fires, so that a write costs no timer of its own.
+  void WatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    pending_since_ = Clock::Real()->Now();
+    if (!watching_) SetTimerLocked(options_.stalled_after);
+  }
+
+  void SetTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    watching_ = true;
+    timer_.Set(delay, [this, self = self_] { CheckStalled(); });
+  }
+
+  void CheckStalled() {
+    MutexLock lock(&mutex_);
+    watching_ = false;
+    if (done_ || (!queue_.in_flight() && !finish_sent_)) return;
+    absl::Duration left = options_.stalled_after - (Clock::Real()->Now() - pending_since_);
+    if (left > absl::ZeroDuration()) {
+      SetTimerLocked(left);
+      return;
+    }
+    EndLocked(SlowReader("one message waited too long"));
+    context_->TryCancel();  // see Cancel()
+  }
+
+  void OnWriteDone(bool ok) final {
+    Next next;
+    bool drained = false;
+    {
+      MutexLock lock(&mutex_);
+      queue_.End();
+      if (!ok) {
+        queue_.Clear();
+        ending_ = true;
+      }
+      drained = !ending_ && queue_.empty();
+      next = NextLocked();
+    }
+    Perform(next);
+    if (drained) OnDrained();
+  }
+
+  void OnCancel() final {
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = true;
+      ending_ = true;
+      queue_.Clear();
+      next = NextLocked();
+    }
+    Perform(next);
+  }
+
+  void OnDone() final {
+    std::shared_ptr<void> self;
+    absl::Status status;
+    {
+      MutexLock lock(&mutex_);
+      done_ = true;
+      timer_.Cancel();
+      self = std::move(self_);
+      status = !told_to_end_ && cancelled_ ? absl::CancelledError("the peer went away or cancelled") : status_;
+    }
+    OnDoneCallback on_done = std::move(on_done_);
+    if (on_done) on_done(status);
+    DropCallbacks();
+  }
+
+  const StreamOptions options_;
+  const std::string peer_;
+  grpc::CallbackServerContext* const context_;  // valid until OnDone
+  OnDoneCallback on_done_;                      // set before the first callback can run, taken by the last
+
+  Mutex mutex_;
+  WriteQueue<Response> queue_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<void> self_ ABSL_GUARDED_BY(mutex_);
+  Timer timer_ ABSL_GUARDED_BY(mutex_);
+  absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // sent to the peer and given to on_done
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;       // takes no more messages
+  bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;  // by Finish or a full queue, not by the peer
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finish_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A server-streaming call:
+//
+//   grpc::ServerWriteReactor<Reply>* Watch(grpc::CallbackServerContext* context, const Request* request) override {
+//     auto stream = ServerWriteStream<Reply>::Create(context);
+//     watchers_.Add(stream);
+//     return stream->Start({.on_done = [this, stream](const absl::Status&) { watchers_.Remove(stream); }});
+//   }
+template <typename Response>
+class ServerWriteStream final : public ServerStreamCore<grpc::ServerWriteReactor<Response>, Response>,
+                                public std::enable_shared_from_this<ServerWriteStream<Response>> {
+  using Core = ServerStreamCore<grpc::ServerWriteReactor<Response>, Response>;
+
+ public:
+  struct Callbacks {
+    // The queue has run empty: a producer that wants flow control writes its next message here, and the first one
+    // right after Start. From a gRPC thread; must not block.
+    std::function<void()> on_drained;
+    // Exactly once, last. The status given to Finish, CANCELLED if the peer went away first, RESOURCE_EXHAUSTED
+    // (reason SLOW_READER) if it did not read.
+    std::function<void(const absl::Status&)> on_done;
+  };
+
+  static std::shared_ptr<ServerWriteStream> Create(grpc::CallbackServerContext* context,
+                                                   const StreamOptions& options = {}) {
+    return std::shared_ptr<ServerWriteStream>(new ServerWriteStream(context, options));
+  }
+
+  // Call once; return the result from the service method.
+  grpc::ServerWriteReactor<Response>* Start(Callbacks callbacks) {
+    on_drained_ = std::move(callbacks.on_drained);
+    Core::Begin(this->shared_from_this(), std::move(callbacks.on_done));
+    return this;
+  }
+
+ private:
+  using Core::Core;
+  void OnDrained() override {
+    if (on_drained_) on_drained_();
+  }
+  void DropCallbacks() override { on_drained_ = nullptr; }
+
+  std::function<void()> on_drained_;
+};
+
+}  // namespace syncopate::services

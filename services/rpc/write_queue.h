@@ -1,0 +1,81 @@
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "google/protobuf/message_lite.h"
+
+namespace syncopate::services {
+
+// How much a stream holds for a peer that reads slowly.
+struct StreamOptions {
+  int64_t max_queued_messages = 1024;              // beside the one in flight
+  int64_t max_queued_bytes = 64 << 20;             // the same, serialized
+  absl::Duration stalled_after = absl::Seconds(10);  // one write pending for this long: the peer does not read
+
+  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive
+};
+
+inline int64_t MessageBytes(const google::protobuf::MessageLite& message) {
+  return static_cast<int64_t>(message.ByteSizeLong());
+}
+inline int64_t MessageBytes(const grpc::ByteBuffer& buffer) { return static_cast<int64_t>(buffer.Length()); }
+
+// The outgoing side of a stream: a bounded queue and at most one message in flight. Decides only; its owner holds the
+// lock and talks to gRPC. Not thread-safe.
+template <typename Message>
+class WriteQueue {
+ public:
+  explicit WriteQueue(const StreamOptions& options) : options_(options) {}
+
+  // False if a bound would be broken; then nothing changed. A single message is never refused on an empty queue.
+  bool Push(Message message) {
+    int64_t bytes = MessageBytes(message);
+    if (!waiting_.empty() && (static_cast<int64_t>(waiting_.size()) >= options_.max_queued_messages ||
+                              queued_bytes_ + bytes > options_.max_queued_bytes)) {
+      return false;
+    }
+    queued_bytes_ += bytes;
+    waiting_.push_back({std::move(message), bytes});
+    return true;
+  }
+
+  // The next message to write, or null if one is in flight or none waits. It keeps its address until End().
+  const Message* Begin() {
+    if (in_flight_.has_value() || waiting_.empty()) return nullptr;
+    queued_bytes_ -= waiting_.front().bytes;
+    in_flight_.emplace(std::move(waiting_.front().message));
+    waiting_.pop_front();
+    return &*in_flight_;
+  }
+  void End() { in_flight_.reset(); }
+
+  // Forgets what waits; the message in flight stays until End().
+  void Clear() {
+    waiting_.clear();
+    queued_bytes_ = 0;
+  }
+
+  bool in_flight() const { return in_flight_.has_value(); }
+  bool empty() const { return waiting_.empty(); }  // nothing waits
+  int64_t queued_bytes() const { return queued_bytes_; }
+
+ private:
+  struct Waiting {
+    Message message;
+    int64_t bytes;
+  };
+
+  StreamOptions options_;
+  std::deque<Waiting> waiting_;
+  std::optional<Message> in_flight_;
+  int64_t queued_bytes_ = 0;
+};
+
+}  // namespace syncopate::services
