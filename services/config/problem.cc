@@ -1,0 +1,21 @@
+#include "services/config/problem.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace syncopate::services {
+
+std::string ConfigProblem::ToString() const {
+  std::string text = absl::StrCat(where, ": ");
+  if (!key.empty()) absl::StrAppend(&text, key, " = ", value.empty() ? "\"\"" : value, ": ");
+  absl::StrAppend(&text, "expected ", expected);
+  if (!nearest.empty()) absl::StrAppend(&text, "; nearest known key: ", nearest);
+  return text;
+}
+
+std::string ToString(const std::vector<ConfigProblem>& problems) {
+  return absl::StrJoin(problems, "\n",
+                       [](std::string* out, const ConfigProblem& problem) { out->append(problem.ToString()); });
+}
+
+}  // namespace syncopate::services

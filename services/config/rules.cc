@@ -1,0 +1,196 @@
+#include "services/config/rules.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/manifest.h"
+#include "services/config/duration.h"
+#include "services/config/host_port.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr int64_t kMaxBatchSamples = 1 << 20;                     // rows of one training batch
+constexpr int64_t kMaxGroupTokens = 4 << 20;                      // a group travels in one message of at most 64 MiB
+constexpr int64_t kNeighbourElements = Manifest::kAlignment / 2;  // see CheckModel
+
+class Rules {
+ public:
+  void Expect(bool holds, std::vector<std::string> keys, const std::string& expected) {
+    if (!holds) broken_.push_back({std::move(keys), expected});
+  }
+  std::vector<BrokenRule> Take() { return std::move(broken_); }
+
+ private:
+  std::vector<BrokenRule> broken_;
+};
+
+bool IsPathComponent(const std::string& name) {
+  auto allowed = [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; };
+  return !name.empty() && name.size() <= 128 && name.front() != '.' && std::all_of(name.begin(), name.end(), allowed);
+}
+
+void CheckRun(const v1::RunSection& run, Rules* rules) {
+  rules->Expect(IsPathComponent(run.name()), {"run.name"},
+                "a name of letters, digits, '.', '_' and '-' that does not begin with '.', for it names a folder");
+  rules->Expect(!run.resume() || !run.dir().empty(), {"run.resume", "run.dir"},
+                "false, or run.dir to name the run to resume");
+}
+
+struct Listener {
+  std::string key;
+  std::string address;
+  std::string advertise_key;  // "" if nobody is told this address
+  std::string advertise;
+};
+
+std::vector<Listener> Listeners(const v1::RunConfig& config) {
+  const auto& synchronizer = config.synchronizer();
+  std::string listen = synchronizer.listen().empty() ? synchronizer.address() : synchronizer.listen();
+  std::string listen_key = synchronizer.listen().empty() ? "synchronizer.address" : "synchronizer.listen";
+  return {{listen_key, listen, "", ""},
+          {"trainer.listen", config.trainer().listen(), "trainer.advertise", config.trainer().advertise()},
+          {"rollouter.listen", config.rollouter().listen(), "rollouter.advertise", config.rollouter().advertise()},
+          {"metrics.synchronizer_listen", config.metrics().synchronizer_listen(), "", ""},
+          {"metrics.trainer_listen", config.metrics().trainer_listen(), "", ""},
+          {"metrics.rollouter_listen", config.metrics().rollouter_listen(), "", ""}};
+}
+
+void CheckListener(const Listener& listener, bool insecure_bind, Rules* rules) {
+  auto parsed = ParseHostPort(listener.address);
+  if (!parsed.ok()) {
+    rules->Expect(false, {listener.key}, "host:port, such as 127.0.0.1:7070");
+    return;
+  }
+  rules->Expect(insecure_bind || parsed->IsLoopback(), {listener.key, "run.insecure_bind"},
+                "a loopback address, as connections are not encrypted; run.insecure_bind=true allows others");
+  bool told = !listener.advertise_key.empty();
+  rules->Expect(!told || !parsed->IsWildcard() || !listener.advertise.empty(), {listener.key, listener.advertise_key},
+                absl::StrCat("an address that others can dial, or ", listener.advertise_key, " to name one"));
+  rules->Expect(!told || listener.advertise.empty() || ParseHostPort(listener.advertise).ok(), {listener.advertise_key},
+                "host:port, such as 10.0.0.7:7071, or nothing");
+}
+
+void CheckAddresses(const v1::RunConfig& config, Rules* rules) {
+  // When it also listens there, CheckListener reports a malformed one.
+  rules->Expect(config.synchronizer().listen().empty() || ParseHostPort(config.synchronizer().address()).ok(),
+                {"synchronizer.address"}, "host:port, such as 127.0.0.1:7070");
+  std::map<std::string, std::string> taken;  // address -> key
+  for (const Listener& listener : Listeners(config)) {
+    CheckListener(listener, config.run().insecure_bind(), rules);
+    auto parsed = ParseHostPort(listener.address);
+    if (!parsed.ok() || parsed->port == 0) continue;
+    auto [first, added] = taken.emplace(listener.address, listener.key);
+    rules->Expect(added, {listener.key, first->second},
+                  absl::StrCat("an address that ", first->second, " does not use"));
+  }
+}
+
+void CheckModel(const v1::ModelSection& model, Rules* rules) {
+  rules->Expect(model.num_attention_heads() % model.num_key_value_heads() == 0,
+                {"model.num_key_value_heads", "model.num_attention_heads"},
+                absl::StrCat("a divisor of num_attention_heads ", model.num_attention_heads()));
+  rules->Expect(model.head_dim() % 2 == 0, {"model.head_dim"}, "an even number, as rotary positions turn pairs");
+  // Matrices that are read as one (q, k, v; gate, up) may have no alignment gap between them.
+  const std::pair<const char*, int64_t> rows[] = {{"model.head_dim", model.num_attention_heads() * model.head_dim()},
+                                                  {"model.head_dim", model.num_key_value_heads() * model.head_dim()},
+                                                  {"model.intermediate_size", model.intermediate_size()}};
+  for (const auto& [key, count] : rows) {
+    bool fits = count % kNeighbourElements * (model.hidden_size() % kNeighbourElements) % kNeighbourElements == 0;
+    rules->Expect(fits, {key, "model.hidden_size"},
+                  absl::StrCat("a size with which ", count, " x hidden_size ", model.hidden_size(),
+                               " is a multiple of ", kNeighbourElements));
+    if (!fits) return;
+  }
+}
+
+void CheckData(const v1::RunConfig& config, Rules* rules) {
+  TaskShape shape = ShapeOf(config.data());
+  const auto& model = config.model();
+  const auto& rollout = config.rollout();
+  rules->Expect(model.vocab_size() == 0 || model.vocab_size() >= shape.vocabulary,
+                {"model.vocab_size", "data.alphabet", "data.task"},
+                absl::StrCat("0 or at least the ", shape.vocabulary, " tokens of the task"));
+  int64_t longest = shape.prompt_tokens + rollout.max_new_tokens();
+  rules->Expect(longest <= model.max_position_embeddings(),
+                {"model.max_position_embeddings", "data.length", "rollout.max_new_tokens", "data.task"},
+                absl::StrCat("at least ", longest, ": a prompt of ", shape.prompt_tokens, " tokens and ",
+                             rollout.max_new_tokens(), " new ones"));
+  rules->Expect(rollout.max_new_tokens() >= shape.answer_tokens, {"rollout.max_new_tokens", "data.length", "data.task"},
+                absl::StrCat("at least ", shape.answer_tokens, ", the tokens of a right answer"));
+  rules->Expect(config.train().micro_batch_tokens() >= longest,
+                {"train.micro_batch_tokens", "data.length", "rollout.max_new_tokens"},
+                absl::StrCat("at least ", longest, ", one prompt and its answer"));
+  int64_t batch_samples = config.data().batch_groups() * rollout.samples();
+  rules->Expect(batch_samples <= kMaxBatchSamples, {"data.batch_groups", "rollout.samples"},
+                absl::StrCat("batch_groups x samples of at most ", kMaxBatchSamples, ", not ", batch_samples));
+  rules->Expect(
+      rollout.max_new_tokens() <= kMaxGroupTokens / rollout.samples(), {"rollout.max_new_tokens", "rollout.samples"},
+      absl::StrCat("samples x max_new_tokens of at most ", kMaxGroupTokens, ", so that a group fits a message"));
+}
+
+void CheckRollout(const v1::RunConfig& config, Rules* rules) {
+  const auto& rollout = config.rollout();
+  rules->Expect(rollout.samples() >= 2 || config.train().advantage() != "grpo", {"rollout.samples", "train.advantage"},
+                "at least 2, as grpo compares the answers of a group with each other");
+  rules->Expect(rollout.top_p() == 1, {"rollout.top_p"},
+                "1, as training needs log-probabilities of the whole distribution");
+  rules->Expect(rollout.top_k() == 0, {"rollout.top_k"},
+                "0, as training needs log-probabilities of the whole distribution");
+  rules->Expect(rollout.samples() <= rollout.max_sequences(), {"rollout.max_sequences", "rollout.samples"},
+                absl::StrCat("at least rollout.samples ", rollout.samples(), ", for a group is decoded together"));
+}
+
+void CheckStaleness(const v1::RunConfig& config, Rules* rules) {
+  const auto& staleness = config.staleness();
+  double target = staleness.target_staleness();
+  rules->Expect(target == -1 || (target >= 0 && target <= static_cast<double>(staleness.max_staleness())),
+                {"staleness.target_staleness", "staleness.max_staleness"},
+                absl::StrCat("-1, or a number from 0 to max_staleness ", staleness.max_staleness()));
+  rules->Expect(staleness.on_deadline() == "stall", {"staleness.on_deadline"},
+                absl::StrCat("stall; ", staleness.on_deadline(), " is not built"));
+  rules->Expect(config.sync().every_steps() - 1 <= staleness.max_staleness(),
+                {"sync.every_steps", "staleness.max_staleness"},
+                absl::StrCat("at most max_staleness + 1 = ", staleness.max_staleness() + 1,
+                             ", or the newest version is too stale to train on and the run can never go on"));
+}
+
+void CheckSync(const v1::SyncSection& sync, Rules* rules) {
+  rules->Expect(sync.bucket_bytes() % Manifest::kAlignment == 0, {"sync.bucket_bytes"},
+                absl::StrCat("a multiple of ", Manifest::kAlignment));
+  absl::Duration heartbeat = CheckedDuration(sync.heartbeat());
+  absl::Duration suspect = CheckedDuration(sync.suspect_after());
+  rules->Expect(heartbeat < suspect, {"sync.suspect_after", "sync.heartbeat"},
+                absl::StrCat("longer than sync.heartbeat ", sync.heartbeat()));
+  rules->Expect(suspect < CheckedDuration(sync.dead_after()), {"sync.dead_after", "sync.suspect_after"},
+                absl::StrCat("longer than sync.suspect_after ", sync.suspect_after()));
+}
+
+}  // namespace
+
+TaskShape ShapeOf(const v1::DataSection& data) {
+  constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
+  int64_t length = data.length();
+  // BOS a + b SEP, answered by the sum, one digit longer than the longest number, and EOS.
+  if (data.task() == "add") return {2 * length + 3, length + 2, 10 + 1 + kSpecialTokens};
+  // BOS x1..xL SEP, answered by L symbols and EOS.
+  return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
+}
+
+std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
+  Rules rules;
+  CheckRun(config.run(), &rules);
+  CheckAddresses(config, &rules);
+  CheckModel(config.model(), &rules);
+  CheckData(config, &rules);
+  CheckRollout(config, &rules);
+  CheckStaleness(config, &rules);
+  CheckSync(config.sync(), &rules);
+  rules.Expect(config.eval().show_samples() <= config.eval().prompts(), {"eval.show_samples", "eval.prompts"},
+               absl::StrCat("at most eval.prompts ", config.eval().prompts()));
+  return rules.Take();
+}
+
+}  // namespace syncopate::services

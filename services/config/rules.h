@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "syncopate/v1/config.pb.h"
+
+namespace syncopate::services {
+
+// A combination of values, each right by itself, that cannot work.
+struct BrokenRule {
+  std::vector<std::string> keys;  // that take part, the likeliest culprit first
+  std::string expected;           // what the culprit should be, and why
+};
+
+// All broken rules, in the order of config.proto. Pure.
+std::vector<BrokenRule> CheckRules(const v1::RunConfig& config);
+
+// Tokens of one prompt and one answer of a built-in task, special tokens included, and the vocabulary it needs.
+struct TaskShape {
+  int64_t prompt_tokens = 0;
+  int64_t answer_tokens = 0;
+  int64_t vocabulary = 0;
+};
+TaskShape ShapeOf(const v1::DataSection& data);
+
+}  // namespace syncopate::services

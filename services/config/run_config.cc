@@ -1,0 +1,151 @@
+#include "services/config/run_config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "services/config/field_value.h"
+#include "services/config/rules.h"
+#include "services/config/schema.h"
+#include "services/config/settings.h"
+
+namespace syncopate::services {
+namespace {
+
+// Applies settings one by one and remembers where each value came from.
+class Applier {
+ public:
+  explicit Applier(ParsedRunConfig* result) : result_(result) { SetDefaults(schema_, &result_->config); }
+
+  void ApplyFile(const ParsedSettings& parsed) {
+    Append(parsed.problems);
+    std::set<std::string> seen;
+    for (const Setting& setting : parsed.settings) {
+      if (!seen.insert(setting.path).second) {
+        Report(setting, absl::StrCat("each key once; it is set at ", origins_[setting.path].where, " already"));
+      } else {
+        Apply(setting);
+      }
+    }
+  }
+
+  void ApplyOverrides(const ParsedSettings& parsed) {
+    Append(parsed.problems);
+    for (const Setting& setting : parsed.settings) Apply(setting);
+  }
+
+  // Rules are asked only about keys whose own values are right.
+  void ApplyRules() {
+    for (const BrokenRule& broken : CheckRules(result_->config)) {
+      bool known_wrong = std::any_of(broken.keys.begin(), broken.keys.end(),
+                                     [this](const std::string& key) { return wrong_.count(key) > 0; });
+      if (!known_wrong) result_->problems.push_back(Describe(broken));
+    }
+  }
+
+ private:
+  void Append(const std::vector<ConfigProblem>& problems) {
+    result_->problems.insert(result_->problems.end(), problems.begin(), problems.end());
+  }
+
+  void Apply(const Setting& setting) {
+    origins_[setting.path] = setting;
+    if (schema_.HasSection(setting.path)) {
+      // `train:` with nothing below it sets nothing; anything else should have been a map.
+      if (setting.kind != Setting::Kind::kNull) Report(setting, "keys below this section");
+      return;
+    }
+    const ConfigKey* key = schema_.Find(setting.path);
+    if (key == nullptr) {
+      Report(setting, "a known key", schema_.Nearest(setting.path));
+    } else if (!Fits(setting, *key) || !SetValue(*key, setting.value, &result_->config)) {
+      wrong_.insert(setting.path);
+      Report(setting, key->Expected());
+    } else {
+      wrong_.erase(setting.path);
+    }
+  }
+
+  static bool Fits(const Setting& setting, const ConfigKey& key) {
+    bool text = key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING;
+    return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && text);
+  }
+
+  void Report(const Setting& setting, const std::string& expected, const std::string& nearest = "") {
+    std::string value = setting.value;
+    if (setting.kind == Setting::Kind::kNull) value = "(nothing)";
+    if (setting.kind == Setting::Kind::kQuoted) value = absl::StrCat("\"", value, "\"");
+    result_->problems.push_back({setting.where, setting.path, value, expected, nearest});
+  }
+
+  // A broken rule is reported at the first of its keys that somebody set.
+  ConfigProblem Describe(const BrokenRule& broken) const {
+    std::string blamed = broken.keys.front();
+    for (const std::string& key : broken.keys) {
+      if (origins_.count(key) == 0) continue;
+      blamed = key;
+      break;
+    }
+    auto origin = origins_.find(blamed);
+    std::string where = origin == origins_.end() ? "default" : origin->second.where;
+    return {where, blamed, GetValue(*schema_.Find(blamed), result_->config), broken.expected, ""};
+  }
+
+  ConfigSchema schema_;
+  ParsedRunConfig* result_;
+  std::map<std::string, Setting> origins_;  // the last setting of each key
+  std::set<std::string> wrong_;             // keys whose value was refused
+};
+
+absl::Status NotReadable(const std::string& path, int error) {
+  auto code = error == EACCES ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kNotFound;
+  return Error(code, "CONFIG_NOT_READABLE",
+               absl::StrCat("cannot read the configuration ", path, ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+ParsedRunConfig ParseRunConfig(const std::string& yaml, const std::string& source,
+                               const std::vector<std::string>& overrides) {
+  ParsedRunConfig result;
+  Applier applier(&result);
+  applier.ApplyFile(ParseYamlSettings(yaml, source));
+  applier.ApplyOverrides(ParseOverrides(overrides));
+  applier.ApplyRules();
+  return result;
+}
+
+absl::StatusOr<v1::RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return NotReadable(path, EISDIR);
+  std::ifstream file(path);
+  if (!file) return NotReadable(path, errno);
+  std::stringstream text;
+  text << file.rdbuf();
+  ParsedRunConfig parsed = ParseRunConfig(text.str(), path, overrides);
+  if (!parsed.problems.empty()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", ToString(parsed.problems));
+  }
+  return std::move(parsed.config);
+}
+
+double TargetStaleness(const v1::RunConfig& config) {
+  const auto& staleness = config.staleness();
+  if (staleness.target_staleness() >= 0) return staleness.target_staleness();
+  return static_cast<double>(std::min<int64_t>(1, staleness.max_staleness()));
+}
+
+int64_t GroupsInFlight(const v1::RunConfig& config) {
+  const auto& rollout = config.rollout();
+  if (rollout.max_groups_in_flight() > 0) return rollout.max_groups_in_flight();
+  return (rollout.max_sequences() + rollout.samples() - 1) / rollout.samples();
+}
+
+}  // namespace syncopate::services

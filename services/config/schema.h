@@ -1,0 +1,49 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "syncopate/v1/config.pb.h"
+#include "syncopate/v1/options.pb.h"
+
+namespace syncopate::services {
+
+// One key that a configuration may set.
+struct ConfigKey {
+  std::string path;  // "train.learning_rate"
+  const google::protobuf::FieldDescriptor* section = nullptr;
+  const google::protobuf::FieldDescriptor* field = nullptr;
+  v1::ConfigField option;
+
+  // What a value must be, in words: "an integer from 1 to 512", "one of dense, exact".
+  std::string Expected() const;
+};
+
+// All keys of RunConfig, read from its descriptor and the (config) options. Immutable.
+class ConfigSchema {
+ public:
+  ConfigSchema();
+
+  const std::vector<ConfigKey>& keys() const { return keys_; }  // in the order of config.proto
+  bool HasSection(const std::string& name) const { return sections_.count(name) > 0; }
+  // nullptr if there is no such key. The pointer lives as long as the schema.
+  const ConfigKey* Find(const std::string& path) const;
+  // The key or section nearest to `path`: the fewest edits of the whole path or, when only the section is wrong or
+  // missing, of the last word.
+  std::string Nearest(const std::string& path) const;
+
+ private:
+  std::vector<ConfigKey> keys_;
+  std::map<std::string, size_t> index_;  // path -> position in keys_
+  std::map<std::string, bool> sections_;
+};
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other (optimal string
+// alignment distance).
+size_t EditDistance(const std::string& a, const std::string& b);
+
+// Sets every key of `config` to its default.
+void SetDefaults(const ConfigSchema& schema, v1::RunConfig* config);
+
+}  // namespace syncopate::services

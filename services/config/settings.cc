@@ -1,0 +1,89 @@
+#include "services/config/settings.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kCommandLine[] = "command line";
+
+std::string Where(const std::string& source, const YAML::Mark& mark) {
+  return mark.is_null() ? source : absl::StrCat(source, ":", mark.line + 1);
+}
+
+Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key,
+                    const YAML::Node& value) {
+  Setting setting{Where(source, key.Mark()), path, "", Setting::Kind::kPlain};
+  if (value.IsScalar()) {
+    setting.value = value.Scalar();
+    // yaml-cpp tags a quoted scalar "!": "5" in quotes is text, not a number.
+    if (value.Tag() == "!") setting.kind = Setting::Kind::kQuoted;
+  } else if (value.IsNull()) {
+    setting.kind = Setting::Kind::kNull;
+  } else {
+    setting.kind = Setting::Kind::kNotScalar;
+    setting.value = value.IsSequence() ? "a list" : "a map";
+  }
+  return setting;
+}
+
+std::string KeyText(const YAML::Node& key) { return key.IsScalar() ? key.Scalar() : "?"; }
+
+void AppendSection(const std::string& source, const std::string& name, const YAML::Node& section,
+                   ParsedSettings* parsed) {
+  for (const auto& entry : section) {
+    std::string path = absl::StrCat(name, ".", KeyText(entry.first));
+    parsed->settings.push_back(MakeSetting(source, path, entry.first, entry.second));
+  }
+}
+
+void AppendDocument(const std::string& source, const YAML::Node& document, ParsedSettings* parsed) {
+  if (document.IsNull()) return;
+  if (!document.IsMap()) {
+    parsed->problems.push_back({Where(source, document.Mark()), "", "", "sections such as `run:` with keys below", ""});
+    return;
+  }
+  for (const auto& entry : document) {
+    std::string name = KeyText(entry.first);
+    if (entry.second.IsMap()) {
+      AppendSection(source, name, entry.second, parsed);
+    } else {
+      parsed->settings.push_back(MakeSetting(source, name, entry.first, entry.second));
+    }
+  }
+}
+
+}  // namespace
+
+ParsedSettings ParseYamlSettings(const std::string& text, const std::string& source) {
+  ParsedSettings parsed;
+  try {
+    std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      parsed.problems.push_back({Where(source, documents[1].Mark()), "", "", "one YAML document, not several", ""});
+    } else if (documents.size() == 1) {
+      AppendDocument(source, documents[0], &parsed);
+    }
+  } catch (const YAML::Exception& error) {
+    parsed.problems.push_back({Where(source, error.mark), "", "", absl::StrCat("YAML, but: ", error.msg), ""});
+  }
+  return parsed;
+}
+
+ParsedSettings ParseOverrides(const std::vector<std::string>& overrides) {
+  ParsedSettings parsed;
+  for (const std::string& override_text : overrides) {
+    size_t equals = override_text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      parsed.problems.push_back({kCommandLine, override_text, "", "an override such as train.learning_rate=1e-3", ""});
+      continue;
+    }
+    parsed.settings.push_back(
+        {kCommandLine, override_text.substr(0, equals), override_text.substr(equals + 1), Setting::Kind::kPlain});
+  }
+  return parsed;
+}
+
+}  // namespace syncopate::services

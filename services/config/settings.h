@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "services/config/problem.h"
+
+namespace syncopate::services {
+
+// One key set to one value, before anybody asked whether that makes sense.
+struct Setting {
+  enum class Kind { kPlain, kQuoted, kNull, kNotScalar };
+  std::string where;  // "reverse.yaml:12" or "command line"
+  std::string path;   // "train.learning_rate", or "train" for a section that is no map
+  std::string value;  // as written; for kNotScalar "a list" or "a map"
+  Kind kind = Kind::kPlain;
+};
+
+struct ParsedSettings {
+  std::vector<Setting> settings;  // in the order of the text, duplicates included
+  std::vector<ConfigProblem> problems;
+};
+
+// Flattens a YAML text of sections of scalars. `source` names it in problems. An empty text has no settings.
+ParsedSettings ParseYamlSettings(const std::string& text, const std::string& source);
+
+// Reads "section.key=value" overrides. The value is taken as it stands: no YAML quotes.
+ParsedSettings ParseOverrides(const std::vector<std::string>& overrides);
+
+}  // namespace syncopate::services

@@ -1,0 +1,119 @@
+#include "services/config/rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/config/run_config.h"
+
+namespace syncopate::services {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// The keys that are blamed, and why.
+std::vector<std::string> Broken(const std::vector<std::string>& overrides) {
+  std::vector<std::string> broken;
+  for (const ConfigProblem& problem : ParseRunConfig("", "f", overrides).problems) {
+    broken.push_back(problem.key + ": " + problem.expected);
+  }
+  return broken;
+}
+
+struct Case {
+  std::vector<std::string> overrides;
+  const char* broken;  // a part of the one problem; nullptr: none
+};
+
+class RulesTest : public testing::TestWithParam<Case> {};
+
+TEST_P(RulesTest, ReportsWhatCannotWorkAndNothingElse) {
+  if (GetParam().broken == nullptr) {
+    EXPECT_THAT(Broken(GetParam().overrides), IsEmpty());
+  } else {
+    EXPECT_THAT(Broken(GetParam().overrides), ElementsAre(HasSubstr(GetParam().broken)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
+                         testing::Values(Case{{"run.name=a/b"}, "run.name: a name of letters"},
+                                         Case{{"run.name="}, "run.name"}, Case{{"run.name=.."}, "run.name"},
+                                         Case{{"run.name=qwen3-0.6B_a"}, nullptr},
+                                         Case{{"run.resume=true"}, "run.resume: false, or run.dir"},
+                                         Case{{"run.resume=true", "run.dir=runs/x"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Addresses, RulesTest,
+    testing::Values(Case{{"trainer.listen=nowhere"}, "trainer.listen: host:port"},
+                    Case{{"synchronizer.address=nowhere"}, "synchronizer.address: host:port"},
+                    Case{{"synchronizer.address=nowhere", "synchronizer.listen=127.0.0.1:0"}, "synchronizer.address"},
+                    Case{{"rollouter.advertise=x"}, "rollouter.advertise: host:port"},
+                    Case{{"metrics.trainer_listen=10.0.0.1:9090"}, "a loopback address"},
+                    Case{{"metrics.trainer_listen=10.0.0.1:9090", "run.insecure_bind=true"}, nullptr},
+                    Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true"}, "trainer.advertise to name one"},
+                    Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true", "trainer.advertise=t:1"}, nullptr},
+                    Case{{"synchronizer.listen=0.0.0.0:1", "run.insecure_bind=true"}, nullptr},
+                    Case{{"trainer.listen=127.0.0.1:7070"}, "that synchronizer.address does not use"},
+                    Case{{"synchronizer.address=sync.rl:7070", "synchronizer.listen=127.0.0.1:7070"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Model, RulesTest,
+    testing::Values(Case{{"model.num_key_value_heads=3"}, "model.num_key_value_heads: a divisor of"},
+                    Case{{"model.num_key_value_heads=2"}, nullptr}, Case{{"model.head_dim=15"}, "an even number"},
+                    Case{{"model.hidden_size=65"}, "a multiple of 128"},
+                    Case{{"model.intermediate_size=191"}, "model.intermediate_size: a size"},
+                    Case{{"model.vocab_size=10"}, "model.vocab_size: 0 or at least the 11 tokens"},
+                    Case{{"model.vocab_size=11"}, nullptr}, Case{{"model.vocab_size=4096"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Data, RulesTest,
+    testing::Values(Case{{"model.max_position_embeddings=10"}, "model.max_position_embeddings: at least 11"},
+                    Case{{"model.max_position_embeddings=11"}, nullptr},
+                    Case{{"rollout.max_new_tokens=4"},
+                         "rollout.max_new_tokens: at least 5, the tokens of a right answer"},
+                    Case{{"rollout.max_new_tokens=10"}, nullptr},
+                    Case{{"rollout.max_new_tokens=11"}, "at least 17: a prompt of 6 tokens and 11 new ones"},
+                    Case{{"train.micro_batch_tokens=10"}, "train.micro_batch_tokens: at least 11"},
+                    Case{{"data.batch_groups=65536", "rollout.samples=17"}, "batch_groups x samples of at most"},
+                    Case{{"data.alphabet=100"}, nullptr}, Case{{"data.task=sort"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Rollout, RulesTest,
+    testing::Values(Case{{"rollout.samples=1"}, "rollout.samples: at least 2"}, Case{{"rollout.samples=2"}, nullptr},
+                    Case{{"rollout.top_p=0.9"}, "rollout.top_p: 1"}, Case{{"rollout.top_k=50"}, "rollout.top_k: 0"},
+                    Case{{"rollout.max_sequences=15"}, "rollout.max_sequences: at least rollout.samples 16"},
+                    Case{{"rollout.max_sequences=16"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Staleness, RulesTest,
+    testing::Values(Case{{"staleness.target_staleness=4.5"}, "from 0 to max_staleness 4"},
+                    Case{{"staleness.target_staleness=-0.5"}, "staleness.target_staleness: -1, or"},
+                    Case{{"staleness.target_staleness=4"}, nullptr}, Case{{"staleness.target_staleness=0.5"}, nullptr},
+                    Case{{"staleness.max_staleness=0"}, nullptr},
+                    Case{{"staleness.on_deadline=mask"}, "stall; mask is not built"},
+                    Case{{"staleness.on_deadline=drop"}, "stall; drop is not built"},
+                    Case{{"sync.every_steps=5"}, nullptr},
+                    Case{{"sync.every_steps=6"}, "at most max_staleness + 1 = 5"},
+                    Case{{"sync.every_steps=2", "staleness.max_staleness=0"}, "sync.every_steps: at most"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    SyncAndEval, RulesTest,
+    testing::Values(Case{{"sync.bucket_bytes=1000"}, "a multiple of 256"}, Case{{"sync.bucket_bytes=256"}, nullptr},
+                    Case{{"sync.suspect_after=1s"}, "longer than sync.heartbeat 1s"},
+                    Case{{"sync.dead_after=3s"}, "longer than sync.suspect_after 3s"},
+                    Case{{"sync.heartbeat=100ms", "sync.suspect_after=300ms", "sync.dead_after=0.5s"}, nullptr},
+                    Case{{"eval.show_samples=4", "eval.prompts=3"}, "eval.show_samples: at most eval.prompts 3"}));
+
+TEST(TaskShapeTest, CountsSpecialTokens) {
+  v1::DataSection data;
+  data.set_length(4);
+  data.set_alphabet(8);
+  data.set_task("reverse");
+  EXPECT_EQ(ShapeOf(data).prompt_tokens, 6);  // BOS x1..x4 SEP
+  EXPECT_EQ(ShapeOf(data).answer_tokens, 5);  // y1..y4 EOS
+  EXPECT_EQ(ShapeOf(data).vocabulary, 11);
+}
+
+}  // namespace
+}  // namespace syncopate::services

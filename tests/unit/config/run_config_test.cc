@@ -1,0 +1,173 @@
+#include "services/config/run_config.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> Problems(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  std::vector<std::string> lines;
+  for (const ConfigProblem& problem : ParseRunConfig(yaml, "f.yaml", overrides).problems) {
+    lines.push_back(problem.ToString());
+  }
+  return lines;
+}
+
+TEST(RunConfigTest, AnEmptyTextIsAllDefaults) {
+  ParsedRunConfig parsed = ParseRunConfig("", "f.yaml");
+  EXPECT_TRUE(parsed.problems.empty()) << ToString(parsed.problems);
+  EXPECT_EQ(parsed.config.data().task(), "reverse");
+  EXPECT_EQ(parsed.config.staleness().max_staleness(), 4);
+  EXPECT_TRUE(Problems("# nothing but a comment\n").empty());
+  EXPECT_TRUE(Problems("run:\ntrain:\n").empty());
+}
+
+TEST(RunConfigTest, FileOverridesDefaultsAndOverridesOverrideTheFileTheLastOneWinning) {
+  ParsedRunConfig parsed = ParseRunConfig("run: {steps: 7, name: a}\n", "f.yaml", {"run.steps=8", "run.steps=9"});
+  ASSERT_TRUE(parsed.problems.empty()) << ToString(parsed.problems);
+  EXPECT_EQ(parsed.config.run().steps(), 9);
+  EXPECT_EQ(parsed.config.run().name(), "a");
+}
+
+TEST(RunConfigTest, AnOverrideMayHoldAnEqualsSignOrNothing) {
+  ParsedRunConfig parsed = ParseRunConfig("run: {dir: x}\n", "f.yaml", {"run.dir=a=b", "run.id="});
+  ASSERT_TRUE(parsed.problems.empty()) << ToString(parsed.problems);
+  EXPECT_EQ(parsed.config.run().dir(), "a=b");
+  EXPECT_EQ(parsed.config.run().id(), "");
+}
+
+TEST(RunConfigTest, AnUnknownKeyIsReportedWithItsLineAndTheNearestKnownKey) {
+  EXPECT_THAT(Problems("train:\n  beta1: 0.9\n  learnig_rate: 0.1\n"),
+              ElementsAre("f.yaml:3: train.learnig_rate = 0.1: expected a known key; nearest known key: "
+                          "train.learning_rate"));
+  EXPECT_THAT(Problems("", {"train.lr=1"}), ElementsAre(HasSubstr("command line: train.lr = 1: expected a known key")));
+}
+
+TEST(RunConfigTest, AnUnknownSectionReportsEachOfItsKeys) {
+  EXPECT_THAT(Problems("stalness:\n  max_staleness: 2\n"),
+              ElementsAre("f.yaml:2: stalness.max_staleness = 2: expected a known key; nearest known key: "
+                          "staleness.max_staleness"));
+  EXPECT_THAT(Problems("stalness: 3\n"), ElementsAre("f.yaml:1: stalness = 3: expected a known key; nearest known "
+                                                     "key: staleness"));
+}
+
+TEST(RunConfigTest, AWrongValueIsReportedWithWhatWasExpected) {
+  struct Case {
+    const char* yaml;
+    const char* problem;
+  };
+  const Case cases[] = {
+      {"data: {length: four}", "f.yaml:1: data.length = four: expected an integer from 1 to 512"},
+      {"data: {length: 1.5}", "data.length = 1.5: expected an integer from 1 to 512"},
+      {"data: {length: 0}", "data.length = 0: expected an integer from 1 to 512"},
+      {"data: {length: 513}", "data.length = 513: expected an integer from 1 to 512"},
+      {"data: {length: \"4\"}", "data.length = \"4\": expected an integer from 1 to 512"},
+      {"data: {length: }", "data.length = (nothing): expected an integer from 1 to 512"},
+      {"data: {length: [4]}", "data.length = a list: expected an integer from 1 to 512"},
+      {"data: {length: {a: 4}}", "data.length = a map: expected an integer from 1 to 512"},
+      {"run: {seed: 99999999999999999999}", "run.seed = 99999999999999999999: expected an integer of at least 0"},
+      {"run: {resume: yes}", "run.resume = yes: expected true or false"},
+      {"train: {learning_rate: fast}", "train.learning_rate = fast: expected a number from 0 to 1"},
+      {"train: {learning_rate: .nan}", "train.learning_rate = .nan: expected a number from 0 to 1"},
+      {"train: {learning_rate: nan}", "train.learning_rate = nan: expected a number from 0 to 1"},
+      {"train: {mis_high: inf}", "train.mis_high = inf: expected a number of at least 1"},
+      {"reward: {name: sparse}", "reward.name = sparse: expected one of dense, exact"},
+      {"sync: {deadline: 10}", "sync.deadline = 10: expected a duration above zero with a unit"},
+      {"sync: {deadline: \"\"}", "sync.deadline = \"\": expected a duration above zero with a unit"},
+      {"run: 5", "f.yaml:1: run = 5: expected keys below this section"},
+      {"run: [1]", "f.yaml:1: run = a list: expected keys below this section"},
+  };
+  for (const Case& c : cases) EXPECT_THAT(Problems(c.yaml), ElementsAre(HasSubstr(c.problem))) << c.yaml;
+}
+
+TEST(RunConfigTest, AKeySetTwiceInTheFileIsReportedWithBothLines) {
+  EXPECT_THAT(Problems("run:\n  steps: 5\n  steps: 6\n"),
+              ElementsAre("f.yaml:3: run.steps = 6: expected each key once; it is set at f.yaml:2 already"));
+  EXPECT_THAT(Problems("run:\n  steps: 5\ndata:\n  length: 4\nrun:\n  steps: 6\n"),
+              ElementsAre(HasSubstr("f.yaml:6: run.steps = 6: expected each key once")));
+}
+
+TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
+  EXPECT_THAT(Problems("run: {steps: 5\n"), ElementsAre(HasSubstr("expected YAML, but: ")));
+  EXPECT_THAT(Problems("a: b: c\n"), ElementsAre(HasSubstr("f.yaml:1")));
+  EXPECT_THAT(Problems("- 1\n- 2\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
+  EXPECT_THAT(Problems("just words\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
+  EXPECT_THAT(Problems("run: {steps: 1}\n---\nrun: {steps: 2}\n"), ElementsAre(HasSubstr("one YAML document")));
+  EXPECT_THAT(Problems("", {"steps"}), ElementsAre(HasSubstr("expected an override such as")));
+  EXPECT_THAT(Problems("", {"=5"}), ElementsAre(HasSubstr("expected an override such as")));
+  EXPECT_THAT(Problems("", {"run=5"}), ElementsAre("command line: run = 5: expected keys below this section"));
+}
+
+TEST(RunConfigTest, AllProblemsAreReportedAtOnceFileThenOverridesThenCombinations) {
+  std::vector<std::string> problems = Problems(
+      "run:\n  stepz: 5\n  resume: maybe\ndata:\n  length: -1\nsync:\n  every_steps: 9\n", {"rollout.samples=x"});
+  EXPECT_THAT(problems, ElementsAre(HasSubstr("run.stepz"), HasSubstr("run.resume"), HasSubstr("data.length"),
+                                    HasSubstr("rollout.samples"), HasSubstr("sync.every_steps = 9")));
+}
+
+TEST(RunConfigTest, ACombinationIsNotReportedForAKeyWhoseOwnValueIsWrong) {
+  EXPECT_THAT(Problems("sync: {every_steps: 6}\nstaleness: {max_staleness: low}\n"),
+              ElementsAre(HasSubstr("staleness.max_staleness = low")));
+}
+
+TEST(RunConfigTest, ACombinationIsBlamedOnTheKeyThatSomebodySet) {
+  EXPECT_THAT(Problems("data:\n  length: 40\n", {"rollout.max_new_tokens=41"}),
+              ElementsAre(HasSubstr("f.yaml:2: data.length = 40: expected at least 83: a prompt of 42 tokens")));
+}
+
+TEST(RunConfigTest, TheExampleReadsWithoutProblems) {
+  auto config = LoadRunConfig(std::string(SYNCOPATE_SOURCE_DIR) + "/deploy/examples/reverse.yaml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->run().name(), "reverse");
+  EXPECT_EQ(config->run().rollouters(), 2);
+  EXPECT_EQ(config->data().task(), "reverse");
+  EXPECT_EQ(config->data().length(), 4);
+  EXPECT_EQ(config->data().alphabet(), 8);
+  EXPECT_EQ(config->data().batch_groups(), 16);
+  EXPECT_EQ(config->rollout().samples(), 16);
+  EXPECT_EQ(config->reward().name(), "dense");
+}
+
+TEST(RunConfigTest, AFileThatCannotBeReadIsNamed) {
+  auto missing = LoadRunConfig("/nowhere/reverse.yaml");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ErrorReason(missing.status()), "CONFIG_NOT_READABLE");
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nowhere/reverse.yaml"));
+  EXPECT_EQ(ErrorReason(LoadRunConfig("/tmp").status()), "CONFIG_NOT_READABLE");
+}
+
+TEST(RunConfigTest, ABadFileGivesOneStatusWithAllProblems) {
+  std::string path = testing::TempDir() + "/bad.yaml";
+  std::ofstream(path) << "run:\n  steps: -1\ntrain:\n  betta1: 0\n";
+  auto config = LoadRunConfig(path, {"data.length=x"});
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(config.status()), "BAD_CONFIG");
+  std::string message(config.status().message());
+  EXPECT_THAT(message, HasSubstr(path + ":2: run.steps = -1"));
+  EXPECT_THAT(message, HasSubstr("nearest known key: train.beta1"));
+  EXPECT_THAT(message, HasSubstr("command line: data.length = x"));
+}
+
+TEST(RunConfigTest, AutomaticValuesAreResolved) {
+  EXPECT_EQ(TargetStaleness(ParseRunConfig("", "f").config), 1);
+  EXPECT_EQ(TargetStaleness(ParseRunConfig("", "f", {"staleness.max_staleness=0"}).config), 0);
+  EXPECT_EQ(TargetStaleness(ParseRunConfig("", "f", {"staleness.target_staleness=2.5"}).config), 2.5);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f").config), 16);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {"rollout.max_sequences=17"}).config), 2);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {"rollout.max_groups_in_flight=3"}).config), 3);
+}
+
+}  // namespace
+}  // namespace syncopate::services

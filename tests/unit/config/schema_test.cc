@@ -1,0 +1,58 @@
+#include "services/config/schema.h"
+
+#include <gtest/gtest.h>
+
+namespace syncopate::services {
+namespace {
+
+TEST(ConfigSchemaTest, EveryKeyHasADocAndADefaultThatItsOwnRangeAccepts) {
+  ConfigSchema schema;
+  v1::RunConfig config;
+  SetDefaults(schema, &config);  // ends the process if a default does not parse
+  EXPECT_GT(schema.keys().size(), 70u);
+  for (const ConfigKey& key : schema.keys()) EXPECT_FALSE(key.option.doc().empty()) << key.path;
+  EXPECT_EQ(config.train().learning_rate(), 2e-3);
+  EXPECT_EQ(config.model().hidden_size(), 64);
+  EXPECT_TRUE(config.model().learned_positions());
+}
+
+TEST(ConfigSchemaTest, EditDistanceCountsInsertionsDeletionsSubstitutionsAndSwaps) {
+  EXPECT_EQ(EditDistance("", "abc"), 3u);
+  EXPECT_EQ(EditDistance("steps", "steps"), 0u);
+  EXPECT_EQ(EditDistance("step", "steps"), 1u);
+  EXPECT_EQ(EditDistance("stepss", "steps"), 1u);
+  EXPECT_EQ(EditDistance("stebs", "steps"), 1u);
+  EXPECT_EQ(EditDistance("setps", "steps"), 1u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+}
+
+TEST(ConfigSchemaTest, FindsTheNearestKeyForSlipsOfWordAndOfSection) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"train.learnig_rate", "train.learning_rate"},
+      {"rollout.learning_rate", "train.learning_rate"},
+      {"learning_rate", "train.learning_rate"},
+      {"staleness.max", "staleness.max_staleness"},
+      {"stalness", "staleness"},
+      {"modle.hidden_size", "model.hidden_size"},
+      {"run.step", "run.steps"},
+      {"max_staleness", "staleness.max_staleness"},
+  };
+  ConfigSchema schema;
+  for (const auto& [written, nearest] : cases) EXPECT_EQ(schema.Nearest(written), nearest) << written;
+}
+
+TEST(ConfigSchemaTest, SaysWhatAValueMustBe) {
+  ConfigSchema schema;
+  EXPECT_EQ(schema.Find("data.length")->Expected(), "an integer from 1 to 512");
+  EXPECT_EQ(schema.Find("run.steps")->Expected(), "an integer of at least 1");
+  EXPECT_EQ(schema.Find("train.clip_low")->Expected(), "a number from 0 to 1");
+  EXPECT_EQ(schema.Find("run.resume")->Expected(), "true or false");
+  EXPECT_EQ(schema.Find("reward.name")->Expected(), "one of dense, exact");
+  EXPECT_EQ(schema.Find("run.dir")->Expected(), "text");
+  EXPECT_EQ(schema.Find("sync.deadline")->Expected(), "a duration above zero with a unit, such as 250ms, 10s or 5m");
+  EXPECT_EQ(schema.Find("run"), nullptr);
+  EXPECT_EQ(schema.Find("run.nothing"), nullptr);
+}
+
+}  // namespace
+}  // namespace syncopate::services
