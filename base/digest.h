@@ -20,7 +20,9 @@ constexpr uint64_t Mix64(uint64_t x) {
 constexpr uint64_t kDigestStride = 0x9e3779b97f4a7c15ULL;
 
 // Order-dependent combination of two hashes.
-constexpr uint64_t HashCombine(uint64_t seed, uint64_t value) { return Mix64(seed * kDigestStride + Mix64(value + kDigestStride)); }
+constexpr uint64_t HashCombine(uint64_t seed, uint64_t value) {
+  return Mix64(seed * kDigestStride + Mix64(value + kDigestStride));
+}
 
 // Position-sensitive digest of a byte string:
 //   Mix64(size + sum over i of Mix64(word_i + (i+1) * kDigestStride))  mod 2^64,

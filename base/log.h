@@ -10,8 +10,8 @@ namespace syncopate {
 enum class Severity { kDebug, kInfo, kWarning, kError };
 
 struct LogOptions {
-  std::string role = "syncopate";    // printed on every line, e.g. "rollouter-1"
-  std::string file;                  // also written here when not empty; made if missing
+  std::string role = "syncopate";  // printed on every line, e.g. "rollouter-1"
+  std::string file;                // also written here when not empty; made if missing
   Severity minimum = Severity::kInfo;
   bool to_stderr = true;
 };
@@ -27,9 +27,9 @@ bool LogEnabled(Severity severity);
 
 // SYNCOPATE_LOG(kInfo, "member %s joined as %s", id, role): printf-style, types checked by absl::StrFormat.
 // Prompts, completions, tokens of authentication and environment values never go to a log.
-#define SYNCOPATE_LOG(severity, ...)                                                          \
-  do {                                                                                        \
-    if (::syncopate::LogEnabled(::syncopate::Severity::severity)) {                           \
+#define SYNCOPATE_LOG(severity, ...)                                                                           \
+  do {                                                                                                         \
+    if (::syncopate::LogEnabled(::syncopate::Severity::severity)) {                                            \
       ::syncopate::LogLine(::syncopate::Severity::severity, __FILE__, __LINE__, absl::StrFormat(__VA_ARGS__)); \
-    }                                                                                         \
+    }                                                                                                          \
   } while (false)

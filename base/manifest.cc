@@ -78,8 +78,8 @@ absl::Status Manifest::CheckSame(const Manifest& other) const {
   size_t at = 0;
   while (at < common && tensors_[at] == other.tensors_[at]) ++at;
   if (at < common) {
-    difference = absl::StrFormat("tensor %d is %s here and %s there", at, Describe(tensors_[at]),
-                                 Describe(other.tensors_[at]));
+    difference =
+        absl::StrFormat("tensor %d is %s here and %s there", at, Describe(tensors_[at]), Describe(other.tensors_[at]));
   } else if (tensors_.size() != other.tensors_.size()) {
     difference = absl::StrFormat("%d tensors here and %d there", tensors_.size(), other.tensors_.size());
   }

@@ -42,8 +42,7 @@ class Manifest {
 
   // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, or a bucket
   // size that is not a positive multiple of kAlignment.
-  static absl::StatusOr<Manifest> Create(std::vector<TensorSpec> tensors,
-                                         int64_t bucket_bytes = kDefaultBucketBytes);
+  static absl::StatusOr<Manifest> Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes = kDefaultBucketBytes);
   Manifest() = default;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }

@@ -37,9 +37,9 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 #define SYNCOPATE_CONCAT_(a, b) SYNCOPATE_CONCAT_INNER_(a, b)
 
 // Returns the error of a Status expression to the caller.
-#define SYNCOPATE_RETURN_IF_ERROR(expression)             \
-  do {                                                    \
-    absl::Status syncopate_status_ = (expression);        \
+#define SYNCOPATE_RETURN_IF_ERROR(expression)              \
+  do {                                                     \
+    absl::Status syncopate_status_ = (expression);         \
     if (!syncopate_status_.ok()) return syncopate_status_; \
   } while (false)
 
@@ -52,7 +52,7 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
   declaration = *std::move(result)
 
 // For bugs only: a condition that no input and no peer can make false.
-#define SYNCOPATE_CHECK(condition)                                              \
-  do {                                                                          \
+#define SYNCOPATE_CHECK(condition)                                                  \
+  do {                                                                              \
     if (!(condition)) ::syncopate::CheckFailed(__FILE__, __LINE__, #condition, ""); \
   } while (false)

@@ -2,7 +2,6 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
@@ -11,7 +10,8 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 
-add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -fno-delete-null-pointer-checks)
+# -fPIC everywhere, programs too: one precompiled header then serves libraries and programs alike.
+add_compile_options(-fPIC -Wall -Wextra -Werror -Wno-unused-parameter -fno-delete-null-pointer-checks)
 if(NOT SYNCOPATE_SANITIZER)
   add_compile_options(-fstack-protector-strong)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)

@@ -1,0 +1,106 @@
+#include "model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/philox.h"
+
+namespace syncopate::model {
+namespace {
+
+absl::Status BadModel(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL", message);
+}
+
+// The std of a tensor's initial values; 0 means "all ones" (norm weights).
+double InitialStd(const ModelConfig& config, const TensorSpec& spec) {
+  if (spec.shape.size() == 1) return 0;
+  if (absl::StrContains(spec.name, "embed_")) return config.embedding_init_std;
+  if (spec.name == "lm_head.weight") return config.head_init_std;
+  return 1.0 / std::sqrt(static_cast<double>(spec.shape[1]));
+}
+
+}  // namespace
+
+absl::Status ModelConfig::Validate() const {
+  const std::pair<const char*, int64_t> positive[] = {{"vocab_size", vocab_size},
+                                                      {"hidden_size", hidden_size},
+                                                      {"intermediate_size", intermediate_size},
+                                                      {"num_hidden_layers", num_hidden_layers},
+                                                      {"num_attention_heads", num_attention_heads},
+                                                      {"num_key_value_heads", num_key_value_heads},
+                                                      {"head_dim", head_dim},
+                                                      {"max_position_embeddings", max_position_embeddings}};
+  for (const auto& [name, value] : positive) {
+    if (value <= 0) return BadModel(absl::StrCat("model.", name, " is ", value, "; it must be positive"));
+  }
+  if (num_attention_heads % num_key_value_heads != 0) {
+    return BadModel(absl::StrCat("model.num_attention_heads ", num_attention_heads,
+                                 " is not a multiple of num_key_value_heads ", num_key_value_heads));
+  }
+  if (head_dim % 2 != 0) return BadModel(absl::StrCat("model.head_dim ", head_dim, " is odd; rotary needs pairs"));
+  // Neighbouring matrices are read as one, so no alignment gap may fall between them.
+  constexpr int64_t kElements = Manifest::kAlignment / 2;  // of the smallest dtype
+  for (int64_t rows : {query_size(), key_value_size(), intermediate_size}) {
+    if (rows * hidden_size % kElements != 0) {
+      return BadModel(absl::StrCat("a matrix of ", rows, " x ", hidden_size, " elements is not a multiple of ",
+                                   kElements, "; change hidden_size, head_dim or intermediate_size"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype) {
+  std::vector<TensorSpec> specs;
+  auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    specs.push_back({name, dtype, std::move(shape)});
+  };
+  const int64_t hidden = config.hidden_size;
+  add("model.embed_tokens.weight", {config.vocab_size, hidden});
+  if (config.learned_positions) add("model.embed_positions.weight", {config.max_position_embeddings, hidden});
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+    add(prefix + "input_layernorm.weight", {hidden});
+    add(prefix + "self_attn.q_proj.weight", {config.query_size(), hidden});
+    add(prefix + "self_attn.k_proj.weight", {config.key_value_size(), hidden});
+    add(prefix + "self_attn.v_proj.weight", {config.key_value_size(), hidden});
+    if (config.qk_norm) {
+      add(prefix + "self_attn.q_norm.weight", {config.head_dim});
+      add(prefix + "self_attn.k_norm.weight", {config.head_dim});
+    }
+    add(prefix + "self_attn.o_proj.weight", {hidden, config.query_size()});
+    add(prefix + "post_attention_layernorm.weight", {hidden});
+    add(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});
+    add(prefix + "mlp.up_proj.weight", {config.intermediate_size, hidden});
+    add(prefix + "mlp.down_proj.weight", {hidden, config.intermediate_size});
+  }
+  add("model.norm.weight", {hidden});
+  if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
+  return specs;
+}
+
+absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype, int64_t bucket_bytes) {
+  SYNCOPATE_RETURN_IF_ERROR(config.Validate());
+  return Manifest::Create(ParameterSpecs(config, dtype), bucket_bytes);
+}
+
+void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena) {
+  std::fill_n(arena, manifest.arena_bytes() / sizeof(float), 0.0f);
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    float* values = arena + manifest.ranges()[i].begin / sizeof(float);
+    const double std_dev = InitialStd(config, spec);
+    const uint64_t key = HashCombine(seed, i);
+    for (int64_t element = 0; element < spec.NumElements(); ++element) {
+      values[element] =
+          std_dev == 0 ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
+    }
+  }
+}
+
+}  // namespace syncopate::model

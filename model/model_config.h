@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/manifest.h"
+#include "base/status.h"
+
+namespace syncopate::model {
+
+// The shape of one decoder-only, Qwen3-like transformer, in the words of a Hugging Face config.json: RMSNorm, rotary
+// positions, grouped-query attention with optional per-head q/k norm, SwiGLU, tied or untied embeddings.
+struct ModelConfig {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 64;
+  int64_t intermediate_size = 192;
+  int64_t num_hidden_layers = 2;
+  int64_t num_attention_heads = 4;
+  int64_t num_key_value_heads = 4;
+  int64_t head_dim = 16;
+  int64_t max_position_embeddings = 16;  // also the longest sequence
+  double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
+  bool qk_norm = true;
+  // A learned table added to the token embeddings. Small models trained from nothing need it to learn positional tasks;
+  // imported models do not have it.
+  bool learned_positions = false;
+  bool tie_word_embeddings = false;
+  // Standard deviations of the random initialisation; matrices inside the layers get 1/sqrt(fan in), norms are 1.
+  double embedding_init_std = 0.08;  // token and position tables
+  double head_init_std = 0.02;
+
+  // INVALID_ARGUMENT (reason BAD_MODEL) naming the field that cannot be.
+  absl::Status Validate() const;
+
+  int64_t query_size() const { return num_attention_heads * head_dim; }
+  int64_t key_value_size() const { return num_key_value_heads * head_dim; }
+};
+
+// Every parameter in wire order, named as Hugging Face names it. q, k and v of a layer are neighbours, gate and up too,
+// so that one matrix product serves each set. With tied embeddings there is no lm_head.weight.
+std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);
+
+// The manifest of those parameters. Errors: those of Validate() and Manifest::Create().
+absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype,
+                                      int64_t bucket_bytes = Manifest::kDefaultBucketBytes);
+
+// Writes the initial weights into an arena of manifest.arena_bytes() bytes of float32: a pure function of seed and
+// config (Philox, one stream per tensor), the same on every machine; gaps become zero.
+void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena);
+
+}  // namespace syncopate::model

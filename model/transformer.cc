@@ -1,0 +1,136 @@
+#include "model/transformer.h"
+
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::model {
+namespace {
+
+// Rotary embedding in the halves convention: x [R, heads, d], cos and sin [R, 1, d].
+at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t half = x.size(-1) / 2;
+  at::Tensor swapped = at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
+  return at::addcmul(x * cos, swapped, sin);
+}
+
+// Finds tensors of an arena by name.
+class ArenaIndex {
+ public:
+  ArenaIndex(const Manifest& manifest, const at::Tensor& arena) : manifest_(manifest), arena_(arena) {
+    for (size_t i = 0; i < manifest.tensors().size(); ++i) index_[manifest.tensors()[i].name] = i;
+  }
+
+  // A view of the named tensor with `rows` rows in all: more rows than it has reach into its neighbours.
+  at::Tensor View(const std::string& name, int64_t rows = 0) const {
+    const size_t i = index_.at(name);
+    std::vector<int64_t> shape = manifest_.tensors()[i].shape;
+    if (rows > 0) shape[0] = rows;
+    std::vector<int64_t> strides = shape.size() == 1 ? std::vector<int64_t>{1} : std::vector<int64_t>{shape[1], 1};
+    const int64_t offset = manifest_.ranges()[i].begin / DTypeBytes(manifest_.tensors()[i].dtype);
+    return arena_.as_strided(shape, strides, offset).detach();
+  }
+
+ private:
+  const Manifest& manifest_;
+  const at::Tensor& arena_;
+  std::map<std::string, size_t> index_;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> TransformerWeights::Distinct() const {
+  std::vector<at::Tensor> all = {tokens};
+  auto add = [&all](const at::Tensor& tensor) {
+    if (tensor.defined()) all.push_back(tensor);
+  };
+  add(positions);
+  for (const LayerWeights& layer : layers) {
+    for (const at::Tensor* tensor : {&layer.input_norm, &layer.qkv, &layer.q_norm, &layer.k_norm, &layer.output,
+                                     &layer.post_norm, &layer.gate_up, &layer.down}) {
+      add(*tensor);
+    }
+  }
+  add(norm);
+  if (!head.is_same(tokens)) add(head);
+  return all;
+}
+
+TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena) {
+  ArenaIndex index(manifest, arena);
+  TransformerWeights weights;
+  weights.tokens = index.View("model.embed_tokens.weight");
+  if (config.learned_positions) weights.positions = index.View("model.embed_positions.weight");
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    LayerWeights& layer = weights.layers.emplace_back();
+    layer.input_norm = index.View(prefix + "input_layernorm.weight");
+    layer.qkv = index.View(prefix + "self_attn.q_proj.weight", config.query_size() + 2 * config.key_value_size());
+    if (config.qk_norm) {
+      layer.q_norm = index.View(prefix + "self_attn.q_norm.weight");
+      layer.k_norm = index.View(prefix + "self_attn.k_norm.weight");
+    }
+    layer.output = index.View(prefix + "self_attn.o_proj.weight");
+    layer.post_norm = index.View(prefix + "post_attention_layernorm.weight");
+    layer.gate_up = index.View(prefix + "mlp.gate_proj.weight", 2 * config.intermediate_size);
+    layer.down = index.View(prefix + "mlp.down_proj.weight");
+  }
+  weights.norm = index.View("model.norm.weight");
+  weights.head = config.tie_word_embeddings ? weights.tokens : index.View("lm_head.weight");
+  return weights;
+}
+
+Transformer::Transformer(const ModelConfig& config, at::Device device) : config_(config) {
+  at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, options) / -config.head_dim);
+  at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, options), frequency);
+  cos_ = at::cat({angle.cos(), angle.cos()}, -1);
+  sin_ = at::cat({angle.sin(), angle.sin()}, -1);
+}
+
+at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
+  at::Tensor scale = at::rsqrt(at::mean(x * x, {-1}, /*keepdim=*/true) + config_.rms_norm_eps);
+  return x * scale * weight;
+}
+
+at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x,
+                                       const at::Tensor& cos, const at::Tensor& sin, Attention& attention) const {
+  const int64_t rows = x.size(0), heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
+  at::Tensor qkv = at::linear(RmsNorm(x, layer.input_norm), layer.qkv);
+  at::Tensor q = qkv.narrow(1, 0, config_.query_size()).view({rows, heads, config_.head_dim});
+  at::Tensor k = qkv.narrow(1, config_.query_size(), config_.key_value_size()).view({rows, kv_heads, config_.head_dim});
+  at::Tensor v = qkv.narrow(1, config_.query_size() + config_.key_value_size(), config_.key_value_size())
+                     .view({rows, kv_heads, config_.head_dim});
+  if (config_.qk_norm) {
+    q = RmsNorm(q, layer.q_norm);
+    k = RmsNorm(k, layer.k_norm);
+  }
+  return at::linear(attention.Attend(index, Rotate(q, cos, sin), Rotate(k, cos, sin), v), layer.output);
+}
+
+at::Tensor Transformer::FeedForward(const LayerWeights& layer, const at::Tensor& x) const {
+  at::Tensor gate_up = at::linear(RmsNorm(x, layer.post_norm), layer.gate_up);
+  at::Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
+  at::Tensor up = gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size);
+  return at::linear(at::silu(gate) * up, layer.down);
+}
+
+at::Tensor Transformer::Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
+                                Attention& attention) const {
+  at::Tensor x = at::embedding(weights.tokens, ids);
+  if (config_.learned_positions) x = x + at::embedding(weights.positions, positions);
+  at::Tensor cos = cos_.index_select(0, positions).unsqueeze(1), sin = sin_.index_select(0, positions).unsqueeze(1);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    x = x + AttentionBlock(layer, static_cast<int64_t>(i), x, cos, sin, attention);
+    x = x + FeedForward(layer, x);
+  }
+  return RmsNorm(x, weights.norm);
+}
+
+at::Tensor Transformer::Logits(const TransformerWeights& weights, const at::Tensor& hidden) const {
+  return at::linear(hidden, weights.head).to(at::kFloat);
+}
+
+}  // namespace syncopate::model

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "base/manifest.h"
+#include "model/model_config.h"
+
+namespace syncopate::model {
+
+// Views of one weight arena, ready for matrix products. The views do not own the arena.
+// D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate, V vocabulary.
+struct LayerWeights {
+  at::Tensor input_norm;      // [D]
+  at::Tensor qkv;             // [Q + 2 KV, D]
+  at::Tensor q_norm, k_norm;  // [head_dim], undefined without qk_norm
+  at::Tensor output;          // [D, Q]
+  at::Tensor post_norm;       // [D]
+  at::Tensor gate_up;         // [2 F, D]
+  at::Tensor down;            // [D, F]
+};
+struct TransformerWeights {
+  at::Tensor tokens;     // [V, D]
+  at::Tensor positions;  // [max_position_embeddings, D], undefined without learned_positions
+  std::vector<LayerWeights> layers;
+  at::Tensor norm;  // [D]
+  at::Tensor head;  // [V, D]; `tokens` itself when tied
+
+  // Every distinct tensor, in wire order. What an optimizer iterates over.
+  std::vector<at::Tensor> Distinct() const;
+};
+
+// Views into `arena`, a flat float32 tensor of manifest.arena_bytes() / 4 elements laid out by `manifest`, which must
+// be the manifest of `config`. The views share its storage and are leaves of their own (for autograd).
+TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena);
+
+// What attention does with the rows of one call is the caller's business: a trainer attends inside packed sequences, an
+// engine appends to a KV cache. R rows (tokens of any sequences), H query heads, K key/value heads, d head_dim.
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  // q [R, H, d], k and v [R, K, d], rotated and normed, in the weights' dtype. Returns [R, H * d].
+  virtual at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
+};
+
+// The decoder: the same code for trainer (under autograd) and engine (under InferenceMode), on any device that ATen
+// knows. Stateless but for the rotary tables; const calls are thread-safe.
+class Transformer {
+ public:
+  // `config` must be valid. Tables are made in float32 on `device`.
+  Transformer(const ModelConfig& config, at::Device device);
+
+  const ModelConfig& config() const { return config_; }
+
+  // ids [R] int64, positions [R] int64 (each < max_position_embeddings) -> final-normed hidden states [R, D].
+  // Each row of the result depends on its own token and on what `attention` returns for it, on nothing else, as long
+  // as R >= kMinRows: smaller products take another path of the BLAS and round differently.
+  at::Tensor Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
+                     Attention& attention) const;
+
+  // hidden [N, D] -> logits [N, V] in float32.
+  at::Tensor Logits(const TransformerWeights& weights, const at::Tensor& hidden) const;
+
+  static constexpr int64_t kMinRows = 4;
+
+ private:
+  at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
+  at::Tensor AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin, Attention& attention) const;
+  at::Tensor FeedForward(const LayerWeights& layer, const at::Tensor& x) const;
+
+  const ModelConfig config_;
+  at::Tensor cos_, sin_;  // [max_position_embeddings, head_dim]
+};
+
+}  // namespace syncopate::model

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/manifest.h"
+#include "base/status.h"
+#include "model/model_config.h"
+#include "rollouter/engine/generation.h"
+
+namespace syncopate::rollouter {
+
+// What one install did to the decode loop.
+struct InstallResult {
+  double pause_seconds = 0;  // how long no decode step could run because of it
+};
+
+struct EngineStatus {
+  enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained };
+  State state = State::kWaitingForWeights;
+  PolicyVersion serving;  // none before the first install
+  uint64_t serving_digest = 0;
+  int64_t running_sequences = 0;
+  int64_t waiting_sequences = 0;
+  double kv_usage = 0;  // 0 to 1
+  int64_t kv_bytes = 0;
+  int64_t weight_bytes = 0;  // both weight sets
+  int64_t generated_tokens = 0;
+  int64_t installs = 0;
+  double busy_seconds = 0;  // in decode steps
+  double idle_seconds = 0;  // without work, paused or without weights
+};
+
+// The engine and its one thread. All methods are thread-safe. This header needs no libtorch.
+class EngineLoop {
+ public:
+  struct Options {
+    model::ModelConfig model;
+    int64_t max_sequences = 256;
+    int64_t max_prefill_tokens = 4096;
+    int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
+  };
+
+  // Allocates KV cache and both weight sets and starts the thread. INVALID_ARGUMENT for options that cannot be.
+  static absl::StatusOr<std::unique_ptr<EngineLoop>> Start(const Options& options);
+  ~EngineLoop();  // Stop()
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  const Manifest& manifest() const;
+
+  // Queues a request; its results go to `sink`, on the engine's thread. Does not block. INVALID_ARGUMENT (BAD_REQUEST),
+  // FAILED_PRECONDITION (NO_WEIGHTS), UNAVAILABLE (DRAINING) while draining or stopped. After OK every sample gets its
+  // OnFinished, whatever happens.
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
+
+  // Ends one request, or all if `id` is empty; returns how many sequences ended. Blocks for at most one decode step.
+  int32_t Abort(const std::string& id);
+
+  // Pause() returns when no decode step runs; sequences stay and go on after Resume(). Both are idempotent.
+  void Pause();
+  void Resume();
+
+  // Takes no new requests and waits until the running ones have ended. DEADLINE_EXCEEDED (reason DRAIN_DEADLINE) if
+  // they have not; the loop keeps draining then. Resume() takes new requests again.
+  absl::Status Drain(absl::Duration deadline);
+
+  // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned). They belong to the
+  // one receiver between two installs; no decode step reads them.
+  void* shadow();
+  // The bytes that serve. Stable while no install runs.
+  const void* live() const;
+
+  // Makes the shadow's contents serve as `version` (greater than the one that serves), between two decode steps: every
+  // token after it is stamped with `version`, every token before it with the older one. Running sequences keep their
+  // KV cache. Blocks until done or `deadline` has passed (DEADLINE_EXCEEDED, reason INSTALL_DEADLINE: nothing changed
+  // and nothing will). Waits for requests that hold installs.
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest, absl::Duration deadline);
+  // The same when the bytes that serve are `version` too: only the stamp changes, nothing is exchanged.
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline);
+
+  // Called on the engine's thread after each install or relabelling, without locks held; must not block. Set before
+  // the first install.
+  void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
+
+  EngineStatus GetStatus() const;
+
+  // Aborts what runs and ends the thread. Idempotent.
+  void Stop();
+
+ private:
+  class Core;
+  explicit EngineLoop(std::unique_ptr<Core> core);
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/trajectory.h"
+
+namespace syncopate::rollouter {
+
+// One prompt and one sequence per seed; the prompt is prefilled once for all of them. What a sequence produces depends
+// on the prompt, the sampling, its seed and the weights, never on who shares the batch.
+struct GenerationRequest {
+  std::string id;  // unique among the requests under way; names it for Abort
+  std::vector<int32_t> prompt_ids;
+  SamplingParams sampling;
+  std::vector<uint64_t> seeds;
+  // An install waits until this request has ended, so that all of its tokens come from one policy version
+  // (evaluation). Such requests must be short: a weight sync has a deadline.
+  bool holds_install = false;
+};
+
+// Receives what one request produces. Called on the engine's thread, between decode steps: must not block and must not
+// call back into the engine.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void OnToken(int32_t sample, int32_t token, float logprob, const PolicyVersion& version) {}
+  // Exactly once per sample, in any order of samples. finish is kAborted if the request was ended early; the tokens
+  // made until then are in it. The reward is not set.
+  virtual void OnFinished(int32_t sample, Trajectory trajectory) = 0;
+};
+
+}  // namespace syncopate::rollouter

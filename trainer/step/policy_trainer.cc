@@ -1,0 +1,53 @@
+#include "trainer/step/policy_trainer.h"
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "trainer/actor/actor.h"
+#include "trainer/actor/rank_group.h"
+#include "trainer/step/train_step.h"
+
+namespace syncopate::trainer {
+
+class PolicyTrainer::Core {
+ public:
+  Core(const Options& options, const Manifest& manifest)
+      : actor(options.model, manifest, options.optimizer, options.seed), step(actor, ranks, options.step) {}
+
+  SingleRank ranks;
+  Actor actor;
+  TrainStep step;
+};
+
+PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+PolicyTrainer::~PolicyTrainer() = default;
+
+absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Options& options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.optimizer.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
+                             model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
+  // Two threads on small products are slower than one, and one gives the same bits on every machine of a kind.
+  at::set_num_threads(1);
+  return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
+}
+
+const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
+
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<TrajectoryGroup>& groups) {
+  return core_->step.Run(groups);
+}
+
+const void* PolicyTrainer::parameters() const { return core_->actor.parameters(); }
+
+PolicyTrainer::State PolicyTrainer::state() const {
+  const Actor::State state = core_->actor.state();
+  return {state.parameters, state.first_moment, state.second_moment, state.updates};
+}
+
+void PolicyTrainer::Restore(const State& state) {
+  core_->actor.Restore({state.parameters, state.first_moment, state.second_moment, state.updates});
+}
+
+}  // namespace syncopate::trainer
