@@ -21,6 +21,10 @@ struct Endpoint {
   static absl::StatusOr<Endpoint> Parse(const std::string& address);
 };
 
+// OK if `address` is host:port with a host of any kind (a name is resolved at the time of the connection) and a port
+// from 1 to 65535; else INVALID_ARGUMENT (reason BAD_ADDRESS).
+absl::Status CheckTarget(const std::string& address);
+
 // A listening socket and the thread that accepts on it. Survives file-descriptor exhaustion: a spare descriptor is
 // given up to accept and close the waiting connection, so that the backlog drains and the listener works again as soon
 // as descriptors are free. Also the listener of the metrics responder.
@@ -32,8 +36,8 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  // Starts the thread. `on_connection(fd)` runs on it for each connection, owns fd (close-on-exec, blocking mode as
-  // accepted) and must not block. Call once.
+  // Starts the thread. `on_connection(fd)` runs on it for each connection, owns fd (close-on-exec, non-blocking)
+  // and must not block. Call once.
   void Start(std::function<void(int fd)> on_connection);
   // Closes the listener and joins the thread; idempotent. Not from inside on_connection.
   void Stop();
@@ -45,11 +49,13 @@ class Acceptor {
   Acceptor() = default;
   void Loop();
   void AcceptOne();
+  void RefuseOne();
 
   Endpoint endpoint_;
   int listener_ = -1;
-  int wake_ = -1;   // eventfd that ends the loop
-  int spare_ = -1;  // given up when descriptors run out; used by the thread alone
+  int wake_ = -1;           // eventfd that ends the loop
+  int spare_ = -1;          // given up when descriptors run out; used by the thread alone
+  bool exhausted_ = false;  // was out of descriptors last time; used by the thread alone
   std::function<void(int)> on_connection_;
   std::thread thread_;
 };

@@ -29,10 +29,10 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
   // on_done, so they may hold the stream's own shared pointer.
   struct Callbacks {
     // One message of the peer, in order. The next is read when this returns. Not after Finish.
-    std::function<void(Request)> on_message;
+    std::function<void(Request)> on_message = nullptr;
     // Exactly once, last. The status given to Finish; OK after the peer's half-close; CANCELLED if the peer went away
     // or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read.
-    std::function<void(const absl::Status&)> on_done;
+    std::function<void(const absl::Status&)> on_done = nullptr;
   };
 
   static std::shared_ptr<ServerBidiStream> Create(grpc::CallbackServerContext* context,
@@ -82,8 +82,8 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
 
   // As for the server; on_done gives the status that ended the call.
   struct Callbacks {
-    std::function<void(Response)> on_message;
-    std::function<void(const absl::Status&)> on_done;
+    std::function<void(Response)> on_message = nullptr;
+    std::function<void(const absl::Status&)> on_done = nullptr;
   };
 
   static std::shared_ptr<ClientBidiStream> Create(const StreamOptions& options = {}) {

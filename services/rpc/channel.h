@@ -14,10 +14,10 @@
 namespace syncopate::services {
 
 struct ChannelOptions {
-  int64_t max_receive_bytes = 4 << 20;   // a larger message from the server ends the call: RESOURCE_EXHAUSTED
-  int64_t max_send_bytes = 64 << 20;     // a larger message of ours is refused before it is sent
-  absl::Duration keepalive_time = absl::Seconds(3);     // a ping after this much silence, also without calls
-  absl::Duration keepalive_timeout = absl::Seconds(2);  // no answer for this long: the connection is dead
+  int64_t max_receive_bytes = 4 << 20;  // a larger message from the server ends the call: RESOURCE_EXHAUSTED
+  int64_t max_send_bytes = 64 << 20;    // a larger message of ours is refused before it is sent
+  absl::Duration keepalive_time = absl::Seconds(3);                // a ping after this much silence, also without calls
+  absl::Duration keepalive_timeout = absl::Seconds(2);             // no answer for this long: the connection is dead
   absl::Duration min_reconnect_backoff = absl::Milliseconds(100);  // gRPC doubles it, with jitter
   absl::Duration max_reconnect_backoff = absl::Seconds(2);
   int64_t max_metadata_bytes = 8 << 10;
@@ -34,7 +34,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
 std::chrono::system_clock::time_point CallDeadline(absl::Duration timeout);
 
 // One blocking unary call with a deadline:
-//   SYNCOPATE_ASSIGN_OR_RETURN(auto reply, CallUnary(stub.get(), &Service::Stub::GetStatus, request, absl::Seconds(5)));
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto reply, CallUnary(stub.get(), &Service::Stub::GetStatus, request,
+//   absl::Seconds(5)));
 // DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE at once if nobody listens, else what the server answered. Never call
 // it from a gRPC callback: it blocks.
 template <typename Stub, typename Request, typename Response>

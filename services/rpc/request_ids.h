@@ -42,7 +42,7 @@ class RequestIds {
     Done reply;
   };
   struct Entry {
-    uint64_t fingerprint = 0;  // of method and request
+    uint64_t fingerprint = 0;                           // of method and request
     std::shared_ptr<google::protobuf::Message> answer;  // filled in by the work
     bool ready = false;
     std::vector<Waiter> waiting;

@@ -34,13 +34,13 @@ class Server {
     int64_t max_receive_bytes = 4 << 20;  // a larger message ends its call with RESOURCE_EXHAUSTED
     int64_t max_send_bytes = 64 << 20;
     int64_t max_metadata_bytes = 8 << 10;
-    int max_concurrent_streams = 100;                      // per connection
-    int max_connections = 4096;                            // further ones are closed at once
-    absl::Duration min_ping_interval = absl::Seconds(1);   // clients may ping this often, also without calls
-    absl::Duration keepalive_time = absl::Seconds(5);      // the server's own ping after this much silence
-    absl::Duration keepalive_timeout = absl::Seconds(3);   // no answer for this long: the client is gone
+    int max_concurrent_streams = 100;                     // per connection
+    absl::Duration min_ping_interval = absl::Seconds(1);  // clients may ping this often, also without calls
+    absl::Duration keepalive_time = absl::Seconds(5);     // the server's own ping after this much silence
+    absl::Duration keepalive_timeout = absl::Seconds(3);  // no answer for this long: the client is gone
     // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/metrics.
-    std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors;
+    std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors =
+        {};
 
     absl::Status Validate() const;
   };

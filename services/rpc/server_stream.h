@@ -63,6 +63,7 @@ class ServerStreamCore : protected Reactor {
   // Breaks the call at once; the peer sees CANCELLED.
   void Cancel() {
     MutexLock lock(&mutex_);
+    cancel_wanted_ = true;
     if (!started_ || done_) return;
     // Under the lock because the context dies with OnDone, which takes it too. gRPC runs no callback inline.
     context_->TryCancel();
@@ -83,6 +84,7 @@ class ServerStreamCore : protected Reactor {
       MutexLock lock(&mutex_);
       started_ = true;
       self_ = std::move(self);
+      if (cancel_wanted_) context_->TryCancel();
       next = NextLocked();
     }
     Perform(next);
@@ -227,6 +229,7 @@ class ServerStreamCore : protected Reactor {
   absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // sent to the peer and given to on_done
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;       // takes no more messages
   bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;  // by Finish or a full queue, not by the peer
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -251,10 +254,10 @@ class ServerWriteStream final : public ServerStreamCore<grpc::ServerWriteReactor
   struct Callbacks {
     // The queue has run empty: a producer that wants flow control writes its next message here, and the first one
     // right after Start. From a gRPC thread; must not block.
-    std::function<void()> on_drained;
+    std::function<void()> on_drained = nullptr;
     // Exactly once, last. The status given to Finish, CANCELLED if the peer went away first, RESOURCE_EXHAUSTED
     // (reason SLOW_READER) if it did not read.
-    std::function<void(const absl::Status&)> on_done;
+    std::function<void(const absl::Status&)> on_done = nullptr;
   };
 
   static std::shared_ptr<ServerWriteStream> Create(grpc::CallbackServerContext* context,

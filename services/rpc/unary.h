@@ -32,7 +32,7 @@ class UnaryCall final : private grpc::ServerUnaryReactor, public std::enable_sha
  public:
   struct Callbacks {
     // The peer went away or its deadline passed. From a gRPC thread; must not block. Finish is still owed.
-    std::function<void()> on_cancel;
+    std::function<void()> on_cancel = nullptr;
   };
 
   static std::shared_ptr<UnaryCall> Create() { return std::shared_ptr<UnaryCall>(new UnaryCall()); }

@@ -15,8 +15,8 @@ namespace syncopate::services {
 
 // How much a stream holds for a peer that reads slowly.
 struct StreamOptions {
-  int64_t max_queued_messages = 1024;              // beside the one in flight
-  int64_t max_queued_bytes = 64 << 20;             // the same, serialized
+  int64_t max_queued_messages = 1024;                // beside the one in flight
+  int64_t max_queued_bytes = 64 << 20;               // the same, serialized
   absl::Duration stalled_after = absl::Seconds(10);  // one write pending for this long: the peer does not read
 
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive

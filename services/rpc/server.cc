@@ -1,0 +1,120 @@
+#include "services/rpc/server.h"
+
+#include <grpcpp/ext/channelz_service_plugin.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+absl::Status CheckPositive(bool good, const char* name) {
+  if (good) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+               absl::StrCat("Server::Options.", name, " must be positive and fit in 31 bits"));
+}
+
+int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
+
+void Configure(const Server::Options& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
+  builder->SetMaxSendMessageSize(static_cast<int>(options.max_send_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(options.max_metadata_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options.keepalive_timeout));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              Milliseconds(options.min_ping_interval));
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  if (options.interceptors.empty()) return;
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  for (const auto& make : options.interceptors) factories.push_back(make());
+  builder->experimental().SetInterceptorCreators(std::move(factories));
+}
+
+// gRPC keeps these as process-wide plugins that every later builder picks up; registering twice is harmless.
+void EnablePlugins() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::channelz::experimental::InitChannelzService();
+}
+
+}  // namespace
+
+absl::Status Server::Options::Validate() const {
+  constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
+  SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
+  if (!endpoint.IsLoopback() && !insecure_bind) {
+    return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
+                 absl::StrCat("refusing to listen on ", endpoint.ToString(),
+                              " without TLS: anybody who reaches this port controls the daemon. Bind a loopback "
+                              "address, or allow it explicitly with insecure_bind if the network is trusted"),
+                 {{"address", endpoint.ToString()}});
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(max_receive_bytes > 0 && max_receive_bytes <= kMaxInt, "max_receive_bytes"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(max_send_bytes > 0 && max_send_bytes <= kMaxInt, "max_send_bytes"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CheckPositive(max_metadata_bytes > 0 && max_metadata_bytes <= kMaxInt, "max_metadata_bytes"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(max_concurrent_streams > 0, "max_concurrent_streams"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(min_ping_interval > absl::ZeroDuration(), "min_ping_interval"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(keepalive_time > absl::ZeroDuration(), "keepalive_time"));
+  return CheckPositive(keepalive_timeout > absl::ZeroDuration(), "keepalive_timeout");
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
+                                                      const std::vector<grpc::Service*>& services) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(options.address));
+  std::unique_ptr<Server> server(new Server());
+  SYNCOPATE_ASSIGN_OR_RETURN(server->acceptor_, Acceptor::Listen(endpoint));
+  server->port_ = server->acceptor_->endpoint().port;
+  server->address_ = server->acceptor_->endpoint().ToString();
+
+  EnablePlugins();
+  grpc::ServerBuilder builder;
+  Configure(options, &builder);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr) {
+    return Error(absl::StatusCode::kInternal, "SERVER_START",
+                 absl::StrCat("gRPC could not start a server for ", server->address_, "; its log says why"));
+  }
+  int listener = server->acceptor_->listener();
+  server->acceptor_->Start([connections, listener](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = fd;
+    connections->HandleNewConnection(&connection);
+  });
+  server->SetServing(true);
+  return server;
+}
+
+Server::~Server() { Stop(absl::ZeroDuration()); }
+
+void Server::SetServing(bool serving) { server_->GetHealthCheckService()->SetServingStatus(serving); }
+
+void Server::Stop(absl::Duration grace) {
+  if (server_ == nullptr) return;  // Start failed
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+  }
+  acceptor_->Stop();
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  server_->Wait();
+}
+
+}  // namespace syncopate::services

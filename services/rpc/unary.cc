@@ -1,0 +1,46 @@
+#include "services/rpc/unary.h"
+
+namespace syncopate::services {
+
+grpc::ServerUnaryReactor* UnaryCall::Start(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  bool finish = false;
+  absl::Status early;
+  {
+    MutexLock lock(&mutex_);
+    self_ = shared_from_this();
+    started_ = true;
+    finish = finished_;
+    early = early_;
+  }
+  if (finish) grpc::ServerUnaryReactor::Finish(ToGrpc(early));
+  return this;
+}
+
+void UnaryCall::Finish(const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    if (!started_) {
+      early_ = status;
+      return;
+    }
+  }
+  grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+}
+
+void UnaryCall::OnCancel() {
+  if (callbacks_.on_cancel) callbacks_.on_cancel();
+}
+
+void UnaryCall::OnDone() {
+  std::shared_ptr<UnaryCall> self;
+  {
+    MutexLock lock(&mutex_);
+    self = std::move(self_);
+  }
+  callbacks_ = {};
+}
+
+}  // namespace syncopate::services

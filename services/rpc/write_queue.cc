@@ -1,0 +1,12 @@
+#include "services/rpc/write_queue.h"
+
+#include "base/status.h"
+
+namespace syncopate::services {
+
+absl::Status StreamOptions::Validate() const {
+  if (max_queued_messages > 0 && max_queued_bytes > 0 && stalled_after > absl::ZeroDuration()) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "StreamOptions: every bound must be positive");
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,128 @@
+#include "services/rpc/request_ids.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "syncopate/v1/synchronizer.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+class RequestIdsTest : public ::testing::Test {
+ protected:
+  // Runs one TriggerSync whose work answers at once with the number of times it ran.
+  v1::TriggerSyncResponse Trigger(const std::string& id, absl::Status outcome = absl::OkStatus()) {
+    v1::TriggerSyncRequest request;
+    request.set_request_id(id);
+    v1::TriggerSyncResponse response;
+    int replies = 0;
+    ids_.Run(
+        "TriggerSync", request, id, &response,
+        [this, &outcome](google::protobuf::Message* out, RequestIds::Done done) {
+          static_cast<v1::TriggerSyncResponse*>(out)->set_receivers(++runs_);
+          done(outcome);
+        },
+        [this, &replies](const absl::Status& status) {
+          last_ = status;
+          ++replies;
+        });
+    EXPECT_EQ(replies, 1);
+    return response;
+  }
+
+  RequestIds ids_{4};
+  int runs_ = 0;
+  absl::Status last_;
+};
+
+TEST_F(RequestIdsTest, GivesTheSameAnswerToTheSameIdWithoutWorkingAgain) {
+  EXPECT_EQ(Trigger("a").receivers(), 1);
+  EXPECT_EQ(Trigger("b").receivers(), 2);
+  EXPECT_EQ(Trigger("a").receivers(), 1);
+  EXPECT_EQ(runs_, 2);
+}
+
+TEST_F(RequestIdsTest, RunsEveryRequestWithoutAnId) {
+  EXPECT_EQ(Trigger("").receivers(), 1);
+  EXPECT_EQ(Trigger("").receivers(), 2);
+}
+
+TEST_F(RequestIdsTest, LetsARefusedRequestTryAgain) {
+  Trigger("a", absl::UnavailableError("later"));
+  EXPECT_EQ(last_, absl::UnavailableError("later"));
+  EXPECT_EQ(Trigger("a").receivers(), 2);
+  EXPECT_EQ(last_, absl::OkStatus());
+}
+
+TEST_F(RequestIdsTest, ForgetsTheOldestBeyondItsCapacity) {
+  for (const char* id : {"a", "b", "c", "d", "e"}) Trigger(id);
+  EXPECT_EQ(Trigger("b").receivers(), 2);
+  EXPECT_EQ(Trigger("a").receivers(), 6);
+}
+
+TEST_F(RequestIdsTest, RefusesAnIdThatNamedAnotherRequest) {
+  Trigger("a");
+  v1::EvictMemberRequest other;
+  other.set_request_id("a");
+  v1::EvictMemberResponse response;
+  absl::Status status;
+  ids_.Run(
+      "EvictMember", other, "a", &response, [](google::protobuf::Message*, RequestIds::Done) { FAIL(); },
+      [&status](const absl::Status& reply) { status = reply; });
+  EXPECT_EQ(ErrorReason(status), "REQUEST_ID_REUSED");
+}
+
+TEST_F(RequestIdsTest, AnswersADuplicateTogetherWithTheFirstAndBlocksNobody) {
+  v1::TriggerSyncRequest request;
+  RequestIds::Done finish;
+  google::protobuf::Message* answer = nullptr;
+  v1::TriggerSyncResponse first, second;
+  int replies = 0;
+  auto reply = [&replies](const absl::Status& status) {
+    EXPECT_TRUE(status.ok());
+    ++replies;
+  };
+  auto work = [&](google::protobuf::Message* out, RequestIds::Done done) {
+    EXPECT_EQ(answer, nullptr) << "the work was done twice";
+    answer = out;
+    finish = std::move(done);
+  };
+  ids_.Run("TriggerSync", request, "a", &first, work, reply);
+  ids_.Run("TriggerSync", request, "a", &second, work, reply);
+  EXPECT_EQ(replies, 0);
+  static_cast<v1::TriggerSyncResponse*>(answer)->set_receivers(7);
+  finish(absl::OkStatus());
+  EXPECT_EQ(replies, 2);
+  EXPECT_EQ(first.receivers(), 7);
+  EXPECT_EQ(second.receivers(), 7);
+}
+
+TEST_F(RequestIdsTest, WorksOnceWhenManyThreadsSendTheSameId) {
+  std::atomic<int> runs = 0, replies = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 4; ++i) {
+        v1::TriggerSyncRequest request;
+        v1::TriggerSyncResponse response;
+        ids_.Run(
+            "TriggerSync", request, absl::StrCat("id", i), &response,
+            [&runs](google::protobuf::Message*, RequestIds::Done done) {
+              ++runs;
+              done(absl::OkStatus());
+            },
+            [&replies](const absl::Status&) { ++replies; });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(runs, 4);
+  EXPECT_EQ(replies, 32);
+}
+
+}  // namespace
+}  // namespace syncopate::services
