@@ -173,8 +173,8 @@ void CheckSync(const v1::SyncSection& sync, Rules* rules) {
 TaskShape ShapeOf(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
   int64_t length = data.length();
-  // BOS a + b SEP, answered by the sum, one digit longer than the longest number, and EOS.
-  if (data.task() == "add") return {2 * length + 3, length + 2, 10 + 1 + kSpecialTokens};
+  // BOS, the digits of two numbers, SEP; answered by the sum, which has one digit more, and EOS.
+  if (data.task() == "add") return {2 * length + 2, length + 2, 10 + kSpecialTokens};
   // BOS x1..xL SEP, answered by L symbols and EOS.
   return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
 }

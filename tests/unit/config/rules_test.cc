@@ -54,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true"}, "trainer.advertise to name one"},
                     Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true", "trainer.advertise=t:1"}, nullptr},
                     Case{{"synchronizer.listen=0.0.0.0:1", "run.insecure_bind=true"}, nullptr},
-                    Case{{"trainer.listen=127.0.0.1:7070"}, "that synchronizer.address does not use"},
+                    Case{{"trainer.listen=127.0.0.1:7070", "synchronizer.address=127.0.0.1:7070"},
+                         "that synchronizer.address does not use"},
                     Case{{"synchronizer.address=sync.rl:7070", "synchronizer.listen=127.0.0.1:7070"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -113,6 +114,10 @@ TEST(TaskShapeTest, CountsSpecialTokens) {
   EXPECT_EQ(ShapeOf(data).prompt_tokens, 6);  // BOS x1..x4 SEP
   EXPECT_EQ(ShapeOf(data).answer_tokens, 5);  // y1..y4 EOS
   EXPECT_EQ(ShapeOf(data).vocabulary, 11);
+  data.set_task("add");
+  EXPECT_EQ(ShapeOf(data).prompt_tokens, 10);  // BOS, two numbers of four digits, SEP
+  EXPECT_EQ(ShapeOf(data).answer_tokens, 6);   // five digits, EOS
+  EXPECT_EQ(ShapeOf(data).vocabulary, 13);
 }
 
 }  // namespace

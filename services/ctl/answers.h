@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "google/protobuf/message.h"
+#include "syncopate/v1/rollout.pb.h"
+#include "syncopate/v1/synchronizer.pb.h"
+#include "syncopate/v1/trainer.pb.h"
+
+// Answers of the daemons as text. Pure.
+namespace syncopate::services {
+
+// proto3 JSON on one line, with the field names of the .proto and default values written out.
+std::string ToJson(const google::protobuf::Message& message);
+
+// One line of detail for `ctl status`.
+std::string Summary(const v1::SynchronizerServiceGetStatusResponse& status);
+std::string Summary(const v1::TrainerServiceGetStatusResponse& status);
+std::string Summary(const v1::RolloutServiceGetStatusResponse& status);
+
+std::string ToTable(const v1::ListMembersResponse& members);
+std::string ToTable(const v1::ListVersionsResponse& versions);
+std::string ToTable(const v1::GenerateResponse& answer);
+// What the trainer waits for, the sizing law's three numbers and one row a rollouter.
+std::string ToText(const v1::TrainerServiceGetStatusResponse& status);
+
+// The heading and the rows of `ctl syncs`, of fixed widths because rows come one by one.
+std::string SyncHeading();
+std::string SyncRow(const v1::SyncRecord& record);
+
+std::string StateName(v1::MemberState state);  // "alive", ...
+
+}  // namespace syncopate::services

@@ -1,0 +1,166 @@
+#include "services/endpoints/daemon_endpoints.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+absl::Status NotWritable(const std::string& path, int error) {
+  auto code = error == EACCES || error == EROFS ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kUnavailable;
+  return Error(code, "NOT_WRITABLE", absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+}
+
+json ToJson(const DaemonEndpoint& endpoint) {
+  return {{"role", endpoint.role},
+          {"index", endpoint.index},
+          {"grpc", endpoint.grpc},
+          {"metrics", endpoint.metrics},
+          {"pid", endpoint.pid}};
+}
+
+bool HasText(const json& object, const char* key) { return object.contains(key) && object[key].is_string(); }
+bool HasInteger(const json& object, const char* key) { return object.contains(key) && object[key].is_number_integer(); }
+
+absl::StatusOr<DaemonEndpoint> FromJson(const json& object, const std::string& path) {
+  bool whole = object.is_object() && HasText(object, "role") && HasText(object, "grpc") && HasText(object, "metrics") &&
+               HasInteger(object, "index") && HasInteger(object, "pid");
+  if (!whole) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT",
+                 absl::StrCat(path, " does not hold an endpoint; remove it and restart that daemon"));
+  }
+  return DaemonEndpoint{object["role"].get<std::string>(), object["index"].get<int64_t>(),
+                        object["grpc"].get<std::string>(), object["metrics"].get<std::string>(),
+                        object["pid"].get<int64_t>()};
+}
+
+absl::StatusOr<json> ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return Error(absl::StatusCode::kNotFound, "NO_ENDPOINT",
+                 absl::StrCat("cannot read ", path, ": ", std::strerror(errno), "; is the run started?"));
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  json parsed = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT", absl::StrCat(path, " is not JSON"));
+  }
+  return parsed;
+}
+
+absl::StatusOr<std::vector<DaemonEndpoint>> ReadFolder(const std::string& run_dir) {
+  std::vector<DaemonEndpoint> endpoints;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::path(run_dir) / "endpoints", error)) {
+    if (entry.path().extension() != ".json") continue;
+    SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, ReadDaemonEndpoint(entry.path().string()));
+    endpoints.push_back(std::move(endpoint));
+  }
+  if (endpoints.empty()) {
+    return Error(absl::StatusCode::kNotFound, "NO_ENDPOINT",
+                 absl::StrCat(run_dir, " holds no endpoints: no daemon of that run has started"));
+  }
+  return endpoints;
+}
+
+absl::StatusOr<std::vector<DaemonEndpoint>> ReadUnion(const std::string& path) {
+  SYNCOPATE_ASSIGN_OR_RETURN(json parsed, ReadJson(path));
+  if (!parsed.is_array()) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT", absl::StrCat(path, " does not hold a list"));
+  }
+  std::vector<DaemonEndpoint> endpoints;
+  for (const json& object : parsed) {
+    SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, FromJson(object, path));
+    endpoints.push_back(std::move(endpoint));
+  }
+  return endpoints;
+}
+
+}  // namespace
+
+std::string DaemonEndpoint::Name() const { return absl::StrCat(role, "-", index); }
+
+std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index) {
+  return (fs::path(run_dir) / "endpoints" / absl::StrCat(role, "-", index, ".json")).string();
+}
+
+absl::Status ReplaceFile(const std::string& path, const std::string& text) {
+  std::string beside = absl::StrCat(path, ".", ::getpid(), ".tmp");
+  std::ofstream file(beside, std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
+    int error = errno;
+    std::remove(beside.c_str());
+    return NotWritable(path, error);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
+  std::string path = EndpointPath(run_dir, endpoint.role, endpoint.index);
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) return NotWritable(path, error.value());
+  return ReplaceFile(path, ToJson(endpoint).dump() + "\n");
+}
+
+absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path) {
+  SYNCOPATE_ASSIGN_OR_RETURN(json parsed, ReadJson(path));
+  return FromJson(parsed, path);
+}
+
+absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<DaemonEndpoint>& endpoints) {
+  json list = json::array();
+  for (const DaemonEndpoint& endpoint : endpoints) list.push_back(ToJson(endpoint));
+  return ReplaceFile((fs::path(run_dir) / "endpoints.json").string(), list.dump(2) + "\n");
+}
+
+absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir) {
+  std::string path = (fs::path(run_dir) / "endpoints.json").string();
+  auto endpoints = fs::exists(path) ? ReadUnion(path) : ReadFolder(run_dir);
+  if (!endpoints.ok()) return endpoints.status();
+  auto order = [](const DaemonEndpoint& a, const DaemonEndpoint& b) {
+    return std::tie(a.role, a.index) < std::tie(b.role, b.index);
+  };
+  std::sort(endpoints->begin(), endpoints->end(), order);
+  return endpoints;
+}
+
+absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir) {
+  std::string newest;
+  fs::file_time_type written;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(runs_dir, error)) {
+    for (const char* name : {"endpoints.json", "endpoints"}) {
+      std::error_code missing;
+      auto time = fs::last_write_time(entry.path() / name, missing);
+      if (missing || (!newest.empty() && time <= written)) continue;
+      newest = entry.path().string();
+      written = time;
+    }
+  }
+  if (newest.empty()) {
+    return Error(absl::StatusCode::kNotFound, "NO_RUN",
+                 absl::StrCat("no run under ", runs_dir, "; name one with --run DIR or a daemon with --target"));
+  }
+  return newest;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace syncopate::services {
+
+// Where one running daemon can be reached. A daemon writes its own as <run.dir>/endpoints/<role>-<index>.json once its
+// servers listen; that file is how `syncopate run` knows that it is ready, and where `syncopate ctl` finds it.
+struct DaemonEndpoint {
+  std::string role;     // "synchronizer", "trainer" or "rollouter"
+  int64_t index = 0;    // among daemons of that role
+  std::string grpc;     // host:port
+  std::string metrics;  // host:port of GET /metrics
+  int64_t pid = 0;
+
+  std::string Name() const;  // "rollouter-1"
+  friend bool operator==(const DaemonEndpoint&, const DaemonEndpoint&) = default;
+};
+
+// Where a run directory keeps them.
+std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
+
+// Replaces the daemon's file atomically; makes the folder. PERMISSION_DENIED or UNAVAILABLE (reason NOT_WRITABLE).
+absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint);
+
+// NOT_FOUND (reason NO_ENDPOINT) if there is no such file, DATA_LOSS (reason BAD_ENDPOINT) if it does not hold one.
+absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path);
+
+// The union of all daemons, <run.dir>/endpoints.json, that `syncopate run` maintains.
+absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<DaemonEndpoint>& endpoints);
+
+// Reads endpoints.json or, where daemons were started by hand, the daemons' own files; ordered by role and index.
+// NOT_FOUND (reason NO_ENDPOINT) if the directory has neither.
+absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir);
+
+// The run directory under `runs_dir` whose endpoints were written last. NOT_FOUND (reason NO_RUN) if there is none.
+absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir);
+
+// Writes `text` beside `path` and renames it over, so that a reader sees the old or the new text, never a part.
+// PERMISSION_DENIED or UNAVAILABLE (reason NOT_WRITABLE).
+absl::Status ReplaceFile(const std::string& path, const std::string& text);
+
+}  // namespace syncopate::services

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace syncopate::services {
+
+// A prompt with the answer that greedy decoding gave it, as text.
+struct SampleAnswer {
+  std::string prompt;
+  std::string answer;
+  std::string expected;
+};
+
+// What people look at in one line of metrics.jsonl. A line of evaluation alone (before the first step) has step 0.
+struct StepRecord {
+  int64_t epoch = 0;
+  int64_t step = 0;
+  double reward_mean = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double entropy = 0;
+  double staleness_mean = 0;
+  int64_t staleness_max = 0;
+  int64_t tokens = 0;       // trained
+  double step_seconds = 0;  // from the end of the step before to the end of this one
+  double wait_seconds = 0;  // of those, without a batch to train on
+  std::optional<double> eval_exact;
+  std::vector<SampleAnswer> samples;  // with some evaluations
+};
+
+// Fields that are missing or of another type keep their default. INVALID_ARGUMENT (reason BAD_STEP_RECORD) if the line
+// is no JSON object.
+absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
+
+// "step 42  reward 0.812  exact 0.910  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%"
+std::string ToString(const StepRecord& record);
+
+}  // namespace syncopate::services

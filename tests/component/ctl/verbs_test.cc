@@ -1,0 +1,187 @@
+#include "services/ctl/verbs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/status.h"
+#include "tests/support/fake_daemons.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::services {
+namespace {
+
+using syncopate::testing::FakeRun;
+using syncopate::testing::HasReason;
+using syncopate::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CtlTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    std::filesystem::path dir = std::filesystem::path(::testing::TempDir()) / "ctl" / test->name();
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir / "runs" / "a");
+    context_.daemons.runs_dir = (dir / "runs").string();
+    context_.out = &out_;
+    ASSERT_THAT(
+        WriteRunEndpoints((dir / "runs" / "a").string(), {{"synchronizer", 0, run_.synchronizer_address(), "", 1},
+                                                          {"trainer", 0, run_.trainer_address(), "", 2},
+                                                          {"rollouter", 0, run_.rollouter_address(0), "", 3},
+                                                          {"rollouter", 1, run_.rollouter_address(1), "", 4}}),
+        IsOk());
+  }
+
+  // What was printed since the last call.
+  std::string Printed() {
+    std::string text = out_.str();
+    out_.str("");
+    return text;
+  }
+  nlohmann::json PrintedJson() { return nlohmann::json::parse(Printed(), nullptr, false); }
+
+  FakeRun run_;
+  std::ostringstream out_;
+  CtlContext context_;
+};
+
+TEST_F(CtlTest, StatusShowsEveryDaemonOfTheNewestRun) {
+  ASSERT_THAT(CtlStatus(context_), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("synchronizer-0"), HasSubstr("syncs 84 ok"), HasSubstr("step 42/150"),
+                               HasSubstr("rollouter-1"), HasSubstr("idle 10%"), HasSubstr("e1-s41")));
+}
+
+TEST_F(CtlTest, StatusShowsTheOthersWhenOneIsGoneAndSaysSoInItsExitCode) {
+  run_.StopRollouter(1);
+  absl::Status status = CtlStatus(context_);
+  EXPECT_EQ(CtlExitCode(status), 3) << status;
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("step 42/150"), HasSubstr("unreachable")));
+}
+
+TEST_F(CtlTest, JsonIsWhatTheDaemonAnswered) {
+  context_.json = true;
+  ASSERT_THAT(CtlStatus(context_), IsOk());
+  nlohmann::json status = PrintedJson();
+  EXPECT_EQ(status["trainer-0"]["state"], "running");
+  EXPECT_EQ(status["synchronizer-0"]["run_id"], "run-1");
+  ASSERT_THAT(CtlMembers(context_), IsOk());
+  EXPECT_EQ(PrintedJson()["members"][0]["member"]["replica_id"], "rollouter-0");
+  ASSERT_THAT(CtlVersions(context_), IsOk());
+  EXPECT_EQ(PrintedJson()["versions"][0]["served_by"], 2);
+  ASSERT_THAT(CtlExplain(context_), IsOk());
+  EXPECT_EQ(PrintedJson()["explanation"]["waiting_for"], "groups");
+  ASSERT_THAT(CtlWatch(context_, 1), IsOk());
+  EXPECT_EQ(PrintedJson()["step"], 1);
+}
+
+TEST_F(CtlTest, TablesShowMembersVersionsSyncsAndSteps) {
+  ASSERT_THAT(CtlMembers(context_), IsOk());
+  EXPECT_THAT(Printed(),
+              AllOf(HasSubstr("rollouter-0"), HasSubstr("suspect"), HasSubstr("01234567 "), HasSubstr("slow")));
+  ASSERT_THAT(CtlVersions(context_), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s42"), HasSubstr("0000000000abcdef")));
+  ASSERT_THAT(CtlSyncs(context_, 2, false), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s2"), HasSubstr("412,345"), HasSubstr("6.1 ms")));
+  ASSERT_THAT(CtlWatch(context_, 2), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("step 1  reward 0.500"), HasSubstr("step 2  reward 0.500")));
+}
+
+TEST_F(CtlTest, ExplainSaysWhoWaitsForWhomAndWhatWouldEndIt) {
+  ASSERT_THAT(CtlExplain(context_), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("groups"), HasSubstr("on rollouter-1"), HasSubstr("3 of 16 groups are done"),
+                               HasSubstr("13 more groups"), HasSubstr("connected")));
+}
+
+TEST_F(CtlTest, PauseAndResumeGoToTheTrainerUnlessARollouterIsNamed) {
+  ASSERT_THAT(CtlPause(context_, ""), IsOk());
+  ASSERT_THAT(CtlResume(context_, "trainer"), IsOk());
+  EXPECT_THAT(run_.trainer.book.calls(), ::testing::ElementsAre("Pause", "Resume"));
+  ASSERT_THAT(CtlPause(context_, "rollouter-1"), IsOk());
+  ASSERT_THAT(CtlResume(context_, "rollouter-1"), IsOk());
+  EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("Pause", "Resume"));
+  EXPECT_THAT(run_.rollouters[0].book.calls(), IsEmpty());
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-1 is paused"));
+}
+
+TEST_F(CtlTest, VerbsReachTheDaemonThatServesThem) {
+  ASSERT_THAT(CtlDrain(context_, "rollouter-1"), IsOk());
+  ASSERT_THAT(CtlAbort(context_, "rollouter-1", "request-9"), IsOk());
+  EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("Drain", "Abort request-9"));
+  ASSERT_THAT(CtlSync(context_), IsOk());
+  ASSERT_THAT(CtlEvict(context_, "rollouter-0", 0, "broken fan"), IsOk());
+  EXPECT_THAT(run_.synchronizer.book.calls(),
+              ::testing::ElementsAre("TriggerSync", "EvictMember rollouter-0 broken fan"));
+  ASSERT_THAT(CtlCheckpoint(context_), IsOk());
+  ASSERT_THAT(CtlStop(context_), IsOk());
+  EXPECT_THAT(run_.trainer.book.calls(), ::testing::ElementsAre("SaveCheckpoint", "Stop"));
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("ended 3 sequence(s)"), HasSubstr("e1-s42 goes to 1 receiver(s)"),
+                               HasSubstr("saved checkpoint e1-s42"), HasSubstr("trainer-0 ends the run")));
+}
+
+TEST_F(CtlTest, ModeSaysWhetherAnythingWasSwitched) {
+  for (const char* who : {"", "rollouter-0"}) {
+    for (const char* mode : {"rollout", "trainer"}) ASSERT_THAT(CtlMode(context_, who, mode), IsOk());
+  }
+  EXPECT_THAT(run_.trainer.book.calls(), ::testing::ElementsAre("RolloutMode", "TrainerMode"));
+  EXPECT_THAT(run_.rollouters[0].book.calls(), ::testing::ElementsAre("RolloutMode", "TrainerMode"));
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-0 has nothing to switch to trainer mode"));
+}
+
+TEST_F(CtlTest, GeneratePrintsTokensWithTheVersionThatMadeThem) {
+  GenerateArguments arguments;
+  arguments.prompt_ids = {1, 2};
+  ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("101"), HasSubstr("102"), HasSubstr("-0.5000"), HasSubstr("e1-s7")));
+  arguments.stream = true;
+  ASSERT_THAT(CtlGenerate(context_, "rollouter-1", arguments), IsOk());
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("101"), HasSubstr("102")));
+  EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("GenerateStream"));
+}
+
+TEST_F(CtlTest, ATargetIsAskedWhatItIs) {
+  context_.daemons.target = run_.rollouter_address(0);
+  ASSERT_THAT(CtlStatus(context_), IsOk());
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-0"));
+  ASSERT_THAT(CtlPause(context_, ""), IsOk());
+  EXPECT_THAT(run_.rollouters[0].book.calls(), Contains("Pause"));
+  absl::Status status = CtlExplain(context_);
+  EXPECT_THAT(status, HasReason("NO_SUCH_DAEMON"));
+  EXPECT_EQ(CtlExitCode(status), 2);
+}
+
+TEST_F(CtlTest, ARefusalNamesTheDaemonKeepsItsReasonAndHasItsOwnExitCode) {
+  run_.trainer.book.Refuse("SaveCheckpoint", Error(absl::StatusCode::kFailedPrecondition, "NOT_STARTED", "no step"));
+  absl::Status status = CtlCheckpoint(context_);
+  EXPECT_THAT(status, HasReason("NOT_STARTED"));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("trainer-0 at 127.0.0.1:"), HasSubstr("no step")));
+  EXPECT_EQ(CtlExitCode(status), 4);
+}
+
+TEST_F(CtlTest, ADaemonThatIsGoneHasItsOwnExitCode) {
+  run_.StopRollouter(0);
+  EXPECT_EQ(CtlExitCode(CtlDrain(context_, "rollouter-0")), 3);
+  context_.daemons.target = run_.rollouter_address(0);
+  EXPECT_EQ(CtlExitCode(CtlStatus(context_)), 3);
+}
+
+TEST_F(CtlTest, AWrongNameIsAUsageErrorThatListsTheRightOnes) {
+  absl::Status status = CtlDrain(context_, "rollouter-7");
+  EXPECT_THAT(status, HasReason("NO_SUCH_DAEMON"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rollouter-0, rollouter-1, synchronizer-0, trainer-0"));
+  EXPECT_EQ(CtlExitCode(status), 2);
+  EXPECT_THAT(CtlDrain(context_, "trainer"), HasReason("WRONG_ROLE"));
+  context_.daemons.runs_dir = "/nowhere";
+  EXPECT_EQ(CtlExitCode(CtlStatus(context_)), 2);
+  context_.daemons.target = "not an address";
+  EXPECT_EQ(CtlExitCode(CtlStatus(context_)), 2);
+}
+
+}  // namespace
+}  // namespace syncopate::services

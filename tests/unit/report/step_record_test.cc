@@ -1,0 +1,48 @@
+#include "services/report/step_record.h"
+
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kLine[] =
+    R"({"step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
+    R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
+    R"("eval_exact":0.91,"samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}],"weights_digest":"ab"})";
+
+TEST(StepRecordTest, ReadsALineOfMetrics) {
+  auto record = ParseStepRecord(kLine);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->step, 42);
+  EXPECT_EQ(record->reward_mean, 0.8125);
+  EXPECT_EQ(record->staleness_max, 2);
+  EXPECT_EQ(record->eval_exact, 0.91);
+  ASSERT_EQ(record->samples.size(), 1u);
+  EXPECT_EQ(record->samples[0].answer, "2 1");
+}
+
+TEST(StepRecordTest, IsOneLineForPeople) {
+  EXPECT_EQ(ToString(*ParseStepRecord(kLine)),
+            "step 42  reward 0.812  exact 0.910  loss -0.0123  entropy 1.02  staleness 0.9/2  25,600 tokens/s  "
+            "idle 12%");
+}
+
+TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {
+  auto record = ParseStepRecord(R"({"step":"x","reward_mean":[],"eval_exact":null,"samples":[1,{"prompt":2}]})");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->step, 0);
+  EXPECT_FALSE(record->eval_exact.has_value());
+  EXPECT_EQ(record->samples.size(), 1u);
+  EXPECT_EQ(ToString(*record), "step 0  reward 0.000  loss 0.0000  entropy 0.00  staleness 0.0/0");
+}
+
+TEST(StepRecordTest, RefusesWhatIsNoObject) {
+  for (const char* line : {"", "[]", "7", "{", "null"}) {
+    EXPECT_EQ(ErrorReason(ParseStepRecord(line).status()), "BAD_STEP_RECORD") << line;
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::services
