@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/manifest.h"
+#include "synchronizer/attempts/sync_attempt.h"
+#include "synchronizer/attempts/transport_choice.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::synchronizer {
+
+// The ranks that send, and what they send.
+struct SourceGroup {
+  int64_t epoch = 0;
+  std::vector<SyncPeer> ranks;  // in rank order; empty while the group is not complete
+  std::shared_ptr<const Manifest> manifest;
+};
+
+// A replica all of whose ranks are reachable.
+struct ReceiverReplica {
+  std::string replica_id;
+  std::vector<SyncPeer> ranks;  // in rank order
+  PolicyVersion serving;        // the oldest of its ranks
+};
+
+// Keeps every reachable replica at the newest version: starts sync attempts, ends them by their deadline, repeats what
+// failed. Sans-IO and deterministic.
+//
+// A new publication, a replica that has become reachable or idle, and a back-off that has run out each start an attempt
+// with all replicas that are idle, behind and not backing off. So a replica takes part in one attempt at a time, one
+// that is busy joins the next attempt when it ends, a publication aborts nothing, and nobody waits for anybody else.
+// A failed replica is tried again with the version that is newest then, after a back-off that doubles with each failure
+// in a row up to a bound; one that was superseded waits for the newer version instead. Only versions of the epoch that
+// the present sources work in are sent: an older trainer's bits are gone.
+class SyncCoordinator {
+ public:
+  struct Options {
+    std::string transport = "auto";
+    absl::Duration min_deadline = absl::Seconds(10);  // an attempt may take max(this, 4 x the recent median)
+    absl::Duration backoff = absl::Milliseconds(100);
+    absl::Duration max_backoff = absl::Seconds(2);
+    int64_t first_attempt = 1;  // above those of an earlier life, so that old reports are never mistaken for new ones
+    absl::Status Validate() const;
+  };
+
+  explicit SyncCoordinator(const Options& options) : options_(options), next_attempt_(options.first_attempt) {}
+
+  // Replaces the sources. Attempts that lean on ranks which are no longer among them end with SOURCE_LOST.
+  AttemptOutput SetSources(SourceGroup sources, absl::Time now);
+  // The replica is reachable, or serves another version than before, or has other ranks than before.
+  AttemptOutput SetReceiver(ReceiverReplica replica, absl::Time now);
+  // It is no longer reachable. Its part in an attempt ends with `reason`.
+  AttemptOutput RemoveReceiver(const std::string& replica_id, const std::string& reason, const std::string& detail,
+                               absl::Time now);
+  // `version` is the newest one. `stage_seconds`: what staging it cost, counted to the attempt that starts here.
+  AttemptOutput Publish(const PublishedVersion& version, double stage_seconds, absl::Time now);
+  AttemptOutput OnReport(const MemberId& from, const SyncReport& report, absl::Time now);
+  // Forgets back-offs and starts what can start.
+  AttemptOutput Trigger(absl::Time now);
+
+  AttemptOutput Tick(absl::Time now);
+  absl::Time NextDeadline() const;  // InfiniteFuture if nothing is under way or backing off
+
+  // Reachable replicas that do not serve the newest version.
+  int behind() const;
+  int attempts_under_way() const { return static_cast<int>(attempts_.size()); }
+  // The attempt that a replica takes part in; 0 if none.
+  int64_t AttemptOf(const std::string& replica_id) const;
+  const std::map<int64_t, SyncAttempt>& attempts() const { return attempts_; }
+  absl::Duration CurrentDeadline() const;
+
+ private:
+  static constexpr size_t kMedianOver = 64;  // durations of successful parts
+
+  struct State {
+    ReceiverReplica replica;
+    int64_t attempt = 0;  // 0: idle
+    int failures = 0;     // in a row
+    absl::Time not_before = absl::InfinitePast();
+    bool wants_newer = false;  // failed because its version is no longer staged: a publication ends the back-off
+  };
+
+  bool IsBehind(const State& state) const;
+  AttemptOutput Form(double stage_seconds, absl::Time now);
+  AttemptOutput FormWith(const std::vector<std::string>& replica_ids, const TransportChoice& choice,
+                         double stage_seconds, absl::Time now);
+  absl::StatusOr<TransportChoice> Choose(const ReceiverReplica& replica) const;
+  uint64_t PlanHash(int32_t receiver_world);
+  // Takes note of what ended, forgets finished attempts, starts what became possible.
+  AttemptOutput Settle(AttemptOutput output, absl::Time now);
+  void NoteEnd(const SyncRecord& record, absl::Time now);
+  SyncRecord Refusal(const std::string& replica_id, const absl::Status& status) const;
+
+  Options options_;
+  SourceGroup sources_;
+  std::optional<PublishedVersion> newest_;
+  std::map<std::string, State> receivers_;
+  std::map<int64_t, SyncAttempt> attempts_;
+  std::map<int32_t, uint64_t> plan_hashes_;  // of the present sources and manifest, by receiver world
+  std::deque<double> recent_seconds_;
+  int64_t next_attempt_;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,334 @@
+#include "synchronizer/control_plane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/digest.h"
+#include "base/status.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+std::string Describe(const MemberKey& key) {
+  return absl::StrFormat("%s %s rank %d", key.role, key.replica_id, key.rank);
+}
+
+// How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
+absl::Status Farewell(const MemberChange& change) {
+  if (change.reason == "LEFT") return absl::OkStatus();
+  bool may_return = change.reason == "DECLARED_DEAD" || change.reason == "NEW_STREAM";
+  auto code = may_return ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition;
+  return Error(code, change.reason, change.detail.empty() ? "this stream is no longer used" : change.detail);
+}
+
+}  // namespace
+
+absl::Status ControlPlane::Options::Validate() const {
+  SYNCOPATE_RETURN_IF_ERROR(membership.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(sync.Validate());
+  if (!run_id.empty()) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "a run needs an id");
+}
+
+absl::StatusOr<ControlPlane> ControlPlane::Restore(const Options& options, const std::vector<LedgerRecord>& records) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  SYNCOPATE_ASSIGN_OR_RETURN(VersionLedger ledger, VersionLedger::Restore(records));
+  return ControlPlane(options, std::move(ledger));
+}
+
+ControlPlane::ControlPlane(const Options& options, VersionLedger ledger)
+    : options_(options),
+      ledger_(std::move(ledger)),
+      membership_(options.membership),
+      trainer_(ledger_.epoch()),
+      coordinator_(options.sync) {
+  if (ledger_.run_id().empty()) actions_.emplace_back(Persist{ledger_.SetRunId(options.run_id)});
+  // Nobody has joined, so this starts nothing.
+  if (ledger_.newest() != nullptr) Emit(coordinator_.Publish(*ledger_.newest(), 0.0, absl::InfinitePast()));
+  last_directory_ = CurrentDirectory();
+}
+
+void ControlPlane::OnHello(SessionId session, Hello hello, absl::Time now) {
+  std::string who = Describe(KeyOf(hello.member));
+  absl::Status admitted = Admit(session, std::move(hello), now);
+  if (admitted.ok()) return;
+  actions_.emplace_back(Note{false, absl::StrFormat("refused %s: %s", who, admitted.message())});
+  actions_.emplace_back(CloseSession{session, admitted});
+}
+
+absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now) {
+  SYNCOPATE_RETURN_IF_ERROR(membership_.CheckMayJoin(hello.member));
+  SYNCOPATE_RETURN_IF_ERROR(ledger_.CheckRun(hello.run_id));
+  if (hello.member.role == kTrainerRole) {
+    SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
+  } else if (model_ != nullptr) {
+    SYNCOPATE_RETURN_IF_ERROR(model_->CheckSame(*hello.manifest));
+    hello.manifest = model_;  // equal; a thousand members share one
+  }
+  MemberKey key = KeyOf(hello.member);
+  const Member* before = membership_.Find(key);
+  if (before != nullptr && before->session != 0) {
+    // What was sent on the older stream may be lost, so it counts as broken, also if that has not been noticed yet.
+    SessionId older = before->session;
+    OnStreamBroken(older, now);
+    actions_.emplace_back(CloseSession{
+        older, Error(absl::StatusCode::kUnavailable, "NEW_STREAM", "the member has joined again on another stream")});
+  }
+  std::vector<MemberChange> changes = membership_.Join(session, std::move(hello), now);
+  Send(membership_.Find(session)->hello.member,
+       Welcome{ledger_.run_id(), trainer_.epoch(), options_.membership.heartbeat, options_.membership.dead_after,
+               CurrentDirectory()});
+  Apply(changes, now);
+  return absl::OkStatus();
+}
+
+absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
+  SYNCOPATE_ASSIGN_OR_RETURN(TrainerGroup::Admission admission,
+                             trainer_.Admit(hello.member, hello.held_epoch, hello.checkpoint_epoch));
+  if (!admission.raised && model_ != nullptr) {
+    absl::Status same = model_->CheckSame(*hello.manifest);
+    if (!same.ok()) trainer_.Remove(hello.member);
+    SYNCOPATE_RETURN_IF_ERROR(same);
+  }
+  if (admission.raised) {
+    actions_.emplace_back(Persist{ledger_.RaiseEpoch(admission.epoch)});
+    actions_.emplace_back(Note{false, absl::StrFormat("epoch %d begins", admission.epoch)});
+  }
+  for (const MemberId& fenced : admission.fenced) {
+    auto changes = membership_.Evict(KeyOf(fenced), "FENCED",
+                                     absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);
+    if (changes.ok()) Apply(*changes, now);
+  }
+  AdoptModel(hello.manifest, now);
+  return absl::OkStatus();
+}
+
+void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now) {
+  if (model_ != nullptr && model_->fingerprint() == model->fingerprint()) return;
+  model_ = model;
+  std::vector<std::pair<MemberKey, absl::Status>> misfits;
+  for (const auto& [key, member] : membership_.members()) {
+    bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
+    absl::Status same = model->CheckSame(*member.hello.manifest);
+    if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
+  }
+  for (const auto& [key, status] : misfits) {
+    auto changes = membership_.Evict(key, "MODEL_MISMATCH", std::string(status.message()), now);
+    if (changes.ok()) Apply(*changes, now);
+  }
+}
+
+void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now) {
+  Apply(membership_.Heard(session, now), now);
+  const Member* member = membership_.Find(session);
+  if (member == nullptr || member->hello.serving == serving) return;
+  membership_.SetServing(session, serving, serving_digest);
+  Refresh(KeyOf(member->hello.member), "", now);
+}
+
+void ControlPlane::OnReport(SessionId session, const SyncReport& report, absl::Time now) {
+  Apply(membership_.Heard(session, now), now);
+  const Member* member = membership_.Find(session);
+  if (member != nullptr) Emit(coordinator_.OnReport(member->hello.member, report, now));
+}
+
+void ControlPlane::OnLeave(SessionId session, const std::string& reason, absl::Time now) {
+  Apply(membership_.Leave(session, reason, now), now);
+}
+
+void ControlPlane::OnStreamBroken(SessionId session, absl::Time now) {
+  const Member* member = membership_.Find(session);
+  if (member == nullptr) return;
+  MemberKey key = KeyOf(member->hello.member);
+  membership_.Disconnected(session, now);
+  Refresh(key, "DISCONNECTED", now);
+}
+
+absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl::Time now) {
+  PublishedVersion published{publication.version, publication.bucket_digests,
+                             CombineDigests(publication.bucket_digests), publication.unix_seconds};
+  bool current = publication.version.epoch >= ledger_.epoch();
+  if (current && !trainer_.Contains(publication.member)) {
+    return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+                 "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
+  }
+  if (current && publication.manifest_fingerprint != model_->fingerprint()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                 "the published weights are not of the model that the trainer joined with");
+  }
+  if (current && publication.bucket_digests.size() != model_->buckets().size()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
+                 absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(),
+                                 model_->buckets().size()));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, ledger_.Publish(published));
+  if (record.has_value()) {
+    // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if
+    // the record is lost. Its publisher hears of success only after the record is safe.
+    Emit(coordinator_.Publish(published, publication.stage_seconds, now));
+    actions_.emplace_back(Persist{*std::move(record)});
+    BroadcastDirectory();
+  }
+  return coordinator_.behind();
+}
+
+absl::StatusOr<int> ControlPlane::OnTrigger(absl::Time now) {
+  if (ledger_.newest() == nullptr) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_VERSION", "no version has been published yet");
+  }
+  Emit(coordinator_.Trigger(now));
+  return coordinator_.behind();
+}
+
+absl::Status ControlPlane::OnEvict(const std::string& replica_id, int32_t rank, const std::string& reason,
+                                   absl::Time now) {
+  MemberKey key{kRollouterRole, replica_id, rank};
+  if (membership_.Find(key) == nullptr && membership_.Find(MemberKey{kTrainerRole, replica_id, rank}) != nullptr) {
+    key.role = kTrainerRole;
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<MemberChange> changes, membership_.Evict(key, "EVICTED", reason, now));
+  Apply(changes, now);
+  return absl::OkStatus();
+}
+
+void ControlPlane::Tick(absl::Time now) {
+  Apply(membership_.Tick(now), now);
+  Emit(coordinator_.Tick(now));
+}
+
+absl::Time ControlPlane::NextDeadline() const {
+  return std::min(membership_.NextDeadline(), coordinator_.NextDeadline());
+}
+
+std::vector<Action> ControlPlane::TakeActions() { return std::exchange(actions_, {}); }
+
+Directory ControlPlane::CurrentDirectory() const {
+  Directory directory;
+  directory.trainer_epoch = trainer_.epoch();
+  if (ledger_.newest() != nullptr) directory.newest = ledger_.newest()->version;
+  for (const auto& [key, member] : membership_.members()) {
+    bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
+    bool leads = key.role == kTrainerRole && key.rank == 0 && trainer_.Contains(member.hello.member);
+    if (present && leads) directory.trainer_address = member.hello.address;
+  }
+  return directory;
+}
+
+void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time now) {
+  using Kind = MemberChange::Kind;
+  for (const MemberChange& change : changes) {
+    switch (change.kind) {
+      case Kind::kJoined:
+      case Kind::kRejoined:
+        actions_.emplace_back(Note{false, Describe(change.key) + (change.kind == Kind::kJoined ? " joined" : " is back")});
+        Refresh(change.key, "", now);
+        break;
+      case Kind::kSuspected:
+      case Kind::kRecovered:
+        actions_.emplace_back(
+            Note{false, Describe(change.key) + (change.kind == Kind::kSuspected ? " is silent" : " is heard again")});
+        break;
+      case Kind::kDead:
+      case Kind::kLeft:
+        actions_.emplace_back(
+            Note{false, absl::StrFormat("%s is gone: %s %s", Describe(change.key), change.reason, change.detail)});
+        Close(change);
+        if (change.key.role == kTrainerRole) trainer_.Remove(membership_.Find(change.key)->hello.member);
+        Refresh(change.key, change.reason, now);
+        break;
+      case Kind::kHeld:
+      case Kind::kReleased:
+        actions_.emplace_back(Note{change.kind == Kind::kHeld, change.detail});
+        break;
+    }
+  }
+  BroadcastDirectory();
+}
+
+void ControlPlane::Close(const MemberChange& change) {
+  if (change.closed == 0) return;
+  absl::Status farewell = Farewell(change);
+  if (farewell.code() == absl::StatusCode::kFailedPrecondition) {
+    actions_.emplace_back(SendCommand{change.closed, Evicted{change.reason}});
+  }
+  actions_.emplace_back(CloseSession{change.closed, farewell});
+}
+
+void ControlPlane::Refresh(const MemberKey& key, const std::string& reason, absl::Time now) {
+  if (key.role == kTrainerRole) {
+    RefreshSources(now);
+  } else {
+    RefreshReplica(key.replica_id, reason, now);
+  }
+}
+
+void ControlPlane::RefreshReplica(const std::string& replica_id, const std::string& reason, absl::Time now) {
+  ReceiverReplica replica;
+  replica.replica_id = replica_id;
+  int32_t world = 0;
+  const auto& members = membership_.members();
+  for (auto at = members.lower_bound({kRollouterRole, replica_id, 0}); at != members.end(); ++at) {
+    const auto& [key, member] = *at;
+    if (key.role != kRollouterRole || key.replica_id != replica_id) break;
+    if (!member.Reachable()) continue;
+    bool first = replica.ranks.empty();
+    world = member.hello.member.world;
+    replica.serving = first ? member.hello.serving : std::min(replica.serving, member.hello.serving);
+    replica.ranks.push_back({member.hello.member, member.hello.transports});
+  }
+  bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&
+                  replica.ranks.back().id.rank == world - 1;
+  if (complete) {
+    Emit(coordinator_.SetReceiver(std::move(replica), now));
+  } else {
+    Emit(coordinator_.RemoveReceiver(replica_id, reason.empty() ? "INCOMPLETE" : reason, "a rank is not reachable",
+                                     now));
+  }
+}
+
+void ControlPlane::RefreshSources(absl::Time now) {
+  SourceGroup sources;
+  sources.epoch = trainer_.epoch();
+  sources.manifest = model_;
+  std::vector<MemberId> ranks = trainer_.CompleteRanks();
+  for (const MemberId& id : ranks) {
+    const Member* member = membership_.Find(KeyOf(id));
+    if (member != nullptr && member->Reachable()) sources.ranks.push_back({id, member->hello.transports});
+  }
+  if (sources.ranks.size() != ranks.size()) sources.ranks.clear();
+  Emit(coordinator_.SetSources(std::move(sources), now));
+}
+
+void ControlPlane::BroadcastDirectory() {
+  Directory directory = CurrentDirectory();
+  if (directory == last_directory_) return;
+  last_directory_ = directory;
+  for (const auto& [key, member] : membership_.members()) {
+    if (member.Reachable()) actions_.emplace_back(SendCommand{member.session, directory});
+  }
+}
+
+void ControlPlane::Emit(AttemptOutput output) {
+  for (auto& [to, command] : output.sends) Send(to, std::move(command));
+  for (SyncRecord& record : output.ended) {
+    if (record.ok()) {
+      // Until its next heartbeat says the same.
+      const auto& members = membership_.members();
+      const PublishedVersion* version = ledger_.Find(record.version);
+      for (auto at = members.lower_bound({kRollouterRole, record.replica_id, 0}); at != members.end(); ++at) {
+        if (at->first.role != kRollouterRole || at->first.replica_id != record.replica_id) break;
+        membership_.SetServing(at->second.session, record.version, version == nullptr ? 0 : version->digest);
+      }
+    }
+    actions_.emplace_back(SyncEnded{std::move(record)});
+  }
+}
+
+void ControlPlane::Send(const MemberId& to, Command command) {
+  const Member* member = membership_.Find(KeyOf(to));
+  if (member == nullptr || member->session == 0 || member->hello.member != to) return;
+  actions_.emplace_back(SendCommand{member->session, std::move(command)});
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "synchronizer/attempts/sync_coordinator.h"
+#include "synchronizer/members/membership.h"
+#include "synchronizer/members/trainer_group.h"
+#include "synchronizer/messages.h"
+#include "synchronizer/versions/version_ledger.h"
+
+namespace syncopate::synchronizer {
+
+// What the control plane wants done, in this order.
+struct SendCommand {
+  SessionId session = 0;
+  Command command;
+};
+struct CloseSession {  // after what was sent on it
+  SessionId session = 0;
+  absl::Status status;
+};
+struct Persist {  // before any later action: what follows may tell others of it
+  LedgerRecord record;
+};
+struct SyncEnded {
+  SyncRecord record;
+};
+struct Note {  // a line for the log
+  bool alarm = false;
+  std::string text;
+};
+using Action = std::variant<SendCommand, CloseSession, Persist, SyncEnded, Note>;
+
+// All decisions of the synchronizer: members, versions, weight syncs. Sans-IO and deterministic: events and the time
+// come in through the On... calls, actions are collected and taken with TakeActions() after each of them. Not
+// thread-safe; one loop owns it.
+class ControlPlane {
+ public:
+  struct Options {
+    Membership::Options membership;
+    SyncCoordinator::Options sync;
+    std::string run_id;  // used if the records name no run yet
+    absl::Status Validate() const;
+  };
+
+  // The state after `records` (of an earlier life, in order). INVALID_ARGUMENT reason BAD_OPTIONS; DATA_LOSS reason
+  // BAD_LEDGER.
+  static absl::StatusOr<ControlPlane> Restore(const Options& options, const std::vector<LedgerRecord>& records);
+
+  // A new stream said hello. A refusal closes it with the reason: BAD_MEMBER, WRONG_RUN, REPLACED, EVICTED, FENCED,
+  // MODEL_MISMATCH.
+  void OnHello(SessionId session, Hello hello, absl::Time now);
+  void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now);
+  void OnReport(SessionId session, const SyncReport& report, absl::Time now);
+  void OnLeave(SessionId session, const std::string& reason, absl::Time now);
+  void OnStreamBroken(SessionId session, absl::Time now);
+
+  struct Publication {
+    MemberId member;
+    PolicyVersion version;
+    std::vector<uint64_t> bucket_digests;
+    uint64_t manifest_fingerprint = 0;
+    double stage_seconds = 0;
+    double unix_seconds = 0;  // for people
+  };
+  // How many receivers are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what
+  // VersionLedger::Publish refuses, and INVALID_ARGUMENT reason BAD_DIGESTS, FAILED_PRECONDITION reason MODEL_MISMATCH.
+  absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
+  // How many receivers are behind now. FAILED_PRECONDITION reason NO_VERSION before the first publication.
+  absl::StatusOr<int> OnTrigger(absl::Time now);
+  // NOT_FOUND reason UNKNOWN_MEMBER.
+  absl::Status OnEvict(const std::string& replica_id, int32_t rank, const std::string& reason, absl::Time now);
+
+  // Call when NextDeadline() has come.
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+
+  std::vector<Action> TakeActions();
+
+  const Membership& membership() const { return membership_; }
+  const VersionLedger& ledger() const { return ledger_; }
+  const SyncCoordinator& coordinator() const { return coordinator_; }
+  Directory CurrentDirectory() const;
+
+ private:
+  ControlPlane(const Options& options, VersionLedger ledger);
+
+  absl::Status Admit(SessionId session, Hello hello, absl::Time now);
+  absl::Status AdmitTrainer(const Hello& hello, absl::Time now);
+  void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
+  void Apply(const std::vector<MemberChange>& changes, absl::Time now);
+  void Close(const MemberChange& change);
+  // Tells the coordinator what has become of a member's replica, or of the sources. `reason`: why, if it is gone.
+  void Refresh(const MemberKey& key, const std::string& reason, absl::Time now);
+  void RefreshReplica(const std::string& replica_id, const std::string& reason, absl::Time now);
+  void RefreshSources(absl::Time now);
+  void BroadcastDirectory();
+  void Emit(AttemptOutput output);
+  void Send(const MemberId& to, Command command);
+
+  Options options_;
+  VersionLedger ledger_;
+  Membership membership_;
+  TrainerGroup trainer_;
+  SyncCoordinator coordinator_;
+  std::shared_ptr<const Manifest> model_;  // the trainer's; null until one has joined in this life
+  Directory last_directory_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,252 @@
+#include "synchronizer/members/membership.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+constexpr int32_t kMaxWorld = 4096;
+
+bool GoodName(const std::string& name) { return !name.empty() && name.size() <= kMaxNameBytes; }
+
+bool Gone(const Member& member) { return member.state == MemberState::kDead || member.state == MemberState::kLeft; }
+
+}  // namespace
+
+absl::Status Membership::Options::Validate() const {
+  if (absl::ZeroDuration() < heartbeat && heartbeat < suspect_after && suspect_after < dead_after) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+               absl::StrFormat("heartbeat %s, suspect after %s, dead after %s: each must be longer than the one before",
+                               absl::FormatDuration(heartbeat), absl::FormatDuration(suspect_after),
+                               absl::FormatDuration(dead_after)));
+}
+
+absl::Status Membership::CheckMayJoin(const MemberId& id) const {
+  bool known_role = id.role == kTrainerRole || id.role == kRollouterRole;
+  bool good_rank = id.world >= 1 && id.world <= kMaxWorld && id.rank >= 0 && id.rank < id.world;
+  if (!known_role || !good_rank || !GoodName(id.replica_id) || !GoodName(id.incarnation)) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+                 "a member needs a role (trainer or rollouter), a replica id and an incarnation of 1 to 128 bytes, and "
+                 "a rank below its world size");
+  }
+  auto retired = retired_.find(KeyOf(id));
+  if (retired == retired_.end()) return absl::OkStatus();
+  for (const Retired& old : retired->second) {
+    if (old.incarnation != id.incarnation) continue;
+    return Error(absl::StatusCode::kFailedPrecondition, old.reason,
+                 absl::StrFormat("this incarnation of %s %s rank %d may not join again; start a new process", id.role,
+                                 id.replica_id, id.rank));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl::Time now) {
+  ForgiveOwnAbsence(now);
+  std::vector<MemberChange> changes;
+  MemberKey key = KeyOf(hello.member);
+  auto kind = MemberChange::Kind::kJoined;
+  SessionId superseded_stream = 0;
+  auto found = members_.find(key);
+  if (found != members_.end() && found->second.hello.member.incarnation != hello.member.incarnation) {
+    Retire(key, found->second.hello.member.incarnation, "REPLACED");
+    if (!Gone(found->second)) {
+      changes.push_back(
+          End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place"));
+    }
+  } else if (found != members_.end() && !Gone(found->second)) {
+    kind = MemberChange::Kind::kRejoined;
+    superseded_stream = found->second.session;
+    sessions_.erase(superseded_stream);
+  }
+  Member& member = members_[key];
+  member = Member{};
+  member.hello = std::move(hello);
+  member.session = session;
+  member.last_heard = now;
+  sessions_[session] = key;
+  changes.push_back({kind, key, superseded_stream, superseded_stream == 0 ? "" : "NEW_STREAM", ""});
+  ForgetOldest();
+  return changes;
+}
+
+std::vector<MemberChange> Membership::Heard(SessionId session, absl::Time now) {
+  ForgiveOwnAbsence(now);
+  Member* member = FindMutable(session);
+  if (member == nullptr) return {};
+  member->last_heard = now;
+  if (member->state != MemberState::kSuspect) return {};
+  member->state = MemberState::kAlive;
+  std::vector<MemberChange> changes;
+  changes.push_back({MemberChange::Kind::kRecovered, sessions_.at(session), 0, "", ""});
+  if (holding()) absl::c_move(UpdateHold(now), std::back_inserter(changes));
+  return changes;
+}
+
+void Membership::Disconnected(SessionId session, absl::Time now) {
+  ForgiveOwnAbsence(now);
+  if (Member* member = FindMutable(session)) member->session = 0;
+  sessions_.erase(session);
+}
+
+std::vector<MemberChange> Membership::Leave(SessionId session, const std::string& reason, absl::Time now) {
+  ForgiveOwnAbsence(now);
+  Member* member = FindMutable(session);
+  if (member == nullptr) return {};
+  MemberKey key = sessions_.at(session);
+  return {End(key, *member, MemberChange::Kind::kLeft, "LEFT", reason)};
+}
+
+absl::StatusOr<std::vector<MemberChange>> Membership::Evict(const MemberKey& key, const std::string& reason,
+                                                            const std::string& detail, absl::Time now) {
+  ForgiveOwnAbsence(now);
+  auto found = members_.find(key);
+  if (found == members_.end()) {
+    return Error(absl::StatusCode::kNotFound, "UNKNOWN_MEMBER",
+                 absl::StrFormat("there is no %s %s rank %d; list the members to see who there is", key.role,
+                                 key.replica_id, key.rank));
+  }
+  Retire(key, found->second.hello.member.incarnation, reason);
+  if (Gone(found->second)) return std::vector<MemberChange>();
+  return std::vector<MemberChange>{End(key, found->second, MemberChange::Kind::kDead, reason, detail)};
+}
+
+void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t digest) {
+  Member* member = FindMutable(session);
+  if (member == nullptr) return;
+  member->hello.serving = serving;
+  member->hello.serving_digest = digest;
+}
+
+std::vector<MemberChange> Membership::Tick(absl::Time now) {
+  ForgiveOwnAbsence(now);
+  std::vector<MemberChange> changes = UpdateHold(now);
+  for (auto& [key, member] : members_) {
+    if (Gone(member)) continue;
+    absl::Duration silence = now - member.last_heard;
+    if (silence >= options_.dead_after && !(holding() && key.role == kRollouterRole)) {
+      changes.push_back(End(key, member, MemberChange::Kind::kDead, "DECLARED_DEAD",
+                            absl::StrFormat("silent for %s", absl::FormatDuration(silence))));
+    } else if (silence >= options_.suspect_after && member.state == MemberState::kAlive) {
+      member.state = MemberState::kSuspect;
+      changes.push_back({MemberChange::Kind::kSuspected, key, 0, "", ""});
+    }
+  }
+  return changes;
+}
+
+absl::Time Membership::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [key, member] : members_) {
+    if (Gone(member)) continue;
+    bool alive = member.state == MemberState::kAlive;
+    absl::Time due = member.last_heard + (alive ? options_.suspect_after : options_.dead_after);
+    // A death that is held back is looked at again when the hold ends; anybody's return is an event of its own.
+    if (!alive && holding() && key.role == kRollouterRole) due = std::max(due, held_since_ + options_.max_hold);
+    next = std::min(next, due);
+  }
+  return next;
+}
+
+const Member* Membership::Find(SessionId session) const {
+  auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &members_.at(found->second);
+}
+
+const Member* Membership::Find(const MemberKey& key) const {
+  auto found = members_.find(key);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+Member* Membership::FindMutable(SessionId session) {
+  auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &members_.at(found->second);
+}
+
+void Membership::Retire(const MemberKey& key, const std::string& incarnation, const std::string& reason) {
+  std::deque<Retired>& retired = retired_[key];
+  retired.push_back({incarnation, reason});
+  if (retired.size() > kRetiredKept) retired.pop_front();
+}
+
+MemberChange Membership::End(const MemberKey& key, Member& member, MemberChange::Kind kind, const std::string& reason,
+                             const std::string& detail) {
+  MemberChange change{kind, key, member.session, reason, detail};
+  sessions_.erase(member.session);
+  member.session = 0;
+  member.state = kind == MemberChange::Kind::kLeft ? MemberState::kLeft : MemberState::kDead;
+  member.detail = detail.empty() ? reason : absl::StrFormat("%s: %s", reason, detail);
+  return change;
+}
+
+void Membership::ForgiveOwnAbsence(absl::Time now) {
+  // While anybody is alive NextDeadline() is at most suspect_after away, so a longer gap between two calls means that
+  // this process did not run.
+  absl::Duration gap = now - last_call_;
+  bool was_away = last_call_ != absl::InfinitePast() && gap > options_.suspect_after + options_.heartbeat;
+  if (was_away) {
+    for (auto& [key, member] : members_) {
+      if (!Gone(member)) member.last_heard = std::min(now, member.last_heard + gap);
+    }
+  }
+  last_call_ = std::max(last_call_, now);
+}
+
+std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
+  int known = 0;
+  int silent = 0;
+  bool death_due = false;
+  for (const auto& [key, member] : members_) {
+    if (key.role != kRollouterRole || Gone(member)) continue;
+    ++known;
+    if (now - member.last_heard >= options_.suspect_after) ++silent;
+    if (now - member.last_heard >= options_.dead_after) death_due = true;
+  }
+  bool suspicious = known >= options_.hold_from && silent * 2 > known;
+  if (!suspicious) {
+    hold_spent_ = false;
+    return EndHold("most rollouters are heard again");
+  }
+  if (holding() && now >= held_since_ + options_.max_hold) {
+    hold_spent_ = true;
+    return EndHold("still silent: they are declared dead after all");
+  }
+  if (holding() || hold_spent_ || !death_due) return {};
+  held_since_ = now;
+  return {{MemberChange::Kind::kHeld,
+           {},
+           0,
+           "",
+           absl::StrFormat("%d of %d rollouters went silent at once: the network is suspected, nobody is declared dead "
+                           "for %s",
+                           silent, known, absl::FormatDuration(options_.max_hold))}};
+}
+
+std::vector<MemberChange> Membership::EndHold(const std::string& detail) {
+  if (!holding()) return {};
+  held_since_ = absl::InfiniteFuture();
+  return {{MemberChange::Kind::kReleased, {}, 0, "", detail}};
+}
+
+void Membership::ForgetOldest() {
+  size_t gone = std::count_if(members_.begin(), members_.end(), [](const auto& entry) { return Gone(entry.second); });
+  if (gone <= kGoneKept) return;
+  auto oldest = members_.end();
+  for (auto at = members_.begin(); at != members_.end(); ++at) {
+    if (Gone(at->second) && (oldest == members_.end() || at->second.last_heard < oldest->second.last_heard)) {
+      oldest = at;
+    }
+  }
+  retired_.erase(oldest->first);
+  members_.erase(oldest);
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,71 @@
+#include "synchronizer/members/trainer_group.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+absl::Status Fenced(int64_t held, int64_t newest) {
+  return Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+               absl::StrFormat("this trainer works in epoch %d, a newer one holds epoch %d; exit, and resume from the "
+                               "newest checkpoint if the newer one was a mistake",
+                               held, newest),
+               {{"epoch", absl::StrFormat("%d", newest)}});
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerGroup::Admission> TrainerGroup::Admit(const MemberId& id, int64_t held_epoch,
+                                                            int64_t checkpoint_epoch) {
+  auto place = places_.find(id.rank);
+  bool free = place == places_.end();
+  bool own = !free && place->second.id == id;
+  bool starts = held_epoch == 0;
+  if (!starts && held_epoch < epoch_) return Fenced(held_epoch, epoch_);
+  if (!starts && held_epoch > epoch_) return Begin(id, held_epoch);
+  if (!starts && !free && !own) return Fenced(held_epoch, epoch_);
+  bool fits = world_ == 0 || world_ == id.world;
+  if (starts && !own && !(forming_ && free && fits && checkpoint_epoch <= epoch_)) {
+    return Begin(id, std::max(epoch_, checkpoint_epoch) + 1);
+  }
+  places_[id.rank] = {id, true};
+  world_ = id.world;
+  return Admission{epoch_, false, {}};
+}
+
+void TrainerGroup::Remove(const MemberId& id) {
+  auto place = places_.find(id.rank);
+  if (place != places_.end() && place->second.id == id) place->second.present = false;
+}
+
+bool TrainerGroup::Contains(const MemberId& id) const {
+  auto place = places_.find(id.rank);
+  return place != places_.end() && place->second.present && place->second.id == id;
+}
+
+std::vector<MemberId> TrainerGroup::CompleteRanks() const {
+  std::vector<MemberId> ranks;
+  for (const auto& [rank, place] : places_) {
+    if (place.present) ranks.push_back(place.id);
+  }
+  if (static_cast<int32_t>(ranks.size()) != world_) ranks.clear();
+  return ranks;
+}
+
+TrainerGroup::Admission TrainerGroup::Begin(const MemberId& id, int64_t epoch) {
+  Admission admission{epoch, true, {}};
+  for (const auto& [rank, place] : places_) {
+    if (place.id != id) admission.fenced.push_back(place.id);
+  }
+  places_.clear();
+  places_[id.rank] = {id, true};
+  world_ = id.world;
+  epoch_ = epoch;
+  forming_ = true;
+  return admission;
+}
+
+}  // namespace syncopate::synchronizer

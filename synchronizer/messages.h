@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/manifest.h"
+#include "base/policy_version.h"
+#include "base/trajectory.h"
+
+// What members and the synchronizer say to each other, without a wire format; proto/syncopate/v1/synchronizer.proto
+// documents each field. Plain data, no behaviour.
+namespace syncopate::synchronizer {
+
+inline constexpr char kTrainerRole[] = "trainer";
+inline constexpr char kRollouterRole[] = "rollouter";
+
+// One Join stream. 0 means "none"; the shell numbers streams from 1 and never reuses a number.
+using SessionId = int64_t;
+
+// A version that may be sent, with what receivers verify it by.
+struct PublishedVersion {
+  PolicyVersion version;
+  std::vector<uint64_t> bucket_digests;
+  uint64_t digest = 0;  // CombineDigests(bucket_digests)
+  double unix_seconds = 0;
+};
+
+// Upwards.
+
+struct Hello {
+  MemberId member;
+  std::string run_id;
+  std::string address;
+  std::string metrics_address;
+  std::shared_ptr<const Manifest> manifest;  // never null
+  std::vector<std::string> transports;
+  PolicyVersion serving;
+  uint64_t serving_digest = 0;
+  int64_t held_epoch = 0;
+  int64_t checkpoint_epoch = 0;
+  std::string build;
+};
+
+enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
+
+struct SyncReport {
+  int64_t attempt = 0;
+  SyncStage stage = SyncStage::kPrepare;
+  absl::Status status;        // OK: the stage is done; else it failed or was refused
+  bool already_held = false;  // kPrepare: the receiver serves these bits
+  double verify_seconds = 0;  // kTransfer: the part of it that went into digests and finite checks
+  int64_t bytes = 0;          // kTransfer
+  double pause_seconds = 0;   // kInstall
+  std::string rendezvous;     // kPrepare by a source
+};
+
+// Downwards.
+
+struct Directory {
+  std::string trainer_address;
+  int64_t trainer_epoch = 0;
+  PolicyVersion newest;
+  friend bool operator==(const Directory&, const Directory&) = default;
+};
+
+struct Welcome {
+  std::string run_id;
+  int64_t epoch = 0;
+  absl::Duration heartbeat;
+  absl::Duration dead_after;
+  Directory directory;
+};
+
+struct Prepare {
+  int64_t attempt = 0;
+  PolicyVersion version;
+  uint64_t digest = 0;
+  uint64_t manifest_fingerprint = 0;
+  uint64_t plan_hash = 0;
+  std::string transport;
+  bool source = false;
+  absl::Duration deadline;  // for the whole attempt, from now
+  int32_t receivers = 0;
+  int32_t sources = 0;  // ranks that send; the plan is a function of it
+};
+
+struct Transfer {
+  int64_t attempt = 0;
+  std::vector<std::string> rendezvous;  // of the sources, by rank
+  std::vector<uint64_t> bucket_digests;
+};
+
+struct Install {
+  int64_t attempt = 0;
+};
+
+struct Finish {
+  int64_t attempt = 0;
+  std::string reason;  // "" if it succeeded
+};
+
+struct Evicted {  // the stream's status says more
+  std::string reason;
+};
+
+using Command = std::variant<Welcome, Directory, Prepare, Transfer, Install, Finish, Evicted>;
+
+// One receiver's part in one attempt, when it has ended.
+struct SyncRecord {
+  int64_t attempt = 0;
+  PolicyVersion version;
+  std::string replica_id;
+  std::string transport;
+  std::string transport_reason;
+  std::string result;  // "ok", "relabelled", or the error's reason
+  std::string detail;
+  int64_t bytes = 0;
+  // stage, prepare, transfer, verify, install, total. The parts add up to the total; a part that did not run is 0.0.
+  std::map<std::string, double> seconds;
+  double pause_seconds = 0;
+
+  bool ok() const { return result == "ok" || result == "relabelled"; }
+};
+
+}  // namespace syncopate::synchronizer

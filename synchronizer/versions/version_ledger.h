@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::synchronizer {
+
+// What must survive the synchronizer, one record a change.
+struct RunIdRecord {
+  std::string run_id;
+  friend bool operator==(const RunIdRecord&, const RunIdRecord&) = default;
+};
+struct EpochRecord {
+  int64_t epoch = 0;
+  friend bool operator==(const EpochRecord&, const EpochRecord&) = default;
+};
+using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion>;
+
+// Which policy versions exist, which epoch is the newest, and which run this is. Sans-IO and deterministic: a change
+// is returned as a record, which the owner makes durable before it lets anybody know of the change.
+class VersionLedger {
+ public:
+  static constexpr size_t kKept = 100;  // newest versions that are remembered
+
+  VersionLedger() = default;
+  // The state after `records`, in the order they were written. DATA_LOSS reason BAD_LEDGER if they contradict each
+  // other: two run ids, an epoch that falls, a version of an epoch that was never allocated.
+  static absl::StatusOr<VersionLedger> Restore(const std::vector<LedgerRecord>& records);
+  // The shortest list of records with the same Restore().
+  std::vector<LedgerRecord> Snapshot() const;
+
+  // "" until SetRunId.
+  const std::string& run_id() const { return run_id_; }
+  LedgerRecord SetRunId(const std::string& run_id);
+  // OK for "" (a first join) and for this run; else FAILED_PRECONDITION reason WRONG_RUN.
+  absl::Status CheckRun(const std::string& run_id) const;
+
+  int64_t epoch() const { return epoch_; }
+  // `epoch` is above epoch().
+  LedgerRecord RaiseEpoch(int64_t epoch);
+
+  // FAILED_PRECONDITION with reason FENCED for a lower epoch, EPOCH_UNKNOWN for one that was not allocated,
+  // DIGEST_CHANGED if the version is known with other bits, VERSION_ORDER if it is unknown and not above newest().
+  // Nothing if the very same publication is known already: repeating it is harmless.
+  absl::StatusOr<std::optional<LedgerRecord>> Publish(const PublishedVersion& published);
+
+  const PublishedVersion* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
+  const PublishedVersion* Find(PolicyVersion version) const;                  // null if not remembered
+  const std::deque<PublishedVersion>& versions() const { return versions_; }  // oldest first
+
+ private:
+  std::string run_id_;
+  int64_t epoch_ = 0;
+  std::deque<PublishedVersion> versions_;
+};
+
+}  // namespace syncopate::synchronizer

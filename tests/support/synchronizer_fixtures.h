@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/manifest.h"
+#include "gmock/gmock.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::synchronizer {
+
+MATCHER_P(HasReason, reason, "") {
+  *result_listener << arg;
+  return ErrorReason(arg) == reason;
+}
+
+inline Manifest SmallModel(int64_t bucket_bytes = 1024) {
+  auto manifest = Manifest::Create({{"embed", DType::kFloat32, {16, 8}},
+                                    {"layer.weight", DType::kBFloat16, {8, 12}},
+                                    {"layer.bias", DType::kFloat32, {5}},
+                                    {"head", DType::kFloat32, {16, 24}}},
+                                   bucket_bytes);
+  SYNCOPATE_CHECK(manifest.ok());
+  return *std::move(manifest);
+}
+
+inline MemberId TrainerId(const std::string& incarnation, int32_t rank = 0, int32_t world = 1) {
+  return {kTrainerRole, "trainer", rank, world, incarnation};
+}
+
+inline MemberId RollouterId(int index, const std::string& incarnation, int32_t rank = 0, int32_t world = 1) {
+  return {kRollouterRole, absl::StrCat("rollouter-", index), rank, world, incarnation};
+}
+
+inline Hello HelloOf(const MemberId& id, std::shared_ptr<const Manifest> manifest) {
+  Hello hello;
+  hello.member = id;
+  hello.address = absl::StrCat(id.replica_id, ":1");
+  hello.manifest = std::move(manifest);
+  hello.transports = {"grpc"};
+  return hello;
+}
+
+inline PublishedVersion VersionWith(PolicyVersion version, std::vector<uint64_t> digests = {1, 2}) {
+  PublishedVersion published;
+  published.version = version;
+  published.digest = CombineDigests(digests);
+  published.bucket_digests = std::move(digests);
+  return published;
+}
+
+}  // namespace syncopate::synchronizer

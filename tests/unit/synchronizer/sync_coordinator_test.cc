@@ -1,0 +1,358 @@
+#include "synchronizer/attempts/sync_coordinator.h"
+
+#include <numeric>
+
+#include "gtest/gtest.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+class SyncCoordinatorTest : public testing::Test {
+ protected:
+  static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+  void SetSources(int32_t world = 1) {
+    SourceGroup sources;
+    sources.epoch = 1;
+    sources.manifest = model_;
+    for (int32_t rank = 0; rank < world; ++rank) sources.ranks.push_back({TrainerId("t", rank, world), {"grpc"}});
+    Take(coordinator_.SetSources(std::move(sources), now_));
+  }
+
+  void AddReceiver(int index, PolicyVersion serving = {}, int32_t world = 1) {
+    ReceiverReplica replica;
+    replica.replica_id = absl::StrCat("rollouter-", index);
+    for (int32_t rank = 0; rank < world; ++rank) {
+      replica.ranks.push_back({RollouterId(index, "r", rank, world), {"grpc"}});
+    }
+    replica.serving = serving;
+    Take(coordinator_.SetReceiver(std::move(replica), now_));
+  }
+
+  void Publish(int64_t step) { Take(coordinator_.Publish(VersionWith({1, step}), 0.25, now_)); }
+
+  // The newest output replaces the one before.
+  void Take(AttemptOutput output) {
+    output_ = std::move(output);
+    for (const auto& [to, command] : output_.sends) {
+      if (const auto* prepare = std::get_if<Prepare>(&command)) attempt_ = prepare->attempt;
+    }
+    for (const SyncRecord& record : output_.ended) records_.push_back(record);
+  }
+
+  SyncReport Report(SyncStage stage, absl::Status status = absl::OkStatus()) {
+    SyncReport report;
+    report.attempt = attempt_;
+    report.stage = stage;
+    report.status = std::move(status);
+    report.rendezvous = "trainer:1";
+    if (stage == SyncStage::kTransfer) report.bytes = 100;
+    return report;
+  }
+
+  void FromSource(SyncReport report, int32_t rank = 0, int32_t world = 1) {
+    Take(coordinator_.OnReport(TrainerId("t", rank, world), report, now_));
+  }
+  void FromReceiver(int index, SyncReport report, int32_t rank = 0, int32_t world = 1) {
+    Take(coordinator_.OnReport(RollouterId(index, "r", rank, world), report, now_));
+  }
+
+  template <typename T>
+  std::vector<std::string> Receivers() const {  // of the newest output's commands of type T
+    std::vector<std::string> names;
+    for (const auto& [to, command] : output_.sends) {
+      if (std::holds_alternative<T>(command)) names.push_back(to.replica_id);
+    }
+    return names;
+  }
+
+  static absl::Status Failure(const std::string& reason) {
+    return Error(absl::StatusCode::kUnavailable, reason, "it did not work");
+  }
+
+  using Names = std::vector<std::string>;
+  std::shared_ptr<const Manifest> model_ = std::make_shared<Manifest>(SmallModel());
+  absl::Time now_ = At(0);
+  SyncCoordinator coordinator_{SyncCoordinator::Options{}};
+  AttemptOutput output_;
+  std::vector<SyncRecord> records_;
+  int64_t attempt_ = 0;
+};
+
+TEST_F(SyncCoordinatorTest, OneAttemptGoesFromPrepareToFinishAndItsPartsAddUp) {
+  SetSources();
+  AddReceiver(0);
+  Publish(3);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+  now_ = At(0.010);
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  EXPECT_TRUE(output_.sends.empty());
+  FromSource(Report(SyncStage::kPrepare));
+  ASSERT_EQ(Receivers<Transfer>(), (Names{"rollouter-0"}));
+  EXPECT_EQ(std::get<Transfer>(output_.sends[0].second).rendezvous, Names{"trainer:1"});
+  now_ = At(0.050);
+  SyncReport transferred = Report(SyncStage::kTransfer);
+  transferred.verify_seconds = 0.015;
+  FromReceiver(0, transferred);
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"}));
+  now_ = At(0.055);
+  SyncReport installed = Report(SyncStage::kInstall);
+  installed.pause_seconds = 0.001;
+  FromReceiver(0, installed);
+  EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "trainer"}));
+  ASSERT_EQ(records_.size(), 1u);
+  SyncRecord record = records_[0];
+  EXPECT_EQ(record.result, "ok");
+  EXPECT_EQ(record.bytes, 100);
+  EXPECT_EQ(record.pause_seconds, 0.001);
+  EXPECT_NEAR(record.seconds["stage"], 0.25, 1e-9);
+  EXPECT_NEAR(record.seconds["prepare"], 0.010, 1e-9);
+  EXPECT_NEAR(record.seconds["transfer"], 0.025, 1e-9);
+  EXPECT_NEAR(record.seconds["verify"], 0.015, 1e-9);
+  EXPECT_NEAR(record.seconds["install"], 0.005, 1e-9);
+  EXPECT_NEAR(record.seconds["total"], 0.305, 1e-9);
+  EXPECT_EQ(coordinator_.attempts_under_way(), 0);
+  EXPECT_EQ(coordinator_.behind(), 0);
+}
+
+TEST_F(SyncCoordinatorTest, AReceiverThatHoldsTheBitsIsRelabelledWithoutBytes) {
+  SetSources();
+  AddReceiver(0);
+  Publish(3);
+  now_ = At(0.5);
+  SyncReport held = Report(SyncStage::kPrepare);
+  held.already_held = true;
+  FromReceiver(0, held);
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"}));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result, "relabelled");
+  EXPECT_EQ(records_[0].bytes, 0);
+  EXPECT_EQ(records_[0].seconds["transfer"], 0.0);
+  EXPECT_EQ(records_[0].seconds["verify"], 0.0);
+}
+
+TEST_F(SyncCoordinatorTest, ASilentReceiverDelaysNobodyAndEndsByTheDeadline) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  int64_t first = attempt_;
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  EXPECT_EQ(Receivers<Transfer>(), (Names{"rollouter-0"}));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].replica_id, "rollouter-0");
+  // The next version goes to the healthy one while the other still hangs in the first attempt.
+  now_ = At(1);
+  Publish(2);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+  EXPECT_EQ(coordinator_.AttemptOf("rollouter-1"), first);
+  now_ = coordinator_.NextDeadline();
+  EXPECT_EQ(now_, At(10));
+  Take(coordinator_.Tick(now_));
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_EQ(records_[1].replica_id, "rollouter-1");
+  EXPECT_EQ(records_[1].result, "DEADLINE");
+}
+
+TEST_F(SyncCoordinatorTest, ABusyReceiverJoinsTheNextAttemptWhenItsOwnEnds) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  int64_t first = attempt_;
+  Publish(2);
+  EXPECT_TRUE(output_.sends.empty()) << "a publication aborts nothing";
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(records_.back().version, (PolicyVersion{1, 1}));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+  EXPECT_GT(attempt_, first);
+}
+
+TEST_F(SyncCoordinatorTest, ARefusalEndsOnlyThatReceiverAndIsRepeatedAfterADoublingBackOff) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  double backoff = 0.1;
+  for (int failure = 1; failure <= 7; ++failure) {
+    FromReceiver(1, Report(SyncStage::kPrepare, Failure("BUSY")));
+    EXPECT_EQ(records_.back().result, "BUSY");
+    EXPECT_EQ(records_.back().replica_id, "rollouter-1");
+    if (failure == 1) {
+      FromReceiver(0, Report(SyncStage::kPrepare));
+      EXPECT_EQ(Receivers<Transfer>(), (Names{"rollouter-0"})) << "the other goes on";
+    }
+    EXPECT_EQ(coordinator_.NextDeadline(), std::min(now_ + absl::Seconds(backoff), At(10)));
+    now_ += absl::Seconds(backoff);
+    Take(coordinator_.Tick(now_));
+    EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"}));
+    backoff = std::min(2.0, backoff * 2);
+  }
+}
+
+TEST_F(SyncCoordinatorTest, ASourceThatRefusesFailsTheAttemptForAll) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare, Failure("NO_MEMORY")));
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_EQ(records_[0].result, "NO_MEMORY");
+  EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "rollouter-1", "trainer"}));
+  EXPECT_EQ(coordinator_.attempts_under_way(), 0);
+}
+
+TEST_F(SyncCoordinatorTest, ALostSourceEndsThoseThatNeedBytesAndSparesThoseThatHaveThem) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  Take(coordinator_.SetSources(SourceGroup{}, now_));
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].replica_id, "rollouter-1");
+  EXPECT_EQ(records_[0].result, "SOURCE_LOST");
+  FromReceiver(0, Report(SyncStage::kInstall));
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_EQ(records_[1].result, "ok");
+}
+
+TEST_F(SyncCoordinatorTest, ASupersededReceiverJoinsTheAttemptOfTheNextPublicationAtOnce) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer, Failure("SUPERSEDED")));
+  EXPECT_TRUE(Receivers<Prepare>().empty()) << "the newer version is staged but not published yet";
+  now_ = At(0.001);
+  Publish(2);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+  // And the other way round: published first, superseded afterwards.
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  Publish(3);
+  FromReceiver(0, Report(SyncStage::kTransfer, Failure("SUPERSEDED")));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+}
+
+TEST_F(SyncCoordinatorTest, ALateJoinerGetsAnAttemptOfItsOwnAtOnceWithoutAStageCost) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  AddReceiver(1);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"}));
+  EXPECT_EQ(coordinator_.attempts_under_way(), 2);
+  Take(coordinator_.RemoveReceiver("rollouter-1", "DISCONNECTED", "", now_));
+  EXPECT_EQ(records_.back().seconds["stage"], 0.0);
+}
+
+TEST_F(SyncCoordinatorTest, NothingIsSentOfAnEpochWhoseTrainerIsGone) {
+  SetSources();
+  Publish(1);
+  SourceGroup next;
+  next.epoch = 2;
+  next.manifest = model_;
+  next.ranks.push_back({TrainerId("t2"), {"grpc"}});
+  Take(coordinator_.SetSources(std::move(next), now_));
+  AddReceiver(0);
+  EXPECT_TRUE(output_.sends.empty());
+  Take(coordinator_.Publish(VersionWith({2, 0}), 0, now_));
+  EXPECT_EQ(Receivers<Prepare>().size(), 2u);
+}
+
+TEST_F(SyncCoordinatorTest, AReceiverThatServesANewerVersionIsLeftAlone) {
+  SetSources();
+  Publish(1);
+  AddReceiver(0, {1, 2});
+  EXPECT_TRUE(output_.sends.empty());
+  EXPECT_EQ(coordinator_.behind(), 0);
+}
+
+TEST_F(SyncCoordinatorTest, AllRanksOfAReplicaInstallTogether) {
+  SetSources(2);
+  AddReceiver(0, {}, 2);
+  Publish(1);
+  EXPECT_EQ(Receivers<Prepare>().size(), 4u);
+  FromSource(Report(SyncStage::kPrepare), 0, 2);
+  FromReceiver(0, Report(SyncStage::kPrepare), 0, 2);
+  FromReceiver(0, Report(SyncStage::kPrepare), 1, 2);
+  EXPECT_TRUE(output_.sends.empty());
+  FromSource(Report(SyncStage::kPrepare), 1, 2);
+  EXPECT_EQ(Receivers<Transfer>().size(), 2u);
+  FromReceiver(0, Report(SyncStage::kTransfer), 0, 2);
+  EXPECT_TRUE(output_.sends.empty());
+  FromReceiver(0, Report(SyncStage::kTransfer), 1, 2);
+  EXPECT_EQ(Receivers<Install>().size(), 2u);
+  FromReceiver(0, Report(SyncStage::kInstall), 0, 2);
+  EXPECT_TRUE(records_.empty());
+  FromReceiver(0, Report(SyncStage::kInstall), 1, 2);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].bytes, 200);
+}
+
+TEST_F(SyncCoordinatorTest, ReportsThatAnswerNoCommandAreIgnored) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  FromReceiver(0, Report(SyncStage::kInstall));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(5, Report(SyncStage::kPrepare));
+  FromSource(Report(SyncStage::kTransfer));
+  SyncReport stale = Report(SyncStage::kPrepare, Failure("OLD"));
+  stale.attempt += 7;
+  FromReceiver(0, stale);
+  EXPECT_TRUE(records_.empty());
+  EXPECT_TRUE(output_.sends.empty());
+}
+
+TEST_F(SyncCoordinatorTest, TheDeadlineIsFourMediansButAtLeastTheFloor) {
+  SetSources();
+  AddReceiver(0);
+  EXPECT_EQ(coordinator_.CurrentDeadline(), absl::Seconds(10));
+  for (int64_t step = 1; step <= 3; ++step) {
+    Publish(step);
+    now_ += absl::Seconds(8);
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kTransfer));
+    FromReceiver(0, Report(SyncStage::kInstall));
+  }
+  EXPECT_NEAR(absl::ToDoubleSeconds(coordinator_.CurrentDeadline()), 4 * 8.25, 1e-6);
+}
+
+TEST_F(SyncCoordinatorTest, MembersWithoutACommonTransportAreRefusedByName) {
+  SyncCoordinator::Options options;
+  options.transport = "inproc";
+  coordinator_ = SyncCoordinator(options);
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result, "NO_COMMON_TRANSPORT");
+  EXPECT_TRUE(output_.sends.empty());
+  EXPECT_EQ(coordinator_.NextDeadline(), now_ + absl::Milliseconds(100));
+}
+
+TEST_F(SyncCoordinatorTest, ATriggerForgetsBackOffs) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  FromReceiver(0, Report(SyncStage::kPrepare, Failure("BUSY")));
+  Take(coordinator_.Trigger(now_));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer
