@@ -1,0 +1,36 @@
+#include "services/options/model_options.h"
+
+#include "services/config/rules.h"
+
+namespace syncopate::services {
+
+model::ModelConfig ModelConfigOf(const v1::RunConfig& config) {
+  const v1::ModelSection& section = config.model();
+  model::ModelConfig model;
+  model.vocab_size = section.vocab_size() > 0 ? section.vocab_size() : ShapeOf(config.data()).vocabulary;
+  model.hidden_size = section.hidden_size();
+  model.intermediate_size = section.intermediate_size();
+  model.num_hidden_layers = section.num_hidden_layers();
+  model.num_attention_heads = section.num_attention_heads();
+  model.num_key_value_heads = section.num_key_value_heads();
+  model.head_dim = section.head_dim();
+  model.max_position_embeddings = section.max_position_embeddings();
+  model.rope_theta = section.rope_theta();
+  model.rms_norm_eps = section.rms_norm_eps();
+  model.qk_norm = section.qk_norm();
+  model.learned_positions = section.learned_positions();
+  model.tie_word_embeddings = section.tie_word_embeddings();
+  model.embedding_init_std = section.embedding_init_std();
+  model.head_init_std = section.head_init_std();
+  return model;
+}
+
+rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config) {
+  rollouter::EngineLoop::Options options;
+  options.model = ModelConfigOf(config);
+  options.max_sequences = config.rollout().max_sequences();
+  options.bucket_bytes = config.sync().bucket_bytes();
+  return options;
+}
+
+}  // namespace syncopate::services

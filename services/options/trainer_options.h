@@ -1,0 +1,21 @@
+#pragma once
+
+#include "base/trajectory.h"
+#include "syncopate/v1/config.pb.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/tasks.h"
+#include "trainer/step/policy_trainer.h"
+
+// From a run configuration that has passed its checks to the options of the trainer's parts. Pure.
+namespace syncopate::services {
+
+trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
+
+trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config);
+
+// How training leases are sampled; they stop at the task's stop tokens.
+SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
+// The same for evaluation: greedy.
+SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
+
+}  // namespace syncopate::services
