@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "services/rpc/grpc_threads.h"
 
 namespace syncopate::services {
 namespace {
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   server->port_ = server->acceptor_->endpoint().port;
   server->address_ = server->acceptor_->endpoint().ToString();
 
+  KeepGrpcThreads();
   EnablePlugins();
   grpc::ServerBuilder builder;
   Configure(options, &builder);

@@ -150,6 +150,9 @@ class DescriptorHog {
 };
 
 TEST(ServerTest, AcceptsAgainAfterFileDescriptorsRanOut) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan opens a pipe to look at an object and reports a bad one when it cannot";
+#endif
   EchoService service;
   auto server = Server::Start({}, {&service}).value();
   ASSERT_EQ(ErrorReason(Evict(Connect(*server), "warm").status()), "NO_SUCH_MEMBER");
