@@ -1,0 +1,133 @@
+#include "services/trainer/run_reporter.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+
+namespace syncopate::services {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kRecentLines = 1000;
+
+json StepJson(const StepReport& report) {
+  const trainer::TrainStepMetrics& metrics = report.metrics;
+  json line = {{"kind", "step"},
+               {"epoch", report.version.epoch},
+               {"step", report.version.step},
+               {"replay", report.is_replay},
+               {"reward_mean", metrics.reward_mean},
+               {"reward_std", metrics.reward_std},
+               {"loss", metrics.loss},
+               {"grad_norm", metrics.gradient_norm},
+               {"entropy", metrics.entropy},
+               {"zero_variance", metrics.zero_variance_fraction},
+               {"clip_fraction", metrics.clip_fraction},
+               {"rejected_fraction", metrics.rejected_fraction},
+               {"mismatch_k3", metrics.mismatch_k3},
+               {"ratio_max", metrics.ratio_max},
+               {"effective_sample_fraction", metrics.effective_sample_fraction},
+               {"tokens", metrics.tokens},
+               {"sequences", metrics.sequences},
+               {"response_tokens_mean", metrics.mean_response_tokens},
+               {"staleness_mean", report.staleness.Mean()},
+               {"staleness_max", report.staleness.Max()},
+               {"step_seconds", report.step_seconds},
+               {"wait_seconds", report.wait_seconds},
+               {"forward_backward_seconds", metrics.forward_backward_seconds},
+               {"optimizer_seconds", metrics.optimizer_seconds},
+               {"proximal_seconds", metrics.proximal_seconds},
+               {"stage_seconds", report.stage_seconds}};
+  if (report.weights_digest != 0) line["weights_digest"] = absl::StrFormat("%016x", report.weights_digest);
+  return line;
+}
+
+json EvaluationJson(const EvaluationReport& report) {
+  json line = {{"kind", "eval"},
+               {"epoch", report.version.epoch},
+               {"step", report.version.step},
+               {"eval_exact", report.exact},
+               {"eval_reward", report.reward_mean},
+               {"eval_prompts", report.prompts},
+               {"samples", json::array()}};
+  for (const EvaluationReport::Sample& sample : report.samples) {
+    line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});
+  }
+  return line;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto file, files->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate));
+  return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
+}
+
+void RunReporter::OnStep(const StepReport& report) {
+  {
+    MutexLock lock(&mutex_);
+    last_step_ = report.version.step;
+    trained_tokens_ += report.metrics.tokens;
+    staleness_.Merge(report.staleness);
+  }
+  WriteLine(report.version.step, StepJson(report));
+}
+
+void RunReporter::OnEvaluation(const EvaluationReport& report) {
+  {
+    MutexLock lock(&mutex_);
+    best_exact_ = std::max(best_exact_, report.exact);
+    last_exact_ = report.exact;
+  }
+  WriteLine(report.version.step, EvaluationJson(report));
+}
+
+void RunReporter::WriteLine(int64_t step, const json& line) {
+  // Tokens that are no text cannot make a report fail: bytes that are not UTF-8 are replaced.
+  const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::vector<Listener> listeners;
+  {
+    MutexLock lock(&mutex_);
+    absl::Status written = file_->Append(text + "\n");
+    if (!written.ok() && !write_failed_) {
+      SYNCOPATE_LOG(kError, "metrics.jsonl loses lines: %s", written.ToString());
+    }
+    write_failed_ = !written.ok();
+    recent_.push_back({step, text});
+    if (recent_.size() > kRecentLines) recent_.pop_front();
+    for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
+  }
+  for (const Listener& listener : listeners) listener(step, text);
+}
+
+std::function<void()> RunReporter::Watch(size_t last, Listener listener) {
+  std::vector<Line> past;
+  int64_t id;
+  {
+    MutexLock lock(&mutex_);
+    const size_t count = std::min(last, recent_.size());
+    past.assign(recent_.end() - static_cast<int64_t>(count), recent_.end());
+    id = next_listener_++;
+    listeners_[id] = listener;
+  }
+  for (const Line& line : past) listener(line.step, line.text);
+  return [this, id] {
+    MutexLock lock(&mutex_);
+    listeners_.erase(id);
+  };
+}
+
+json RunReporter::Summary() const {
+  MutexLock lock(&mutex_);
+  return {{"steps", last_step_},
+          {"eval", {{"best", best_exact_}, {"last", last_exact_}}},
+          {"trained_tokens", trained_tokens_},
+          {"staleness",
+           {{"mean", staleness_.Mean()}, {"max", staleness_.Max()}, {"violations", staleness_.violating_groups}}}};
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "absl/base/thread_annotations.h"
+#include "base/file_system.h"
+#include "base/mutex.h"
+#include "base/policy_version.h"
+#include "base/status.h"
+#include "trainer/data/staleness_tally.h"
+#include "trainer/step/options.h"
+
+namespace syncopate::services {
+
+// Everything one training step left behind for people.
+struct StepReport {
+  PolicyVersion version;  // that the step made
+  bool is_replay = false;
+  trainer::TrainStepMetrics metrics;
+  trainer::StalenessTally staleness;  // of this batch
+  double step_seconds = 0;            // since the step before ended
+  double wait_seconds = 0;            // of those, without a batch
+  double stage_seconds = 0;           // writing the version into the send arena; 0.0 when it was not published
+  uint64_t weights_digest = 0;        // 0 when it was not published
+};
+
+struct EvaluationReport {
+  struct Sample {
+    std::string prompt;
+    std::string answer;
+    std::string expected;
+  };
+  PolicyVersion version;  // evaluated
+  double exact = 0;       // share of prompts answered wholly right, greedily
+  double reward_mean = 0;
+  int64_t prompts = 0;
+  std::vector<Sample> samples;
+};
+
+// What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
+// evaluation ("kind": "eval"), and the figures of summary.json that add up over the run. A resumed run appends; where
+// it repeats a step, the line of the higher epoch counts. A full disk costs lines, never the run: it is said once in
+// the log. Thread-safe.
+class RunReporter {
+ public:
+  // A line of metrics.jsonl. Called with no lock held, from the thread that reported; must not block.
+  using Listener = std::function<void(int64_t step, const std::string& line)>;
+
+  // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
+
+  void OnStep(const StepReport& report);
+  void OnEvaluation(const EvaluationReport& report);
+
+  // Gives the last `last` lines (at most 1000) at once, then every new one until the returned function is called.
+  std::function<void()> Watch(size_t last, Listener listener);
+
+  // "steps", "eval", "trained_tokens" and "staleness" (of this life, without its bound).
+  nlohmann::json Summary() const;
+
+ private:
+  struct Line {
+    int64_t step;
+    std::string text;
+  };
+  explicit RunReporter(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
+  void WriteLine(int64_t step, const nlohmann::json& line);
+
+  mutable Mutex mutex_;
+  const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
+  bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_listener_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t trained_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  double best_exact_ ABSL_GUARDED_BY(mutex_) = 0;
+  double last_exact_ ABSL_GUARDED_BY(mutex_) = 0;
+  trainer::StalenessTally staleness_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,80 @@
+#include "trainer/checkpoint/policy_files.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/digest.h"
+#include "base/philox.h"
+#include "tests/support/small_model.h"
+
+namespace syncopate::trainer {
+namespace {
+
+std::vector<TrajectoryGroup> OneGroup() {
+  TrajectoryGroup group;
+  group.prompt_ids = {8, 1, 2, 3, 4, 9};
+  for (int s = 0; s < 4; ++s) {
+    Trajectory sample;
+    for (int i = 0; i < 5; ++i) sample.tokens.push_back(static_cast<int32_t>(Philox4x32(7, s * 8 + i)[0] % 11));
+    sample.logprobs.assign(5, -2.3f);
+    sample.reward = 0.25f * static_cast<float>(s);
+    group.samples.push_back(sample);
+  }
+  return {group};
+}
+
+PolicyTrainer::Options SmallOptions(uint64_t seed) {
+  PolicyTrainer::Options options;
+  options.model = testing::SmallModel();
+  options.seed = seed;
+  return options;
+}
+
+// The bytes that a checkpoint file would hold.
+std::string BytesOf(const CheckpointStore::Contents& contents) {
+  std::string bytes;
+  auto sink = [&bytes](absl::string_view piece) {
+    bytes.append(piece.data(), piece.size());
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(std::get<1>(contents)(sink).ok());
+  return bytes;
+}
+
+TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
+  auto original = PolicyTrainer::Create(SmallOptions(1)).value();
+  ASSERT_TRUE(original->Step(OneGroup()).ok());
+  auto files = PolicyFiles(original->manifest(), original->state());
+  auto restored =
+      RestoredPolicy::Parse(original->manifest(), BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  auto resumed = PolicyTrainer::Create(SmallOptions(2)).value();
+  resumed->Restore(restored->state());
+  ASSERT_TRUE(original->Step(OneGroup()).ok());
+  ASSERT_TRUE(resumed->Step(OneGroup()).ok());
+  EXPECT_EQ(DigestBuckets(original->manifest(), original->parameters()),
+            DigestBuckets(resumed->manifest(), resumed->parameters()));
+}
+
+TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
+  auto original = PolicyTrainer::Create(SmallOptions(1)).value();
+  auto files = PolicyFiles(original->manifest(), original->state());
+  model::ModelConfig wider = testing::SmallModel();
+  wider.intermediate_size = 128;
+  const Manifest other = model::MakeManifest(wider, DType::kFloat32).value();
+  auto refused = RestoredPolicy::Parse(other, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  EXPECT_EQ(ErrorReason(refused.status()), "CHECKPOINT_MISMATCH");
+  EXPECT_NE(refused.status().message().find("mlp.gate_proj.weight"), absl::string_view::npos) << refused.status();
+}
+
+TEST(PolicyFilesTest, RefusesFilesThatAreMissingTensorsOrNoSafetensors) {
+  auto original = PolicyTrainer::Create(SmallOptions(1)).value();
+  auto files = PolicyFiles(original->manifest(), original->state());
+  const std::string model = BytesOf(files[kModelFile]);
+  EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), model, model).status()), "CHECKPOINT_MISMATCH");
+  EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), "garbage", model).status()), "BAD_SAFETENSORS");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer
