@@ -158,8 +158,13 @@ absl::Status RecordWriter::CutTo(int64_t bytes) {
 }
 
 absl::Status RecordWriter::WriteHeader(FileSystem* files, const std::string& path) {
-  SYNCOPATE_RETURN_IF_ERROR(file_->Append(MakeHeader()));
-  SYNCOPATE_RETURN_IF_ERROR(file_->Sync());
+  absl::Status status = file_->Append(MakeHeader());
+  if (status.ok()) status = file_->Sync();
+  if (!status.ok()) {
+    // After a failed sync a reader may see a header that is not on the disk.
+    file_->Truncate(0).IgnoreError();  // the first error is the one that matters
+    return status;
+  }
   SYNCOPATE_RETURN_IF_ERROR(files->SyncDir(ParentPath(path)));
   size_ = synced_size_ = kRecordLogHeaderBytes;
   return absl::OkStatus();

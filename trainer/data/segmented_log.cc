@@ -112,8 +112,8 @@ absl::StatusOr<std::string> SegmentedLog::ReplaySegment(const Segment& segment, 
       ++replayed_.ignored_records;
       continue;
     }
-    SYNCOPATE_RETURN_IF_ERROR(Annotate(replay(next_sequence_, *record),
-                                       absl::StrCat("record ", next_sequence_, " in ", PathOf(segment))));
+    SYNCOPATE_RETURN_IF_ERROR(
+        Annotate(replay(next_sequence_, *record), absl::StrCat("record ", next_sequence_, " in ", PathOf(segment))));
     ++next_sequence_;
     ++replayed_.records;
   }
@@ -156,9 +156,10 @@ absl::Status SegmentedLog::BeginGeneration() {
 
 absl::Status SegmentedLog::BeginSegment() {
   Segment segment = NameSegment(segments_.back().generation, next_sequence_);
-  // Opens rather than creates: an attempt that failed half way may have left the file.
+  // What an attempt that failed half way left is not trusted: after a failed sync, memory and disk may differ.
+  SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(PathOf(segment)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<RecordWriter> writer,
-                             RecordWriter::Open(files_, PathOf(segment), options_.max_record_bytes));
+                             RecordWriter::Create(files_, PathOf(segment), options_.max_record_bytes));
   writer_ = std::move(writer);
   segments_.push_back(std::move(segment));
   return absl::OkStatus();

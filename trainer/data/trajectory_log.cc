@@ -54,9 +54,9 @@ absl::Status TrajectoryLog::Append(std::string payload, DurableCallback durable)
   MutexLock lock(&mutex_);
   if (stopping_) return Error(absl::StatusCode::kCancelled, "LOG_STOPPED", "the trajectory log has been stopped");
   if (stats_.pending_bytes + SizeOf(payload) > max_pending_bytes_) {
-    return Error(absl::StatusCode::kResourceExhausted, "LOG_FULL",
-                 absl::StrFormat("%d bytes already wait for the trajectory log's disk; try again later",
-                                 stats_.pending_bytes));
+    return Error(
+        absl::StatusCode::kResourceExhausted, "LOG_FULL",
+        absl::StrFormat("%d bytes already wait for the trajectory log's disk; try again later", stats_.pending_bytes));
   }
   stats_.pending_bytes += SizeOf(payload);
   pending_.push_back({std::move(payload), std::move(durable), absl::OkStatus(), 0});

@@ -201,6 +201,14 @@ TEST_F(RecordLogTest, TakesBackEverythingThatAFailedSyncDidNotMakeDurable) {
   EXPECT_THAT(Read()->records, ElementsAre("synced", "later"));
 }
 
+TEST_F(RecordLogTest, DoesNotTrustAHeaderWhoseSyncFailed) {
+  files_.FailOperations(files_.operations() + 2, 1, Fault::kIoError);  // open, append, sync
+  EXPECT_THAT(RecordWriter::Open(&files_, kPath), HasReason("IO_ERROR"));
+  WriteRecords({"kept"});
+  files_.Restart(Survives::kSynced);
+  EXPECT_THAT(Read()->records, ElementsAre("kept"));
+}
+
 TEST_F(RecordLogTest, MakesDurableWhatItFindsWhenItOpens) {
   {
     auto writer = Open();

@@ -1,0 +1,237 @@
+#include "trainer/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "base/uuid.h"
+
+namespace syncopate::trainer {
+namespace {
+
+constexpr absl::string_view kTemporaryPrefix = ".tmp-";
+constexpr int64_t kReadChunkBytes = 1 << 20;
+
+absl::Status Damaged(absl::string_view what) { return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", what); }
+
+absl::Status NoCheckpoint(absl::string_view what) { return Error(absl::StatusCode::kNotFound, "NO_CHECKPOINT", what); }
+
+absl::Status CheckRequest(const CheckpointStore::SaveRequest& request) {
+  auto bad = [&](absl::string_view what) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CHECKPOINT",
+                 absl::StrCat("cannot save checkpoint ", request.version.ToString(), ": ", what));
+  };
+  if (request.version.epoch < 0 || request.version.step < 0) return bad("its version is negative");
+  if (request.files.empty()) return bad("it has no files");
+  for (const auto& [name, contents] : request.files) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
+    if (name == kCheckpointManifestName) return bad(absl::StrCat(name, " is the store's own file"));
+  }
+  return absl::OkStatus();
+}
+
+// What is different between a file and what the manifest says of it; OK if nothing is.
+absl::Status Compare(const std::string& path, const CheckpointFile& expected, const CheckpointFile& found) {
+  if (found.bytes != expected.bytes) {
+    return Damaged(absl::StrFormat("%s has %d bytes and should have %d", path, found.bytes, expected.bytes));
+  }
+  if (found.sha256 != expected.sha256) return Damaged(absl::StrCat("the SHA-256 of ", path, " is wrong"));
+  return absl::OkStatus();
+}
+
+// A file or folder that is not there is damage here; every other error is the disk's.
+absl::Status MissingIsDamage(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kNotFound ? Damaged(status.message()) : status;
+}
+
+// Whether an older checkpoint is the answer to this error. A wrong release or a missing permission is for people to
+// mend: going back in time because of it would be a surprise.
+bool IsDamage(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kDataLoss || ErrorReason(status) == "IO_ERROR";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(FileSystem* files, const std::string& root) {
+  std::unique_ptr<CheckpointStore> store(new CheckpointStore(files, root));
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(root));
+  SYNCOPATE_RETURN_IF_ERROR(store->RemoveLeftovers());
+  return store;
+}
+
+absl::Status CheckpointStore::RemoveLeftovers() {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files_->List(root_));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
+    SYNCOPATE_LOG(kInfo, "removing %s, left by a save that did not end", JoinPath(root_, name));
+    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(JoinPath(root_, name)));
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckpointStore::NewTemporaryPath(PolicyVersion version) const {
+  return JoinPath(root_, absl::StrCat(kTemporaryPrefix, version.ToString(), "-", RandomUuid().substr(0, 8)));
+}
+
+absl::Status CheckpointStore::Save(const SaveRequest& request) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
+  absl::Status present = Verify(request.version).status();
+  // Its name may not be durable yet: an earlier save may have failed just before it was.
+  if (present.ok()) return files_->SyncDir(root_);
+  bool damaged = present.code() == absl::StatusCode::kDataLoss;
+  if (!damaged && present.code() != absl::StatusCode::kNotFound) return present;
+
+  std::string folder = NewTemporaryPath(request.version);
+  absl::Status status = WriteFolder(request, folder);
+  if (status.ok()) status = Publish(request, folder, /*replaces=*/damaged);
+  if (!status.ok()) files_->RemoveTree(folder).IgnoreError();  // else the next Open removes it
+  return Annotate(status, absl::StrCat("checkpoint ", request.version.ToString(), " was not saved"));
+}
+
+absl::Status CheckpointStore::WriteFolder(const SaveRequest& request, const std::string& folder) {
+  SYNCOPATE_RETURN_IF_ERROR(files_->CreateDirs(folder));
+  CheckpointManifest manifest{request.version, {}, request.metadata};
+  for (const auto& [name, contents] : request.files) {
+    SYNCOPATE_ASSIGN_OR_RETURN(manifest.files[name], WriteOneFile(JoinPath(folder, name), contents));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string text, FormatCheckpointManifest(manifest));
+  SYNCOPATE_RETURN_IF_ERROR(WriteOneFile(JoinPath(folder, kCheckpointManifestName), text).status());
+  return files_->SyncDir(folder);
+}
+
+absl::StatusOr<CheckpointFile> CheckpointStore::WriteOneFile(const std::string& path, const Contents& contents) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
+                             files_->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
+  Sha256 hash;
+  ByteSink sink = [&](absl::string_view bytes) {
+    hash.Update(bytes);
+    return file->Append(bytes);
+  };
+  if (const std::string* bytes = std::get_if<std::string>(&contents)) {
+    SYNCOPATE_RETURN_IF_ERROR(sink(*bytes));
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(std::get<1>(contents)(sink));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(file->Sync());
+  return CheckpointFile{file->size(), hash.FinishHex()};
+}
+
+absl::Status CheckpointStore::Publish(const SaveRequest& request, const std::string& folder, bool replaces) {
+  if (request.last_look) SYNCOPATE_RETURN_IF_ERROR(request.last_look());
+  std::string aside = NewTemporaryPath(request.version);
+  if (replaces) {
+    SYNCOPATE_LOG(kWarning, "%s is damaged and is replaced", PathOf(request.version));
+    SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(request.version), aside));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, PathOf(request.version)));
+  SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
+  if (replaces) files_->RemoveTree(aside).IgnoreError();  // else the next Open removes it
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointManifest> CheckpointStore::Verify(PolicyVersion version) {
+  std::string path = JoinPath(PathOf(version), kCheckpointManifestName);
+  if (absl::Status there = files_->List(PathOf(version)).status(); !there.ok()) {
+    if (there.code() == absl::StatusCode::kNotFound) return NoCheckpoint(absl::StrCat("there is no ", PathOf(version)));
+    return there;
+  }
+  absl::StatusOr<std::string> text = syncopate::ReadFile(files_, path, kMaxCheckpointManifestBytes);
+  if (text.status().code() == absl::StatusCode::kInvalidArgument) return Damaged(text.status().message());
+  SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(text.status()));
+  absl::StatusOr<CheckpointManifest> manifest = ParseCheckpointManifest(*text);
+  SYNCOPATE_RETURN_IF_ERROR(Annotate(manifest.status(), PathOf(version)));
+  if (manifest->version != version) {
+    return Damaged(absl::StrCat(path, " is of version ", manifest->version.ToString()));
+  }
+  for (const auto& [name, expected] : manifest->files) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckFile(*manifest, name, expected));
+  }
+  return manifest;
+}
+
+absl::Status CheckpointStore::CheckFile(const CheckpointManifest& checkpoint, const std::string& name,
+                                        const CheckpointFile& expected) {
+  std::string path = JoinPath(PathOf(checkpoint.version), name);
+  absl::StatusOr<int64_t> bytes = files_->FileBytes(path);
+  SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(bytes.status()));
+  SYNCOPATE_RETURN_IF_ERROR(Compare(path, {expected.bytes, ""}, {*bytes, ""}));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files_->OpenForRead(path));
+  Sha256 hash;
+  CheckpointFile found;
+  while (true) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string chunk, file->Read(kReadChunkBytes));
+    if (chunk.empty()) break;
+    hash.Update(chunk);
+    found.bytes += static_cast<int64_t>(chunk.size());
+  }
+  found.sha256 = hash.FinishHex();
+  return Compare(path, expected, found);
+}
+
+absl::StatusOr<CheckpointStore::Latest> CheckpointStore::LoadLatest() {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> versions, List());
+  std::vector<Skipped> skipped;
+  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
+    absl::StatusOr<CheckpointManifest> manifest = Verify(*version);
+    if (manifest.ok()) return Latest{*std::move(manifest), std::move(skipped)};
+    if (!IsDamage(manifest.status())) return manifest.status();
+    SYNCOPATE_LOG(kWarning, "checkpoint %s is skipped: %s", version->ToString(),
+                  std::string(manifest.status().message()));
+    skipped.push_back({version->ToString(), manifest.status()});
+  }
+  if (skipped.empty()) return NoCheckpoint(absl::StrCat("there is no checkpoint in ", root_));
+  std::string reasons;
+  for (const Skipped& skip : skipped) absl::StrAppend(&reasons, "; ", skip.name, ": ", skip.why.message());
+  return Error(absl::StatusCode::kDataLoss, "CHECKPOINTS_DAMAGED",
+               absl::StrCat("no checkpoint in ", root_, " is whole", reasons, "; restore one from a copy"));
+}
+
+absl::StatusOr<std::string> CheckpointStore::ReadFile(const CheckpointManifest& checkpoint, const std::string& file) {
+  auto expected = checkpoint.files.find(file);
+  std::string path = JoinPath(PathOf(checkpoint.version), file);
+  if (expected == checkpoint.files.end()) {
+    return Damaged(absl::StrCat("checkpoint ", checkpoint.version.ToString(), " has no file ", file));
+  }
+  absl::StatusOr<std::string> contents = syncopate::ReadFile(files_, path, expected->second.bytes);
+  if (contents.status().code() == absl::StatusCode::kInvalidArgument) return Damaged(contents.status().message());
+  SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(contents.status()));
+  CheckpointFile found{static_cast<int64_t>(contents->size()), Sha256Hex(*contents)};
+  SYNCOPATE_RETURN_IF_ERROR(Compare(path, expected->second, found));
+  return contents;
+}
+
+absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::List() {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files_->List(root_));
+  std::vector<PolicyVersion> versions;
+  for (const std::string& name : names) {
+    if (auto version = ParseCheckpointName(name)) versions.push_back(*version);
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep) {
+  if (keep < 2) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+                 "at least 2 checkpoints are kept, so that one stays if another turns out damaged");
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> versions, List());
+  size_t deletable = versions.size();  // [0, deletable) are lower than the `keep` highest that verify
+  for (int good = 0; good < keep && deletable > 0;) {
+    if (Verify(versions[--deletable]).ok()) ++good;
+  }
+  versions.resize(deletable);
+  for (PolicyVersion version : versions) {
+    // By way of a rename, so that no half deleted folder ever has a checkpoint's name.
+    std::string aside = NewTemporaryPath(version);
+    SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(version), aside));
+    SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
+    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(aside));
+  }
+  return versions;
+}
+
+}  // namespace syncopate::trainer

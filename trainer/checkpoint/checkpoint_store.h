@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/file_system.h"
+#include "base/policy_version.h"
+#include "base/status.h"
+#include "trainer/checkpoint/checkpoint_manifest.h"
+
+namespace syncopate::trainer {
+
+// The checkpoints of a run, in one folder:
+//
+//   <root>/e<epoch>-s<step>/<file> ...                   one complete checkpoint
+//   <root>/e<epoch>-s<step>/manifest.json                sizes and SHA-256 of its files (checkpoint_manifest.h)
+//   <root>/.tmp-...                                      one being written or removed; no checkpoint
+//
+// A checkpoint is written in a .tmp folder and renamed, so under its name it is whole or absent. The store never
+// deletes an old one before newer ones have been read back and verified.
+// Not thread-safe: one caller at a time. Every call may block for the disk.
+class CheckpointStore {
+ public:
+  // Takes the next bytes of a file; an error is the disk's, and the writer returns it.
+  using ByteSink = std::function<absl::Status(absl::string_view bytes)>;
+  // A file's contents: its bytes, or a function that writes them piece by piece.
+  using Contents = std::variant<std::string, std::function<absl::Status(const ByteSink& sink)>>;
+
+  struct SaveRequest {
+    PolicyVersion version;
+    std::map<std::string, Contents> files;        // by name; names as CheckFileName wants them, not manifest.json
+    std::map<std::string, std::string> metadata;  // free-form, UTF-8
+    // Called when everything is durable and only the rename is left. An error gives the checkpoint up: here the
+    // trainer looks a last time whether its epoch is still the newest.
+    std::function<absl::Status()> last_look;
+  };
+
+  struct Skipped {
+    std::string name;  // of the checkpoint
+    absl::Status why;  // names the file and what is wrong with it
+  };
+
+  struct Latest {
+    CheckpointManifest checkpoint;
+    std::vector<Skipped> skipped;  // higher ones that do not verify, highest first
+  };
+
+  // Makes the folder if need be and removes what interrupted saves left in it. `files` must outlive the store.
+  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, const std::string& root);
+
+  // Writes a checkpoint; durable when this returns OK. If it fails, or the process dies, all older ones are untouched.
+  // OK without writing if this version is there and verifies; one that does not verify is replaced.
+  // INVALID_ARGUMENT (reason BAD_CHECKPOINT) for a request that cannot be; errors of the writers, of last_look and
+  // of the disk as they come.
+  absl::Status Save(const SaveRequest& request);
+
+  // The highest version that verifies; those that are damaged or cannot be read for an IO_ERROR are skipped, any other
+  // error ends the search. NOT_FOUND (reason NO_CHECKPOINT) if there is none at all, DATA_LOSS (reason
+  // CHECKPOINTS_DAMAGED) if there are some and none verifies, saying what is wrong with each. Reads all of it.
+  absl::StatusOr<Latest> LoadLatest();
+
+  // Reads the manifest and every byte of every file. DATA_LOSS (reason CHECKPOINT_DAMAGED) names the file and what is
+  // wrong; NOT_FOUND (reason NO_CHECKPOINT) if there is no such checkpoint; else the disk's error.
+  absl::StatusOr<CheckpointManifest> Verify(PolicyVersion version);
+
+  // One file of a verified checkpoint, checked again as it is read, so that what is returned is what was saved.
+  absl::StatusOr<std::string> ReadFile(const CheckpointManifest& checkpoint, const std::string& file);
+
+  // The versions that have a folder, lowest first, whether they verify or not.
+  absl::StatusOr<std::vector<PolicyVersion>> List();
+
+  // Deletes all that are lower than the `keep` highest that verify; nothing if fewer verify. Returns what it deleted.
+  // INVALID_ARGUMENT (reason BAD_OPTIONS) for keep < 2.
+  absl::StatusOr<std::vector<PolicyVersion>> Prune(int keep);
+
+  const std::string& root() const { return root_; }
+
+ private:
+  CheckpointStore(FileSystem* files, std::string root) : files_(files), root_(std::move(root)) {}
+  std::string PathOf(PolicyVersion version) const { return JoinPath(root_, version.ToString()); }
+  std::string NewTemporaryPath(PolicyVersion version) const;
+
+  absl::Status RemoveLeftovers();
+  absl::Status WriteFolder(const SaveRequest& request, const std::string& folder);
+  absl::StatusOr<CheckpointFile> WriteOneFile(const std::string& path, const Contents& contents);
+  absl::Status Publish(const SaveRequest& request, const std::string& folder, bool replaces);
+  absl::Status CheckFile(const CheckpointManifest& checkpoint, const std::string& name, const CheckpointFile& expected);
+
+  FileSystem* const files_;
+  const std::string root_;
+};
+
+}  // namespace syncopate::trainer
