@@ -1,0 +1,235 @@
+#include "rollouter/engine/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "tests/support/small_model.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(20);
+
+// Collects one request's samples and lets the test wait for them, or for a number of tokens.
+class WaitingSink final : public GenerationSink {
+ public:
+  void OnToken(int32_t sample, int32_t token, float logprob, const PolicyVersion& version) override {
+    MutexLock lock(&mutex_);
+    ++tokens_;
+  }
+  void OnFinished(int32_t sample, Trajectory trajectory) override {
+    MutexLock lock(&mutex_);
+    finished_[sample] = std::move(trajectory);
+  }
+  bool WaitForTokens(int count) {
+    MutexLock lock(&mutex_);
+    auto reached = [&] { return tokens_ >= count; };
+    return mutex_.AwaitWithTimeout(Condition(&reached), kDeadline);
+  }
+  std::map<int32_t, Trajectory> WaitForSamples(size_t count) {
+    MutexLock lock(&mutex_);
+    auto reached = [&] { return finished_.size() >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(Condition(&reached), kDeadline));
+    return finished_;
+  }
+  size_t finished() {
+    MutexLock lock(&mutex_);
+    return finished_.size();
+  }
+
+ private:
+  Mutex mutex_;
+  int tokens_ = 0;
+  std::map<int32_t, Trajectory> finished_;
+};
+
+model::ModelConfig LongContext() {
+  model::ModelConfig config = testing::SmallModel();
+  config.max_position_embeddings = 20000;
+  config.learned_positions = false;
+  return config;
+}
+
+std::unique_ptr<EngineLoop> StartLoop(const model::ModelConfig& config = testing::SmallModel()) {
+  EngineLoop::Options options;
+  options.model = config;
+  options.max_sequences = 16;
+  return EngineLoop::Start(options).value();
+}
+
+absl::StatusOr<InstallResult> InstallWeights(EngineLoop& loop, const PolicyVersion& version,
+                                             const model::ModelConfig& config = testing::SmallModel(),
+                                             absl::Duration deadline = kDeadline) {
+  model::InitialiseWeights(config, loop.manifest(), 7, static_cast<float*>(loop.shadow()));
+  return loop.Install(version, /*digest=*/version.step + 100, deadline);
+}
+
+GenerationRequest Request(const std::string& id, int samples = 1, int max_new_tokens = 5) {
+  GenerationRequest request;
+  request.id = id;
+  request.prompt_ids = {8, 1, 2, 3, 4, 9};
+  request.sampling.max_new_tokens = max_new_tokens;
+  for (int i = 0; i < samples; ++i) request.seeds.push_back(i + 1);
+  return request;
+}
+
+TEST(EngineLoopTest, RefusesToGenerateBeforeTheFirstInstall) {
+  auto loop = StartLoop();
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
+  absl::Status refused = loop->Submit(Request("a"), std::make_shared<WaitingSink>());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(refused), "NO_WEIGHTS");
+  EXPECT_EQ(ErrorReason(loop->Relabel({1, 1}, kDeadline).status()), "NO_WEIGHTS");
+}
+
+TEST(EngineLoopTest, GeneratesAfterAnInstallAndSaysWhatServes) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{1, 3}));
+  EXPECT_EQ(loop->GetStatus().serving_digest, 103u);
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 3), sink).ok());
+  auto samples = sink->WaitForSamples(3);
+  EXPECT_EQ(samples[2].spans[0].version, (PolicyVersion{1, 3}));
+  EXPECT_EQ(loop->GetStatus().installs, 1);
+}
+
+TEST(EngineLoopTest, TheServingVersionNeverGoesBack) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  EXPECT_EQ(ErrorReason(InstallWeights(*loop, {1, 3}).status()), "OLD_VERSION");
+  EXPECT_EQ(ErrorReason(InstallWeights(*loop, {1, 2}).status()), "OLD_VERSION");
+  EXPECT_TRUE(InstallWeights(*loop, {2, 0}).ok());  // a newer epoch is newer whatever its step
+}
+
+TEST(EngineLoopTest, ARelabelChangesTheStampAndMovesNoWeights) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  const void* live = loop->live();
+  ASSERT_TRUE(loop->Relabel({2, 3}, kDeadline).ok());
+  EXPECT_EQ(loop->live(), live);
+  EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{2, 3}));
+  EXPECT_EQ(loop->GetStatus().serving_digest, 103u);
+}
+
+TEST(EngineLoopTest, InstallsBetweenDecodeStepsWhileSequencesRun) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 1, 10000), sink).ok());
+  ASSERT_TRUE(sink->WaitForTokens(5));
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}, config).ok());
+  EXPECT_EQ(loop->Abort("a"), 1);
+  const Trajectory trajectory = sink->WaitForSamples(1)[0];
+  ASSERT_EQ(trajectory.spans.size(), 2u);
+  EXPECT_EQ(trajectory.spans[0].version, (PolicyVersion{1, 0}));
+  EXPECT_EQ(trajectory.spans[1].version, (PolicyVersion{1, 1}));
+  EXPECT_EQ(trajectory.spans[1].end, static_cast<int32_t>(trajectory.tokens.size()));
+  EXPECT_EQ(trajectory.finish, FinishReason::kAborted);
+}
+
+TEST(EngineLoopTest, AnInstallWaitsForARequestThatHoldsIt) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  GenerationRequest holder = Request("a", 1, 10000);
+  holder.holds_install = true;
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(holder, sink).ok());
+  ASSERT_TRUE(sink->WaitForTokens(1));
+  absl::Status late = InstallWeights(*loop, {1, 1}, config, absl::Milliseconds(50)).status();
+  EXPECT_EQ(ErrorReason(late), "INSTALL_DEADLINE");
+  EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{1, 0}));
+  loop->Abort("a");
+  EXPECT_TRUE(InstallWeights(*loop, {1, 2}, config).ok());
+}
+
+TEST(EngineLoopTest, PauseStopsTokensAndResumeGoesOnWithTheSameOnes) {
+  const model::ModelConfig config = LongContext();
+  auto calm = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*calm, {1, 0}, config).ok());
+  auto calm_sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(calm->Submit(Request("a", 1, 200), calm_sink).ok());
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 1, 200), sink).ok());
+  ASSERT_TRUE(sink->WaitForTokens(3));
+  loop->Pause();
+  loop->Pause();
+  const int64_t tokens = loop->GetStatus().generated_tokens;
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kPaused);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}, config).ok());  // an install needs no decode step
+  EXPECT_EQ(loop->GetStatus().generated_tokens, tokens);
+  loop->Resume();
+  EXPECT_EQ(sink->WaitForSamples(1)[0].tokens, calm_sink->WaitForSamples(1)[0].tokens);
+}
+
+TEST(EngineLoopTest, DrainFinishesWhatRunsAndTakesNothingNew) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 8), sink).ok());
+  ASSERT_TRUE(loop->Drain(kDeadline).ok());
+  EXPECT_EQ(sink->finished(), 8u);
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kDrained);
+  EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), sink)), "DRAINING");
+  loop->Resume();
+  EXPECT_TRUE(loop->Submit(Request("c"), std::make_shared<WaitingSink>()).ok());
+}
+
+TEST(EngineLoopTest, DrainSaysSoWhenItsDeadlinePasses) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 1, 15000), sink).ok());
+  EXPECT_EQ(ErrorReason(loop->Drain(absl::Milliseconds(10))), "DRAIN_DEADLINE");
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kDraining);
+}
+
+TEST(EngineLoopTest, StopAnswersEveryRequest) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  std::vector<std::shared_ptr<WaitingSink>> sinks;
+  for (int i = 0; i < 10; ++i) {
+    sinks.push_back(std::make_shared<WaitingSink>());
+    ASSERT_TRUE(loop->Submit(Request(absl::StrCat("r", i), 4, 15000), sinks.back()).ok());
+  }
+  loop->Stop();
+  loop->Stop();
+  for (auto& sink : sinks) EXPECT_EQ(sink->finished(), 4u);
+  EXPECT_EQ(ErrorReason(loop->Submit(Request("late"), sinks[0])), "DRAINING");
+}
+
+TEST(EngineLoopTest, ManyCallersAtOnceGetTheirOwnTokens) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  auto reference = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("reference", 2), reference).ok());
+  const auto expected = reference->WaitForSamples(2);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int i = 0; i < 10; ++i) {
+        auto sink = std::make_shared<WaitingSink>();
+        ASSERT_TRUE(loop->Submit(Request(absl::StrCat(caller, "-", i), 2), sink).ok());
+        auto samples = sink->WaitForSamples(2);
+        EXPECT_EQ(samples[0].tokens, expected.at(0).tokens);
+        EXPECT_EQ(samples[1].tokens, expected.at(1).tokens);
+      }
+    });
+  }
+  for (int version = 1; version < 10; ++version) EXPECT_TRUE(InstallWeights(*loop, {1, version}).ok());
+  for (std::thread& caller : callers) caller.join();
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter
