@@ -1,0 +1,41 @@
+#pragma once
+
+#include "base/manifest.h"
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "syncopate/v1/common.pb.h"
+#include "syncopate/v1/trajectory.pb.h"
+
+// Core records to messages and back. Encoding cannot fail. Decoding trusts nothing: INVALID_ARGUMENT (reason
+// BAD_MESSAGE), naming the field, for an enum without a value, sizes that disagree or numbers that cannot be; what the
+// fields mean together (is the lease current, is the version known) is their users' business. Pure functions.
+namespace syncopate::services {
+
+v1::PolicyVersion ToProto(const PolicyVersion& version);
+PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
+
+v1::MemberId ToProto(const MemberId& member);
+absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);
+
+v1::GroupId ToProto(const GroupId& group);
+GroupId FromProto(const v1::GroupId& message);
+v1::LeaseId ToProto(const LeaseId& lease);
+LeaseId FromProto(const v1::LeaseId& message);
+
+v1::SamplingParams ToProto(const SamplingParams& sampling);
+SamplingParams FromProto(const v1::SamplingParams& message);  // top_p 0 is read as 1 (off)
+
+v1::ExchangeResponse::Lease ToProto(const Lease& lease);
+absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message);
+
+v1::VersionSpan ToProto(const VersionSpan& span);
+v1::FinishReason ToProto(FinishReason finish);
+
+v1::TrajectoryGroup ToProto(const TrajectoryGroup& group);
+absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message);
+
+// The receiver rebuilds ranges and fingerprint itself; a fingerprint that differs from the message's is BAD_MESSAGE.
+v1::Manifest ToProto(const Manifest& manifest);
+absl::StatusOr<Manifest> FromProto(const v1::Manifest& message);
+
+}  // namespace syncopate::services
