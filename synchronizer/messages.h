@@ -29,6 +29,7 @@ struct PublishedVersion {
   std::vector<uint64_t> bucket_digests;
   uint64_t digest = 0;  // CombineDigests(bucket_digests)
   double unix_seconds = 0;
+  friend bool operator==(const PublishedVersion&, const PublishedVersion&) = default;
 };
 
 // Upwards.

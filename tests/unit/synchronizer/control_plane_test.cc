@@ -1,0 +1,246 @@
+#include "synchronizer/control_plane.h"
+
+#include "gtest/gtest.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+class ControlPlaneTest : public testing::Test {
+ protected:
+  ControlPlaneTest() : plane_(Start({})) {}
+
+  ControlPlane Start(const std::vector<LedgerRecord>& records) {
+    ControlPlane::Options options;
+    options.run_id = "run";
+    auto plane = ControlPlane::Restore(options, records);
+    SYNCOPATE_CHECK(plane.ok());
+    return *std::move(plane);
+  }
+
+  void Restart() {
+    Take();
+    plane_ = Start(disk_);
+  }
+
+  void Join(SessionId session, const MemberId& id, int64_t held_epoch = 0, const std::string& run_id = "",
+            PolicyVersion serving = {}) {
+    Hello hello = HelloOf(id, model_);
+    hello.held_epoch = held_epoch;
+    hello.run_id = run_id;
+    hello.serving = serving;
+    plane_.OnHello(session, hello, now_);
+    Take();
+  }
+
+  absl::StatusOr<int> Publish(const std::string& incarnation, PolicyVersion version) {
+    std::vector<uint64_t> digests(model_->buckets().size(), version.step + 1);
+    auto receivers = plane_.OnPublish({TrainerId(incarnation), version, digests, model_->fingerprint(), 0, 0}, now_);
+    Take();
+    return receivers;
+  }
+
+  void Report(SessionId session, SyncStage stage) {
+    SyncReport report;
+    report.attempt = attempt_;
+    report.stage = stage;
+    plane_.OnReport(session, report, now_);
+    Take();
+  }
+
+  // One whole sync of the attempt under way between trainer on session 1 and rollouter on `session`.
+  void SyncAll(SessionId session) {
+    Report(1, SyncStage::kPrepare);
+    Report(session, SyncStage::kPrepare);
+    Report(session, SyncStage::kTransfer);
+    Report(session, SyncStage::kInstall);
+  }
+
+  void Take() {
+    actions_ = plane_.TakeActions();
+    for (const Action& action : actions_) {
+      if (const auto* persist = std::get_if<Persist>(&action)) disk_.push_back(persist->record);
+      if (const auto* send = std::get_if<SendCommand>(&action)) {
+        if (const auto* prepare = std::get_if<Prepare>(&send->command)) attempt_ = prepare->attempt;
+      }
+    }
+  }
+
+  // Of the newest actions: what was sent on `session` as a T.
+  template <typename T>
+  std::vector<T> Sent(SessionId session) const {
+    std::vector<T> commands;
+    for (const Action& action : actions_) {
+      const auto* send = std::get_if<SendCommand>(&action);
+      if (send == nullptr || send->session != session) continue;
+      if (const auto* command = std::get_if<T>(&send->command)) commands.push_back(*command);
+    }
+    return commands;
+  }
+
+  std::string ClosedWith(SessionId session) const {
+    for (const Action& action : actions_) {
+      const auto* close = std::get_if<CloseSession>(&action);
+      if (close != nullptr && close->session == session) return ErrorReason(close->status);
+    }
+    return "still open";
+  }
+
+  std::shared_ptr<const Manifest> model_ = std::make_shared<Manifest>(SmallModel());
+  absl::Time now_ = absl::UnixEpoch();
+  std::vector<LedgerRecord> disk_;
+  std::vector<Action> actions_;
+  int64_t attempt_ = 0;
+  ControlPlane plane_;
+};
+
+TEST_F(ControlPlaneTest, AMemberIsWelcomedFirstAndToldWhereTheTrainerIs) {
+  Join(1, TrainerId("t"));
+  ASSERT_EQ(Sent<Welcome>(1).size(), 1u);
+  EXPECT_EQ(Sent<Welcome>(1)[0].epoch, 1);
+  EXPECT_EQ(Sent<Welcome>(1)[0].run_id, "run");
+  EXPECT_EQ(disk_, (std::vector<LedgerRecord>{RunIdRecord{"run"}, EpochRecord{1}})) << "durable before the welcome";
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  Join(2, RollouterId(0, "r"));
+  Directory directory = Sent<Welcome>(2).at(0).directory;
+  EXPECT_EQ(directory, (Directory{"trainer:1", 1, {1, 0}}));
+  EXPECT_EQ(Sent<Prepare>(2).size(), 1u) << "a late joiner gets the newest version at once";
+}
+
+TEST_F(ControlPlaneTest, EverybodyHearsOfANewTrainer) {
+  Join(2, RollouterId(0, "r"));
+  EXPECT_EQ(Sent<Welcome>(2).at(0).directory.trainer_address, "");
+  Join(1, TrainerId("t"));
+  ASSERT_EQ(Sent<Directory>(2).size(), 1u);
+  EXPECT_EQ(Sent<Directory>(2)[0].trainer_address, "trainer:1");
+}
+
+TEST_F(ControlPlaneTest, RefusesARollouterOfAnotherModelNamingTheTensor) {
+  Join(1, TrainerId("t"));
+  model_ = std::make_shared<Manifest>(*Manifest::Create({{"embed", DType::kFloat32, {16, 9}}}));
+  Join(2, RollouterId(0, "r"));
+  EXPECT_EQ(ClosedWith(2), "MODEL_MISMATCH");
+  EXPECT_THAT(std::string(std::get<CloseSession>(actions_.back()).status.message()), testing::HasSubstr("embed"));
+  EXPECT_TRUE(plane_.membership().Find(SessionId{2}) == nullptr);
+}
+
+TEST_F(ControlPlaneTest, TheTrainersModelDecidesAlsoIfItComesLast) {
+  auto model = model_;
+  model_ = std::make_shared<Manifest>(*Manifest::Create({{"embed", DType::kFloat32, {16, 9}}}));
+  Join(2, RollouterId(0, "r"));
+  model_ = model;
+  Join(3, RollouterId(1, "r"));
+  Join(1, TrainerId("t"));
+  EXPECT_EQ(ClosedWith(2), "MODEL_MISMATCH");
+  EXPECT_EQ(ClosedWith(3), "still open");
+}
+
+TEST_F(ControlPlaneTest, ASecondTrainerFencesTheFirstWhoseVersionsAreRefused) {
+  Join(1, TrainerId("t"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  Join(2, TrainerId("u"));
+  EXPECT_EQ(Sent<Welcome>(2).at(0).epoch, 2);
+  EXPECT_EQ(ClosedWith(1), "FENCED");
+  EXPECT_EQ(Sent<Evicted>(1).at(0).reason, "FENCED");
+  EXPECT_THAT(Publish("t", {1, 1}).status(), HasReason("FENCED"));
+  Join(3, TrainerId("t"), 1);
+  EXPECT_EQ(ClosedWith(3), "FENCED");
+  EXPECT_TRUE(Publish("u", {2, 0}).ok());
+}
+
+TEST_F(ControlPlaneTest, AfterARestartVersionsGoOnAndNoEpochIsUsedTwice) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 4}).ok());
+  SyncAll(2);
+  Restart();
+  EXPECT_EQ(plane_.ledger().newest()->version, (PolicyVersion{1, 4}));
+  EXPECT_THAT(Publish("t", {1, 5}).status(), HasReason("NOT_JOINED"));
+  Join(3, TrainerId("t"), 1, "run");
+  Join(4, RollouterId(0, "r"), 0, "run", {1, 4});
+  EXPECT_TRUE(Sent<Prepare>(4).empty()) << "it serves the newest version already";
+  EXPECT_TRUE(Publish("t", {1, 5}).ok());
+  EXPECT_EQ(Sent<Prepare>(4).size(), 1u);
+  Restart();
+  Join(5, TrainerId("u"), 0, "");
+  EXPECT_EQ(Sent<Welcome>(5).at(0).epoch, 2);
+}
+
+TEST_F(ControlPlaneTest, PublishingAgainAfterALostAnswerIsHarmless) {
+  Join(1, TrainerId("t"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  size_t records = disk_.size();
+  EXPECT_TRUE(Publish("t", {1, 0}).ok());
+  EXPECT_EQ(disk_.size(), records);
+}
+
+TEST_F(ControlPlaneTest, RefusesPublicationsThatDoNotFitTheModel) {
+  Join(1, TrainerId("t"));
+  EXPECT_THAT(plane_.OnPublish({TrainerId("t"), {1, 0}, {1}, model_->fingerprint(), 0, 0}, now_).status(),
+              HasReason("BAD_DIGESTS"));
+  EXPECT_THAT(plane_.OnPublish({TrainerId("t"), {1, 0}, {1}, 17, 0, 0}, now_).status(), HasReason("MODEL_MISMATCH"));
+  EXPECT_EQ(plane_.ledger().newest(), nullptr);
+}
+
+TEST_F(ControlPlaneTest, RefusesMembersOfAnotherRun) {
+  Join(2, RollouterId(0, "r"), 0, "another");
+  EXPECT_EQ(ClosedWith(2), "WRONG_RUN");
+}
+
+TEST_F(ControlPlaneTest, AMemberThatComesBackBeforeItsBreakWasNoticedIsSyncedAfreshAtOnce) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  int64_t first = attempt_;
+  Join(3, RollouterId(0, "r"), 0, "run");
+  EXPECT_EQ(ClosedWith(2), "NEW_STREAM");
+  ASSERT_EQ(Sent<Prepare>(3).size(), 1u);
+  EXPECT_GT(attempt_, first);
+  EXPECT_EQ(plane_.coordinator().attempts_under_way(), 1);
+}
+
+TEST_F(ControlPlaneTest, ACommittedSyncIsServedBeforeAnyHeartbeatSaysSo) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  SyncAll(2);
+  EXPECT_EQ(plane_.membership().Find(SessionId{2})->hello.serving, (PolicyVersion{1, 0}));
+  EXPECT_EQ(plane_.coordinator().behind(), 0);
+}
+
+TEST_F(ControlPlaneTest, AnEvictedMemberIsToldAndItsStreamCloses) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  EXPECT_THAT(plane_.OnEvict("nobody", 0, "", now_), HasReason("UNKNOWN_MEMBER"));
+  ASSERT_TRUE(plane_.OnEvict("rollouter-0", 0, "asked for", now_).ok());
+  Take();
+  EXPECT_EQ(Sent<Evicted>(2).at(0).reason, "EVICTED");
+  EXPECT_EQ(ClosedWith(2), "EVICTED");
+  Join(3, RollouterId(0, "r"));
+  EXPECT_EQ(ClosedWith(3), "EVICTED");
+}
+
+TEST_F(ControlPlaneTest, ASilentMemberIsDroppedAndMayComeBack) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  for (int second = 1; second <= 5; ++second) {
+    now_ += absl::Seconds(1);
+    plane_.OnHeartbeat(1, {}, 0, now_);
+    plane_.Tick(now_);
+  }
+  Take();
+  EXPECT_EQ(ClosedWith(2), "DECLARED_DEAD");
+  EXPECT_TRUE(Sent<Evicted>(2).empty());
+  Join(3, RollouterId(0, "r"), 0, "run");
+  EXPECT_EQ(Sent<Welcome>(3).size(), 1u);
+}
+
+TEST_F(ControlPlaneTest, ATriggerNeedsAVersion) {
+  EXPECT_THAT(plane_.OnTrigger(now_).status(), HasReason("NO_VERSION"));
+  Join(1, TrainerId("t"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  EXPECT_TRUE(plane_.OnTrigger(now_).ok());
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "synchronizer/control_plane.h"
+
+namespace syncopate::synchronizer {
+
+// The real ControlPlane among simulated processes and a simulated network, in virtual time, from one seed.
+//
+// The network gives what gRPC streams give: in order or broken; a break loses what is under way in both directions and
+// each end notices it on its own; a new stream may overtake an old one. Processes are killed, stopped for up to 30 s
+// and continued, and started again; the synchronizer too, from the records it had made durable. What must hold is
+// checked as it goes; violations are collected as sentences.
+class Simulation {
+ public:
+  struct Faults {
+    bool breaks = false;        // streams break
+    bool kills = false;         // rollouters die and are started again
+    bool stalls = false;        // rollouters are stopped and continued
+    bool trainer = false;       // the trainer dies, is stopped, or a second one is started by mistake
+    bool synchronizer = false;  // the synchronizer dies or is stopped
+    bool refusals = false;      // receivers and transfers fail now and then
+  };
+  struct Options {
+    uint64_t seed = 0;
+    int rollouters = 4;
+    Faults faults;
+    double fault_seconds = 40;    // faults happen until then; then everything heals
+    double publish_seconds = 60;  // publications go on until then
+    double end_seconds = 70;
+    double publish_every = 0.4;         // mean
+    std::optional<double> stop_one_at;  // stops rollouter 0 then, for 20 s
+  };
+
+  explicit Simulation(const Options& options);
+
+  void Run();
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  uint64_t trace_hash() const { return trace_hash_; }  // equal iff the synchronizer did the same at the same times
+  int64_t installs() const { return installs_; }
+  int64_t failures() const { return failures_; }
+  int64_t relabels() const { return relabels_; }
+  int64_t epochs() const { return epoch_owner_.size(); }
+  // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
+  double worst_lag() const { return worst_lag_; }
+
+ private:
+  struct Node {  // a process, for the length of one life
+    MemberId id;
+    bool alive = true;
+    double stopped_until = 0;
+    std::vector<std::function<void()>> held;  // what arrived while it was stopped
+    SessionId session = 0;
+    bool welcomed = false;
+    PolicyVersion serving;
+    uint64_t serving_digest = 0;
+    // Rollouter: the attempt it takes part in, and how far.
+    int64_t attempt = 0;
+    SyncStage stage = SyncStage::kPrepare;
+    PolicyVersion offered;
+    uint64_t offered_digest = 0;
+    bool shadow_verified = false;
+    // Trainer.
+    int64_t epoch = 0;
+    int64_t step = 0;
+    std::deque<PolicyVersion> staged;  // newest two
+    std::set<int64_t> pins;
+    bool publishing = false;
+    bool restored = false;             // its first version has the bits of the checkpoint
+    std::map<int64_t, uint64_t> bits;  // of each step it has staged
+  };
+  using NodePtr = std::shared_ptr<Node>;
+
+  struct Stream {
+    NodePtr node;
+    bool broken = false;
+    double last_up = 0;
+    double last_down = 0;
+  };
+
+  // Time and chance.
+  void At(double time, std::function<void()> action);
+  void After(double seconds, std::function<void()> action);
+  double Uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+  bool Chance(double probability) { return Uniform(0, 1) < probability; }
+  absl::Time Time() const { return absl::UnixEpoch() + absl::Seconds(now_); }
+  void Violate(const std::string& what);
+
+  // Processes.
+  NodePtr Start(const MemberId& id);
+  void OnNode(const NodePtr& node, std::function<void()> action);  // now, or when it is continued, or never
+  void Stop(const NodePtr& node, double seconds);
+  void Kill(const NodePtr& node);
+  void Connect(const NodePtr& node);
+  void NodeLostStream(const NodePtr& node, SessionId session);
+  void Beat(const NodePtr& node, SessionId session);
+  void Publish(const NodePtr& trainer);
+  void SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication);
+  void OnCommand(const NodePtr& node, SessionId session, const Command& command);
+  void OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
+  void OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
+  void FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source);
+  void OnInstall(const NodePtr& node, SessionId session, const Install& install);
+  void Report(const NodePtr& node, SessionId session, SyncReport report);
+
+  // The network.
+  void Up(SessionId session, std::function<void()> at_synchronizer);
+  void Down(SessionId session, const Command& command);
+  void Break(SessionId session);
+
+  // The synchronizer.
+  void StartSynchronizer();
+  void CrashSynchronizer(double down_seconds);
+  void OnSynchronizer(std::function<void()> event);
+  void CarryOut();
+  void ScheduleTick();
+
+  void Faults_();
+  void Heal();
+  void CheckLag(PolicyVersion version, double published);
+  void CheckEnd();
+
+  Options options_;
+  std::mt19937_64 random_;
+  double now_ = 0;
+  uint64_t sequence_ = 0;
+  std::map<std::pair<double, uint64_t>, std::function<void()>> events_;
+
+  std::shared_ptr<const Manifest> model_;
+  std::optional<ControlPlane> plane_;
+  uint64_t plane_life_ = 0;
+  double plane_stopped_until_ = 0;
+  std::vector<std::function<void()>> plane_held_;
+  std::vector<LedgerRecord> disk_;
+  double next_tick_ = -1;
+
+  std::map<int, NodePtr> rollouters_;
+  NodePtr trainer_;
+  std::vector<NodePtr> trainers_;
+  std::map<SessionId, Stream> streams_;
+  SessionId next_session_ = 1;
+  int64_t next_incarnation_ = 1;
+  int64_t checkpoint_epoch_ = 0;
+  int64_t checkpoint_step_ = 0;
+  uint64_t checkpoint_bits_ = 0;  // 0: no checkpoint
+
+  std::set<std::string> disturbed_;             // replicas that a fault has touched
+  std::map<PolicyVersion, uint64_t> truth_;     // the digest of each version
+  std::map<int64_t, std::string> epoch_owner_;  // incarnation that was welcomed with it
+  std::vector<std::string> violations_;
+  uint64_t trace_hash_ = 0;
+  int64_t installs_ = 0;
+  int64_t failures_ = 0;
+  int64_t relabels_ = 0;
+  double worst_lag_ = 0;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,72 @@
+#include "tests/unit/synchronizer/simulation.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+// Which faults a seed has: each combination comes up, so that no fault always hides behind another.
+Simulation::Options Swarm(uint64_t seed) {
+  Simulation::Options options;
+  options.seed = seed;
+  options.rollouters = 1 + static_cast<int>(seed % 5);
+  uint64_t bits = seed / 5;
+  options.faults.breaks = bits & 1;
+  options.faults.kills = bits & 2;
+  options.faults.stalls = bits & 4;
+  options.faults.trainer = bits & 8;
+  options.faults.synchronizer = bits & 16;
+  options.faults.refusals = bits & 32;
+  return options;
+}
+
+TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
+  int64_t installs = 0;
+  int64_t failures = 0;
+  int64_t relabels = 0;
+  int64_t epochs = 0;
+  for (uint64_t seed = 0; seed < 1600; ++seed) {
+    Simulation simulation(Swarm(seed));
+    simulation.Run();
+    ASSERT_THAT(simulation.violations(), testing::IsEmpty());
+    installs += simulation.installs();
+    failures += simulation.failures();
+    relabels += simulation.relabels();
+    epochs += simulation.epochs();
+  }
+  // The runs were not idle: there was much to go wrong.
+  EXPECT_GT(installs, 300000);
+  EXPECT_GT(failures, 10000);
+  EXPECT_GT(relabels, 100);
+  EXPECT_GT(epochs, 3000);
+}
+
+TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {
+  for (uint64_t seed : {63u * 5, 63u * 5 + 4, 640u + 319}) {
+    Simulation first(Swarm(seed));
+    Simulation second(Swarm(seed));
+    first.Run();
+    second.Run();
+    EXPECT_EQ(first.trace_hash(), second.trace_hash());
+    EXPECT_NE(first.trace_hash(), 0u);
+  }
+}
+
+TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysNoOther) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Simulation::Options options;
+    options.seed = seed;
+    options.rollouters = 2 + static_cast<int>(seed % 4);
+    options.publish_every = 0.2;
+    options.stop_one_at = 3 + 0.01 * static_cast<double>(seed);
+    Simulation simulation(options);
+    simulation.Run();
+    EXPECT_THAT(simulation.violations(), testing::IsEmpty());
+    EXPECT_LT(simulation.worst_lag(), 0.2) << "seed " << seed;
+    EXPECT_GT(simulation.worst_lag(), 0.01);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer
