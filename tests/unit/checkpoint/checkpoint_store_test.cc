@@ -300,6 +300,7 @@ bool CrashOnce(int64_t crash_at, Survives survives) {
   std::vector<PolicyVersion> listed = reopened->List().value();
   EXPECT_THAT(files.List(kRoot).value(), SizeIs(listed.size())) << "something temporary is left";
   EXPECT_GE(listed.size(), 2u);
+  for (PolicyVersion each : listed) EXPECT_THAT(reopened->Verify(each), IsOk()) << "crash at " << crash_at;
   return !pruned;
 }
 

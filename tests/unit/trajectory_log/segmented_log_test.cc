@@ -164,6 +164,16 @@ TEST_F(SegmentedLogTest, IgnoresWhatALateProcessAppendsAfterALaterOneHasOpened) 
   EXPECT_THAT(MustOpen(50).records, ElementsAre("shared", "new"));
 }
 
+TEST_F(SegmentedLogTest, MakesDurableWhatItReplaysThoughTheProcessBeforeDiedUnsynced) {
+  {
+    auto opened = MustOpen();
+    ASSERT_THAT(opened.log->Append("never committed"), IsOk());
+  }
+  EXPECT_THAT(MustOpen().records, ElementsAre("never committed"));
+  files_.Restart(Survives::kSynced);
+  EXPECT_THAT(MustOpen().records, ElementsAre("never committed"));
+}
+
 TEST_F(SegmentedLogTest, PassesOnAnErrorOfTheReplay) {
   {
     auto opened = MustOpen();
