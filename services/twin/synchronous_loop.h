@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "rollouter/engine/engine_loop.h"
+#include "rollouter/reward/reward.h"
+#include "syncopate/v1/config.pb.h"
+#include "trainer/data/prompts.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::services {
+
+// The whole of a run in one process, one thing after the other: generate with the current weights, train, install. It
+// is the synchronous twin: a distributed run with max_staleness 0 must give the same bits, step by step. Uses the same
+// engine, reward, step and configuration as the daemons. Not thread-safe.
+class SynchronousLoop {
+ public:
+  struct StepResult {
+    int64_t step = 0;  // made by it
+    trainer::TrainStepMetrics metrics;
+    uint64_t weights_digest = 0;
+  };
+
+  // `config` has passed its checks.
+  static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config);
+
+  // One batch of prompts in order, one training step, one install.
+  absl::StatusOr<StepResult> Step();
+
+  // Share of the evaluation prompts that greedy decoding answers wholly right.
+  absl::StatusOr<double> EvaluateExact();
+
+  int64_t step() const { return step_; }
+  uint64_t weights_digest() const;
+
+ private:
+  SynchronousLoop(const v1::RunConfig& config, std::unique_ptr<trainer::PromptSource> prompts,
+                  std::unique_ptr<trainer::PromptSource> evaluation_prompts,
+                  std::unique_ptr<trainer::PolicyTrainer> trainer, std::unique_ptr<rollouter::EngineLoop> engine)
+      : config_(config),
+        rewards_(rollouter::RewardRegistry::BuiltIn()),
+        prompts_(std::move(prompts)),
+        evaluation_prompts_(std::move(evaluation_prompts)),
+        trainer_(std::move(trainer)),
+        engine_(std::move(engine)) {}
+
+  absl::Status InstallWeights();
+  absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const trainer::PromptSource& prompts,
+                                                        const std::vector<GroupId>& groups, int32_t samples,
+                                                        const SamplingParams& sampling);
+
+  const v1::RunConfig config_;
+  const rollouter::RewardRegistry rewards_;
+  const std::unique_ptr<trainer::PromptSource> prompts_;
+  const std::unique_ptr<trainer::PromptSource> evaluation_prompts_;
+  const std::unique_ptr<trainer::PolicyTrainer> trainer_;
+  const std::unique_ptr<rollouter::EngineLoop> engine_;
+  int64_t step_ = 0;
+};
+
+}  // namespace syncopate::services
