@@ -164,22 +164,24 @@ void Acceptor::Loop() {
       return;
     }
     if (watched[1].revents != 0) return;
-    if (watched[0].revents != 0) AcceptOne();
+    if (watched[0].revents == 0) continue;
+    int fd = Accept();
+    if (fd >= 0) on_connection_(fd);
   }
 }
 
-void Acceptor::AcceptOne() {
+int Acceptor::Accept() {
   int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd >= 0) {
     exhausted_ = false;
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    on_connection_(fd);
   } else if (errno == EMFILE || errno == ENFILE) {
     RefuseOne();
   } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
     SYNCOPATE_LOG(kWarning, "listener %s: accept failed: %s", endpoint_.ToString(), std::strerror(errno));
   }
+  return fd;
 }
 
 // Left alone, the waiting connection would keep poll() ready for ever and its client in doubt.

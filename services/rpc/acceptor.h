@@ -39,6 +39,9 @@ class Acceptor {
   // Starts the thread. `on_connection(fd)` runs on it for each connection, owns fd (close-on-exec, non-blocking)
   // and must not block. Call once.
   void Start(std::function<void(int fd)> on_connection);
+  // For an owner with an event loop of its own, instead of Start: one connection (close-on-exec, non-blocking, the
+  // caller's to close), or -1 if none waits or there is no descriptor for it.
+  int Accept();
   // Closes the listener and joins the thread; idempotent. Not from inside on_connection.
   void Stop();
 
@@ -48,14 +51,13 @@ class Acceptor {
  private:
   Acceptor() = default;
   void Loop();
-  void AcceptOne();
   void RefuseOne();
 
   Endpoint endpoint_;
   int listener_ = -1;
   int wake_ = -1;           // eventfd that ends the loop
-  int spare_ = -1;          // given up when descriptors run out; used by the thread alone
-  bool exhausted_ = false;  // was out of descriptors last time; used by the thread alone
+  int spare_ = -1;          // given up when descriptors run out; used by whoever accepts
+  bool exhausted_ = false;  // was out of descriptors last time; used by whoever accepts
   std::function<void(int)> on_connection_;
   std::thread thread_;
 };

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <string>
+
+#include "base/policy_version.h"
+
+// What several components publish in the same way. One registry per process, made in main and passed by reference; it
+// outlives every metrics object. All methods of metrics objects are thread-safe and do not block.
+namespace syncopate::services {
+
+// syncopate_build_info{version, role} 1.
+void PublishBuildInfo(prometheus::Registry& registry, const std::string& version, const std::string& role);
+
+// syncopate_policy_version_step{role} and syncopate_policy_version_epoch{role}.
+class PolicyVersionMetric {
+ public:
+  PolicyVersionMetric(prometheus::Registry& registry, const std::string& role);
+  void Set(const PolicyVersion& version);
+
+ private:
+  prometheus::Gauge& step_;
+  prometheus::Gauge& epoch_;
+};
+
+// A counter family with one label whose values are all known from the start and begin at 0.
+class LabelledCounter {
+ public:
+  LabelledCounter(prometheus::Registry& registry, const std::string& name, const std::string& help,
+                  const std::string& label, const std::vector<std::string>& values);
+  // A value that was not announced is counted under the last one: no label ever grows without bound.
+  void Increment(const std::string& value, double by = 1);
+
+ private:
+  std::map<std::string, prometheus::Counter*> counters_;
+  prometheus::Counter* other_ = nullptr;
+};
+
+// A gauge without labels.
+prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& name, const std::string& help);
+// A counter without labels.
+prometheus::Counter& AddCounter(prometheus::Registry& registry, const std::string& name, const std::string& help);
+
+}  // namespace syncopate::services

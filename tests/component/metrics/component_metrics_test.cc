@@ -1,0 +1,164 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include "services/metrics/grpc_metrics.h"
+#include "services/metrics/rollout_metrics.h"
+#include "services/metrics/sync_metrics.h"
+#include "services/metrics/trainer_metrics.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "services/rpc/unary.h"
+#include "syncopate/v1/rollout.grpc.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Text(const prometheus::Collectable& source) {
+  return prometheus::TextSerializer().Serialize(source.Collect());
+}
+
+TEST(SyncMetricsTest, SeedsEveryLabelWithZero) {
+  prometheus::Registry registry;
+  SyncMetrics metrics(registry);
+  std::string text = Text(registry);
+  for (const char* phase : {"stage", "prepare", "transfer", "verify", "install", "total"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("syncopate_weight_sync_duration_seconds_count{phase=\"", phase,
+                                             "\",transport=\"grpc\"} 0\n")));
+  }
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"ok\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"failed\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"full\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_last_success_timestamp_seconds 0\n"));
+}
+
+TEST(SyncMetricsTest, RecordsPhasesThatRanAndNoOthers) {
+  prometheus::Registry registry;
+  SyncMetrics metrics(registry);
+  metrics.Record({.transport = "grpc",
+                  .result = "ok",
+                  .seconds = {{"transfer", 0.004}, {"verify", 0.0}, {"total", 0.02}},
+                  .bytes = 1000,
+                  .ended_unix_seconds = 1234});
+  std::string text = Text(registry);
+  auto count = [&text](const char* phase, int n) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("syncopate_weight_sync_duration_seconds_count{phase=\"", phase,
+                                             "\",transport=\"grpc\"} ", n, "\n")));
+  };
+  count("transfer", 1);
+  count("total", 1);
+  count("verify", 0);
+  count("install", 0);
+  EXPECT_THAT(text, HasSubstr("phase=\"transfer\",transport=\"grpc\",le=\"0.0025\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("phase=\"transfer\",transport=\"grpc\",le=\"0.005\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"full\"} 1000\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_last_success_timestamp_seconds 1234\n"));
+}
+
+TEST(SyncMetricsTest, KeepsReasonsOfStrangersOutOfTheLabels) {
+  prometheus::Registry registry;
+  SyncMetrics metrics(registry);
+  metrics.Record({.transport = "carrier_pigeon", .result = "DEADLINE"});
+  metrics.Record({.transport = "grpc", .result = "EVIL_" + std::string(100, 'x')});
+  std::string text = Text(registry);
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"deadline\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"failed\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("evil")));
+  EXPECT_THAT(text, Not(HasSubstr("pigeon")));
+}
+
+TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
+  prometheus::Registry registry;
+  TrainerMetrics metrics(registry);
+  metrics.CountGroups("trained", 16);
+  metrics.ObserveStaleness(2);
+  metrics.AddPhase("idle", 1.5);
+  metrics.RecordStep({.version = {2, 7}, .reward_mean = 0.5, .kl = 0.01, .entropy = 1, .grad_norm = 2, .tokens = 80});
+  metrics.SetQueue(3, 4);
+  metrics.SetMemory(100, 200);
+  std::string text = Text(registry);
+  for (const char* line :
+       {"syncopate_groups_total{outcome=\"trained\"} 16\n", "syncopate_groups_total{outcome=\"duplicate\"} 0\n",
+        "syncopate_sample_staleness_steps_bucket{le=\"1\"} 0\n",
+        "syncopate_sample_staleness_steps_bucket{le=\"2\"} 1\n", "syncopate_staleness_bound_violations_total 0\n",
+        "syncopate_trainer_phase_seconds_total{phase=\"idle\"} 1.5\n",
+        "syncopate_trainer_phase_seconds_total{phase=\"step\"} 0\n", "syncopate_queue_groups 3\n",
+        "syncopate_leased_groups 4\n", "syncopate_policy_version_step{role=\"trainer\"} 7\n",
+        "syncopate_policy_version_epoch{role=\"trainer\"} 2\n", "syncopate_reward_mean 0.5\n",
+        "syncopate_trained_tokens_total 80\n", "syncopate_memory_allocated_bytes 100\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
+  RolloutCollector collector("reverse", [] {
+    return RolloutFigures{.serving = {1, 9},
+                          .running_sequences = 5,
+                          .waiting_sequences = 6,
+                          .kv_usage = 0.25,
+                          .generated_tokens = 77,
+                          .busy_seconds = 3,
+                          .idle_seconds = 2};
+  });
+  std::string text = Text(collector);
+  for (const char* line :
+       {"vllm:num_requests_running{model_name=\"reverse\"} 5\n",
+        "vllm:num_requests_waiting{model_name=\"reverse\"} 6\n",
+        "vllm:kv_cache_usage_perc{model_name=\"reverse\"} 0.25\n",
+        "syncopate_rollouter_phase_seconds_total{phase=\"idle\"} 2\n",
+        "syncopate_rollouter_phase_seconds_total{phase=\"decode\"} 3\n",
+        "# TYPE syncopate_rollouter_phase_seconds_total counter\n",
+        "syncopate_policy_version_step{role=\"rollouter\"} 9\n", "syncopate_generated_tokens_total 77\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  prometheus::Registry registry;
+  InstallMetrics(registry).ObservePause(0.0002);
+  EXPECT_THAT(Text(registry), HasSubstr("syncopate_generation_pause_seconds_count 1\n"));
+}
+
+class ModeService final : public v1::RolloutService::CallbackService {
+  grpc::ServerUnaryReactor* RolloutMode(grpc::CallbackServerContext* context,
+                                        const v1::RolloutServiceRolloutModeRequest*,
+                                        v1::RolloutServiceRolloutModeResponse*) override {
+    return Reply(context, absl::OkStatus());
+  }
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const v1::RolloutServicePauseRequest*,
+                                  v1::RolloutServicePauseResponse*) override {
+    return Reply(context, absl::FailedPreconditionError("no"));
+  }
+};
+
+TEST(GrpcServerMetricsTest, CountsCallsByMethodAndCode) {
+  prometheus::Registry registry;
+  GrpcServerMetrics metrics(registry, {"syncopate.v1.RolloutService"});
+  ModeService service;
+  Server::Options options;
+  options.interceptors = {metrics.InterceptorFactory()};
+  auto server = Server::Start(options, {&service}).value();
+  auto stub = v1::RolloutService::NewStub(MakeChannel(server->address()).value());
+  using Stub = v1::RolloutService::Stub;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(
+        CallUnary(stub.get(), &Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest(), absl::Seconds(20)).ok());
+  }
+  EXPECT_FALSE(CallUnary(stub.get(), &Stub::Pause, v1::RolloutServicePauseRequest(), absl::Seconds(20)).ok());
+  server->Stop(absl::Seconds(5));
+  std::string text = Text(registry);
+  auto labels = [](const char* method, const char* type) {
+    return absl::StrCat("grpc_method=\"", method, "\",grpc_service=\"syncopate.v1.RolloutService\",grpc_type=\"", type,
+                        "\"");
+  };
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("grpc_server_started_total{", labels("RolloutMode", "unary"), "} 3\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("grpc_server_handled_total{grpc_code=\"OK\",",
+                                           labels("RolloutMode", "unary"), "} 3\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("grpc_server_handled_total{grpc_code=\"FailedPrecondition\",",
+                                           labels("Pause", "unary"), "} 1\n")));
+  EXPECT_THAT(
+      text, HasSubstr(absl::StrCat("grpc_server_started_total{", labels("GenerateStream", "server_stream"), "} 0\n")));
+}
+
+}  // namespace
+}  // namespace syncopate::services
