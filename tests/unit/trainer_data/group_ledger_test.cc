@@ -1,0 +1,371 @@
+#include "trainer/data/group_ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "base/status.h"
+#include "tests/unit/trainer_data/group_factory.h"
+#include "trainer/data/tasks.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using Result = GroupLedger::Result;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+GroupLedger::Options Options(int64_t batch, int64_t max_staleness, double target) {
+  GroupLedger::Options options;
+  options.gate = {.batch_groups = batch, .target_staleness = target, .max_staleness = max_staleness};
+  options.samples = 2;
+  options.sampling.max_new_tokens = 5;
+  options.max_failures = 2;
+  return options;
+}
+
+class GroupLedgerTest : public ::testing::Test {
+ protected:
+  void Start(const GroupLedger::Options& options, PolicyVersion version = {1, 0}) {
+    prompts_ = *MakeTask({});
+    auto queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_));
+    ledger_ = std::make_unique<GroupLedger>(options, prompts_.get(), version, RestoredData{.queue = queue}, now_);
+    ledger_->OnPublished(version);
+  }
+
+  SessionId Join(const std::string& replica, int32_t credits, PolicyVersion serving = {1, 0}) {
+    SessionId session = ledger_->Connect({.role = "rollouter", .replica_id = replica, .incarnation = "a"}).session;
+    ledger_->OnServing(session, serving);
+    ledger_->OnCredits(session, credits);
+    return session;
+  }
+
+  std::vector<Lease> Leases() {
+    std::vector<Lease> leases;
+    for (IssuedLease& issued : ledger_->NextLeases(now_)) leases.push_back(std::move(issued.lease));
+    return leases;
+  }
+
+  // Submits a right answer and makes it durable.
+  void Finish(SessionId session, const Lease& lease) {
+    ASSERT_EQ(ledger_->Submit(session, Share(AnswerTo(lease)), now_).result, Result::kAccepted);
+    ledger_->OnLogged(lease.id, ++sequence_);
+  }
+
+  void Step() {
+    ASSERT_TRUE(ledger_->TakeBatch().has_value());
+    ledger_->OnTakeLogged();
+    ledger_->OnStepDone(now_);
+    ledger_->OnPublished(ledger_->version());
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t sequence_ = 0;
+  std::unique_ptr<PromptSource> prompts_;
+  std::unique_ptr<GroupLedger> ledger_;
+};
+
+std::vector<int64_t> Ordinals(const std::vector<Lease>& leases) {
+  std::vector<int64_t> ordinals;
+  for (const Lease& lease : leases) ordinals.push_back(lease.id.group.ordinal);
+  return ordinals;
+}
+
+TEST_F(GroupLedgerTest, LeaseCarriesEverythingTheRollouterNeeds) {
+  GroupLedger::Options options = Options(1, 0, 0);
+  options.run_seed = 42;
+  Start(options);
+  SessionId session = Join("r0", 3);
+  std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+  ASSERT_THAT(issued, SizeIs(1));
+  const Lease& lease = issued[0].lease;
+  EXPECT_EQ(issued[0].session, session);
+  EXPECT_EQ(lease.id, (LeaseId{{0, 0}, 1}));
+  EXPECT_EQ(lease.kind, LeaseKind::kTraining);
+  EXPECT_EQ(lease.version, (PolicyVersion{1, 0}));
+  EXPECT_EQ(lease.samples, 2);
+  EXPECT_EQ(lease.prompt_ids, prompts_->At({0, 0}).prompt_ids);
+  EXPECT_EQ(lease.answer_ids, prompts_->At({0, 0}).answer_ids);
+  EXPECT_EQ(lease.seed, GroupSeed(42, {0, 0}));
+}
+
+TEST_F(GroupLedgerTest, LeasesNoMoreThanCreditsAndShareThem) {
+  Start(Options(8, 4, 4));
+  SessionId a = Join("a", 2), b = Join("b", 1);
+  std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+  ASSERT_THAT(issued, SizeIs(3));
+  std::multiset<SessionId> receivers;
+  for (const IssuedLease& one : issued) receivers.insert(one.session);
+  EXPECT_EQ(receivers.count(a), 2u);
+  EXPECT_EQ(receivers.count(b), 1u);
+  ledger_->OnCredits(a, 0);
+  EXPECT_THAT(Leases(), IsEmpty());
+}
+
+TEST_F(GroupLedgerTest, LeasesOnlyToThoseWhoServeThisEpoch) {
+  Start(Options(4, 4, 4), {2, 7});
+  Join("old", 4, {1, 7});
+  Join("nothing yet", 4, {});
+  Join("unpublished", 4, {2, 8});
+  EXPECT_THAT(Leases(), IsEmpty());
+  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "rollouters");
+  Join("new", 1, {2, 7});
+  EXPECT_THAT(Leases(), SizeIs(1));
+}
+
+TEST_F(GroupLedgerTest, OnPolicyTakesTheNextPromptsOfEachStepInOrder) {
+  Start(Options(3, 0, 0));
+  SessionId a = Join("a", 2), b = Join("b", 2);
+  for (int64_t step = 0; step < 4; ++step) {
+    for (SessionId session : {a, b}) {
+      ledger_->OnServing(session, {1, step});
+      ledger_->OnCredits(session, 2);
+    }
+    std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+    ASSERT_THAT(issued, SizeIs(3));
+    for (size_t i : {2, 0, 1}) Finish(issued[i].session, issued[i].lease);
+    auto take = ledger_->TakeBatch();
+    ASSERT_TRUE(take.has_value());
+    EXPECT_EQ(take->record.produces, (PolicyVersion{1, step + 1}));
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(take->groups[i]->lease.group.ordinal, 3 * step + i);
+    EXPECT_EQ(take->staleness.Max(), 0);
+    ledger_->OnTakeLogged();
+    ledger_->OnStepDone(now_);
+    ledger_->OnPublished({1, step + 1});
+  }
+  EXPECT_EQ(ledger_->counters().trained, 12);
+}
+
+TEST_F(GroupLedgerTest, BrokenStreamPutsItsPromptsBackAtTheHead) {
+  Start(Options(4, 4, 4));
+  SessionId a = Join("a", 3);
+  ASSERT_THAT(Ordinals(Leases()), ElementsAre(0, 1, 2));
+  SessionId b = Join("b", 4);
+  ledger_->Disconnect(a);
+  std::vector<Lease> again = Leases();
+  EXPECT_THAT(Ordinals(again), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(again[0].id.attempt, 2);
+  EXPECT_EQ(ledger_->counters().reissued, 3);
+  Finish(b, again[0]);
+}
+
+TEST_F(GroupLedgerTest, NewStreamOfAReplicaReplacesTheOld) {
+  Start(Options(4, 4, 4));
+  SessionId first = Join("a", 1);
+  std::vector<Lease> leases = Leases();
+  auto connected = ledger_->Connect({.role = "rollouter", .replica_id = "a", .incarnation = "b"});
+  EXPECT_EQ(connected.replaced, first);
+  EXPECT_EQ(ledger_->leased_groups(), 0);
+  EXPECT_EQ(ledger_->Submit(connected.session, Share(AnswerTo(leases[0])), now_).result, Result::kExpired);
+}
+
+TEST_F(GroupLedgerTest, SaysWhatBecameOfASubmission) {
+  Start(Options(1, 4, 4));
+  SessionId a = Join("a", 1), b = Join("b", 0);
+  Lease lease = Leases().at(0);
+  auto submit = [&](SessionId session) { return ledger_->Submit(session, Share(AnswerTo(lease)), now_).result; };
+  EXPECT_EQ(submit(b), Result::kExpired) << "another stream holds the lease";
+  GroupLedger::Verdict accepted = ledger_->Submit(a, Share(AnswerTo(lease)), now_);
+  ASSERT_EQ(accepted.result, Result::kAccepted);
+  EXPECT_EQ(std::get<AcceptedRecord>(*accepted.record).admitted, lease.version);
+  EXPECT_EQ(submit(a), Result::kPending);
+  EXPECT_EQ(ledger_->TakeBatch(), std::nullopt) << "not durable yet";
+  ledger_->OnLogged(lease.id, 1);
+  EXPECT_EQ(submit(a), Result::kAlreadyAccepted);
+  Step();
+  EXPECT_EQ(submit(a), Result::kAlreadyAccepted) << "trained groups are remembered without a time limit";
+  EXPECT_EQ(ledger_->counters().duplicate, 3);
+  lease.id.group.ordinal = 1000000;
+  EXPECT_EQ(submit(a), Result::kExpired);
+}
+
+TEST_F(GroupLedgerTest, RefusesAnOldAttemptAlsoFromTheStreamThatHoldsTheNewOne) {
+  Start(Options(2, 4, 4));
+  SessionId a = Join("a", 1);
+  Lease first = Leases().at(0);
+  ledger_->Return(a, first.id, absl::CancelledError("drained"));
+  ledger_->OnCredits(a, 1);
+  Lease second = Leases().at(0);
+  ASSERT_EQ(second.id.group, first.id.group);
+  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(first)), now_).result, Result::kExpired);
+  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(second)), now_).result, Result::kAccepted);
+}
+
+TEST_F(GroupLedgerTest, InvalidGroupIsLeasedAgainAndGivenUpAfterEnoughFailures) {
+  Start(Options(1, 4, 0));
+  SessionId a = Join("a", 1);
+  for (int attempt = 1; attempt <= 2; ++attempt) {
+    Lease lease = Leases().at(0);
+    EXPECT_EQ(lease.id, (LeaseId{{0, 0}, attempt}));
+    TrajectoryGroup bad = AnswerTo(lease);
+    bad.samples[0].logprobs[0] = 1;
+    GroupLedger::Verdict verdict = ledger_->Submit(a, Share(bad), now_);
+    EXPECT_EQ(verdict.result, Result::kInvalid);
+    EXPECT_EQ(ErrorReason(verdict.error), "BAD_LOGPROB");
+    ledger_->OnCredits(a, 1);
+  }
+  std::vector<DropRecord> drops = ledger_->UnloggedDrops();
+  ASSERT_THAT(drops, SizeIs(1));
+  EXPECT_EQ(drops[0].reason, DropReason::kFailed);
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1));
+  EXPECT_EQ(ledger_->counters().failed, 2);
+}
+
+TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
+  Start(Options(1, 4, 0), {2, 5});
+  SessionId a = Join("a", 1, {2, 5});
+  Lease lease = Leases().at(0);
+  GroupLedger::Verdict verdict = ledger_->Submit(a, Share(AnswerTo(lease, {1, 5})), now_);
+  EXPECT_EQ(verdict.result, Result::kFenced);
+  EXPECT_EQ(ErrorReason(verdict.error), "FENCED");
+  ledger_->OnCredits(a, 1);
+  EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
+}
+
+TEST_F(GroupLedgerTest, ExpiredLeaseIsRevokedAndLeasedAgain) {
+  GroupLedger::Options options = Options(1, 4, 0);
+  options.lease_timeout = absl::Seconds(60);
+  Start(options);
+  SessionId a = Join("a", 1);
+  Lease lease = Leases().at(0);
+  now_ += absl::Seconds(59);
+  EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
+  now_ += absl::Seconds(1);
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
+  ASSERT_THAT(revoked, SizeIs(1));
+  EXPECT_EQ(revoked[0].session, a);
+  EXPECT_EQ(revoked[0].lease, lease.id);
+  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(lease)), now_).result, Result::kExpired);
+}
+
+TEST_F(GroupLedgerTest, RefusedLogRecordMeansThatTheGroupWasNeverAccepted) {
+  Start(Options(1, 4, 0));
+  SessionId a = Join("a", 1);
+  Lease lease = Leases().at(0);
+  ASSERT_EQ(ledger_->Submit(a, Share(AnswerTo(lease)), now_).result, Result::kAccepted);
+  ledger_->OnLogFailed(lease.id);
+  EXPECT_EQ(ledger_->counters().accepted, 0);
+  ledger_->OnCredits(a, 1);
+  EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
+}
+
+TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
+  GroupLedger::Options options = Options(1, 4, 0);
+  options.refill_zero_variance = true;
+  Start(options);
+  SessionId a = Join("a", 1);
+  TrajectoryGroup equal = AnswerTo(Leases().at(0));
+  for (Trajectory& sample : equal.samples) sample.reward = 1;
+  GroupLedger::Verdict verdict = ledger_->Submit(a, Share(equal), now_);
+  ASSERT_EQ(verdict.result, Result::kAccepted);
+  EXPECT_EQ(std::get<DropRecord>(*verdict.record).reason, DropReason::kFiltered);
+  ledger_->OnLogged(equal.lease, 1);
+  EXPECT_EQ(ledger_->counters().filtered, 1);
+  EXPECT_EQ(ledger_->TakeBatch(), std::nullopt);
+  ledger_->OnCredits(a, 1);
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1));
+}
+
+TEST_F(GroupLedgerTest, TrainsAPartialLastBatchWhenTheDataEnd) {
+  GroupLedger::Options options = Options(2, 4, 4);
+  options.max_groups = 3;
+  Start(options);
+  SessionId a = Join("a", 8);
+  std::vector<Lease> leases = Leases();
+  ASSERT_THAT(leases, SizeIs(3));
+  Finish(a, leases[0]);
+  EXPECT_EQ(ledger_->TakeBatch(), std::nullopt) << "two more are being made";
+  Finish(a, leases[1]);
+  Step();
+  EXPECT_FALSE(ledger_->DataEnded());
+  Finish(a, leases[2]);
+  auto last = ledger_->TakeBatch();
+  ASSERT_TRUE(last.has_value());
+  EXPECT_THAT(last->groups, SizeIs(1));
+  ledger_->OnTakeLogged();
+  ledger_->OnStepDone(now_);
+  EXPECT_TRUE(ledger_->DataEnded());
+  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "end");
+}
+
+TEST_F(GroupLedgerTest, CountsStalenessByTokenAndFindsBrokenBoundsWhateverTheGateDid) {
+  Lease lease;
+  lease.samples = 1;
+  TrajectoryGroup group = AnswerTo(lease, {1, 4});
+  group.samples[0].spans = {{{1, 4}, 0, 1}, {{1, 6}, 1, 2}};
+  StalenessTally tally;
+  tally.Add(group, /*step=*/7, /*bound=*/3);
+  EXPECT_THAT(tally.tokens, ElementsAre(0, 1, 0, 1));
+  EXPECT_DOUBLE_EQ(tally.Mean(), 2);
+  EXPECT_EQ(tally.Max(), 3);
+  EXPECT_EQ(tally.mixed_groups, 1);
+  EXPECT_EQ(tally.violating_groups, 0);
+  tally.Add(group, 7, 2);
+  EXPECT_EQ(tally.violating_groups, 1);
+  tally.Add(group, 5, 2);
+  EXPECT_EQ(tally.violating_groups, 2) << "tokens of a version that does not exist yet";
+}
+
+TEST_F(GroupLedgerTest, ExplainsWhomTheTrainerWaitsFor) {
+  Start(Options(1, 1, 1));
+  SessionId slow = Join("slow", 1), fast = Join("fast", 1);
+  std::vector<IssuedLease> first = ledger_->NextLeases(now_);
+  ASSERT_THAT(first, SizeIs(2));
+  now_ += absl::Seconds(3);
+  Explanation groups = ledger_->Explain(now_);
+  EXPECT_EQ(groups.waiting_for, "groups");
+  EXPECT_DOUBLE_EQ(groups.since_seconds, 3);
+  EXPECT_THAT(groups.detail, HasSubstr("0 of 1 groups are ready, 2 are being made"));
+
+  const Lease& fast_lease = first[0].session == fast ? first[0].lease : first[1].lease;
+  Finish(fast, fast_lease);
+  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "nothing");
+  Step();
+  ledger_->OnServing(fast, {1, 1});
+  ledger_->OnCredits(fast, 1);
+  Finish(fast, Leases().at(0));
+  EXPECT_EQ(ledger_->TakeBatch(), std::nullopt);
+  Explanation deadline = ledger_->Explain(now_);
+  EXPECT_EQ(deadline.waiting_for, "deadline");
+  EXPECT_EQ(deadline.rollouter, "slow");
+  EXPECT_THAT(deadline.detail, HasSubstr("must be trained by step 1 (now 1)"));
+  ledger_->Disconnect(slow);
+  EXPECT_TRUE(ledger_->TakeBatch().has_value()) << "a lost lease is not waited for";
+}
+
+TEST_F(GroupLedgerTest, NeedsTheLogFromTheOldestGroupThatIsNotTrained) {
+  Start(Options(1, 4, 4));
+  SessionId a = Join("a", 3);
+  std::vector<Lease> leases = Leases();
+  EXPECT_EQ(ledger_->OldestNeededSequence(), 1u);
+  Finish(a, leases[1]);
+  Finish(a, leases[0]);
+  EXPECT_EQ(ledger_->OldestNeededSequence(), 1u);
+  Step();  // prompt 0, record 2
+  EXPECT_EQ(ledger_->OldestNeededSequence(), 1u);
+  Step();
+  EXPECT_EQ(ledger_->OldestNeededSequence(), 3u);
+}
+
+TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
+  EXPECT_TRUE(Options(1, 1, 1).Validate().ok());
+  auto reason = [](auto change) {
+    GroupLedger::Options options = Options(1, 1, 1);
+    change(options);
+    return ErrorReason(options.Validate());
+  };
+  EXPECT_EQ(reason([](auto& o) { o.samples = 0; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.top_k = 5; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.top_p = 0.9f; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 0; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.max_groups = -1; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/data/group_ledger.h"
+
+namespace syncopate::trainer {
+
+// A seeded world in virtual time round a GroupLedger: rollouters that lag, die, lose their stream, hang, answer twice,
+// answer late and answer nonsense; a log that makes records durable after a while, or refuses them; a trainer that
+// crashes, restores from its newest or second newest checkpoint and the log, and replays. It keeps its own book and
+// says what the ledger got wrong.
+struct SimulationOutcome {
+  int64_t steps = 0;
+  int64_t worst_staleness = 0;
+  int64_t bound = 0;
+  int64_t restores = 0, replays = 0, reissued = 0, duplicates = 0, expired = 0, invalid = 0, fenced = 0, filtered = 0;
+  int64_t accepted_old_attempts = 0;
+  bool deadlock = false;
+  std::vector<std::string> errors;  // broken promises, a sentence each
+};
+
+struct SimulationConfig {
+  uint64_t seed = 0;
+  int64_t steps = 60;
+  bool on_policy = false;  // max_staleness 0, nothing filtered or given up
+  bool faults = true;
+};
+
+using MakeLedger = std::function<std::unique_ptr<GroupLedger>(const GroupLedger::Options&, const PromptSource*,
+                                                              const PolicyVersion&, RestoredData, absl::Time)>;
+
+template <typename Ledger = GroupLedger>
+MakeLedger MakeLedgerOf() {
+  return [](const GroupLedger::Options& options, const PromptSource* prompts, const PolicyVersion& version,
+            RestoredData restored, absl::Time now) -> std::unique_ptr<GroupLedger> {
+    return std::make_unique<Ledger>(options, prompts, version, std::move(restored), now);
+  };
+}
+
+SimulationOutcome Simulate(const SimulationConfig& config, const MakeLedger& make_ledger);
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,75 @@
+#include "trainer/data/prompt_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trainer/data/flow_meter.h"
+
+namespace syncopate::trainer {
+namespace {
+
+LeaseId Id(int64_t ordinal, int32_t attempt = 1, int64_t pass = 0) { return {{pass, ordinal}, attempt}; }
+
+TEST(PromptQueueTest, LeasesInOrderAndPutsBackAtTheHeadLowestFirst) {
+  PromptQueue queue({});
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(queue.Lease(), Id(i));
+  queue.PutBack({0, 3});
+  queue.PutBack({0, 1});
+  EXPECT_EQ(queue.Lease(), Id(1, 2));
+  EXPECT_EQ(queue.Lease(), Id(3, 2));
+  EXPECT_EQ(queue.Lease(), Id(4));
+}
+
+TEST(PromptQueueTest, EndsAfterMaxGroupsAcrossPasses) {
+  PromptQueue queue({.prompts_per_pass = 2, .max_groups = 3});
+  EXPECT_EQ(queue.Lease(), Id(0));
+  EXPECT_EQ(queue.Lease(), Id(1));
+  EXPECT_EQ(queue.Lease(), Id(0, 1, /*pass=*/1));
+  EXPECT_EQ(queue.Head(), std::nullopt);
+  queue.PutBack({0, 1});
+  EXPECT_EQ(queue.Lease(), Id(1, 2));
+}
+
+TEST(PromptQueueTest, RemembersConsumedPromptsByAWatermarkAndItsExceptions) {
+  PromptQueue queue({});
+  for (int i = 0; i < 5; ++i) queue.Lease();
+  queue.Consume({0, 0});
+  queue.Consume({0, 1});
+  queue.Consume({0, 3});
+  DataState state = queue.State();
+  EXPECT_EQ(state.next, (GroupId{0, 5}));
+  EXPECT_EQ(state.consumed_below, (GroupId{0, 2}));
+  EXPECT_THAT(state.consumed_above, ::testing::ElementsAre(GroupId{0, 3}));
+  EXPECT_EQ(state.attempts.size(), 2u);
+  queue.Consume({0, 2});
+  EXPECT_EQ(queue.State().consumed_below, (GroupId{0, 4}));
+  EXPECT_TRUE(queue.State().consumed_above.empty());
+  EXPECT_TRUE(queue.IsConsumed({0, 0}));
+  EXPECT_FALSE(queue.IsConsumed({0, 4}));
+}
+
+TEST(PromptQueueTest, GoesOnFromAStateWithNewAttemptsForWhatWasNotConsumed) {
+  PromptQueue before({});
+  for (int i = 0; i < 4; ++i) before.Lease();
+  before.Consume({0, 1});
+  PromptQueue after({}, before.State());
+  EXPECT_EQ(after.Lease(), Id(0, 2));
+  EXPECT_EQ(after.Lease(), Id(2, 2));
+  EXPECT_EQ(after.Lease(), Id(3, 2));
+  EXPECT_EQ(after.Lease(), Id(4));
+}
+
+TEST(FlowMeterTest, GivesTheSizingLaw) {
+  FlowMeter meter;
+  EXPECT_EQ(meter.suggested_target_staleness(), 0);
+  for (int i = 0; i < 5; ++i) meter.OnStepDone(absl::UnixEpoch() + absl::Seconds(2 * i));
+  meter.OnGroup(absl::Seconds(4));
+  meter.OnGroup(absl::Seconds(9));
+  EXPECT_DOUBLE_EQ(meter.step_interval_seconds(), 2);
+  EXPECT_DOUBLE_EQ(meter.mean_group_seconds(), 6.5);
+  EXPECT_DOUBLE_EQ(meter.suggested_target_staleness(), 3.25);
+  EXPECT_DOUBLE_EQ(meter.suggested_max_staleness(), 5);  // 9 / 2, rounded up
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,116 @@
+#include "trainer/data/data_restore.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "trainer/data/submission_check.h"
+
+namespace syncopate::trainer {
+namespace {
+
+absl::Status Inconsistent(const std::string& text) {
+  return Error(absl::StatusCode::kDataLoss, "LOG_INCONSISTENT",
+               absl::StrCat(text, "; the log and the checkpoint do not belong together: restore both from one copy"));
+}
+
+uint64_t EarlierSequence(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
+
+bool SameGroups(const std::vector<SharedGroup>& groups, const std::vector<LeaseId>& leases) {
+  return std::equal(groups.begin(), groups.end(), leases.begin(), leases.end(),
+                    [](const SharedGroup& group, const LeaseId& lease) { return group->lease == lease; });
+}
+
+}  // namespace
+
+DataRestore::DataRestore(const PromptQueue::Options& options, const DataState& state, int64_t step)
+    : step_(step), queue_(options, state) {}
+
+absl::Status DataRestore::Add(LogRecord record, uint64_t sequence) {
+  if (auto* accepted = std::get_if<AcceptedRecord>(&record)) return AddAccepted(std::move(*accepted), sequence);
+  if (auto* take = std::get_if<TakeRecord>(&record)) return AddTake(*take);
+  return AddDrop(std::get<DropRecord>(record));
+}
+
+absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) {
+  const LeaseId lease = record.group->lease;
+  if (queue_.IsConsumed(lease.group)) return absl::OkStatus();
+  queue_.SawAttempt(lease);
+  queue_.Hold(lease.group);
+  accepted_[lease.group] = {std::move(record), sequence};
+  return absl::OkStatus();
+}
+
+absl::Status DataRestore::AddTake(const TakeRecord& take) {
+  const int64_t step = take.produces.step;
+  if (step <= step_) {
+    for (const LeaseId& lease : take.groups) {
+      queue_.SawAttempt(lease);
+      queue_.Consume(lease.group);
+      accepted_.erase(lease.group);
+    }
+    return absl::OkStatus();
+  }
+  const int64_t expected = step_ + 1 + static_cast<int64_t>(replays_.size());
+  if (step < expected) {  // logged twice because the first writing was not answered in time
+    if (SameGroups(replays_[step - step_ - 1].groups, take.groups)) return absl::OkStatus();
+    return Inconsistent(absl::StrCat("the log holds two different takes for step ", step));
+  }
+  if (step > expected) {
+    return Inconsistent(absl::StrCat("the log goes on with step ", step, " where step ", expected, " is due"));
+  }
+  RestoredData::Replay replay{.step = step};
+  for (const LeaseId& lease : take.groups) {
+    auto found = accepted_.find(lease.group);
+    if (found == accepted_.end() || found->second.record.group->lease != lease) {
+      return Inconsistent(absl::StrCat("step ", step, " takes group ", lease.group.ToString(), " attempt ",
+                                       lease.attempt, ", which the log does not hold"));
+    }
+    oldest_replayed_ = EarlierSequence(oldest_replayed_, found->second.sequence);
+    replay.groups.push_back(std::move(found->second.record.group));
+    accepted_.erase(found);
+  }
+  replays_.push_back(std::move(replay));
+  return absl::OkStatus();
+}
+
+absl::Status DataRestore::AddDrop(const DropRecord& drop) {
+  const GroupId& group = drop.lease.group;
+  if (queue_.IsConsumed(group)) return absl::OkStatus();
+  queue_.SawAttempt(drop.lease);
+  if (!LeasedAgain(drop.reason)) {
+    accepted_.erase(group);
+    queue_.Consume(group);
+    return absl::OkStatus();
+  }
+  auto found = accepted_.find(group);
+  if (found != accepted_.end() && found->second.record.group->lease == drop.lease) {
+    accepted_.erase(found);
+    queue_.PutBack(group);
+  }
+  return absl::OkStatus();
+}
+
+RestoredData DataRestore::Finish() {
+  std::vector<RestoredData::Accepted> kept;
+  std::vector<DropRecord> drops;
+  uint64_t oldest = oldest_replayed_;
+  for (auto& [id, accepted] : accepted_) {
+    if (NewestVersion(*accepted.record.group).step > step_) {
+      drops.push_back({accepted.record.group->lease, DropReason::kRolledBack});
+      queue_.PutBack(id);
+      continue;
+    }
+    oldest = EarlierSequence(oldest, accepted.sequence);
+    kept.push_back(std::move(accepted));
+  }
+  return {.queue = std::move(queue_),
+          .accepted = std::move(kept),
+          .replays = std::move(replays_),
+          .drops = std::move(drops),
+          .oldest_sequence = oldest};
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,34 @@
+#include "trainer/data/flow_meter.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace syncopate::trainer {
+
+void RecentValues::Add(double value) {
+  values_.push_back(value);
+  sum_ += value;
+  if (values_.size() > window_) {
+    sum_ -= values_.front();
+    values_.pop_front();
+  }
+}
+
+double RecentValues::Mean() const { return values_.empty() ? 0 : sum_ / static_cast<double>(values_.size()); }
+
+double RecentValues::Max() const { return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end()); }
+
+void FlowMeter::OnStepDone(absl::Time now) {
+  if (last_step_.has_value()) steps_.Add(absl::ToDoubleSeconds(now - *last_step_));
+  last_step_ = now;
+}
+
+double FlowMeter::suggested_target_staleness() const {
+  return step_interval_seconds() > 0 ? mean_group_seconds() / step_interval_seconds() : 0;
+}
+
+double FlowMeter::suggested_max_staleness() const {
+  return step_interval_seconds() > 0 ? std::ceil(longest_group_seconds() / step_interval_seconds()) : 0;
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,370 @@
+#include "trainer/data/group_ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+
+absl::Status GroupLedger::Options::Validate() const {
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  SYNCOPATE_RETURN_IF_ERROR(gate.Validate());
+  if (max_groups < 0) return bad(absl::StrCat("max_groups is ", max_groups, ", but cannot be negative"));
+  if (samples < 1) return bad(absl::StrCat("samples is ", samples, ", but a group has at least 1"));
+  if (sampling.max_new_tokens < 1) return bad("max_new_tokens must be at least 1");
+  if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
+  if (sampling.top_k != 0 || sampling.top_p != 1) {
+    return bad("training leases take no top-k or top-p: behaviour log-probabilities are those of the whole vocabulary");
+  }
+  if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
+  if (max_failures < 1) return bad("max_failures must be at least 1");
+  if (lease_timeout <= absl::ZeroDuration()) return bad("lease_timeout must be positive");
+  return absl::OkStatus();
+}
+
+PromptQueue::Options GroupLedger::QueueOptions(const Options& options, const PromptSource& prompts) {
+  return {.prompts_per_pass = prompts.prompts_per_pass(), .max_groups = options.max_groups};
+}
+
+GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, const PolicyVersion& version,
+                         RestoredData restored, absl::Time now)
+    : options_(options),
+      prompts_(prompts),
+      version_(version),
+      gate_(options.gate, version.step),
+      queue_(std::move(restored.queue)),
+      rules_({.vocab_size = prompts->vocab_size(), .epoch = version.epoch}),
+      replays_(std::move(restored.replays)),
+      unlogged_drops_(std::move(restored.drops)),
+      waiting_since_(now) {
+  SYNCOPATE_CHECK(options.Validate().ok());
+  counters_.rolled_back = static_cast<int64_t>(unlogged_drops_.size());
+  if (!replays_.empty()) {
+    replay_sequence_ = restored.oldest_sequence;
+    gate_ = StalenessGate(options.gate, replays_.back().step - 1);
+    gate_.BeginStep({});
+  }
+  AdoptAccepted(std::move(restored.accepted));
+}
+
+// The gate held for these groups when the trainer stopped, at a step no earlier than the gate's now; what does not fit
+// was made under other options.
+void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
+  std::stable_sort(accepted.begin(), accepted.end(),
+                   [](const auto& a, const auto& b) { return a.record.admitted.step < b.record.admitted.step; });
+  for (RestoredData::Accepted& one : accepted) {
+    const LeaseId id = one.record.group->lease;
+    const int64_t start = one.record.admitted.step;
+    last_sequence_ = std::max(last_sequence_, one.sequence);
+    if (!gate_.Fits(start)) {
+      unlogged_drops_.push_back({id, DropReason::kStale});
+      ++counters_.dropped_stale;
+      queue_.PutBack(id.group);
+      continue;
+    }
+    gate_.Admit(id.group, start);
+    gate_.Complete(id.group);
+    Group group{.stage = Stage::kCompleted, .answer = std::move(one.record.group), .sequence = one.sequence};
+    group.lease.id = id;
+    group.lease.version = one.record.admitted;
+    groups_[id.group] = std::move(group);
+  }
+}
+
+// -- Rollouters
+
+RolloutSessions::Connected GroupLedger::Connect(const MemberId& member) {
+  RolloutSessions::Connected connected = sessions_.Add(member);
+  if (connected.replaced.has_value()) Disconnect(*connected.replaced);
+  return connected;
+}
+
+void GroupLedger::OnServing(SessionId session, const PolicyVersion& version) {
+  if (RolloutSession* found = sessions_.Find(session)) found->serving = version;
+}
+
+void GroupLedger::OnCredits(SessionId session, int32_t groups) {
+  if (RolloutSession* found = sessions_.Find(session)) found->room = std::max(groups, 0) * int64_t{options_.samples};
+}
+
+void GroupLedger::Disconnect(SessionId session) {
+  for (auto next = groups_.begin(); next != groups_.end();) {
+    auto group = next++;
+    if (group->second.stage != Stage::kLeased || group->second.session != session) continue;
+    ++counters_.reissued;
+    PutBack(group);
+  }
+  sessions_.Remove(session);
+}
+
+// -- Leases
+
+bool GroupLedger::MayReceive(const RolloutSession& session) const {
+  return session.serving.epoch == version_.epoch && rules_.known_steps.contains(session.serving.step);
+}
+
+RolloutSession* GroupLedger::NextReceiver() {
+  RolloutSession* best = nullptr;
+  for (auto& [id, session] : sessions_.all()) {
+    if (session.room < options_.samples || !MayReceive(session) || !gate_.MayAdmit(session.serving.step)) continue;
+    if (best == nullptr || session.room > best->room) best = &session;
+  }
+  return best;
+}
+
+Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) const {
+  Prompt prompt = prompts_->At(id.group);
+  Lease lease;
+  lease.id = id;
+  lease.version = version;
+  lease.samples = options_.samples;
+  lease.prompt_ids = std::move(prompt.prompt_ids);
+  lease.answer_ids = std::move(prompt.answer_ids);
+  lease.reward = options_.reward;
+  lease.sampling = options_.sampling;
+  lease.seed = GroupSeed(options_.run_seed, id.group);
+  return lease;
+}
+
+std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
+  std::vector<IssuedLease> issued;
+  if (!replays_.empty()) return issued;  // the steps that are replayed have their groups already
+  while (queue_.Head().has_value()) {
+    RolloutSession* session = NextReceiver();
+    if (session == nullptr) break;
+    const LeaseId id = queue_.Lease();
+    gate_.Admit(id.group, session->serving.step);
+    Group group{.session = session->id, .lease = MakeLease(id, session->serving), .leased_at = now};
+    session->room -= options_.samples;
+    ++session->leased;
+    ++counters_.leased;
+    issued.push_back({session->id, group.lease});
+    groups_[id.group] = std::move(group);
+  }
+  return issued;
+}
+
+std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
+  std::vector<Revocation> revoked;
+  for (auto next = groups_.begin(); next != groups_.end();) {
+    auto group = next++;
+    if (group->second.stage != Stage::kLeased || now - group->second.leased_at < options_.lease_timeout) continue;
+    revoked.push_back({group->second.session, group->second.lease.id, "LEASE_TIMEOUT"});
+    ++counters_.reissued;
+    PutBack(group);
+  }
+  return revoked;
+}
+
+void GroupLedger::PutBack(Groups::iterator found) {
+  const GroupId id = found->first;
+  if (RolloutSession* session = sessions_.Find(found->second.session)) --session->leased;
+  gate_.Release(id);
+  groups_.erase(found);
+  queue_.PutBack(id);
+}
+
+void GroupLedger::Fail(Groups::iterator found) {
+  const LeaseId lease = found->second.lease.id;
+  ++counters_.failed;
+  PutBack(found);
+  if (++failures_[lease.group] < options_.max_failures) return;
+  failures_.erase(lease.group);
+  queue_.Consume(lease.group);
+  unlogged_drops_.push_back({lease, DropReason::kFailed});
+}
+
+GroupLedger::Groups::iterator GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {
+  auto found = groups_.find(lease.group);
+  if (found == groups_.end() || found->second.stage != Stage::kLeased) return groups_.end();
+  return IsCurrent(lease, session, found->second.lease.id, found->second.session) ? found : groups_.end();
+}
+
+bool GroupLedger::IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const {
+  return submitted == current && from == holder;
+}
+
+void GroupLedger::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  auto found = FindHeld(session, lease);
+  if (found == groups_.end()) return;
+  if (absl::IsCancelled(why) || absl::IsUnavailable(why) || absl::IsAborted(why)) {
+    ++counters_.reissued;
+    PutBack(found);
+  } else {
+    Fail(found);
+  }
+}
+
+GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, absl::Time now) {
+  const LeaseId id = group->lease;
+  auto held = FindHeld(session, id);
+  if (absl::Status epoch = CheckEpoch(*group, version_.epoch); !epoch.ok()) {
+    if (held != groups_.end()) PutBack(held);
+    return {.result = Result::kFenced, .error = epoch};
+  }
+  if (held == groups_.end()) {
+    if (queue_.IsConsumed(id.group)) {
+      ++counters_.duplicate;
+      return {.result = Result::kAlreadyAccepted};
+    }
+    auto settled = groups_.find(id.group);
+    if (settled != groups_.end()) return SettledVerdict(settled->second, id);
+    ++counters_.expired;
+    return {.result = Result::kExpired};
+  }
+  absl::Status check = CheckSubmission(*group, held->second.lease, OldestAllowed(held->second.lease), rules_);
+  if (!check.ok()) {
+    Fail(held);
+    return {.result = Result::kInvalid, .error = check};
+  }
+  return Accept(&held->second, std::move(group), now);
+}
+
+GroupLedger::Verdict GroupLedger::SettledVerdict(const Group& group, const LeaseId& lease) {
+  if (group.stage == Stage::kLeased || group.lease.id != lease) {
+    ++counters_.expired;
+    return {.result = Result::kExpired};
+  }
+  ++counters_.duplicate;
+  const bool durable = group.stage == Stage::kCompleted || group.stage == Stage::kTaken;
+  return {.result = durable ? Result::kAlreadyAccepted : Result::kPending};
+}
+
+GroupLedger::Verdict GroupLedger::Accept(Group* group, SharedGroup answer, absl::Time now) {
+  if (RolloutSession* session = sessions_.Find(group->session)) {
+    --session->leased;
+    ++session->accepted;
+  }
+  flow_.OnGroup(now - group->leased_at);
+  group->answer = std::move(answer);
+  if (options_.refill_zero_variance && HasZeroVariance(*group->answer)) {
+    group->stage = Stage::kFiltering;
+    return {.result = Result::kAccepted, .record = DropRecord{group->lease.id, DropReason::kFiltered}};
+  }
+  group->stage = Stage::kLogging;
+  return {.result = Result::kAccepted, .record = AcceptedRecord{group->lease.version, group->answer}};
+}
+
+// -- The log
+
+void GroupLedger::OnLogged(const LeaseId& lease, uint64_t sequence) {
+  Group& group = groups_.at(lease.group);
+  last_sequence_ = sequence;
+  ++counters_.accepted;
+  failures_.erase(lease.group);
+  if (group.stage == Stage::kFiltering) {
+    ++counters_.filtered;
+    gate_.Release(lease.group);
+    groups_.erase(lease.group);
+    queue_.Consume(lease.group);
+    return;
+  }
+  SYNCOPATE_CHECK(group.stage == Stage::kLogging);
+  group.stage = Stage::kCompleted;
+  group.sequence = sequence;
+  gate_.Complete(lease.group);
+}
+
+void GroupLedger::OnLogFailed(const LeaseId& lease) {
+  auto found = groups_.find(lease.group);
+  SYNCOPATE_CHECK(found != groups_.end());
+  found->second.session = 0;  // it counts as leased no more
+  ++counters_.reissued;
+  PutBack(found);
+}
+
+std::vector<DropRecord> GroupLedger::UnloggedDrops() { return std::exchange(unlogged_drops_, {}); }
+
+uint64_t GroupLedger::OldestNeededSequence() const {
+  uint64_t oldest = last_sequence_ + 1;
+  if (replay_sequence_ != 0) oldest = std::min(oldest, replay_sequence_);
+  for (const auto& [id, group] : groups_) {
+    if (group.stage == Stage::kCompleted) oldest = std::min(oldest, group.sequence);
+  }
+  return oldest;
+}
+
+// -- Steps
+
+bool GroupLedger::NoMoreAnswers() const { return !queue_.Head().has_value() && leased_groups() == 0; }
+
+bool GroupLedger::DataEnded() const { return !in_step_ && replays_.empty() && queued_groups() == 0 && NoMoreAnswers(); }
+
+std::vector<GroupId> GroupLedger::PickBatch() const {
+  std::vector<GroupId> batch = gate_.Pick();
+  if (batch.empty() && NoMoreAnswers()) {
+    batch = gate_.Pick(std::min(gate_.completed(), options_.gate.batch_groups));
+  }
+  std::sort(batch.begin(), batch.end());
+  return batch;
+}
+
+GroupLedger::Take GroupLedger::TakeReplay() {
+  SYNCOPATE_CHECK(replays_.front().step == version_.step + 1);
+  Take take{.is_replay = true, .groups = std::move(replays_.front().groups)};
+  replays_.pop_front();
+  return take;
+}
+
+std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
+  if (in_step_) return std::nullopt;
+  Take take;
+  if (!replays_.empty()) {
+    take = TakeReplay();
+  } else {
+    std::vector<GroupId> batch = PickBatch();
+    if (batch.empty()) return std::nullopt;
+    for (const GroupId& id : batch) {
+      Group& group = groups_.at(id);
+      group.stage = Stage::kTaken;
+      take.groups.push_back(group.answer);
+    }
+    gate_.BeginStep(batch);
+  }
+  in_step_ = true;
+  take.record.produces = {version_.epoch, version_.step + 1};
+  for (const SharedGroup& group : take.groups) {
+    take.record.groups.push_back(group->lease);
+    take.staleness.Add(*group, version_.step, options_.gate.max_staleness);
+  }
+  staleness_.Merge(take.staleness);
+  taking_ = take.record.groups;
+  return take;
+}
+
+void GroupLedger::OnTakeLogged() {
+  for (const LeaseId& lease : std::exchange(taking_, {})) {
+    queue_.Consume(lease.group);
+    groups_.erase(lease.group);
+    ++counters_.trained;
+  }
+  counters_.trained_tokens = staleness_.total_tokens();
+}
+
+void GroupLedger::OnStepDone(absl::Time now) {
+  SYNCOPATE_CHECK(in_step_ && taking_.empty());
+  in_step_ = false;
+  ++version_.step;
+  if (replays_.empty()) {
+    gate_.EndStep();
+    replay_sequence_ = 0;
+  }
+  rules_.known_steps.erase(rules_.known_steps.begin(),
+                           rules_.known_steps.lower_bound(version_.step - options_.gate.max_staleness));
+  flow_.OnStepDone(now);
+  waiting_since_ = now;
+}
+
+void GroupLedger::OnPublished(const PolicyVersion& version) {
+  SYNCOPATE_CHECK(version.epoch == version_.epoch && version.step <= version_.step);
+  rules_.known_steps.insert(version.step);
+}
+
+DataState GroupLedger::Snapshot() const {
+  SYNCOPATE_CHECK(!in_step_);
+  return queue_.State();
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "trainer/data/data_restore.h"
+#include "trainer/data/explanation.h"
+#include "trainer/data/flow_meter.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/records.h"
+#include "trainer/data/rollout_sessions.h"
+#include "trainer/data/staleness_gate.h"
+#include "trainer/data/staleness_tally.h"
+#include "trainer/data/submission_check.h"
+
+namespace syncopate::trainer {
+
+// The trainer's book of prompt groups: which prompt is leased to whom, which answers count, what is trained when.
+//
+// A group's way:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
+// trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
+// its next lease is a new attempt; only the newest attempt's answer, from the stream that holds it, is ever accepted.
+// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first.
+//
+// Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
+// handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
+// arguments that come from a peer may hold anything; those that come from the owner are trusted.
+class GroupLedger {
+ public:
+  struct Options {
+    StalenessGate::Options gate;
+    int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
+    int32_t samples = 16;    // of a group
+    std::string reward = "dense";
+    SamplingParams sampling;
+    uint64_t run_seed = 0;
+    bool refill_zero_variance = false;                 // drop groups whose rewards are all equal
+    int32_t max_failures = 8;                          // attempts at one prompt that may fail before it is given up
+    absl::Duration lease_timeout = absl::Minutes(10);  // a lease older than this is revoked
+
+    // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.
+    absl::Status Validate() const;
+  };
+
+  struct Counters {
+    int64_t leased = 0;         // leases issued
+    int64_t reissued = 0;       // leases lost with their stream, or expired
+    int64_t accepted = 0;       // groups made durable
+    int64_t trained = 0;        // groups in durable takes, replays included
+    int64_t dropped_stale = 0;  // restored groups that no schedule could train in time
+    int64_t filtered = 0;       // no signal, replaced
+    int64_t failed = 0;         // attempts that were invalid or handed back as impossible
+    int64_t duplicate = 0;      // submissions of what had been accepted
+    int64_t expired = 0;        // submissions of leases that are not current
+    int64_t rolled_back = 0;    // made by versions that a restore undid
+    int64_t trained_tokens = 0;
+  };
+
+  enum class Result : uint8_t {
+    kAccepted,         // hand `record` to the log; acknowledge when it is durable, after OnLogged
+    kPending,          // the same lease is on its way to the log: acknowledge when that is durable
+    kAlreadyAccepted,  // durable before
+    kExpired,          // not the current lease of this stream
+    kInvalid,          // see error; the prompt was put back
+    kFenced,           // made in an older epoch; see error
+  };
+  struct Verdict {
+    Result result = Result::kExpired;
+    absl::Status error = {};
+    std::optional<LogRecord> record = {};  // kAccepted: an AcceptedRecord, or a DropRecord if the group is filtered
+  };
+
+  // One batch, whole groups, by prompt.
+  struct Take {
+    TakeRecord record = {};  // to be made durable before training, unless this is a replay
+    bool is_replay = false;
+    std::vector<SharedGroup> groups = {};
+    StalenessTally staleness = {};
+  };
+
+  // A trainer at `version` that has its data from `restored` (a fresh PromptQueue and nothing else at the start of a
+  // run). `prompts` must outlive the ledger; `options` have been validated.
+  GroupLedger(const Options& options, const PromptSource* prompts, const PolicyVersion& version, RestoredData restored,
+              absl::Time now);
+  virtual ~GroupLedger() = default;
+  static PromptQueue::Options QueueOptions(const Options& options, const PromptSource& prompts);
+
+  // -- Rollouters. Unknown sessions are ignored: their stream broke a moment ago.
+  RolloutSessions::Connected Connect(const MemberId& member);  // a replaced session is disconnected
+  void OnServing(SessionId session, const PolicyVersion& version);
+  void OnCredits(SessionId session, int32_t groups);  // replaces what it said before
+  void Disconnect(SessionId session);                 // its prompts go back to the head of the queue
+
+  // -- Leases.
+  // All leases that may go out now. Each is on its way when this returns.
+  std::vector<IssuedLease> NextLeases(absl::Time now);
+  // Takes back the leases that are older than lease_timeout.
+  std::vector<Revocation> ExpireLeases(absl::Time now);
+  Verdict Submit(SessionId session, SharedGroup group, absl::Time now);
+  // The rollouter cannot finish it. A `why` of CANCELLED, UNAVAILABLE or ABORTED is no fault of the prompt.
+  void Return(SessionId session, const LeaseId& lease, const absl::Status& why);
+
+  // -- The log. `sequence` is the record's number there, rising.
+  void OnLogged(const LeaseId& lease, uint64_t sequence);
+  void OnLogFailed(const LeaseId& lease);  // the group is not accepted; its prompt goes back
+  // Drops since the last call that the log does not know of. Those of the restore must be durable before the first
+  // step, else a later restore could take the group for a valid one; nobody waits for others.
+  std::vector<DropRecord> UnloggedDrops();
+  // Every record numbered below this is in the checkpoint that Snapshot() would give now.
+  uint64_t OldestNeededSequence() const;
+
+  // -- Steps.
+  // The next batch: P groups, earliest deadline first, as the gate allows, or a logged take of before the restore.
+  // Fewer than P only when no further prompt will come. None: wait, or the data have ended.
+  std::optional<Take> TakeBatch();
+  // The last take is durable (or is a replay): its groups are trained from now on, whatever happens.
+  void OnTakeLogged();
+  void OnStepDone(absl::Time now);
+  // Rollouters may serve `version` and submit its tokens from now on. Call it before anybody is told to.
+  void OnPublished(const PolicyVersion& version);
+
+  // The data position for a checkpoint of the present step. Between steps only.
+  DataState Snapshot() const;
+
+  // -- What people and programs ask.
+  Explanation Explain(absl::Time now) const;
+  bool DataEnded() const;  // nothing waits, runs or is completed, and no step runs
+  bool in_step() const { return in_step_; }
+  const PolicyVersion& version() const { return version_; }
+  int64_t queued_groups() const { return gate_.completed(); }  // completed, not taken
+  // Leased, or on their way to the log.
+  int64_t leased_groups() const { return gate_.outstanding() - gate_.completed(); }
+  int64_t replays_left() const { return static_cast<int64_t>(replays_.size()); }
+  const Counters& counters() const { return counters_; }
+  const StalenessTally& staleness() const { return staleness_; }  // of all takes so far
+  const FlowMeter& flow() const { return flow_; }
+  const StalenessGate& gate() const { return gate_; }
+  const RolloutSessions& sessions() const { return sessions_; }
+  RolloutSessions& sessions() { return sessions_; }  // evaluation shares them
+  const SubmissionRules& rules() const { return rules_; }
+  const Options& options() const { return options_; }
+
+ protected:
+  // Apart from the rest so that a test can show that neither can be left out.
+  virtual bool IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const;
+  virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
+
+ private:
+  enum class Stage : uint8_t { kLeased, kLogging, kFiltering, kCompleted, kTaken };
+  struct Group {
+    Stage stage = Stage::kLeased;
+    SessionId session = 0;  // that holds the lease
+    Lease lease = {};
+    absl::Time leased_at = {};
+    SharedGroup answer = {};  // from kLogging on
+    uint64_t sequence = 0;    // from kCompleted on
+  };
+  using Groups = std::map<GroupId, Group>;
+
+  void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
+  bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
+  RolloutSession* NextReceiver();
+  Lease MakeLease(const LeaseId& id, const PolicyVersion& version) const;
+  Groups::iterator FindHeld(SessionId session, const LeaseId& lease);
+  Verdict SettledVerdict(const Group& group, const LeaseId& lease);
+  Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
+  void PutBack(Groups::iterator found);
+  void Fail(Groups::iterator found);
+  std::vector<GroupId> PickBatch() const;
+  Take TakeReplay();
+  bool NoMoreAnswers() const;  // nothing waits and nothing runs
+  void ExplainWait(absl::Time now, Explanation* explanation) const;
+
+  const Options options_;
+  const PromptSource* const prompts_;
+  PolicyVersion version_;
+  StalenessGate gate_;  // while takes are replayed it stands at the last replayed step
+  PromptQueue queue_;
+  RolloutSessions sessions_;
+  Groups groups_;  // leased to taken
+  std::map<GroupId, int32_t> failures_;
+  SubmissionRules rules_;
+  std::deque<RestoredData::Replay> replays_;
+  std::vector<DropRecord> unlogged_drops_;
+  std::vector<LeaseId> taking_;  // of the take that is on its way to the log
+  bool in_step_ = false;
+  uint64_t last_sequence_ = 0;
+  uint64_t replay_sequence_ = 0;  // oldest record that unfinished replays need
+  absl::Time waiting_since_;
+  Counters counters_;
+  StalenessTally staleness_;
+  FlowMeter flow_;
+};
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,73 @@
+// What GroupLedger says about its wait.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "trainer/data/group_ledger.h"
+
+namespace syncopate::trainer {
+
+Explanation GroupLedger::Explain(absl::Time now) const {
+  Explanation explanation{.mean_group_seconds = flow_.mean_group_seconds(),
+                          .longest_group_seconds = flow_.longest_group_seconds(),
+                          .step_interval_seconds = flow_.step_interval_seconds(),
+                          .suggested_target_staleness = flow_.suggested_target_staleness(),
+                          .suggested_max_staleness = flow_.suggested_max_staleness()};
+  if (in_step_) {
+    explanation.waiting_for = "nothing";
+    explanation.detail = absl::StrCat("the step that makes version ", version_.epoch, "/", version_.step + 1, " runs");
+    return explanation;
+  }
+  if (!replays_.empty() || !PickBatch().empty()) {
+    explanation.waiting_for = "nothing";
+    explanation.detail =
+        replays_.empty() ? "a batch is ready" : absl::StrCat(replays_.size(), " logged steps are repeated");
+    return explanation;
+  }
+  explanation.since_seconds = absl::ToDoubleSeconds(now - waiting_since_);
+  ExplainWait(now, &explanation);
+  return explanation;
+}
+
+void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
+  if (DataEnded()) {
+    explanation->waiting_for = "end";
+    explanation->detail = "all prompts are done with";
+    explanation->unblocked_by = "nothing: raise data.max_groups to train longer";
+    return;
+  }
+  if (std::optional<GroupId> blocker = gate_.Blocker()) {
+    const RolloutSession* session = sessions_.Find(groups_.at(*blocker).session);
+    explanation->waiting_for = "deadline";
+    explanation->rollouter = session == nullptr ? "" : session->member.replica_id;
+    explanation->detail =
+        absl::StrFormat("%d groups are ready, but group %s must be trained by step %d (now %d)", queued_groups(),
+                        blocker->ToString(), gate_.DeadlineOf(*blocker), gate_.step());
+    explanation->unblocked_by = absl::StrCat("group ", blocker->ToString(), " from ", explanation->rollouter);
+    return;
+  }
+  int64_t ready = 0;
+  for (const auto& [id, session] : sessions_.all()) ready += MayReceive(session) ? 1 : 0;
+  if (ready == 0 && leased_groups() == 0) {
+    explanation->waiting_for = "rollouters";
+    explanation->detail = absl::StrFormat("%d rollouters are connected, none of them serves a version of epoch %d",
+                                          sessions_.all().size(), version_.epoch);
+    explanation->unblocked_by = "a rollouter that connects and takes the current weights";
+    return;
+  }
+  explanation->waiting_for = "groups";
+  explanation->detail = absl::StrFormat("%d of %d groups are ready, %d are being made", queued_groups(),
+                                        options_.gate.batch_groups, leased_groups());
+  explanation->unblocked_by = absl::StrCat(options_.gate.batch_groups - queued_groups(), " more groups");
+  const Group* oldest = nullptr;
+  for (const auto& [id, group] : groups_) {
+    if (group.stage == Stage::kLeased && (oldest == nullptr || group.leased_at < oldest->leased_at)) oldest = &group;
+  }
+  if (oldest == nullptr) return;
+  const RolloutSession* session = sessions_.Find(oldest->session);
+  explanation->rollouter = session == nullptr ? "" : session->member.replica_id;
+  absl::StrAppendFormat(&explanation->detail, ", the oldest (%s) by %s for %.1f s", oldest->lease.id.group.ToString(),
+                        explanation->rollouter, absl::ToDoubleSeconds(now - oldest->leased_at));
+}
+
+}  // namespace syncopate::trainer

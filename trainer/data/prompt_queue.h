@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/trajectory.h"
+#include "trainer/data/records.h"
+
+namespace syncopate::trainer {
+
+// The order in which prompts are leased, which of them are done with, and how often each was leased. Prompts come in
+// ascending order; one that is put back is leased before all new ones, the lowest first. A consumed prompt is
+// remembered for ever: as a low watermark plus the exceptions above it, so memory is bounded by what is outstanding.
+// Plain state, no lock.
+class PromptQueue {
+ public:
+  struct Options {
+    int64_t prompts_per_pass = 0;  // 0: one endless pass
+    int64_t max_groups = 0;        // prompts of the whole run; 0: endless
+  };
+
+  explicit PromptQueue(const Options& options, const DataState& state = {});
+
+  // The prompt that is leased next; none when the data have ended (those put back included).
+  std::optional<GroupId> Head() const;
+  // Takes the head off and names its next attempt. Head() has a value.
+  LeaseId Lease();
+  // The prompt of a lease that came to nothing. It is below next() and neither waiting nor consumed.
+  void PutBack(const GroupId& group);
+
+  // The prompt is done with and never leased again.
+  void Consume(const GroupId& group);
+  bool IsConsumed(const GroupId& group) const;
+
+  // Leases issued of this prompt so far; 0 for new and for consumed ones.
+  int32_t Attempts(const GroupId& group) const;
+
+  // Restoring: the log knows of this attempt. Prompts that are thereby passed over wait to be leased.
+  void SawAttempt(const LeaseId& lease);
+  // Restoring: this prompt is accepted, so it does not wait. Undone by PutBack.
+  void Hold(const GroupId& group);
+
+  const GroupId& next() const { return next_; }
+  int64_t waiting() const { return static_cast<int64_t>(put_back_.size()); }
+  DataState State() const;
+
+ private:
+  GroupId After(const GroupId& group) const;
+  bool Ended() const;  // no new prompts
+
+  Options options_;
+  GroupId next_;
+  std::set<GroupId> put_back_;
+  GroupId consumed_below_;
+  std::set<GroupId> consumed_above_;
+  std::map<GroupId, int32_t> attempts_;
+};
+
+}  // namespace syncopate::trainer

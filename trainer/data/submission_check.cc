@@ -1,0 +1,121 @@
+#include "trainer/data/submission_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+namespace {
+
+absl::Status Invalid(absl::string_view reason, const std::string& text) {
+  return Error(absl::StatusCode::kInvalidArgument, reason, text);
+}
+
+absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t vocab_size) {
+  if (sample.finish == FinishReason::kAborted) return Invalid("ABORTED_SAMPLE", "the sample was aborted");
+  if (sample.tokens.empty()) return Invalid("EMPTY_ANSWER", "the sample has no tokens");
+  if (static_cast<int64_t>(sample.tokens.size()) > lease.sampling.max_new_tokens) {
+    return Invalid("TOO_LONG",
+                   absl::StrCat(sample.tokens.size(), " tokens, but the lease allows ", lease.sampling.max_new_tokens));
+  }
+  if (sample.logprobs.size() != sample.tokens.size()) {
+    return Invalid("LENGTH_MISMATCH",
+                   absl::StrCat(sample.tokens.size(), " tokens but ", sample.logprobs.size(), " log-probabilities"));
+  }
+  for (int32_t token : sample.tokens) {
+    if (token < 0 || token >= vocab_size) {
+      return Invalid("BAD_TOKEN", absl::StrCat("token ", token, " is outside the vocabulary of ", vocab_size));
+    }
+  }
+  for (float logprob : sample.logprobs) {
+    if (!std::isfinite(logprob) || logprob > 0) {
+      return Invalid("BAD_LOGPROB", absl::StrCat("log-probability ", logprob, " is not finite and at most 0"));
+    }
+  }
+  if (!std::isfinite(sample.reward)) return Invalid("BAD_REWARD", "the reward is not finite");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, const SubmissionRules& rules) {
+  int32_t end = 0;
+  PolicyVersion last = oldest;
+  for (const VersionSpan& span : sample.spans) {
+    if (span.begin != end || span.end <= span.begin) {
+      return Invalid("BAD_SPANS", absl::StrCat("version span [", span.begin, ", ", span.end, ") does not follow token ",
+                                               end, "; spans cover all tokens in order"));
+    }
+    end = span.end;
+    if (span.version.epoch != rules.epoch || !rules.known_steps.contains(span.version.step)) {
+      return Invalid("UNKNOWN_VERSION", absl::StrCat("tokens of version ", span.version.ToString(),
+                                                     ", which this trainer has not published"));
+    }
+    if (span.version < last) {
+      return Invalid("VERSION_BEFORE_LEASE", absl::StrCat("tokens of version ", span.version.ToString(), " after ",
+                                                          last.ToString(), " was served"));
+    }
+    last = span.version;
+  }
+  if (end != static_cast<int32_t>(sample.tokens.size())) {
+    return Invalid("BAD_SPANS", absl::StrCat("version spans end at token ", end, " of ", sample.tokens.size()));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Better>
+PolicyVersion SelectVersion(const TrajectoryGroup& group, Better better) {
+  PolicyVersion best;
+  for (const Trajectory& sample : group.samples) {
+    for (const VersionSpan& span : sample.spans) {
+      if (best.IsNone() || better(span.version, best)) best = span.version;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::Status CheckEpoch(const TrajectoryGroup& group, int64_t epoch) {
+  PolicyVersion oldest = OldestVersion(group);
+  if (oldest.IsNone() || oldest.epoch >= epoch) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+               absl::StrCat("group ", group.lease.group.ToString(), " holds tokens of ", oldest.ToString(),
+                            ", but the trainer works in epoch ", epoch, " now"),
+               {{"epoch", absl::StrCat(epoch)}});
+}
+
+absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, const PolicyVersion& oldest,
+                             const SubmissionRules& rules) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(group, rules.epoch));
+  if (static_cast<int64_t>(group.samples.size()) != lease.samples) {
+    return Invalid("WRONG_SAMPLE_COUNT",
+                   absl::StrCat(group.samples.size(), " samples, but the lease asks for ", lease.samples));
+  }
+  if (group.prompt_ids != lease.prompt_ids) return Invalid("WRONG_PROMPT", "the prompt is not the one that was leased");
+  for (size_t i = 0; i < group.samples.size(); ++i) {
+    absl::Status status = CheckTokens(group.samples[i], lease, rules.vocab_size);
+    if (status.ok()) status = CheckSpans(group.samples[i], oldest, rules);
+    if (!status.ok()) {
+      return Annotate(status, absl::StrCat("group ", group.lease.group.ToString(), " sample ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool HasZeroVariance(const TrajectoryGroup& group) {
+  return group.samples.size() >= 2 &&
+         std::all_of(group.samples.begin(), group.samples.end(),
+                     [&](const Trajectory& sample) { return sample.reward == group.samples.front().reward; });
+}
+
+PolicyVersion OldestVersion(const TrajectoryGroup& group) {
+  return SelectVersion(group, [](const PolicyVersion& a, const PolicyVersion& b) { return a < b; });
+}
+
+PolicyVersion NewestVersion(const TrajectoryGroup& group) {
+  return SelectVersion(group, [](const PolicyVersion& a, const PolicyVersion& b) { return a > b; });
+}
+
+}  // namespace syncopate::trainer
