@@ -1,0 +1,90 @@
+#include "services/trainer/trainer_service.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "services/rpc/server_stream.h"
+#include "services/rpc/unary.h"
+
+namespace syncopate::services {
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* TrainerServiceImpl::Mutate(const char* method, const Request* request, Response* response,
+                                                     absl::Status (TrainerControl::*work)()) {
+  auto call = UnaryCall::Create();
+  request_ids_.Run(
+      method, *request, request->request_id(), response,
+      [this, work](google::protobuf::Message*, RequestIds::Done done) { done((control_->*work)()); },
+      [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::GetStatus(grpc::CallbackServerContext* context,
+                                                        const v1::TrainerServiceGetStatusRequest* request,
+                                                        v1::TrainerServiceGetStatusResponse* response) {
+  *response = control_->GetStatus();
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Pause(grpc::CallbackServerContext* context,
+                                                    const v1::TrainerServicePauseRequest* request,
+                                                    v1::TrainerServicePauseResponse* response) {
+  return Mutate("Pause", request, response, &TrainerControl::Pause);
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Resume(grpc::CallbackServerContext* context,
+                                                     const v1::TrainerServiceResumeRequest* request,
+                                                     v1::TrainerServiceResumeResponse* response) {
+  return Mutate("Resume", request, response, &TrainerControl::Resume);
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::Stop(grpc::CallbackServerContext* context, const v1::StopRequest* request,
+                                                   v1::StopResponse* response) {
+  return Mutate("Stop", request, response, &TrainerControl::Stop);
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::SaveCheckpoint(grpc::CallbackServerContext* context,
+                                                             const v1::TrainerServiceSaveCheckpointRequest* request,
+                                                             v1::TrainerServiceSaveCheckpointResponse* response) {
+  auto call = UnaryCall::Create();
+  request_ids_.Run(
+      "SaveCheckpoint", *request, request->request_id(), response,
+      [this](google::protobuf::Message* answer, RequestIds::Done done) {
+        control_->SaveCheckpoint([answer, done](const absl::StatusOr<std::string>& name) {
+          if (name.ok()) static_cast<v1::TrainerServiceSaveCheckpointResponse*>(answer)->set_name(*name);
+          done(name.status());
+        });
+      },
+      [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext* context,
+                                                          const v1::TrainerServiceRolloutModeRequest* request,
+                                                          v1::TrainerServiceRolloutModeResponse* response) {
+  response->set_acted(false);
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* TrainerServiceImpl::TrainerMode(grpc::CallbackServerContext* context,
+                                                          const v1::TrainerServiceTrainerModeRequest* request,
+                                                          v1::TrainerServiceTrainerModeResponse* response) {
+  response->set_acted(false);
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps(grpc::CallbackServerContext* context,
+                                                                                 const v1::WatchStepsRequest* request) {
+  auto stream = ServerWriteStream<v1::WatchStepsResponse>::Create(context);
+  const size_t last = static_cast<size_t>(std::max(request->last(), 0));
+  // The listener holds the stream, the stream's end takes the listener away.
+  std::function<void()> unwatch = reporter_->Watch(last, [stream](int64_t step, const std::string& line) {
+    v1::WatchStepsResponse response;
+    response.set_step(step);
+    response.set_metrics_json(line);
+    stream->Write(std::move(response));
+  });
+  return stream->Start({.on_done = [unwatch](const absl::Status&) { unwatch(); }});
+}
+
+}  // namespace syncopate::services
