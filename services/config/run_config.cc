@@ -85,17 +85,24 @@ class Applier {
     result_->problems.push_back({setting.where, setting.path, value, expected, nearest});
   }
 
-  // A broken rule is reported at the first of its keys that somebody set.
+  // A broken rule is reported at the first of its keys that the command line set, else the file, else the defaults.
   ConfigProblem Describe(const BrokenRule& broken) const {
     std::string blamed = broken.keys.front();
+    int best = Rank(blamed);
     for (const std::string& key : broken.keys) {
-      if (origins_.count(key) == 0) continue;
+      if (Rank(key) <= best) continue;
       blamed = key;
-      break;
+      best = Rank(key);
     }
     auto origin = origins_.find(blamed);
     std::string where = origin == origins_.end() ? "default" : origin->second.where;
     return {where, blamed, GetValue(*schema_.Find(blamed), result_->config), broken.expected, ""};
+  }
+
+  int Rank(const std::string& key) const {
+    auto origin = origins_.find(key);
+    if (origin == origins_.end()) return 0;
+    return origin->second.where == kCommandLine ? 2 : 1;
   }
 
   ConfigSchema schema_;

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "services/config/field_value.h"
 
@@ -14,6 +15,20 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 std::string LastWord(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// "lr" for "learning_rate".
+std::string Initials(const std::string& name) {
+  std::string initials;
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(name, '_'))) initials.push_back(word.front());
+  return initials;
+}
+
+// Edits between a word and a key's name; a key cut short or written by its initials counts as one.
+size_t WordDistance(const std::string& word, const std::string& name) {
+  size_t edits = EditDistance(word, name);
+  bool cut_short = word.size() >= 3 && absl::StartsWith(name, word);
+  return edits > 1 && (cut_short || word == Initials(name)) ? 1 : edits;
+}
 
 std::string Range(const v1::ConfigField& option) {
   if (option.has_min() && option.has_max()) return absl::StrCat(" from ", option.min(), " to ", option.max());
@@ -67,16 +82,16 @@ std::string ConfigSchema::Nearest(const std::string& path) const {
     best = distance;
     nearest = candidate;
   };
-  bool names_section = path.find('.') == std::string::npos;
-  for (const auto& [section, unused] : sections_) {
-    if (names_section) consider(section, EditDistance(path, section));
+  const std::string word = LastWord(path);
+  const std::string section = path.substr(0, path.size() - word.size());
+  for (const auto& [name, unused] : sections_) {
+    if (section.empty()) consider(name, EditDistance(path, name));
   }
   for (const ConfigKey& key : keys_) {
-    // A key cut short counts as one slip, however much is missing.
-    bool cut_short = path.size() > key.section->name().size() + 2 && absl::StartsWith(key.path, path);
-    consider(key.path, cut_short ? 1 : EditDistance(path, key.path));
-    // A right word in a wrong place costs one edit, so that a slip in the right section is preferred.
-    consider(key.path, EditDistance(LastWord(path), key.field->name()) + 1);
+    size_t slips = WordDistance(word, key.field->name());
+    size_t elsewhere = EditDistance(section, absl::StrCat(key.section->name(), "."));
+    // Another section than the one that was written counts as one slip if the word is nearly right.
+    consider(key.path, slips + (slips <= 2 ? std::min<size_t>(elsewhere, 1) : elsewhere));
   }
   return nearest;
 }

@@ -29,8 +29,8 @@ class ConfigSchema {
   bool HasSection(const std::string& name) const { return sections_.count(name) > 0; }
   // nullptr if there is no such key. The pointer lives as long as the schema.
   const ConfigKey* Find(const std::string& path) const;
-  // The key or section nearest to `path`: the fewest edits of the whole path or, when only the section is wrong or
-  // missing, of the last word.
+  // The key or section nearest to `path` by edits of its last word, then of its section. A word that is cut short or
+  // made of initials, and a right word in a wrong section, count as one slip.
   std::string Nearest(const std::string& path) const;
 
  private:

@@ -7,8 +7,6 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kCommandLine[] = "command line";
-
 std::string Where(const std::string& source, const YAML::Mark& mark) {
   return mark.is_null() ? source : absl::StrCat(source, ":", mark.line + 1);
 }

@@ -7,6 +7,9 @@
 
 namespace syncopate::services {
 
+// What `where` is for overrides.
+inline constexpr char kCommandLine[] = "command line";
+
 // One key set to one value, before anybody asked whether that makes sense.
 struct Setting {
   enum class Kind { kPlain, kQuoted, kNull, kNotScalar };

@@ -1,18 +1,12 @@
 #include "services/endpoints/daemon_endpoints.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_system.h"
 #include "base/status.h"
 
 namespace syncopate::services {
@@ -21,10 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-absl::Status NotWritable(const std::string& path, int error) {
-  auto code = error == EACCES || error == EROFS ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kUnavailable;
-  return Error(code, "NOT_WRITABLE", absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
-}
+constexpr int64_t kMaxFileBytes = 1 << 20;
 
 json ToJson(const DaemonEndpoint& endpoint) {
   return {{"role", endpoint.role},
@@ -50,14 +41,13 @@ absl::StatusOr<DaemonEndpoint> FromJson(const json& object, const std::string& p
 }
 
 absl::StatusOr<json> ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
+  auto text = ReadFile(FileSystem::Real(), path, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) {
     return Error(absl::StatusCode::kNotFound, "NO_ENDPOINT",
-                 absl::StrCat("cannot read ", path, ": ", std::strerror(errno), "; is the run started?"));
+                 absl::StrCat("there is no ", path, "; is the run started?"));
   }
-  std::stringstream text;
-  text << file.rdbuf();
-  json parsed = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (!text.ok()) return text.status();
+  json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {
     return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT", absl::StrCat(path, " is not JSON"));
   }
@@ -100,25 +90,10 @@ std::string EndpointPath(const std::string& run_dir, const std::string& role, in
   return (fs::path(run_dir) / "endpoints" / absl::StrCat(role, "-", index, ".json")).string();
 }
 
-absl::Status ReplaceFile(const std::string& path, const std::string& text) {
-  std::string beside = absl::StrCat(path, ".", ::getpid(), ".tmp");
-  std::ofstream file(beside, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
-    int error = errno;
-    std::remove(beside.c_str());
-    return NotWritable(path, error);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
   std::string path = EndpointPath(run_dir, endpoint.role, endpoint.index);
-  std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  if (error) return NotWritable(path, error.value());
-  return ReplaceFile(path, ToJson(endpoint).dump() + "\n");
+  SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));
+  return WriteFileAtomically(FileSystem::Real(), path, ToJson(endpoint).dump() + "\n");
 }
 
 absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path) {
@@ -129,7 +104,8 @@ absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path) {
 absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<DaemonEndpoint>& endpoints) {
   json list = json::array();
   for (const DaemonEndpoint& endpoint : endpoints) list.push_back(ToJson(endpoint));
-  return ReplaceFile((fs::path(run_dir) / "endpoints.json").string(), list.dump(2) + "\n");
+  std::string path = (fs::path(run_dir) / "endpoints.json").string();
+  return WriteFileAtomically(FileSystem::Real(), path, list.dump(2) + "\n");
 }
 
 absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir) {

@@ -24,7 +24,7 @@ struct DaemonEndpoint {
 // Where a run directory keeps them.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
 
-// Replaces the daemon's file atomically; makes the folder. PERMISSION_DENIED or UNAVAILABLE (reason NOT_WRITABLE).
+// Replaces the daemon's file atomically; makes the folder. Errors of FileSystem.
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint);
 
 // NOT_FOUND (reason NO_ENDPOINT) if there is no such file, DATA_LOSS (reason BAD_ENDPOINT) if it does not hold one.
@@ -39,9 +39,5 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& 
 
 // The run directory under `runs_dir` whose endpoints were written last. NOT_FOUND (reason NO_RUN) if there is none.
 absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir);
-
-// Writes `text` beside `path` and renames it over, so that a reader sees the old or the new text, never a part.
-// PERMISSION_DENIED or UNAVAILABLE (reason NOT_WRITABLE).
-absl::Status ReplaceFile(const std::string& path, const std::string& text);
 
 }  // namespace syncopate::services

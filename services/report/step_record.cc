@@ -33,6 +33,7 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_STEP_RECORD", "a step record is not a JSON object");
   }
   StepRecord record;
+  record.is_evaluation = Text(object, "kind") == "eval";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
   record.reward_mean = Number(object, "reward_mean");
@@ -56,10 +57,13 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
 }
 
 std::string ToString(const StepRecord& record) {
-  std::string text = absl::StrFormat("step %d  reward %.3f", record.step, record.reward_mean);
-  if (record.eval_exact.has_value()) absl::StrAppendFormat(&text, "  exact %.3f", *record.eval_exact);
-  absl::StrAppendFormat(&text, "  loss %.4f  entropy %.2f  staleness %.1f/%d", record.loss, record.entropy,
-                        record.staleness_mean, record.staleness_max);
+  if (record.is_evaluation) {
+    return absl::StrFormat("step %d  exact %.3f (greedy, on the evaluation prompts)", record.step,
+                           record.eval_exact.value_or(0));
+  }
+  std::string text =
+      absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
+                      record.reward_mean, record.loss, record.entropy, record.staleness_mean, record.staleness_max);
   if (record.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(record.tokens) / record.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",

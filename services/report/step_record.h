@@ -16,8 +16,10 @@ struct SampleAnswer {
   std::string expected;
 };
 
-// What people look at in one line of metrics.jsonl. A line of evaluation alone (before the first step) has step 0.
+// What people look at in one line of metrics.jsonl: of a training step, or of an evaluation of the version that step
+// made (0: before the first step), which has the last two fields alone.
 struct StepRecord {
+  bool is_evaluation = false;
   int64_t epoch = 0;
   int64_t step = 0;
   double reward_mean = 0;
@@ -30,14 +32,15 @@ struct StepRecord {
   double step_seconds = 0;  // from the end of the step before to the end of this one
   double wait_seconds = 0;  // of those, without a batch to train on
   std::optional<double> eval_exact;
-  std::vector<SampleAnswer> samples;  // with some evaluations
+  std::vector<SampleAnswer> samples;
 };
 
 // Fields that are missing or of another type keep their default. INVALID_ARGUMENT (reason BAD_STEP_RECORD) if the line
 // is no JSON object.
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 
-// "step 42  reward 0.812  exact 0.910  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%"
+// "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
+// "step 40  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
 
 }  // namespace syncopate::services

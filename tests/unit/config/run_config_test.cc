@@ -122,9 +122,11 @@ TEST(RunConfigTest, ACombinationIsNotReportedForAKeyWhoseOwnValueIsWrong) {
               ElementsAre(HasSubstr("staleness.max_staleness = low")));
 }
 
-TEST(RunConfigTest, ACombinationIsBlamedOnTheKeyThatSomebodySet) {
+TEST(RunConfigTest, ACombinationIsBlamedOnTheOverrideElseTheFileElseTheFirstKey) {
   EXPECT_THAT(Problems("data:\n  length: 40\n", {"rollout.max_new_tokens=41"}),
-              ElementsAre(HasSubstr("f.yaml:2: data.length = 40: expected at least 83: a prompt of 42 tokens")));
+              ElementsAre(HasSubstr("command line: rollout.max_new_tokens = 41: expected at least 83")));
+  EXPECT_THAT(Problems("data:\n  length: 9\nrollout:\n  max_new_tokens: 10\n"),
+              ElementsAre(HasSubstr("f.yaml:2: data.length = 9: expected at least 21: a prompt of 11 tokens")));
 }
 
 TEST(RunConfigTest, TheExampleReadsWithoutProblems) {

@@ -35,6 +35,8 @@ TEST(ConfigSchemaTest, FindsTheNearestKeyForSlipsOfWordAndOfSection) {
       {"stalness", "staleness"},
       {"modle.hidden_size", "model.hidden_size"},
       {"run.step", "run.steps"},
+      {"train.lr", "train.learning_rate"},
+      {"stalness.max_staleness", "staleness.max_staleness"},
       {"max_staleness", "staleness.max_staleness"},
   };
   ConfigSchema schema;

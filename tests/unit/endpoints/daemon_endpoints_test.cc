@@ -80,7 +80,7 @@ TEST_F(DaemonEndpointsTest, SaysWhatIsMissingOrDamaged) {
 TEST_F(DaemonEndpointsTest, AFolderThatCannotBeMadeIsNamed) {
   Write("file", "");
   auto status = WriteDaemonEndpoint(Dir("file"), kTrainer);
-  EXPECT_EQ(ErrorReason(status), "NOT_WRITABLE");
+  ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr(Dir("file")));
 }
 

@@ -7,26 +7,38 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kLine[] =
-    R"({"step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
+constexpr char kStep[] =
+    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
     R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
-    R"("eval_exact":0.91,"samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}],"weights_digest":"ab"})";
+    R"("weights_digest":"ab"})";
+constexpr char kEvaluation[] =
+    R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
+    R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
 
-TEST(StepRecordTest, ReadsALineOfMetrics) {
-  auto record = ParseStepRecord(kLine);
+TEST(StepRecordTest, ReadsALineOfAStep) {
+  auto record = ParseStepRecord(kStep);
   ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_FALSE(record->is_evaluation);
   EXPECT_EQ(record->step, 42);
   EXPECT_EQ(record->reward_mean, 0.8125);
   EXPECT_EQ(record->staleness_max, 2);
+  EXPECT_FALSE(record->eval_exact.has_value());
+}
+
+TEST(StepRecordTest, ReadsALineOfAnEvaluation) {
+  auto record = ParseStepRecord(kEvaluation);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_TRUE(record->is_evaluation);
+  EXPECT_EQ(record->step, 40);
   EXPECT_EQ(record->eval_exact, 0.91);
   ASSERT_EQ(record->samples.size(), 1u);
   EXPECT_EQ(record->samples[0].answer, "2 1");
 }
 
 TEST(StepRecordTest, IsOneLineForPeople) {
-  EXPECT_EQ(ToString(*ParseStepRecord(kLine)),
-            "step 42  reward 0.812  exact 0.910  loss -0.0123  entropy 1.02  staleness 0.9/2  25,600 tokens/s  "
-            "idle 12%");
+  EXPECT_EQ(ToString(*ParseStepRecord(kStep)),
+            "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  25,600 tokens/s  idle 12%");
+  EXPECT_EQ(ToString(*ParseStepRecord(kEvaluation)), "step 40  exact 0.910 (greedy, on the evaluation prompts)");
 }
 
 TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/run/supervision.h"
+
+namespace syncopate::services {
+
+// What only the supervisor of a run knows at its end.
+struct RunEnd {
+  RunOutcome outcome = RunOutcome::kFailed;
+  std::string reason;
+  double wall_seconds = 0;  // from the first process's start to the last one's end
+  std::map<ChildId, int64_t> restarts;
+};
+
+// Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}}} to run.dir's summary.json, which the
+// trainer wrote, and puts "status": "failed" there if the run failed, also when the trainer could not write it. Returns
+// what the file now holds; errors of FileSystem.
+absl::StatusOr<nlohmann::json> FinishSummary(const std::string& run_dir, const RunEnd& end);
+
+// "completed", "interrupted", "failed".
+std::string OutcomeName(RunOutcome outcome);
+
+}  // namespace syncopate::services

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace syncopate::services {
+
+// A daemon of a local run.
+struct ChildId {
+  std::string role;  // "synchronizer", "trainer" or "rollouter"
+  int64_t index = 0;
+  std::string Name() const;  // "rollouter-1"
+  friend auto operator<=>(const ChildId&, const ChildId&) = default;
+};
+
+// How a process ended.
+struct ChildExit {
+  bool by_signal = false;
+  int code = 0;                  // exit code, or the signal
+  std::string ToString() const;  // "exited with code 3", "was killed by signal 9"
+};
+
+// What a supervisor wants done with a child.
+struct ChildAction {
+  enum class Kind { kStart, kTerminate, kKill };  // the last two: SIGTERM, SIGKILL
+  Kind kind = Kind::kStart;
+  ChildId child;
+  friend bool operator==(const ChildAction&, const ChildAction&) = default;
+};
+
+enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
+
+// Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports what happened with the
+// time, performs the actions that come back, and reports again. No thread, no clock; not thread-safe.
+//
+// The synchronizer starts first; once it is ready the trainer and the rollouters start. A rollouter or synchronizer
+// that exits is started again after a backoff. The run ends when the trainer exits (code 0: completed), when a daemon
+// refuses its configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked
+// first, so that it can save with the others alive, then the others; whoever is late is killed.
+class RunSupervision {
+ public:
+  struct Options {
+    int64_t rollouters = 1;
+    absl::Duration grace = absl::Seconds(5);           // for all of an orderly stop
+    absl::Duration start_timeout = absl::Seconds(60);  // from start to ready
+    absl::Duration min_backoff = absl::Milliseconds(200);
+    absl::Duration max_backoff = absl::Seconds(5);
+    int max_failed_starts = 5;         // in a row, without ever getting ready: the child is given up
+    int max_restarts_per_minute = 30;  // of one child that did get ready
+  };
+
+  explicit RunSupervision(const Options& options);
+
+  std::vector<ChildAction> Start(absl::Time now);
+  // The child's servers listen.
+  std::vector<ChildAction> OnReady(const ChildId& child, absl::Time now);
+  std::vector<ChildAction> OnExit(const ChildId& child, const ChildExit& exit, absl::Time now);
+  // Somebody wants the run to end: the first time orderly, the second time at once.
+  std::vector<ChildAction> OnInterrupt(absl::Time now);
+  // Something outside makes the run impossible, such as a full disk.
+  std::vector<ChildAction> OnFailure(const std::string& reason, absl::Time now);
+  // Due restarts and broken deadlines. Call it at NextTick() or a little later.
+  std::vector<ChildAction> OnTick(absl::Time now);
+  absl::Time NextTick() const;  // InfiniteFuture if nothing waits for time to pass
+
+  // True once the outcome is settled and no child is alive.
+  bool done() const;
+  RunOutcome outcome() const { return outcome_; }
+  bool stopping() const { return outcome_ != RunOutcome::kRunning; }
+  const std::string& reason() const { return reason_; }    // why it failed
+  const std::string& culprit() const { return culprit_; }  // name of the daemon that it failed on, if one
+  // How often each child was started again; every child is there.
+  std::map<ChildId, int64_t> Restarts() const;
+
+ private:
+  enum class State { kAbsent, kBackoff, kStarting, kReady, kGivenUp };
+  struct Child {
+    State state = State::kAbsent;
+    absl::Time since;                 // of the state; kBackoff: when it ends
+    int failed_starts = 0;            // in a row
+    std::deque<absl::Time> restarts;  // of the last minute
+    int64_t restarts_total = 0;
+  };
+
+  bool Alive(const Child& child) const { return child.state == State::kStarting || child.state == State::kReady; }
+  void StartChild(const ChildId& id, absl::Time now, std::vector<ChildAction>* actions);
+  void ScheduleRestart(const ChildId& id, bool was_ready, const ChildExit& exit, absl::Time now,
+                       std::vector<ChildAction>* actions);
+  void GiveUp(const ChildId& id, const std::string& why, absl::Time now, std::vector<ChildAction>* actions);
+  void Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions);
+  void Fail(const std::string& culprit, const std::string& reason, absl::Time now, std::vector<ChildAction>* actions);
+  void StopOthers(std::vector<ChildAction>* actions);
+  void KillAll(std::vector<ChildAction>* actions) const;
+  bool AnyRollouterLeft() const;
+
+  Options options_;
+  std::map<ChildId, Child> children_;
+  RunOutcome outcome_ = RunOutcome::kRunning;
+  std::string reason_;
+  std::string culprit_;
+  bool interrupted_ = false;
+  bool others_asked_ = false;
+  absl::Time stop_since_ = absl::InfiniteFuture();
+  bool late_trainer_killed_ = false;
+  bool late_others_killed_ = false;
+};
+
+}  // namespace syncopate::services
