@@ -1,0 +1,58 @@
+#include "rollouter/trajectory/group_assembly.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::rollouter {
+
+GenerationRequest RequestFor(const Lease& lease, const std::string& id) {
+  GenerationRequest request;
+  request.id = id;
+  request.prompt_ids = lease.prompt_ids;
+  request.sampling = lease.sampling;
+  for (int32_t i = 0; i < lease.samples; ++i) request.seeds.push_back(SampleSeed(lease.seed, i));
+  request.holds_install = lease.kind == LeaseKind::kEvaluation;
+  return request;
+}
+
+GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done)
+    : lease_(std::move(lease)), reward_(reward), done_(std::move(done)), missing_(lease_.samples) {
+  group_.lease = lease_.id;
+  group_.kind = lease_.kind;
+  group_.rollouter = member.replica_id;
+  group_.incarnation = member.incarnation;
+  group_.prompt_ids = lease_.prompt_ids;
+  group_.samples.resize(static_cast<size_t>(lease_.samples));
+}
+
+void GroupAssembly::OnFinished(int32_t sample, Trajectory trajectory) {
+  group_.samples[static_cast<size_t>(sample)] = std::move(trajectory);
+  if (--missing_ == 0) done_(Finish());
+}
+
+absl::StatusOr<TrajectoryGroup> GroupAssembly::Finish() {
+  for (Trajectory& sample : group_.samples) {
+    if (sample.finish == FinishReason::kAborted) {
+      return Error(absl::StatusCode::kAborted, "GROUP_ABORTED",
+                   absl::StrCat("generation of group ", lease_.id.group.ToString(), " was ended early"));
+    }
+    for (const VersionSpan& span : sample.spans) {
+      if (lease_.kind == LeaseKind::kEvaluation && span.version != lease_.version) {
+        return Error(absl::StatusCode::kAborted, "WRONG_VERSION",
+                     absl::StrCat("evaluation of ", lease_.version.ToString(), " got tokens of ",
+                                  span.version.ToString(), "; ask again"));
+      }
+    }
+    sample.reward = (*reward_)({lease_.prompt_ids, lease_.answer_ids, sample.tokens});
+    if (!std::isfinite(sample.reward)) {
+      return Error(absl::StatusCode::kInternal, "BAD_REWARD",
+                   absl::StrCat("reward ", lease_.reward, " of group ", lease_.id.group.ToString(), " is ",
+                                sample.reward, "; a reward must be finite"));
+    }
+  }
+  return std::move(group_);
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "rollouter/engine/generation.h"
+#include "rollouter/reward/reward.h"
+
+namespace syncopate::rollouter {
+
+// The engine's request for a lease, under the name `id`: sample i draws with SampleSeed(lease.seed, i). Evaluation
+// holds installs back, so that all of its tokens come from one version.
+GenerationRequest RequestFor(const Lease& lease, const std::string& id);
+
+// Collects the n samples of one lease, scores them and gives the finished group away, whole or not at all. Runs on the
+// engine's thread.
+class GroupAssembly final : public GenerationSink {
+ public:
+  // The group, its samples in order with their rewards; or
+  //   ABORTED (reason GROUP_ABORTED)        a sample was ended early
+  //   ABORTED (reason WRONG_VERSION)        evaluation: a token is not of the version that was asked for
+  //   INTERNAL (reason BAD_REWARD)          a reward is not finite
+  using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
+
+  // `member` makes the group; `reward` must outlive this object. `done` is called once, on the engine's thread, by the
+  // last sample; it must not block and must not call the engine.
+  GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done);
+
+  void OnFinished(int32_t sample, Trajectory trajectory) override;
+
+ private:
+  absl::StatusOr<TrajectoryGroup> Finish();
+
+  const Lease lease_;
+  const RewardFunction* const reward_;
+  const Done done_;
+  TrajectoryGroup group_;
+  int32_t missing_;
+};
+
+}  // namespace syncopate::rollouter

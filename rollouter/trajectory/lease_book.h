@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/status.h"
+#include "base/trajectory.h"
+
+namespace syncopate::rollouter {
+
+// Which leases a rollouter holds and how many more it asks for. Leases belong to the stream that brought them: when it
+// breaks, all of them are given up. Sans-IO: events in, decisions out; no thread, lock or clock.
+class LeaseBook {
+ public:
+  struct Options {
+    int64_t max_groups = 16;         // training groups to work on at once
+    int32_t samples_per_group = 16;  // of a training group
+    absl::Status Validate() const;   // INVALID_ARGUMENT (reason BAD_OPTION) unless both are positive
+  };
+
+  explicit LeaseBook(const Options& options) : options_(options) {}
+
+  // A new stream is being opened; its number, from 1, names it below. What comes from older streams is ignored.
+  int64_t OnConnecting();
+  // The trainer has answered on the current stream.
+  void OnWelcome() { welcomed_ = true; }
+  // The current stream is over. Returns the leases whose generation must be aborted.
+  std::vector<LeaseId> OnDisconnected();
+
+  // A lease of the current stream. OK: generate it. Else hand it back with this error: UNAVAILABLE (reason DRAINING),
+  // or ALREADY_EXISTS (reason LEASE_HELD) for one that is held already.
+  absl::Status OnLease(const Lease& lease);
+  // Generation of a lease has ended, well or not. True: tell the trainer. False: nobody wants to know any more.
+  // `submitted`: the result is a whole group, and an acknowledgement will follow.
+  bool OnGenerated(int64_t stream, const LeaseId& lease, bool submitted);
+  void OnAck(const LeaseId& lease) { unacknowledged_.erase(lease); }
+  // True: its generation is under way and must be aborted.
+  bool OnRevoke(const LeaseId& lease);
+
+  void SetDraining(bool draining) { draining_ = draining; }
+  bool draining() const { return draining_; }
+
+  // How many more training groups to ask for now; 0 while draining. Evaluation counts by its samples.
+  int32_t Credits() const;
+  bool welcomed() const { return welcomed_; }
+  int64_t stream() const { return stream_; }
+  int64_t generating() const { return static_cast<int64_t>(generating_.size()); }
+  // Nothing is generated and every submission has been answered.
+  bool idle() const { return generating_.empty() && unacknowledged_.empty(); }
+
+ private:
+  const Options options_;
+  int64_t stream_ = 0;
+  bool welcomed_ = false;
+  bool draining_ = false;
+  int64_t samples_ = 0;                    // of all that is generating
+  std::map<LeaseId, int32_t> generating_;  // lease -> samples
+  std::set<LeaseId> unacknowledged_;
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,107 @@
+#include "rollouter/trajectory/group_assembly.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+namespace syncopate::rollouter {
+namespace {
+
+Lease MakeLease(int32_t samples, LeaseKind kind = LeaseKind::kTraining) {
+  Lease lease;
+  lease.id = {{1, 7}, 2};
+  lease.kind = kind;
+  lease.version = {1, 5};
+  lease.samples = samples;
+  lease.prompt_ids = {8, 1, 2, 9};
+  lease.answer_ids = {2, 1, 10};
+  lease.seed = 77;
+  return lease;
+}
+
+Trajectory Answer(std::vector<int32_t> tokens, FinishReason finish = FinishReason::kStop, int64_t step = 5) {
+  Trajectory trajectory;
+  trajectory.logprobs.assign(tokens.size(), -0.5f);
+  trajectory.spans = {{{1, step}, 0, static_cast<int32_t>(tokens.size())}};
+  trajectory.tokens = std::move(tokens);
+  trajectory.finish = finish;
+  return trajectory;
+}
+
+class GroupAssemblyTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<GroupAssembly> Assemble(const Lease& lease, const RewardFunction* reward) {
+    MemberId member;
+    member.replica_id = "rollouter-3";
+    member.incarnation = "abc";
+    return std::make_unique<GroupAssembly>(lease, member, reward, [this](absl::StatusOr<TrajectoryGroup> group) {
+      EXPECT_FALSE(result_.has_value()) << "told twice";
+      result_ = std::move(group);
+    });
+  }
+
+  RewardRegistry rewards_ = RewardRegistry::BuiltIn();
+  const RewardFunction* dense_ = rewards_.Find("dense").value();
+  std::optional<absl::StatusOr<TrajectoryGroup>> result_;
+};
+
+TEST_F(GroupAssemblyTest, GivesTheGroupAwayWithTheLastSampleInSampleOrder) {
+  auto assembly = Assemble(MakeLease(3), dense_);
+  assembly->OnFinished(2, Answer({2, 1, 10}));
+  assembly->OnFinished(0, Answer({2, 9, 9}));
+  EXPECT_FALSE(result_.has_value());
+  assembly->OnFinished(1, Answer({10}));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  const TrajectoryGroup& group = **result_;
+  EXPECT_EQ(group.lease, (LeaseId{{1, 7}, 2}));
+  EXPECT_EQ(group.rollouter, "rollouter-3");
+  EXPECT_EQ(group.incarnation, "abc");
+  EXPECT_EQ(group.prompt_ids, (std::vector<int32_t>{8, 1, 2, 9}));
+  ASSERT_EQ(group.samples.size(), 3u);
+  EXPECT_FLOAT_EQ(group.samples[0].reward, 1.0f / 3);
+  EXPECT_FLOAT_EQ(group.samples[1].reward, 0.0f);
+  EXPECT_FLOAT_EQ(group.samples[2].reward, 1.0f);
+}
+
+TEST_F(GroupAssemblyTest, GivesNoPartOfAGroupAwayWhenASampleWasAborted) {
+  auto assembly = Assemble(MakeLease(2), dense_);
+  assembly->OnFinished(0, Answer({2, 1, 10}));
+  assembly->OnFinished(1, Answer({2}, FinishReason::kAborted));
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(ErrorReason(result_->status()), "GROUP_ABORTED");
+}
+
+TEST_F(GroupAssemblyTest, RefusesEvaluationTokensOfAnotherVersionAndTrainingTakesThem) {
+  auto evaluation = Assemble(MakeLease(1, LeaseKind::kEvaluation), dense_);
+  evaluation->OnFinished(0, Answer({2, 1, 10}, FinishReason::kStop, 6));
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(ErrorReason(result_->status()), "WRONG_VERSION");
+  result_.reset();
+  auto training = Assemble(MakeLease(1), dense_);
+  training->OnFinished(0, Answer({2, 1, 10}, FinishReason::kStop, 6));
+  EXPECT_TRUE(result_->ok());
+}
+
+TEST_F(GroupAssemblyTest, RefusesARewardThatIsNotFinite) {
+  RewardFunction broken = [](const RewardInput&) { return std::numeric_limits<float>::quiet_NaN(); };
+  auto assembly = Assemble(MakeLease(1), &broken);
+  assembly->OnFinished(0, Answer({2}));
+  EXPECT_EQ(ErrorReason(result_->status()), "BAD_REWARD");
+}
+
+TEST(RequestForTest, DrawsEachSampleWithItsOwnSeedWhoeverHoldsTheLease) {
+  GenerationRequest first = RequestFor(MakeLease(3), "a");
+  Lease again = MakeLease(3);
+  again.id.attempt = 9;
+  GenerationRequest second = RequestFor(again, "b");
+  EXPECT_EQ(first.seeds, second.seeds);
+  EXPECT_EQ(first.seeds.size(), 3u);
+  EXPECT_NE(first.seeds[0], first.seeds[1]);
+  EXPECT_EQ(first.seeds[2], SampleSeed(77, 2));
+  EXPECT_FALSE(first.holds_install);
+  EXPECT_TRUE(RequestFor(MakeLease(1, LeaseKind::kEvaluation), "c").holds_install);
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter
