@@ -1,0 +1,67 @@
+#include "synchronizer/transport/inproc_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace syncopate::synchronizer {
+
+void InprocHub::Add(const std::string& name, WeightStore* store) {
+  MutexLock lock(&mutex_);
+  stores_[name] = store;
+}
+
+void InprocHub::Remove(const std::string& name) {
+  MutexLock lock(&mutex_);
+  stores_.erase(name);
+}
+
+WeightStore* InprocHub::Find(const std::string& name) const {
+  MutexLock lock(&mutex_);
+  auto found = stores_.find(name);
+  return found == stores_.end() ? nullptr : found->second;
+}
+
+absl::Status InprocReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+  std::map<int32_t, std::unique_ptr<WeightReader>> readers;
+  for (const Copy& copy : request.copies) {
+    std::unique_ptr<WeightReader>& reader = readers[copy.source];
+    if (reader == nullptr) {
+      SYNCOPATE_ASSIGN_OR_RETURN(reader, OpenSource(request, copy.source));
+    }
+    SYNCOPATE_RETURN_IF_ERROR(CopyChunks(request, copy, reader.get(), destination, stop));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<WeightReader>> InprocReceiver::OpenSource(const ReceiveRequest& request,
+                                                                         int32_t rank) const {
+  WeightStore* store =
+      rank < static_cast<int32_t>(request.rendezvous.size()) ? hub_->Find(request.rendezvous[rank]) : nullptr;
+  if (store == nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", rank));
+  }
+  if (store->fingerprint() != request.manifest_fingerprint) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");
+  }
+  return store->Open(request.version);
+}
+
+absl::Status InprocReceiver::CopyChunks(const ReceiveRequest& request, const Copy& copy, WeightReader* reader,
+                                        char* destination, const std::stop_token& stop) const {
+  for (int64_t done = 0; done < copy.bytes;) {
+    if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+    if (clock_->Now() >= request.deadline) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "the weights did not arrive in time");
+    }
+    int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
+    int64_t from = copy.source_offset + done;
+    SYNCOPATE_RETURN_IF_ERROR(reader->Read({from, from + bytes}, destination + copy.destination_offset + done));
+    done += bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace syncopate::synchronizer

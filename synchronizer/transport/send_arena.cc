@@ -1,0 +1,135 @@
+#include "synchronizer/transport/send_arena.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/digest.h"
+#include "base/status.h"
+#include "synchronizer/transport/finite_check.h"
+
+namespace syncopate::synchronizer {
+
+class SendArena::Reader final : public WeightReader {
+ public:
+  Reader(SendArena* arena, Slot* slot, uint64_t occupancy) : arena_(arena), slot_(slot), occupancy_(occupancy) {}
+  ~Reader() override { arena_->Unpin(slot_, occupancy_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  absl::Status Read(ByteRange range, char* to) override { return arena_->Read(slot_, occupancy_, range, to); }
+
+ private:
+  SendArena* const arena_;
+  Slot* const slot_;
+  const uint64_t occupancy_;
+};
+
+absl::Status SendArena::Options::Validate() const {
+  if (slots >= 1 && slots <= 16) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+               absl::StrFormat("%d send slots: 1 to 16 are possible", slots));
+}
+
+absl::StatusOr<std::unique_ptr<SendArena>> SendArena::Create(Manifest manifest, const Options& options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), options));
+}
+
+SendArena::SendArena(Manifest manifest, const Options& options)
+    : manifest_(std::move(manifest)), options_(options), slots_(options.slots) {
+  for (Slot& slot : slots_) slot.buffer = HostBuffer(manifest_.arena_bytes());
+}
+
+SendArena::~SendArena() {
+  MutexLock lock(&mutex_);
+  for (const Slot& slot : slots_) SYNCOPATE_CHECK(slot.pins == 0 && slot.copies == 0);
+}
+
+absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const Fill& fill) {
+  absl::Time begun = options_.clock->Now();
+  Slot* slot = nullptr;
+  char* bytes = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (version <= newest_) {
+      return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
+                   absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
+                                   newest_.ToString()));
+    }
+    slot = TakeSlot();
+    bytes = slot->buffer.data();
+  }
+  // The slot is empty now: nobody else touches its bytes.
+  SYNCOPATE_RETURN_IF_ERROR(fill(bytes));
+  SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest_, bytes));
+  Staged staged;
+  staged.version = version;
+  staged.bucket_digests = DigestBuckets(manifest_, bytes);
+  staged.digest = CombineDigests(staged.bucket_digests);
+  {
+    MutexLock lock(&mutex_);
+    slot->version = newest_ = version;
+  }
+  staged.seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun);
+  return staged;
+}
+
+SendArena::Slot* SendArena::TakeSlot() {
+  // Unpinned slots first, the oldest version first; an empty slot has the oldest one of all.
+  Slot* slot = &*std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
+    return std::pair(a.pins > 0, a.version) < std::pair(b.pins > 0, b.version);
+  });
+  superseded_readers_ += slot->pins;
+  ++slot->occupancy;
+  slot->version = PolicyVersion();
+  slot->pins = 0;
+  auto no_copy_under_way = [slot] { return slot->copies == 0; };
+  mutex_.Await(Condition(&no_copy_under_way));  // bounded: a copy is at most one chunk, and no new one begins
+  return slot;
+}
+
+absl::StatusOr<std::unique_ptr<WeightReader>> SendArena::Open(PolicyVersion version) {
+  MutexLock lock(&mutex_);
+  for (Slot& slot : slots_) {
+    if (version.IsNone() || slot.version != version) continue;
+    ++slot.pins;
+    return std::unique_ptr<WeightReader>(new Reader(this, &slot, slot.occupancy));
+  }
+  return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+               absl::StrFormat("version %s is not staged; the newest is %s", version.ToString(), newest_.ToString()));
+}
+
+absl::Status SendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to) {
+  if (range.begin < 0 || range.end < range.begin || range.end > manifest_.arena_bytes()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
+                 absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, manifest_.arena_bytes()));
+  }
+  const char* from = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (slot->occupancy != occupancy) {
+      return Error(absl::StatusCode::kAborted, "SUPERSEDED",
+                   "the send slot was needed for a newer version; the next attempt brings that one");
+    }
+    ++slot->copies;
+    from = slot->buffer.data() + range.begin;
+  }
+  std::memcpy(to, from, static_cast<size_t>(range.size()));
+  MutexLock lock(&mutex_);
+  --slot->copies;
+  return absl::OkStatus();
+}
+
+void SendArena::Unpin(Slot* slot, uint64_t occupancy) {
+  MutexLock lock(&mutex_);
+  if (slot->occupancy == occupancy) --slot->pins;
+}
+
+int64_t SendArena::superseded_readers() const {
+  MutexLock lock(&mutex_);
+  return superseded_readers_;
+}
+
+}  // namespace syncopate::synchronizer

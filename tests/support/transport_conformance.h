@@ -1,0 +1,398 @@
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "base/digest.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "synchronizer/plan/layout.h"
+#include "synchronizer/transport/arena_pair.h"
+#include "synchronizer/transport/send_arena.h"
+#include "synchronizer/transport/transport.h"
+#include "synchronizer/transport/weight_receiver.h"
+#include "synchronizer/transport/weight_source.h"
+#include "tests/support/faulty_store.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+// What every transport must do. A test program defines a TransportHarness and says
+//   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, testing::Values(&MakeInprocHarness));
+namespace syncopate::synchronizer {
+
+// Both ends of one transport.
+class TransportHarness {
+ public:
+  virtual ~TransportHarness() = default;
+  // A source that serves `store`, which is borrowed.
+  virtual SourceTransport* AddSource(WeightStore* store) = 0;
+  // The source's process is gone: it answers nothing any more.
+  virtual void KillSource(SourceTransport* source) = 0;
+  virtual ReceiverTransport* receiver() = 0;
+};
+
+using HarnessFactory = std::unique_ptr<TransportHarness> (*)();
+
+// Weights that depend on version, tensor and element, all finite.
+inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* arena) {
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    ByteRange range = manifest.ranges()[i];
+    for (int64_t at = range.begin; at < range.end; at += 2) {
+      uint16_t word = Mix64(HashCombine(seed, i) + at) & 0xbfff;  // the top bit of the exponent is clear: finite
+      std::memcpy(arena + at, &word, 2);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One source and one receiver over a transport, driven as the synchronizer would.
+class SyncRig {
+ public:
+  SyncRig(TransportHarness* harness, const Manifest& manifest, int slots = 2)
+      : harness_(harness),
+        manifest_(manifest),
+        arena_(*SendArena::Create(manifest, {.slots = slots})),
+        store_(arena_.get()),
+        end_(harness->AddSource(&store_)),
+        source_(&store_, {end_}) {
+    AddReceiver();
+  }
+
+  struct Receiver {
+    explicit Receiver(int64_t bytes) : target(bytes) {}
+    ArenaPair target;
+    std::unique_ptr<WeightReceiver> receiver;
+  };
+
+  Receiver* AddReceiver() {
+    auto added = std::make_unique<Receiver>(manifest_.arena_bytes());
+    added->receiver = std::make_unique<WeightReceiver>(WeightReceiver::Options{manifest_}, &added->target,
+                                                       std::vector<ReceiverTransport*>{harness_->receiver()});
+    receivers_.push_back(std::move(added));
+    return receivers_.back().get();
+  }
+  Receiver* receiver(size_t index = 0) { return receivers_[index].get(); }
+
+  void Stage(int64_t step) {
+    auto staged = arena_->Stage({1, step}, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    staged_ = *staged;
+  }
+
+  Prepare Offer(absl::Duration deadline = absl::Seconds(20)) {
+    Prepare prepare;
+    prepare.attempt = ++attempt_;
+    prepare.version = staged_.version;
+    prepare.digest = staged_.digest;
+    prepare.manifest_fingerprint = manifest_.fingerprint();
+    prepare.plan_hash =
+        SyncPlan::Create(manifest_, Layout::FlatShards(manifest_, 1), Layout::Whole(manifest_, 1))->hash();
+    prepare.transport = end_->name();
+    prepare.deadline = deadline;
+    prepare.receivers = 1;
+    prepare.sources = 1;
+    return prepare;
+  }
+
+  // Prepare on both ends, then Transfer. The attempt stays open.
+  absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
+    SYNCOPATE_RETURN_IF_ERROR(to->receiver->Prepare(prepare).status());
+    return to->receiver->Transfer({prepare.attempt, {rendezvous}, staged_.bucket_digests});
+  }
+
+  void Finish(Receiver* to, int64_t attempt) {
+    to->receiver->Finish(attempt);
+    source_.Finish(attempt);
+  }
+
+  // One whole sync of what is staged.
+  absl::Status Sync(Receiver* to, absl::Duration deadline = absl::Seconds(20)) {
+    Prepare prepare = Offer(deadline);
+    absl::Status status = Move(to, prepare).status();
+    if (status.ok()) status = to->receiver->Install({prepare.attempt}).status();
+    Finish(to, prepare.attempt);
+    return status;
+  }
+
+  // The receiver serves exactly the weights of `step`.
+  void ExpectServes(Receiver* receiver, int64_t step) {
+    EXPECT_EQ(receiver->receiver->serving(), (PolicyVersion{1, step}));
+    EXPECT_EQ(receiver->target.serving(), (PolicyVersion{1, step}));
+    std::vector<char> expected(manifest_.arena_bytes(), 0);
+    ASSERT_TRUE(FillWeights(manifest_, step, expected.data()).ok());
+    EXPECT_EQ(std::memcmp(expected.data(), receiver->target.live(), expected.size()), 0) << "bits differ";
+  }
+
+  SendArena* arena() { return arena_.get(); }
+  FaultyStore* store() { return &store_; }
+  SourceTransport* end() { return end_; }
+  WeightSource* source() { return &source_; }
+  const SendArena::Staged& staged() const { return staged_; }
+
+ private:
+  TransportHarness* const harness_;
+  const Manifest manifest_;
+  std::unique_ptr<SendArena> arena_;
+  FaultyStore store_;
+  SourceTransport* const end_;
+  WeightSource source_;
+  std::vector<std::unique_ptr<Receiver>> receivers_;
+  SendArena::Staged staged_;
+  int64_t attempt_ = 0;
+};
+
+class TransportConformanceTest : public testing::TestWithParam<HarnessFactory> {
+ protected:
+  // Several chunks long, with tensors that straddle them.
+  static Manifest LargeModel() {
+    auto manifest = Manifest::Create({{"embed", DType::kFloat32, {1000, 301}},
+                                      {"mid", DType::kBFloat16, {700, 1001}},
+                                      {"norm", DType::kFloat32, {3}},
+                                      {"head", DType::kFloat32, {1000, 303}}},
+                                     1 << 19);
+    SYNCOPATE_CHECK(manifest.ok() && manifest->arena_bytes() > 3 * kChunkBytes);
+    return *std::move(manifest);
+  }
+
+  std::unique_ptr<TransportHarness> harness_ = GetParam()();
+};
+
+TEST_P(TransportConformanceTest, BringsEveryBitOfManyModels) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<TensorSpec> tensors;
+    for (uint64_t i = 0; i <= random() % 9; ++i) {
+      DType dtype = random() % 2 == 0 ? DType::kFloat32 : DType::kBFloat16;
+      tensors.push_back({absl::StrCat("t", i),
+                         dtype,
+                         {static_cast<int64_t>(random() % 300), 1 + static_cast<int64_t>(random() % 300)}});
+    }
+    tensors.push_back({"last", DType::kFloat32, {7}});
+    SyncRig rig(harness_.get(), *Manifest::Create(std::move(tensors), 256 << (random() % 10)));
+    rig.Stage(1);
+    ASSERT_TRUE(rig.Sync(rig.receiver()).ok()) << "seed " << seed;
+    rig.ExpectServes(rig.receiver(), 1);
+  }
+}
+
+TEST_P(TransportConformanceTest, BringsManyChunksAndCountsTheBytes) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  Prepare prepare = rig.Offer();
+  auto received = rig.Move(rig.receiver(), prepare);
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->bytes, LargeModel().weight_bytes());
+  EXPECT_LE(received->bytes, LargeModel().arena_bytes());
+  EXPECT_GT(received->transfer_seconds, 0);
+  EXPECT_GT(received->verify_seconds, 0);
+  EXPECT_GE(rig.store()->chunks(), 4);
+  rig.Finish(rig.receiver(), prepare.attempt);
+}
+
+TEST_P(TransportConformanceTest, GathersShardsOfSeveralSources) {
+  Manifest manifest = LargeModel();
+  Layout shards = Layout::FlatShards(manifest, 3);
+  auto plan = SyncPlan::Create(manifest, shards, Layout::Whole(manifest, 1));
+  ASSERT_TRUE(plan.ok());
+  // Each source stages its shard at the beginning of an arena of its own.
+  std::vector<char> whole(manifest.arena_bytes(), 0);
+  ASSERT_TRUE(FillWeights(manifest, 9, whole.data()).ok());
+  std::vector<std::unique_ptr<SendArena>> arenas;
+  std::vector<std::unique_ptr<FaultyStore>> stores;
+  ReceiveRequest request;
+  int64_t begin = 0;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    auto flat = Manifest::Create({{"shard", DType::kBFloat16, {shards.arena_bytes(rank) / 2}}});
+    arenas.push_back(*SendArena::Create(*flat, {.slots = 1}));
+    ASSERT_TRUE(arenas.back()
+                    ->Stage({1, 9},
+                            [&](char* bytes) {
+                              std::memcpy(bytes, whole.data() + begin, shards.arena_bytes(rank));
+                              return absl::OkStatus();
+                            })
+                    .ok());
+    begin += shards.arena_bytes(rank);
+    stores.push_back(std::make_unique<FaultyStore>(arenas.back().get(), manifest.fingerprint()));
+    Prepare prepare;
+    prepare.version = {1, 9};
+    request.rendezvous.push_back(*harness_->AddSource(stores.back().get())->Open(prepare));
+  }
+  request.manifest_fingerprint = manifest.fingerprint();
+  request.version = {1, 9};
+  request.copies = plan->CopiesTo(0);
+  request.deadline = Clock::Real()->Now() + absl::Seconds(20);
+  EXPECT_EQ(request.copies.size(), 3u);
+  std::vector<char> arrived(manifest.arena_bytes(), 0);
+  absl::Status status = harness_->receiver()->Receive(request, arrived.data(), std::stop_token());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(arrived, whole);
+}
+
+TEST_P(TransportConformanceTest, ThreeSyncsInARowEachServeTheirOwnVersion) {
+  SyncRig rig(harness_.get(), LargeModel());
+  for (int64_t step : {1, 2, 3}) {
+    rig.Stage(step);
+    ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+    rig.ExpectServes(rig.receiver(), step);
+  }
+  EXPECT_EQ(rig.source()->pinned(), 0);
+}
+
+TEST_P(TransportConformanceTest, ALateJoinerGetsTheCurrentVersionAndTheOtherIsNotDisturbed) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  SyncRig::Receiver* late = rig.AddReceiver();
+  ASSERT_TRUE(rig.Sync(late).ok());
+  rig.ExpectServes(late, 1);
+  rig.ExpectServes(rig.receiver(), 1);
+}
+
+TEST_P(TransportConformanceTest, TwoReceiversAreServedAtTheSameTime) {
+  SyncRig rig(harness_.get(), LargeModel());
+  SyncRig::Receiver* second = rig.AddReceiver();
+  rig.Stage(1);
+  Prepare prepare = rig.Offer();
+  absl::Status other;
+  std::string rendezvous = *rig.source()->Prepare(prepare);
+  std::thread thread([&] {
+    other = second->receiver->Prepare(prepare).status();
+    if (other.ok())
+      other = second->receiver->Transfer({prepare.attempt, {rendezvous}, rig.staged().bucket_digests}).status();
+  });
+  EXPECT_TRUE(rig.Move(rig.receiver(), prepare).ok());
+  thread.join();
+  EXPECT_TRUE(other.ok()) << other;
+}
+
+TEST_P(TransportConformanceTest, ARefusedPrepareMovesNothing) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  auto refused = [&rig](const Prepare& prepare) { return rig.receiver()->receiver->Prepare(prepare).status(); };
+  Prepare prepare = rig.Offer();
+  prepare.manifest_fingerprint ^= 1;
+  EXPECT_THAT(refused(prepare), HasReason("MODEL_MISMATCH"));
+  EXPECT_THAT(rig.source()->Prepare(prepare).status(), HasReason("MODEL_MISMATCH"));
+  prepare = rig.Offer();
+  prepare.plan_hash ^= 1;
+  EXPECT_THAT(refused(prepare), HasReason("PLAN_MISMATCH"));
+  prepare = rig.Offer();
+  prepare.transport = "pigeon";
+  EXPECT_THAT(refused(prepare), HasReason("TRANSPORT_UNKNOWN"));
+  EXPECT_THAT(rig.source()->Prepare(prepare).status(), HasReason("TRANSPORT_UNKNOWN"));
+  prepare = rig.Offer();
+  prepare.version = {0, 0};
+  EXPECT_THAT(refused(prepare), HasReason("OLD_VERSION"));
+  EXPECT_EQ(rig.store()->chunks(), 0);
+  EXPECT_TRUE(rig.receiver()->receiver->serving().IsNone());
+  EXPECT_TRUE(rig.Sync(rig.receiver()).ok()) << "a refusal leaves the receiver free for the next attempt";
+}
+
+TEST_P(TransportConformanceTest, ASenderThatDiesBeforeTheTransferIsReported) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  Prepare prepare = rig.Offer();
+  std::string rendezvous = *rig.source()->Prepare(prepare);
+  ASSERT_TRUE(rig.receiver()->receiver->Prepare(prepare).ok());
+  harness_->KillSource(rig.end());
+  absl::Status status =
+      rig.receiver()->receiver->Transfer({prepare.attempt, {rendezvous}, rig.staged().bucket_digests}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status, HasReason("PEER_LOST"));
+}
+
+TEST_P(TransportConformanceTest, ASenderThatDiesAtAnyChunkLeavesTheOldVersionServingAndCanBeRepeated) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  rig.Stage(2);
+  for (int fatal = 0; fatal < 3; ++fatal) {
+    rig.store()->SetOnChunk([fatal](int chunk, ByteRange, char*) {
+      return chunk < fatal ? absl::OkStatus() : Error(absl::StatusCode::kUnavailable, "PEER_LOST", "it died");
+    });
+    EXPECT_THAT(rig.Sync(rig.receiver()), HasReason("PEER_LOST"));
+    rig.ExpectServes(rig.receiver(), 1);
+  }
+  rig.store()->SetOnChunk(nullptr);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  rig.ExpectServes(rig.receiver(), 2);
+}
+
+TEST_P(TransportConformanceTest, ADeadlineThatPassesEndsTheTransfer) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  absl::Notification never;
+  rig.store()->SetOnChunk([&never](int, ByteRange, char*) {
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(60));  // a slow link
+    return absl::OkStatus();
+  });
+  absl::Status status = rig.Sync(rig.receiver(), absl::Milliseconds(100));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(status, HasReason("DEADLINE"));
+  EXPECT_TRUE(rig.receiver()->receiver->serving().IsNone());
+}
+
+TEST_P(TransportConformanceTest, FinishCancelsATransferUnderWay) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  Prepare prepare = rig.Offer();
+  rig.store()->SetOnChunk([&](int chunk, ByteRange, char*) {
+    if (chunk == 1) rig.receiver()->receiver->Finish(prepare.attempt);
+    return absl::OkStatus();
+  });
+  absl::Status status = rig.Move(rig.receiver(), prepare).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_THAT(rig.receiver()->receiver->Install({prepare.attempt}).status(), HasReason("NOT_VERIFIED"));
+  rig.Finish(rig.receiver(), prepare.attempt);
+  rig.store()->SetOnChunk(nullptr);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  rig.ExpectServes(rig.receiver(), 1);
+}
+
+TEST_P(TransportConformanceTest, EveryFlippedBitIsCaughtBeforeTheInstall) {
+  SyncRig rig(harness_.get(), LargeModel());
+  rig.Stage(1);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  std::mt19937_64 random(5);
+  for (int64_t step = 2; step < 12; ++step) {
+    rig.Stage(step);
+    int victim = static_cast<int>(random() % 4);
+    rig.store()->SetOnChunk([&random, victim](int chunk, ByteRange range, char* bytes) {
+      if (chunk == victim) bytes[random() % range.size()] ^= static_cast<char>(1 << random() % 8);
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(rig.Sync(rig.receiver()), HasReason("DIGEST_MISMATCH"));
+    rig.ExpectServes(rig.receiver(), 1);
+  }
+}
+
+TEST_P(TransportConformanceTest, ASupersededReaderIsToldAndJoinsTheNextAttempt) {
+  SyncRig rig(harness_.get(), LargeModel(), /*slots=*/1);
+  rig.Stage(1);
+  rig.store()->SetOnChunk([&](int chunk, ByteRange, char*) {
+    if (chunk != 0) return absl::OkStatus();
+    // The trainer needs the only slot while this receiver is at its first chunk, and does not wait for it.
+    auto staged = rig.arena()->Stage({1, 2}, [](char* bytes) { return FillWeights(LargeModel(), 2, bytes); });
+    return staged.status();
+  });
+  Prepare prepare = rig.Offer();
+  EXPECT_THAT(rig.Move(rig.receiver(), prepare).status(), HasReason("SUPERSEDED"));
+  rig.Finish(rig.receiver(), prepare.attempt);
+  EXPECT_GE(rig.arena()->superseded_readers(), 1);
+  EXPECT_THAT(rig.source()->Prepare(prepare).status(), HasReason("VERSION_NOT_STAGED"));
+  rig.store()->SetOnChunk(nullptr);
+  rig.Stage(3);
+  ASSERT_TRUE(rig.Sync(rig.receiver()).ok());
+  rig.ExpectServes(rig.receiver(), 3);
+}
+
+}  // namespace syncopate::synchronizer
