@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::trainer {
@@ -73,6 +74,18 @@ TEST_F(CheckpointStoreTest, ReadsBackWhatWasSaved) {
   EXPECT_THAT(latest->skipped, IsEmpty());
   EXPECT_EQ(store_->ReadFile(latest->checkpoint, "model.safetensors").value(), ModelBytes({1, 20}));
   EXPECT_EQ(store_->ReadFile(latest->checkpoint, "data.pb").value(), "position e1-s20");
+}
+
+TEST(CheckpointStoreDiskTest, WorksOnTheRealFileSystem) {
+  testing::TempDir folder;
+  for (int64_t step = 1; step <= 4; ++step) {
+    auto store = CheckpointStore::Open(FileSystem::Real(), folder.path() + "/checkpoints");
+    ASSERT_THAT(store, IsOk());
+    ASSERT_THAT((*store)->Save(Request({1, step})), IsOk());
+    EXPECT_EQ((*store)->LoadLatest()->checkpoint.version.step, step);
+    ASSERT_THAT((*store)->Prune(2), IsOk());
+  }
+  EXPECT_THAT(FileSystem::Real()->List(folder.path() + "/checkpoints").value(), ElementsAre("e1-s3", "e1-s4"));
 }
 
 TEST_F(CheckpointStoreTest, LoadsTheHighestByEpochBeforeStepAndNotByText) {

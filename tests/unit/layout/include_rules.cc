@@ -1,7 +1,6 @@
 #include "tests/unit/layout/include_rules.h"
 
 #include <algorithm>
-#include <regex>
 #include <sstream>
 #include <string_view>
 
@@ -87,15 +86,26 @@ std::string Sentence(const std::string& path, const std::string& include, std::s
   return path + " includes " + include + ": " + std::string(why);
 }
 
+std::string_view SkipBlanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> IncludesOf(const std::string& text) {
-  static const std::regex* const kInclude = new std::regex(R"(^\s*#\s*include\s*["<]([^">]+)[">].*)");
+  constexpr std::string_view kDirective = "include";
   std::vector<std::string> includes;
   std::istringstream lines(text);
-  std::smatch match;
   for (std::string line; std::getline(lines, line);) {
-    if (std::regex_match(line, match, *kInclude)) includes.push_back(match[1]);
+    std::string_view rest = SkipBlanks(line);
+    if (!rest.starts_with('#')) continue;
+    rest = SkipBlanks(rest.substr(1));
+    if (!rest.starts_with(kDirective)) continue;
+    rest = SkipBlanks(rest.substr(kDirective.size()));
+    if (rest.empty() || (rest[0] != '"' && rest[0] != '<')) continue;
+    size_t end = rest.find(rest[0] == '"' ? '"' : '>', 1);
+    if (end != std::string_view::npos) includes.emplace_back(rest.substr(1, end - 1));
   }
   return includes;
 }

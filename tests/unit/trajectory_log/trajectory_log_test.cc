@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::trainer {
@@ -126,6 +127,21 @@ TEST(TrajectoryLogTest, AnswersInOrderWithTheNumbersOfTheRecords) {
   for (size_t i = 0; i < answers.size(); ++i) EXPECT_EQ(answers[i], i + 1);
   EXPECT_EQ(log->stats().committed_records, 100);
   EXPECT_EQ(log->stats().pending_bytes, 0);
+}
+
+TEST(TrajectoryLogTest, WorksOnTheRealFileSystem) {
+  testing::TempDir folder;
+  TrajectoryLog::Options options = {.segments = {.folder = folder.path() + "/a/log", .segment_bytes = 100}};
+  for (int life = 0; life < 3; ++life) {
+    std::vector<std::string> replayed;
+    auto log = TrajectoryLog::Open(FileSystem::Real(), options, [&replayed](uint64_t, absl::string_view payload) {
+      replayed.emplace_back(payload);
+      return absl::OkStatus();
+    });
+    ASSERT_THAT(log, IsOk());
+    EXPECT_EQ(replayed.size(), static_cast<size_t>(life) * 10);
+    for (int i = 0; i < 10; ++i) ASSERT_THAT((*log)->AppendAndWait("some record", kPatience), IsOk());
+  }
 }
 
 TEST(TrajectoryLogTest, AcknowledgesOnlyWhatSurvivesAPowerCut) {
