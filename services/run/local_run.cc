@@ -66,8 +66,8 @@ class LocalRun {
     while (!supervision_.done()) {
       SignalInbox::Received received = signals_.Wait(kTick);
       if (received.interrupt) Interrupt();
-      Reap();
-      NoticeReady();
+      NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
+      if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
       ReadSteps();
       Refresh();
@@ -127,27 +127,31 @@ class LocalRun {
       ChildExit exit{by_signal, by_signal ? WTERMSIG(status) : WEXITSTATUS(status)};
       bool expected = supervision_.stopping();
       std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
-      bool again = !supervision_.stopping();
-      if (!expected) display_->Daemon(child.Name(), exit.ToString() + (again ? "; it is started again" : ""));
+      const char* next = supervision_.WillRestart(child) ? "; it is started again" : "";
+      if (!expected) display_->Daemon(child.Name(), exit.ToString() + next);
       Perform(actions);
     }
   }
 
   void NoticeReady() {
-    bool changed = false;
+    std::vector<ChildId> ready;
     for (auto& [pid, process] : processes_) {
       if (process.ready) continue;
       auto endpoint = ReadDaemonEndpoint(EndpointPath(directory_.path(), process.child.role, process.child.index));
       if (!endpoint.ok() || endpoint->pid != pid) continue;  // not yet, or what an earlier life wrote
-      process.ready = changed = true;
+      process.ready = true;
       endpoints_[process.child] = *endpoint;
       if (process.child.role == "synchronizer") synchronizer_ = endpoint->grpc;
-      ready_now_.push_back(process.child);
-      if (announced_) display_->Daemon(process.child.Name(), absl::StrCat("is ready again, pid ", pid));
+      ready.push_back(process.child);
     }
+    if (ready.empty()) return;
+    Publish();
     // Acting on readiness starts processes, so not inside the loop over them.
-    for (const ChildId& child : std::exchange(ready_now_, {})) Perform(supervision_.OnReady(child, Now()));
-    if (changed) Publish();
+    for (const ChildId& child : ready) {
+      bool again = supervision_.Restarts().at(child) > 0;
+      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", endpoints_[child].pid));
+      Perform(supervision_.OnReady(child, Now()));
+    }
   }
 
   // Tells everybody who asks where the daemons are.
@@ -239,7 +243,6 @@ class LocalRun {
   std::string synchronizer_;  // its address, "" before it was first ready
   std::map<pid_t, Process> processes_;
   std::map<ChildId, DaemonEndpoint> endpoints_;  // of ready processes
-  std::vector<ChildId> ready_now_;
 };
 
 std::string LocalTime() {

@@ -211,6 +211,10 @@ bool RunSupervision::done() const {
          std::none_of(children_.begin(), children_.end(), [this](const auto& entry) { return Alive(entry.second); });
 }
 
+bool RunSupervision::WillRestart(const ChildId& child) const {
+  return !stopping() && children_.at(child).state == State::kBackoff;
+}
+
 std::map<ChildId, int64_t> RunSupervision::Restarts() const {
   std::map<ChildId, int64_t> restarts;
   for (const auto& [id, child] : children_) restarts[id] = child.restarts_total;

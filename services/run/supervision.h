@@ -75,6 +75,8 @@ class RunSupervision {
   bool stopping() const { return outcome_ != RunOutcome::kRunning; }
   const std::string& reason() const { return reason_; }    // why it failed
   const std::string& culprit() const { return culprit_; }  // name of the daemon that it failed on, if one
+  // The child is not there, but will be started again.
+  bool WillRestart(const ChildId& child) const;
   // How often each child was started again; every child is there.
   std::map<ChildId, int64_t> Restarts() const;
 

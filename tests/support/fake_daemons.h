@@ -1,17 +1,21 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "base/mutex.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/notification.h"
 
 // Daemons with fixed answers, for tests of what talks to them. Each remembers the calls it got.
 namespace syncopate::testing {
@@ -29,6 +33,14 @@ class CallBook {
   void Refuse(const std::string& call, absl::Status error) {
     MutexLock lock(&mutex_);
     refusals_[call] = std::move(error);
+  }
+  // True as soon as there were `count` calls of that name; false after a long while.
+  bool WaitFor(const std::string& call, int64_t count) {
+    MutexLock lock(&mutex_);
+    auto enough = [this, &call, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::count(calls_.begin(), calls_.end(), call) >= count;
+    };
+    return mutex_.AwaitWithTimeout(Condition(&enough), kTestDeadline);
   }
   std::vector<std::string> calls() const {
     MutexLock lock(&mutex_);
@@ -73,22 +85,30 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     version->set_served_by(2);
     return book.Note("ListVersions");
   }
+  // With `follow` three records more the first time, the last of them a failure; the stream stays open until Release.
   grpc::Status WatchSyncs(grpc::ServerContext*, const v1::WatchSyncsRequest* request,
                           grpc::ServerWriter<v1::WatchSyncsResponse>* writer) override {
-    for (int i = 0; i < request->last(); ++i) {
+    int records = request->last() + (request->follow() && !followed_.exchange(true) ? 3 : 0);
+    for (int i = 0; i < records; ++i) {
       v1::WatchSyncsResponse response;
       auto* record = response.mutable_record();
       record->set_attempt(i + 1);
       SetVersion(i + 1, record->mutable_version());
       record->set_replica_id("rollouter-0");
       record->set_transport("grpc");
-      record->set_result("ok");
+      record->set_result(i == 2 ? "DEADLINE" : "ok");
       record->set_bytes(412345);
       (*record->mutable_seconds())["total"] = 0.0061;
       record->set_pause_seconds(0.0001);
       writer->Write(response);
     }
-    return book.Note("WatchSyncs");
+    grpc::Status status = book.Note("WatchSyncs");
+    if (request->follow()) released_.WaitForNotification();
+    return status;
+  }
+  // Ends streams that follow.
+  void Release() {
+    if (!released_.HasBeenNotified()) released_.Notify();
   }
   grpc::Status TriggerSync(grpc::ServerContext*, const v1::TriggerSyncRequest* request,
                            v1::TriggerSyncResponse* response) override {
@@ -106,6 +126,9 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     version->set_epoch(1);
     version->set_step(step);
   }
+
+  absl::Notification released_;
+  std::atomic<bool> followed_ = false;
 };
 
 class FakeTrainer final : public v1::TrainerService::Service {
@@ -231,6 +254,8 @@ class FakeRun {
     trainer_server_ = Serve(&trainer);
     for (FakeRollouter* rollouter : {&rollouters[0], &rollouters[1]}) rollouter_servers_.push_back(Serve(rollouter));
   }
+
+  ~FakeRun() { synchronizer.Release(); }
 
   std::string synchronizer_address() const { return synchronizer_server_->address(); }
   std::string trainer_address() const { return trainer_server_->address(); }

@@ -62,6 +62,8 @@ TEST_F(RunSupervisionTest, StartsTheSynchronizerAndOnceItIsReadyTheOthers) {
 TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
   GetReady();
   EXPECT_THAT(supervision_.OnExit(kSecond, kCrash, At(5)), IsEmpty());
+  EXPECT_TRUE(supervision_.WillRestart(kSecond));
+  EXPECT_FALSE(supervision_.WillRestart(kFirst));
   EXPECT_THAT(supervision_.OnTick(At(5.1)), IsEmpty());
   EXPECT_EQ(supervision_.NextTick(), At(5.2));
   EXPECT_THAT(supervision_.OnTick(At(5.2)), ElementsAre(StartOf(kSecond)));
@@ -162,6 +164,7 @@ TEST_F(RunSupervisionTest, ARollouterThatNeverStartsIsGivenUpWithGrowingBackoffA
   }
   EXPECT_THAT(backoffs, ElementsAre(absl::Milliseconds(200), absl::Milliseconds(200), absl::Milliseconds(400),
                                     absl::Milliseconds(800), absl::Milliseconds(1600)));
+  EXPECT_FALSE(supervision_.WillRestart(kSecond));
   EXPECT_FALSE(supervision_.stopping());
 }
 

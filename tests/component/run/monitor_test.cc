@@ -1,0 +1,69 @@
+#include "services/run/monitor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_daemons.h"
+
+namespace syncopate::services {
+namespace {
+
+using syncopate::testing::FakeRun;
+
+class RunMonitorTest : public ::testing::Test {
+ protected:
+  std::vector<DaemonEndpoint> Endpoints() const {
+    return {{"synchronizer", 0, run_.synchronizer_address(), "", 1},
+            {"trainer", 0, run_.trainer_address(), "", 2},
+            {"rollouter", 0, run_.rollouter_address(0), "", 3},
+            {"rollouter", 1, run_.rollouter_address(1), "", 4}};
+  }
+
+  FakeRun run_;
+};
+
+TEST_F(RunMonitorTest, KnowsEveryDaemonAfterAPoll) {
+  RunMonitor monitor;
+  EXPECT_TRUE(monitor.Get().daemons.empty());
+  monitor.SetEndpoints(Endpoints());
+  ASSERT_TRUE(run_.rollouters[1].book.WaitFor("GetStatus", 2));  // the second poll begins when the first is noted down
+  RunMonitor::Snapshot snapshot = monitor.Get();
+  EXPECT_EQ(snapshot.daemons["trainer-0"].state, "running");
+  EXPECT_EQ(snapshot.daemons["trainer-0"].version, "e1-s42");
+  EXPECT_EQ(snapshot.daemons["rollouter-0"].version, "e1-s41");
+  EXPECT_EQ(snapshot.daemons["synchronizer-0"].version, "e1-s42");
+  EXPECT_EQ(snapshot.waiting, "the trainer waits for groups on rollouter-1: 3 of 16 groups are done");
+}
+
+TEST_F(RunMonitorTest, ADaemonThatIsGoneDoesNotHideTheOthers) {
+  run_.StopRollouter(0);
+  RunMonitor monitor;
+  monitor.SetEndpoints(Endpoints());
+  ASSERT_TRUE(run_.rollouters[1].book.WaitFor("GetStatus", 2));
+  EXPECT_EQ(monitor.Get().daemons.count("rollouter-0"), 0u);
+  EXPECT_EQ(monitor.Get().daemons.count("rollouter-1"), 1u);
+}
+
+TEST_F(RunMonitorTest, CountsWeightSyncsByResult) {
+  RunMonitor monitor;
+  monitor.SetEndpoints(Endpoints());
+  run_.synchronizer.Release();
+  ASSERT_TRUE(run_.synchronizer.book.WaitFor("WatchSyncs", 2));  // it follows again once the first stream was read
+  SyncFigures syncs = monitor.Get().syncs;
+  EXPECT_EQ(syncs.ok, 2);
+  EXPECT_EQ(syncs.failed, 1);
+  EXPECT_EQ(syncs.last_seconds, 0.0061);
+  EXPECT_EQ(syncs.median_seconds, 0.0061);
+  EXPECT_EQ(syncs.median_pause_seconds, 0.0001);
+}
+
+TEST_F(RunMonitorTest, StopEndsAStreamThatNeverEnds) {
+  RunMonitor monitor;
+  monitor.SetEndpoints(Endpoints());
+  ASSERT_TRUE(run_.synchronizer.book.WaitFor("WatchSyncs", 1));
+  monitor.Stop();
+  monitor.Stop();
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,109 @@
+// A daemon without a purpose, for tests of what starts, watches and stops daemons. Its role is in its own name
+// (syncopate-trainer, ...). It reads its configuration as a real one does, writes its endpoint file and waits for
+// SIGTERM. A trainer waits for its rollouters, writes lines of metrics.jsonl, and after run.steps of them summary.json,
+// then exits.
+// A file behaviour.<role>-<index> beside the binary may hold words that make it behave badly:
+//   refuse          exit at once with the code for a refused configuration
+//   fail            exit at once with code 3 and a line on standard error
+//   ignore-term     stay when asked to stop
+//   endless         (trainer) never finish
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/config/host_port.h"
+#include "services/config/run_config.h"
+#include "services/endpoints/daemon_endpoints.h"
+
+namespace syncopate::services {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<std::string> Behaviour(const fs::path& folder, const std::string& name) {
+  std::ifstream file(folder / ("behaviour." + name));
+  return std::set<std::string>(std::istream_iterator<std::string>(file), {});
+}
+
+// The port that the configuration fixes, or one made up from the process id: nobody listens on either.
+std::string AddressOf(const v1::RunConfig& config, const std::string& role) {
+  auto fixed = ParseHostPort(config.synchronizer().address());
+  bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;
+  return is_fixed ? config.synchronizer().address() : absl::StrCat("127.0.0.1:", 1 + ::getpid() % 1000);
+}
+
+// True if somebody asked to stop.
+bool Pace(const sigset_t& term) {
+  const timespec pace{0, 1000000};
+  return ::sigtimedwait(&term, nullptr, &pace) == SIGTERM;
+}
+
+bool RolloutersAreThere(const v1::RunConfig& config) {
+  for (int64_t i = 0; i < config.run().rollouters(); ++i) {
+    if (!fs::exists(EndpointPath(config.run().dir(), "rollouter", i))) return false;
+  }
+  return true;
+}
+
+// One line a millisecond or so until all steps are written or somebody asks to stop.
+void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
+  std::ofstream lines(fs::path(config.run().dir()) / "metrics.jsonl", std::ios::app);
+  lines << R"({"kind":"eval","step":0,"eval_exact":0,"samples":[{"prompt":"1 2","answer":"1 1","expected":"2 1"}]})"
+        << std::endl;
+  int64_t step = 0;
+  bool stopped = false;
+  while (!stopped && !RolloutersAreThere(config)) stopped = Pace(term);
+  while (!stopped && (endless || step < config.run().steps())) {
+    lines << absl::StrCat(R"({"kind":"step","step":)", ++step,
+                          R"(,"reward_mean":0.5,"tokens":10,"step_seconds":0.001})")
+          << std::endl;
+    stopped = Pace(term);
+  }
+  std::ofstream(fs::path(config.run().dir()) / "summary.json")
+      << absl::StrCat(R"({"status":")", stopped ? "stopped" : "completed", R"(","steps":)", step, "}");
+}
+
+int Main(int argc, char** argv) {
+  sigset_t term;
+  ::sigemptyset(&term);
+  ::sigaddset(&term, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &term, nullptr);
+  auto config = LoadRunConfig(argv[1], {argv + 2, argv + argc});
+  if (!config.ok()) {
+    std::cerr << config.status().message() << "\n";
+    return kConfigExitCode;
+  }
+  const fs::path self(argv[0]);
+  std::string role = self.filename().string().substr(std::string("syncopate-").size());
+  DaemonEndpoint endpoint{role, role == "rollouter" ? config->rollouter().index() : 0, AddressOf(*config, role),
+                          "127.0.0.1:1", ::getpid()};
+  auto behaviour = Behaviour(self.parent_path(), endpoint.Name());
+  if (behaviour.count("refuse") > 0) return kConfigExitCode;
+  if (behaviour.count("fail") > 0) {
+    std::cerr << endpoint.Name() << " fails as it was told to\n";
+    return 3;
+  }
+  if (!WriteDaemonEndpoint(config->run().dir(), endpoint).ok()) return 1;
+  if (behaviour.count("ignore-term") > 0) {
+    for (int ignored = 0;;) ::sigwait(&term, &ignored);
+  }
+  int received = 0;
+  if (role == "trainer") {
+    Train(*config, behaviour.count("endless") > 0, term);
+  } else {
+    ::sigwait(&term, &received);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace syncopate::services
+
+int main(int argc, char** argv) { return syncopate::services::Main(argc, argv); }
