@@ -308,6 +308,8 @@ GroupLedger::Take GroupLedger::TakeReplay() {
   return take;
 }
 
+bool GroupLedger::HasBatch() const { return !in_step_ && (!replays_.empty() || !PickBatch().empty()); }
+
 std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   if (in_step_) return std::nullopt;
   Take take;

@@ -119,6 +119,7 @@ class GroupLedger {
   // The next batch: P groups, earliest deadline first, as the gate allows, or a logged take of before the restore.
   // Fewer than P only when no further prompt will come. None: wait, or the data have ended.
   std::optional<Take> TakeBatch();
+  bool HasBatch() const;  // TakeBatch() would give one
   // The last take is durable (or is a replay): its groups are trained from now on, whatever happens.
   void OnTakeLogged();
   void OnStepDone(absl::Time now);

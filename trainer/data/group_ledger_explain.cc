@@ -18,7 +18,7 @@ Explanation GroupLedger::Explain(absl::Time now) const {
     explanation.detail = absl::StrCat("the step that makes version ", version_.epoch, "/", version_.step + 1, " runs");
     return explanation;
   }
-  if (!replays_.empty() || !PickBatch().empty()) {
+  if (HasBatch()) {
     explanation.waiting_for = "nothing";
     explanation.detail =
         replays_.empty() ? "a batch is ready" : absl::StrCat(replays_.size(), " logged steps are repeated");

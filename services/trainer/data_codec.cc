@@ -1,0 +1,118 @@
+#include "services/trainer/data_codec.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "services/codec/codec.h"
+#include "syncopate/v1/records.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+using trainer::DropReason;
+
+absl::Status BadRecord(const std::string& text) {
+  return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat("a record of the trainer's log ", text));
+}
+
+absl::Status BadSnapshot(const std::string& text) {
+  return Error(absl::StatusCode::kDataLoss, "BAD_SNAPSHOT",
+               absl::StrCat("the data position of the checkpoint ", text, "; resume from another checkpoint"));
+}
+
+template <typename Message>
+bool Parse(absl::string_view bytes, Message* message) {
+  return message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
+
+v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
+  v1::TrainerLogRecord message;
+  if (const auto* accepted = std::get_if<trainer::AcceptedRecord>(&record)) {
+    *message.mutable_accepted()->mutable_group() = ToProto(*accepted->group);
+    *message.mutable_accepted()->mutable_admitted() = ToProto(accepted->admitted);
+  } else if (const auto* take = std::get_if<trainer::TakeRecord>(&record)) {
+    *message.mutable_take()->mutable_produces() = ToProto(take->produces);
+    for (const LeaseId& lease : take->groups) *message.mutable_take()->add_groups() = ToProto(lease);
+  } else {
+    const auto& drop = std::get<trainer::DropRecord>(record);
+    *message.mutable_drop()->mutable_lease() = ToProto(drop.lease);
+    message.mutable_drop()->set_reason(trainer::DropReasonName(drop.reason));
+  }
+  return message;
+}
+
+absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
+  for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack}) {
+    if (name == trainer::DropReasonName(reason)) return reason;
+  }
+  return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
+}
+
+}  // namespace
+
+std::string EncodeLogRecord(const trainer::LogRecord& record) { return ToMessage(record).SerializeAsString(); }
+
+absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
+  v1::TrainerLogRecord message;
+  if (!Parse(bytes, &message)) return BadRecord("cannot be parsed");
+  switch (message.record_case()) {
+    case v1::TrainerLogRecord::kAccepted: {
+      auto group = FromProto(message.accepted().group());
+      if (!group.ok()) return BadRecord(absl::StrCat("holds a bad group: ", group.status().message()));
+      return trainer::AcceptedRecord{FromProto(message.accepted().admitted()),
+                                     std::make_shared<const TrajectoryGroup>(*std::move(group))};
+    }
+    case v1::TrainerLogRecord::kTake: {
+      trainer::TakeRecord take{FromProto(message.take().produces())};
+      for (const v1::LeaseId& lease : message.take().groups()) take.groups.push_back(FromProto(lease));
+      return take;
+    }
+    case v1::TrainerLogRecord::kDrop: {
+      SYNCOPATE_ASSIGN_OR_RETURN(DropReason reason, DecodeReason(message.drop().reason()));
+      return trainer::DropRecord{FromProto(message.drop().lease()), reason};
+    }
+    case v1::TrainerLogRecord::RECORD_NOT_SET:
+      break;
+  }
+  return BadRecord("is of no known kind");
+}
+
+std::string EncodeDataState(const trainer::DataState& state) {
+  v1::DataState message;
+  message.set_pass(state.next.pass);
+  message.set_next_ordinal(state.next.ordinal);
+  for (const auto& [group, attempt] : state.attempts) {
+    v1::DataState::AttemptCount* count = message.add_attempts();
+    *count->mutable_group() = ToProto(group);
+    count->set_attempt(attempt);
+  }
+  for (const GroupId& group : state.consumed_above) *message.add_consumed_above() = ToProto(group);
+  *message.mutable_consumed_below() = ToProto(state.consumed_below);
+  return message.SerializeAsString();
+}
+
+absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
+  v1::DataState message;
+  if (!Parse(bytes, &message)) return BadSnapshot("cannot be parsed");
+  trainer::DataState state{.next = {message.pass(), message.next_ordinal()},
+                           .consumed_below = FromProto(message.consumed_below())};
+  const GroupId first;
+  if (state.consumed_below < first || state.next < state.consumed_below) {
+    return BadSnapshot(absl::StrCat("says that all before ", state.consumed_below.ToString(), " is consumed and ",
+                                    state.next.ToString(), " comes next"));
+  }
+  for (const v1::GroupId& group : message.consumed_above()) {
+    state.consumed_above.push_back(FromProto(group));
+    if (state.consumed_above.back() < state.consumed_below || state.consumed_above.back() >= state.next) {
+      return BadSnapshot(absl::StrCat("lists ", state.consumed_above.back().ToString(), " outside its range"));
+    }
+  }
+  for (const v1::DataState::AttemptCount& count : message.attempts()) {
+    state.attempts[FromProto(count.group())] = count.attempt();
+  }
+  return state;
+}
+
+}  // namespace syncopate::services

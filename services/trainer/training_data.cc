@@ -1,0 +1,471 @@
+#include "services/trainer/training_data.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "services/trainer/data_codec.h"
+
+namespace syncopate::services {
+
+using trainer::Evaluation;
+using trainer::GroupLedger;
+using trainer::SessionId;
+using trainer::SharedGroup;
+
+namespace {
+
+absl::Status Stopped() { return Error(absl::StatusCode::kCancelled, "STOPPED", "the trainer is stopping"); }
+
+// How often a waiter looks whether a lease has expired.
+constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
+
+}  // namespace
+
+absl::Status TrainingData::Options::Validate() const {
+  SYNCOPATE_RETURN_IF_ERROR(ledger.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(log.Validate());
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  if (evaluation_prompts < 1) return bad("an evaluation has at least 1 prompt");
+  if (evaluation_samples_shown < 0) return bad("evaluation_samples_shown cannot be negative");
+  if (evaluation_sampling.temperature != 0) return bad("evaluation is greedy: its temperature is 0");
+  if (evaluation_sampling.max_new_tokens < 1) return bad("max_new_tokens of an evaluation must be at least 1");
+  if (log_timeout <= absl::ZeroDuration()) return bad("log_timeout must be positive");
+  return absl::OkStatus();
+}
+
+TrainingData::TrainingData(const Options& options, const Parts& parts, std::string run_id)
+    : options_(options), parts_(parts), run_id_(std::move(run_id)) {}
+
+TrainingData::~TrainingData() { Stop(); }
+
+// -- Opening
+
+absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& options, const Parts& parts,
+                                                                 const Start& start) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
+  SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
+  SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
+  return data;
+}
+
+absl::Status TrainingData::OpenLog(const Start& start) {
+  trainer::DataState state;
+  if (!start.snapshot.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(state, DecodeDataState(start.snapshot));
+  }
+  trainer::DataRestore restore(GroupLedger::QueueOptions(options_.ledger, *parts_.prompts), state, start.version.step);
+  auto replay = [&restore](uint64_t sequence, absl::string_view payload) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(trainer::LogRecord record, DecodeLogRecord(payload));
+    return restore.Add(std::move(record), sequence);
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(log_, trainer::TrajectoryLog::Open(parts_.files, options_.log, replay));
+  trainer::RestoredData restored = restore.Finish();
+  SYNCOPATE_LOG(kInfo, "data position: next prompt %s, %d groups kept, %d steps to repeat, %d groups rolled back",
+                restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
+                restored.drops.size());
+  MutexLock lock(&mutex_);
+  ledger_ = std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version, std::move(restored),
+                                     parts_.clock->Now());
+  return absl::OkStatus();
+}
+
+absl::Status TrainingData::LogRestoredDrops() {
+  std::vector<trainer::DropRecord> drops;
+  {
+    MutexLock lock(&mutex_);
+    drops = ledger_->UnloggedDrops();
+  }
+  for (const trainer::DropRecord& drop : drops) {  // no more than were outstanding
+    auto written = log_->AppendAndWait(EncodeLogRecord(drop), options_.log_timeout);
+    if (!written.ok()) return Annotate(written.status(), "writing what the restore dropped");
+  }
+  return absl::OkStatus();
+}
+
+// -- Actions
+
+std::shared_ptr<RolloutSink> TrainingData::SinkLocked(SessionId session) const {
+  auto found = sinks_.find(session);
+  return found == sinks_.end() ? nullptr : found->second;
+}
+
+void TrainingData::CollectLocked(Actions* actions) {
+  if (stopped_) return;
+  const absl::Time now = parts_.clock->Now();
+  std::vector<trainer::IssuedLease> issued;
+  if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
+  for (trainer::IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  for (trainer::IssuedLease& one : issued) {
+    actions->leases.emplace_back(SinkLocked(one.session), std::move(one.lease));
+  }
+  for (const trainer::DropRecord& drop : ledger_->UnloggedDrops()) actions->drops.push_back(drop);
+}
+
+void TrainingData::ExpireLocked(Actions* actions) {
+  const absl::Time now = parts_.clock->Now();
+  std::vector<trainer::Revocation> revoked = ledger_->ExpireLeases(now);
+  if (evaluation_.has_value()) {
+    for (trainer::Revocation& one : evaluation_->ExpireLeases(now)) revoked.push_back(std::move(one));
+  }
+  for (trainer::Revocation& one : revoked) {
+    actions->revocations.emplace_back(SinkLocked(one.session), std::move(one));
+  }
+}
+
+void TrainingData::Perform(Actions actions) {
+  for (const trainer::DropRecord& drop : actions.drops) {
+    auto report = [](const absl::Status& status, uint64_t) {
+      if (!status.ok()) SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
+    };
+    absl::Status handed_in = log_->Append(EncodeLogRecord(drop), report);
+    if (!handed_in.ok()) report(handed_in, 0);
+  }
+  for (auto& [sink, ack] : actions.acks) {
+    if (sink != nullptr) sink->SendAck(ack);
+  }
+  for (auto& [sink, revoked] : actions.revocations) {
+    if (sink != nullptr) sink->SendRevoke(revoked.lease, revoked.reason);
+  }
+  for (auto& [sink, lease] : actions.leases) {
+    if (sink != nullptr) sink->SendLease(lease);
+  }
+  if (actions.closed != nullptr) {
+    actions.closed->Close(Error(absl::StatusCode::kAborted, "STREAM_REPLACED",
+                                "this process was declared dead, or has opened another stream; connect again"));
+  }
+}
+
+// -- Steps
+
+absl::StatusOr<TrainingData::Batch> TrainingData::WaitForBatch(absl::Time deadline) {
+  std::optional<Ledger::Take> take;
+  while (!take.has_value()) {
+    ExpireLeases();
+    const absl::Duration left = deadline - parts_.clock->Now();
+    MutexLock lock(&mutex_);
+    auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopped_ || refused_take_.has_value() || ledger_->HasBatch() || ledger_->DataEnded();
+    };
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    if (stopped_) return Stopped();
+    if (!met && left <= kExpiryCheck) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "no batch is ready yet");
+    }
+    take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : ledger_->TakeBatch();
+    if (met && !take.has_value()) {
+      return Error(absl::StatusCode::kOutOfRange, "DATA_ENDED", "all prompts are done with");
+    }
+  }
+  return MakeDurable(*std::move(take));
+}
+
+absl::StatusOr<TrainingData::Batch> TrainingData::MakeDurable(Ledger::Take take) {
+  if (!take.is_replay) {
+    auto written = log_->AppendAndWait(EncodeLogRecord(take.record), options_.log_timeout);
+    if (!written.ok()) {
+      MutexLock lock(&mutex_);
+      refused_take_ = std::move(take);
+      return Annotate(written.status(), "writing down which groups the next step trains");
+    }
+  }
+  if (take.staleness.violating_groups > 0) {
+    SYNCOPATE_LOG(kError, "%d groups of step %d are beyond the staleness bound of %d: a defect",
+                  take.staleness.violating_groups, take.record.produces.step, options_.ledger.gate.max_staleness);
+  }
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnTakeLogged();
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return Batch{take.record.produces, take.is_replay, std::move(take.groups), std::move(take.staleness)};
+}
+
+void TrainingData::OnStepDone() {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnStepDone(parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::OnPublished(const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnPublished(version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+TrainingData::DataSnapshot TrainingData::Snapshot() const {
+  MutexLock lock(&mutex_);
+  return {EncodeDataState(ledger_->Snapshot()), ledger_->OldestNeededSequence()};
+}
+
+void TrainingData::ExpireLeases() {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ExpireLocked(&actions);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+// -- Evaluation
+
+void TrainingData::StartEvaluation(const PolicyVersion& version) {
+  Evaluation::Options options{.version = version,
+                              .prompts = options_.evaluation_prompts,
+                              .show_samples = options_.evaluation_samples_shown,
+                              .reward = options_.ledger.reward,
+                              .sampling = options_.evaluation_sampling,
+                              .seed = options_.evaluation_seed,
+                              .lease_timeout = std::min(options_.ledger.lease_timeout, absl::Minutes(1))};
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    options.index = evaluations_++;
+    evaluation_.emplace(options, parts_.evaluation_prompts);
+    evaluation_since_ = parts_.clock->Now();
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
+  while (true) {
+    ExpireLeases();
+    const absl::Duration left = deadline - parts_.clock->Now();
+    MutexLock lock(&mutex_);
+    auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopped_ || !evaluation_.has_value() || evaluation_->done() ||
+             evaluation_->IsOvertaken(ledger_->sessions());
+    };
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    if (stopped_) return Stopped();
+    if (!met && left > kExpiryCheck) continue;
+    if (!met) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "EVALUATING",
+                   absl::StrCat(evaluation_->answered(), " of ", options_.evaluation_prompts, " prompts are answered"));
+    }
+    if (!evaluation_.has_value()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
+    }
+    const bool done = evaluation_->done();
+    trainer::EvaluationResult result = evaluation_->Result();
+    evaluation_.reset();
+    if (done) return result;
+    return Error(absl::StatusCode::kAborted, "OVERTAKEN",
+                 absl::StrCat("every rollouter serves a newer version than ", result.version.ToString(), "; ",
+                              result.prompts, " prompts had been answered"));
+  }
+}
+
+// -- Rollouters
+
+absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const std::string& run_id,
+                                                std::shared_ptr<RolloutSink> sink) {
+  if (run_id != run_id_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "RUN_MISMATCH",
+                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '", run_id, "'"));
+  }
+  if (member.role != "rollouter") {
+    return Error(absl::StatusCode::kInvalidArgument, "NOT_A_ROLLOUTER",
+                 absl::StrCat("a ", member.role, " takes no prompts"));
+  }
+  Actions actions;
+  SessionId session = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return Stopped();
+    auto connected = ledger_->Connect(member);
+    session = connected.session;
+    if (connected.replaced.has_value()) {
+      actions.closed = SinkLocked(*connected.replaced);
+      DisconnectLocked(*connected.replaced);
+    }
+    sinks_[session] = std::move(sink);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return session;
+}
+
+void TrainingData::OnServing(SessionId session, const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnServing(session, version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::OnCredits(SessionId session, int32_t groups) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnCredits(session, groups);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const SharedGroup& group) {
+  if (!Evaluation::IsEvaluation(group->lease)) return ledger_->Submit(session, group, parts_.clock->Now());
+  if (!evaluation_.has_value()) return {.result = Ledger::Result::kExpired};
+  return evaluation_->Submit(session, *group, ledger_->rules());
+}
+
+void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
+  auto group = std::make_shared<const TrajectoryGroup>(std::move(submitted));
+  const LeaseId lease = group->lease;
+  Actions actions;
+  GroupLedger::Verdict verdict;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    verdict = JudgeLocked(session, group);
+    const bool waits = verdict.record.has_value() || verdict.result == Ledger::Result::kPending;
+    if (waits) {
+      waiting_acks_[lease].push_back(session);
+    } else {
+      actions.acks.push_back({SinkLocked(session), {lease, verdict.result, verdict.error}});
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  if (!verdict.record.has_value()) return;
+  auto durable = [this, lease](const absl::Status& status, uint64_t sequence) { OnDurable(lease, status, sequence); };
+  absl::Status handed_in = log_->Append(EncodeLogRecord(*verdict.record), durable);
+  if (!handed_in.ok()) OnDurable(lease, handed_in, 0);
+}
+
+void TrainingData::OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence) {
+  if (!status.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", status.ToString());
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (status.ok()) {
+      ledger_->OnLogged(lease, sequence);
+    } else {
+      ledger_->OnLogFailed(lease);
+    }
+    auto result = status.ok() ? Ledger::Result::kAccepted : Ledger::Result::kInvalid;
+    for (SessionId session : waiting_acks_[lease]) {
+      actions.acks.push_back({SinkLocked(session), {lease, result, status}});
+    }
+    waiting_acks_.erase(lease);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (!Evaluation::IsEvaluation(lease)) {
+      ledger_->Return(session, lease, why);
+    } else if (evaluation_.has_value()) {
+      evaluation_->Return(session, lease);
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  std::shared_ptr<RolloutSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    sink = SinkLocked(session);
+  }
+  if (sink != nullptr) sink->SendAck({lease, Ledger::Result::kInvalid, why});
+  ReturnLease(session, lease, why);
+}
+
+void TrainingData::DisconnectLocked(SessionId session) {
+  if (sinks_.erase(session) == 0) return;
+  ledger_->Disconnect(session);
+  if (evaluation_.has_value()) evaluation_->OnSessionLost(session);
+}
+
+void TrainingData::Disconnect(SessionId session) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    DisconnectLocked(session);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::OnMemberDead(const std::string& replica_id, const std::string& incarnation) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    std::optional<SessionId> session = ledger_->sessions().OfReplica(replica_id, incarnation);
+    if (!session.has_value()) return;
+    actions.closed = SinkLocked(*session);
+    DisconnectLocked(*session);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+// -- Status
+
+TrainingData::Status TrainingData::GetStatus() const {
+  MutexLock lock(&mutex_);
+  const absl::Time now = parts_.clock->Now();
+  Status status{.version = ledger_->version(),
+                .explanation = ledger_->Explain(now),
+                .groups = ledger_->counters(),
+                .queued_groups = ledger_->queued_groups(),
+                .leased_groups = ledger_->leased_groups(),
+                .staleness_bound = options_.ledger.gate.max_staleness,
+                .staleness = ledger_->staleness(),
+                .rollouters = {}};
+  if (evaluation_.has_value() && !evaluation_->done() && !ledger_->in_step()) {
+    status.explanation.waiting_for = "evaluation";
+    status.explanation.since_seconds = absl::ToDoubleSeconds(now - evaluation_since_);
+    status.explanation.detail =
+        absl::StrCat(evaluation_->answered(), " of ", options_.evaluation_prompts,
+                     " evaluation prompts are answered by ", evaluation_->options().version.ToString());
+    status.explanation.unblocked_by = "answers of rollouters that serve that version";
+  }
+  for (const auto& [id, session] : ledger_->sessions().all()) {
+    status.rollouters.push_back({session.member.replica_id, session.member.incarnation, session.serving, session.leased,
+                                 session.room / options_.ledger.samples, session.accepted});
+  }
+  return status;
+}
+
+PolicyVersion TrainingData::version() const {
+  MutexLock lock(&mutex_);
+  return ledger_->version();
+}
+
+void TrainingData::Stop() {
+  std::map<SessionId, std::shared_ptr<RolloutSink>> sinks;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    sinks = std::exchange(sinks_, {});
+  }
+  for (auto& [session, sink] : sinks) sink->Close(Stopped());
+  if (log_ != nullptr) log_->Stop();
+}
+
+}  // namespace syncopate::services

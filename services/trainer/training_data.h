@@ -1,0 +1,198 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/mutex.h"
+#include "trainer/data/evaluation.h"
+#include "trainer/data/group_ledger.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/trajectory_log.h"
+
+namespace syncopate::services {
+
+// The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
+// stream is over, calls do nothing.
+class RolloutSink {
+ public:
+  struct Ack {
+    LeaseId lease;
+    trainer::GroupLedger::Result result = trainer::GroupLedger::Result::kAccepted;  // never kPending
+    absl::Status error = {};
+  };
+  virtual ~RolloutSink() = default;
+  virtual void SendLease(const Lease& lease) = 0;
+  virtual void SendAck(const Ack& ack) = 0;
+  virtual void SendRevoke(const LeaseId& lease, const std::string& reason) = 0;
+  virtual void Close(const absl::Status& why) = 0;
+};
+
+// All data of a training run: prompts, leases, accepted groups, their log, staleness, evaluation. A thread-safe shell
+// round GroupLedger and Evaluation (which decide) and TrajectoryLog (which remembers). What a rollouter is told was
+// accepted is durable; what WaitForBatch returns is durable as taken.
+//
+// The step thread's loop, in this order:
+//   OnPublished(v) before anybody is told of v; WaitForBatch; train; OnStepDone; OnPublished(next) ...
+// Snapshot and StartEvaluation belong between OnStepDone and the next WaitForBatch. No lock is held during disk or
+// network calls.
+class TrainingData {
+ public:
+  struct Options {
+    trainer::GroupLedger::Options ledger;
+    trainer::TrajectoryLog::Options log;
+    int64_t evaluation_prompts = 256;
+    int64_t evaluation_samples_shown = 4;
+    uint64_t evaluation_seed = 999;
+    SamplingParams evaluation_sampling;              // greedy
+    absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
+
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION or BAD_OPTIONS)
+  };
+  // All borrowed; they must outlive this.
+  struct Parts {
+    FileSystem* files = nullptr;
+    const Clock* clock = nullptr;
+    const trainer::PromptSource* prompts = nullptr;
+    const trainer::PromptSource* evaluation_prompts = nullptr;
+  };
+  // Where the trainer starts: its version, and what Snapshot() gave at that step ("" if there is no checkpoint).
+  struct Start {
+    PolicyVersion version;
+    std::string run_id;
+    std::string snapshot;
+  };
+
+  struct Batch {
+    PolicyVersion produces;
+    bool is_replay = false;                    // the repetition of a step that the log holds
+    std::vector<trainer::SharedGroup> groups;  // by prompt
+    trainer::StalenessTally staleness;
+  };
+  struct DataSnapshot {
+    std::string bytes;                  // a DataState message
+    uint64_t oldest_needed_record = 0;  // log records below it are part of this checkpoint
+  };
+  struct RolloutView {
+    std::string replica_id;
+    std::string incarnation;
+    PolicyVersion serving;
+    int64_t leased_groups = 0;
+    int64_t credits = 0;
+    int64_t accepted_groups = 0;
+  };
+  struct Status {
+    PolicyVersion version;
+    trainer::Explanation explanation;  // waiting_for may be "evaluation" too
+    trainer::GroupLedger::Counters groups;
+    int64_t queued_groups = 0;
+    int64_t leased_groups = 0;
+    int64_t staleness_bound = 0;
+    trainer::StalenessTally staleness;  // of all batches of this life
+    std::vector<RolloutView> rollouters;
+  };
+
+  // Opens the log, rebuilds the data position from it and the snapshot, and makes what that drops durable.
+  // INVALID_ARGUMENT for options; DATA_LOSS (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
+  // cannot be read or do not belong together; the log's own errors. Blocks for the disk.
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const Options& options, const Parts& parts,
+                                                            const Start& start);
+  ~TrainingData();  // Stop()
+
+  // -- The step thread.
+  // The next batch, its take durable. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; OUT_OF_RANGE (reason DATA_ENDED):
+  // there will be none; CANCELLED (reason STOPPED); the disk's error: the same batch comes with the next call.
+  absl::StatusOr<Batch> WaitForBatch(absl::Time deadline);
+  void OnStepDone();
+  void OnPublished(const PolicyVersion& version);
+  DataSnapshot Snapshot() const;
+  // Deletes log files that no kept checkpoint needs: give the least oldest_needed_record of those that are kept.
+  void PruneLog(uint64_t oldest_needed_record) { log_->PruneBefore(oldest_needed_record); }
+
+  // Asks rollouters that serve `version` for answers to the evaluation prompts, before any training lease. Replaces an
+  // evaluation that is not finished.
+  void StartEvaluation(const PolicyVersion& version);
+  // Its result when all prompts are answered. DEADLINE_EXCEEDED (reason EVALUATING): ask again; ABORTED (reason
+  // OVERTAKEN): every rollouter serves a newer version, the evaluation is over; FAILED_PRECONDITION (reason
+  // NO_EVALUATION); CANCELLED (reason STOPPED).
+  absl::StatusOr<trainer::EvaluationResult> WaitForEvaluation(absl::Time deadline);
+
+  // -- Rollouters. Calls for a session that is over do nothing.
+  // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to another run, INVALID_ARGUMENT (reason
+  // NOT_A_ROLLOUTER), CANCELLED (reason STOPPED). An older stream of the same replica is closed.
+  absl::StatusOr<trainer::SessionId> Connect(const MemberId& member, const std::string& run_id,
+                                             std::shared_ptr<RolloutSink> sink);
+  void OnServing(trainer::SessionId session, const PolicyVersion& version);
+  void OnCredits(trainer::SessionId session, int32_t groups);
+  void Submit(trainer::SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
+  // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
+  void ReturnLease(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
+  // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
+  void Reject(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
+  void Disconnect(trainer::SessionId session);  // leases go to others at once
+  // The synchronizer declared this process dead: as if its stream had broken.
+  void OnMemberDead(const std::string& replica_id, const std::string& incarnation);
+
+  Status GetStatus() const;
+  // The version that the trainer is at, and its epoch.
+  PolicyVersion version() const;
+
+  // Wakes all waiters, closes all streams, writes what was handed to the log. Idempotent; blocks for the disk.
+  void Stop();
+
+ private:
+  using Ledger = trainer::GroupLedger;
+  // What is to be done once the lock is free.
+  struct Actions {
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, Lease>> leases;
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, RolloutSink::Ack>> acks;
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, trainer::Revocation>> revocations;
+    std::vector<trainer::DropRecord> drops;
+    std::shared_ptr<RolloutSink> closed;
+  };
+
+  TrainingData(const Options& options, const Parts& parts, std::string run_id);
+  absl::Status OpenLog(const Start& start);
+  absl::Status LogRestoredDrops();
+
+  // Leases that may go out and records that nobody waits for.
+  void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DisconnectLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<RolloutSink> SinkLocked(trainer::SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ledger::Verdict JudgeLocked(trainer::SessionId session, const trainer::SharedGroup& group)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Perform(Actions actions);
+
+  void OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence);
+  void ExpireLeases();
+  absl::StatusOr<Batch> MakeDurable(Ledger::Take take);
+
+  const Options options_;
+  const Parts parts_;
+  const std::string run_id_;
+
+  mutable Mutex mutex_;
+  std::unique_ptr<Ledger> ledger_ ABSL_GUARDED_BY(mutex_);
+  std::optional<trainer::Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
+  int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
+  std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  // Who waits for a record to become durable.
+  std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
+  // A take that the disk refused; its groups are taken, but not yet durably.
+  std::optional<Ledger::Take> refused_take_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::unique_ptr<trainer::TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,142 @@
+#include "services/trainer/trajectory_service.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "services/codec/codec.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/status.h"
+
+namespace syncopate::services {
+namespace {
+
+using ExchangeStream = ServerBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+using Result = trainer::GroupLedger::Result;
+
+v1::ExchangeResponse::AckResult AckResultOf(Result result) {
+  switch (result) {
+    case Result::kAccepted:
+      return v1::ExchangeResponse::ACK_RESULT_ACCEPTED;
+    case Result::kAlreadyAccepted:
+      return v1::ExchangeResponse::ACK_RESULT_ALREADY_ACCEPTED;
+    case Result::kInvalid:
+    case Result::kFenced:
+      return v1::ExchangeResponse::ACK_RESULT_INVALID;
+    case Result::kExpired:
+    case Result::kPending:
+      break;
+  }
+  return v1::ExchangeResponse::ACK_RESULT_LEASE_EXPIRED;
+}
+
+// One rollouter's stream: messages in from gRPC's threads, one after the other; leases and acknowledgements out from
+// any thread. Thread-safe in that sense.
+class ExchangeSession final : public RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
+ public:
+  ExchangeSession(TrainingData* data, std::shared_ptr<ExchangeStream> stream)
+      : data_(data), stream_(std::move(stream)) {}
+
+  void Handle(const v1::ExchangeRequest& message) {
+    if (session_ == 0) {
+      if (absl::Status status = Begin(message); !status.ok()) {
+        SYNCOPATE_LOG(kWarning, "refused the stream of %s: %s", stream_->peer(), status.ToString());
+        stream_->Finish(status);
+        return;
+      }
+    } else if (message.has_hello()) {
+      stream_->Finish(Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "a stream has one hello, its first"));
+      return;
+    }
+    if (message.has_serving()) data_->OnServing(session_, FromProto(message.serving()));
+    switch (message.message_case()) {
+      case v1::ExchangeRequest::kCredits:
+        data_->OnCredits(session_, message.credits().groups());
+        break;
+      case v1::ExchangeRequest::kGroup:
+        HandleGroup(message.group());
+        break;
+      case v1::ExchangeRequest::kReturnLease: {
+        absl::Status why = FromProto(message.return_lease().error());
+        data_->ReturnLease(session_, FromProto(message.return_lease().lease()), why);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+
+  void Ended(const absl::Status& status) {
+    if (session_ == 0) return;
+    SYNCOPATE_LOG(kInfo, "the stream of %s ended: %s", replica_id_, status.ToString());
+    data_->Disconnect(session_);
+  }
+
+  void SendLease(const Lease& lease) override {
+    v1::ExchangeResponse response;
+    *response.mutable_lease() = ToProto(lease);
+    stream_->Write(std::move(response));
+  }
+
+  void SendAck(const Ack& ack) override {
+    v1::ExchangeResponse response;
+    *response.mutable_ack()->mutable_lease() = ToProto(ack.lease);
+    response.mutable_ack()->set_result(AckResultOf(ack.result));
+    if (!ack.error.ok()) *response.mutable_ack()->mutable_error() = ToProto(ack.error);
+    stream_->Write(std::move(response));
+  }
+
+  void SendRevoke(const LeaseId& lease, const std::string& reason) override {
+    v1::ExchangeResponse response;
+    *response.mutable_revoke()->mutable_lease() = ToProto(lease);
+    response.mutable_revoke()->set_reason(reason);
+    stream_->Write(std::move(response));
+  }
+
+  void Close(const absl::Status& why) override { stream_->Finish(why); }
+
+ private:
+  // No lease can come before the welcome: the rollouter has said nothing of credits yet.
+  absl::Status Begin(const v1::ExchangeRequest& message) {
+    if (!message.has_hello()) {
+      return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, FromProto(message.hello().member()));
+    SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member, message.hello().run_id(), shared_from_this()));
+    replica_id_ = member.replica_id;
+    SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", replica_id_, stream_->peer());
+    v1::ExchangeResponse response;
+    response.mutable_welcome()->set_epoch(data_->version().epoch);
+    stream_->Write(std::move(response));
+    return absl::OkStatus();
+  }
+
+  void HandleGroup(const v1::TrajectoryGroup& message) {
+    absl::StatusOr<TrajectoryGroup> group = FromProto(message);
+    if (group.ok()) {
+      data_->Submit(session_, *std::move(group));
+    } else {
+      data_->Reject(session_, FromProto(message.lease()), group.status());
+    }
+  }
+
+  TrainingData* const data_;
+  const std::shared_ptr<ExchangeStream> stream_;
+  // Of the stream's own callbacks, which never overlap.
+  trainer::SessionId session_ = 0;
+  std::string replica_id_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectoryServiceImpl::Exchange(
+    grpc::CallbackServerContext* context) {
+  auto stream = ExchangeStream::Create(context, options_);
+  auto session = std::make_shared<ExchangeSession>(data_, stream);
+  return stream->Start({.on_message = [session](v1::ExchangeRequest message) { session->Handle(message); },
+                        .on_done = [session](const absl::Status& status) { session->Ended(status); }});
+}
+
+}  // namespace syncopate::services

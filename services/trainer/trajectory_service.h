@@ -1,0 +1,30 @@
+#pragma once
+
+#include "services/rpc/write_queue.h"
+#include "services/trainer/training_data.h"
+#include "syncopate/v1/trajectory.grpc.pb.h"
+
+namespace syncopate::services {
+
+// TrajectoryService over TrainingData: one Exchange stream per rollouter. Leases go out the moment credits, a new
+// serving version or an answer allow them; acknowledgements when the group is durable. A stream that breaks gives its
+// leases to others at once. How much a stream may hold is bounded by credits, and for a reader that does not read by
+// `options`: its stream ends with RESOURCE_EXHAUSTED.
+//
+// A stream is refused with the errors of TrainingData::Connect, and with INVALID_ARGUMENT (reason HELLO_EXPECTED or
+// BAD_MESSAGE) if it does not begin with exactly one hello. A bad group costs that group, not the stream.
+class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackService {
+ public:
+  // `data` must outlive the server that serves this.
+  explicit TrajectoryServiceImpl(TrainingData* data, const StreamOptions& options = {})
+      : data_(data), options_(options) {}
+
+  grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  TrainingData* const data_;
+  const StreamOptions options_;
+};
+
+}  // namespace syncopate::services

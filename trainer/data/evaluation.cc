@@ -1,0 +1,131 @@
+#include "trainer/data/evaluation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+
+using Result = GroupLedger::Result;
+
+Evaluation::Evaluation(const Options& options, const PromptSource* prompts) : options_(options) {
+  asked_.resize(static_cast<size_t>(options.prompts));
+  for (int64_t i = 0; i < options.prompts; ++i) asked_[i].prompt = prompts->At({PromptSource::kEvaluationPass, i});
+}
+
+Lease Evaluation::MakeLease(int64_t ordinal) const {
+  const Asked& asked = asked_[ordinal];
+  Lease lease;
+  lease.id = {{-1 - options_.index, ordinal}, asked.attempt};
+  lease.kind = LeaseKind::kEvaluation;
+  lease.version = options_.version;
+  lease.prompt_ids = asked.prompt.prompt_ids;
+  lease.answer_ids = asked.prompt.answer_ids;
+  lease.reward = options_.reward;
+  lease.sampling = options_.sampling;
+  lease.seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, ordinal});
+  return lease;
+}
+
+std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl::Time now) {
+  std::vector<IssuedLease> issued;
+  for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
+    Asked& asked = asked_[i];
+    if (asked.stage != Stage::kWaiting) continue;
+    RolloutSession* best = nullptr;
+    for (auto& [id, session] : sessions->all()) {
+      if (session.room < 1 || session.serving != options_.version) continue;
+      if (best == nullptr || session.room > best->room) best = &session;
+    }
+    if (best == nullptr) break;
+    --best->room;
+    ++asked.attempt;
+    asked.stage = Stage::kLeased;
+    asked.session = best->id;
+    asked.leased_at = now;
+    issued.push_back({best->id, MakeLease(i)});
+  }
+  return issued;
+}
+
+std::vector<Revocation> Evaluation::ExpireLeases(absl::Time now) {
+  std::vector<Revocation> revoked;
+  for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
+    Asked& asked = asked_[i];
+    if (asked.stage != Stage::kLeased || now - asked.leased_at < options_.lease_timeout) continue;
+    asked.stage = Stage::kWaiting;
+    revoked.push_back({asked.session, {{-1 - options_.index, i}, asked.attempt}, "LEASE_TIMEOUT"});
+  }
+  return revoked;
+}
+
+Evaluation::Asked* Evaluation::Find(const LeaseId& lease) {
+  const GroupId& group = lease.group;
+  if (group.pass != -1 - options_.index || group.ordinal < 0 || group.ordinal >= options_.prompts) return nullptr;
+  return &asked_[group.ordinal];
+}
+
+bool Evaluation::Holds(const Asked& asked, SessionId session, const LeaseId& lease) const {
+  return asked.stage == Stage::kLeased && asked.session == session && asked.attempt == lease.attempt;
+}
+
+GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules) {
+  Asked* asked = Find(group.lease);
+  if (asked == nullptr) return {.result = Result::kExpired};
+  if (asked->stage == Stage::kAnswered && asked->attempt == group.lease.attempt) {
+    return {.result = Result::kAlreadyAccepted};
+  }
+  if (!Holds(*asked, session, group.lease)) return {.result = Result::kExpired};
+  asked->stage = Stage::kWaiting;
+  absl::Status check = CheckSubmission(group, MakeLease(group.lease.group.ordinal), options_.version, rules);
+  if (check.ok() && NewestVersion(group) != options_.version) {
+    check = Error(absl::StatusCode::kInvalidArgument, "WRONG_VERSION",
+                  absl::StrCat("the answer was made by ", NewestVersion(group).ToString(), ", but ",
+                               options_.version.ToString(), " is evaluated; it is asked for again"));
+  }
+  if (!check.ok()) return {.result = Result::kInvalid, .error = check};
+  asked->stage = Stage::kAnswered;
+  asked->answer = group.samples[0].tokens;
+  asked->reward = group.samples[0].reward;
+  ++answered_;
+  return {.result = Result::kAccepted};
+}
+
+void Evaluation::Return(SessionId session, const LeaseId& lease) {
+  Asked* asked = Find(lease);
+  if (asked != nullptr && Holds(*asked, session, lease)) asked->stage = Stage::kWaiting;
+}
+
+void Evaluation::OnSessionLost(SessionId session) {
+  for (Asked& asked : asked_) {
+    if (asked.stage == Stage::kLeased && asked.session == session) asked.stage = Stage::kWaiting;
+  }
+}
+
+bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
+  if (done() || sessions.all().empty()) return false;
+  return std::all_of(sessions.all().begin(), sessions.all().end(),
+                     [this](const auto& entry) { return entry.second.serving > options_.version; });
+}
+
+EvaluationResult Evaluation::Result() const {
+  EvaluationResult result{.version = options_.version, .prompts = answered_};
+  double exact = 0, reward = 0;
+  for (const Asked& asked : asked_) {
+    if (asked.stage != Stage::kAnswered) continue;
+    exact += asked.answer == asked.prompt.answer_ids;
+    reward += asked.reward;
+    if (static_cast<int64_t>(result.samples.size()) < options_.show_samples) {
+      result.samples.push_back({asked.prompt.prompt_ids, asked.answer, asked.prompt.answer_ids, asked.reward});
+    }
+  }
+  if (answered_ > 0) {
+    result.exact = exact / static_cast<double>(answered_);
+    result.reward_mean = reward / static_cast<double>(answered_);
+  }
+  return result;
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "trainer/data/group_ledger.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/rollout_sessions.h"
+#include "trainer/data/submission_check.h"
+
+namespace syncopate::trainer {
+
+struct EvaluationResult {
+  struct Sample {
+    std::vector<int32_t> prompt_ids;
+    std::vector<int32_t> answer_ids;
+    std::vector<int32_t> expected_ids;
+    float reward = 0;
+  };
+  PolicyVersion version;
+  int64_t prompts = 0;
+  double exact = 0;  // share of answers that are wholly right
+  double reward_mean = 0;
+  std::vector<Sample> samples = {};  // the first prompts, for people
+};
+
+// One evaluation of one policy version: each prompt is answered once, greedily, by a rollouter that serves exactly this
+// version. An answer that is lost, spoilt or made by another version is asked for again. Outside the staleness gate and
+// the log: a restarted trainer evaluates anew. Sans-IO, as GroupLedger.
+//
+// Its leases are told apart by their pass: the i-th evaluation of a trainer's life has pass -1-i, training has passes
+// from 0.
+class Evaluation {
+ public:
+  struct Options {
+    int64_t index = 0;  // counts evaluations of this trainer's life
+    PolicyVersion version;
+    int64_t prompts = 256;
+    int64_t show_samples = 4;
+    std::string reward = "dense";
+    SamplingParams sampling;  // greedy: temperature 0
+    uint64_t seed = 0;
+    absl::Duration lease_timeout = absl::Minutes(1);
+  };
+
+  // `prompts` must outlive it; PromptSource::kEvaluationPass of it is asked.
+  Evaluation(const Options& options, const PromptSource* prompts);
+
+  static bool IsEvaluation(const LeaseId& lease) { return lease.group.pass < 0; }
+
+  // All leases that may go out now. One takes the room of one sample.
+  std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
+  std::vector<Revocation> ExpireLeases(absl::Time now);
+  // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason; nothing is logged.
+  GroupLedger::Verdict Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules);
+  void Return(SessionId session, const LeaseId& lease);
+  void OnSessionLost(SessionId session);
+
+  bool done() const { return answered_ == static_cast<int64_t>(asked_.size()); }
+  // Every rollouter there is has gone on to a newer version, and not all prompts are answered.
+  bool IsOvertaken(const RolloutSessions& sessions) const;
+  int64_t answered() const { return answered_; }
+  EvaluationResult Result() const;  // of what has been answered
+  const Options& options() const { return options_; }
+
+ private:
+  enum class Stage : uint8_t { kWaiting, kLeased, kAnswered };
+  struct Asked {
+    Stage stage = Stage::kWaiting;
+    int32_t attempt = 0;
+    SessionId session = 0;
+    absl::Time leased_at = {};
+    Prompt prompt = {};
+    std::vector<int32_t> answer = {};
+    float reward = 0;
+  };
+
+  Lease MakeLease(int64_t ordinal) const;
+  Asked* Find(const LeaseId& lease);
+  bool Holds(const Asked& asked, SessionId session, const LeaseId& lease) const;
+
+  const Options options_;
+  std::vector<Asked> asked_;
+  int64_t answered_ = 0;
+};
+
+}  // namespace syncopate::trainer
