@@ -1,0 +1,302 @@
+#include "services/rollouter/rollout_service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/codec/codec.h"
+
+namespace syncopate::services {
+namespace {
+
+// Apart from the names that WorkClient gives its leases.
+std::string EngineId(const std::string& request_id) { return absl::StrCat("user:", request_id); }
+
+absl::Status BadRequest(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
+}
+
+absl::Status NoActor(const char* what) {
+  return Error(absl::StatusCode::kFailedPrecondition, "NO_ACTOR",
+               absl::StrCat("a rollouter holds no actor and ", what,
+                            " no checkpoint: its weights come by weight sync. Ask the trainer instead"));
+}
+
+const char* StateName(rollouter::EngineStatus::State state) {
+  using State = rollouter::EngineStatus::State;
+  switch (state) {
+    case State::kWaitingForWeights:
+      return "waiting_for_weights";
+    case State::kRunning:
+      return "running";
+    case State::kPaused:
+      return "paused";
+    case State::kDraining:
+      return "draining";
+    case State::kDrained:
+      return "drained";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+class RolloutService::ActiveRequests final : public std::enable_shared_from_this<ActiveRequests> {
+ public:
+  explicit ActiveRequests(int64_t capacity) : capacity_(capacity) {}
+
+  // Takes `id`, or makes one up when it is empty. It is free again when the last copy of the result is gone.
+  absl::StatusOr<Name> Add(std::string id) {
+    MutexLock lock(&mutex_);
+    if (static_cast<int64_t>(ids_.size()) >= capacity_) {
+      return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_REQUESTS",
+                   absl::StrCat(capacity_, " requests run already; try again when one has ended"));
+    }
+    if (id.empty()) {
+      do {
+        id = absl::StrCat("request-", ++made_up_);
+      } while (ids_.count(id) > 0);
+    } else if (ids_.count(id) > 0) {
+      return Error(absl::StatusCode::kAlreadyExists, "REQUEST_ID_IN_USE",
+                   absl::StrCat("a request named '", id, "' runs already; choose another request_id"),
+                   {{"request_id", id}});
+    }
+    ids_.insert(id);
+    return Name(new std::string(id), [self = shared_from_this()](const std::string* name) {
+      self->Remove(*name);
+      delete name;
+    });
+  }
+
+ private:
+  void Remove(const std::string& id) {
+    MutexLock lock(&mutex_);
+    ids_.erase(id);
+  }
+
+  const int64_t capacity_;
+  Mutex mutex_;
+  std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+  int64_t made_up_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Answers Generate when the one sample has ended.
+class RolloutService::UnarySink final : public rollouter::GenerationSink {
+ public:
+  UnarySink(Name name, std::shared_ptr<UnaryCall> call, v1::GenerateResponse* response)
+      : name_(std::move(name)), call_(std::move(call)), response_(response) {}
+
+  void OnFinished(int32_t, Trajectory trajectory) override {
+    response_->set_request_id(*name_);
+    response_->mutable_tokens()->Add(trajectory.tokens.begin(), trajectory.tokens.end());
+    response_->mutable_logprobs()->Add(trajectory.logprobs.begin(), trajectory.logprobs.end());
+    for (const VersionSpan& span : trajectory.spans) *response_->add_spans() = ToProto(span);
+    response_->set_finish(ToProto(trajectory.finish));
+    name_.reset();  // before the client can ask again
+    call_->Finish(absl::OkStatus());
+  }
+
+ private:
+  Name name_;
+  const std::shared_ptr<UnaryCall> call_;
+  v1::GenerateResponse* const response_;  // gRPC's, until Finish
+};
+
+// Passes tokens on as they come, one behind, because the last message says how the answer ended.
+class RolloutService::StreamSink final : public rollouter::GenerationSink {
+ public:
+  using Stream = ServerWriteStream<v1::GenerateStreamResponse>;
+  StreamSink(Name name, std::shared_ptr<Stream> stream) : name_(std::move(name)), stream_(std::move(stream)) {}
+
+  void OnToken(int32_t, int32_t token, float logprob, const PolicyVersion& version) override {
+    if (pending_.has_value()) stream_->Write(*std::move(pending_));
+    pending_.emplace();
+    pending_->set_token(token);
+    pending_->set_logprob(logprob);
+    *pending_->mutable_version() = ToProto(version);
+  }
+  void OnFinished(int32_t, Trajectory trajectory) override {
+    name_.reset();
+    if (!pending_.has_value()) {
+      stream_->Finish(Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token"));
+      return;
+    }
+    pending_->set_finish(ToProto(trajectory.finish));
+    stream_->Write(*std::move(pending_));
+    stream_->Finish(absl::OkStatus());
+  }
+
+ private:
+  Name name_;
+  const std::shared_ptr<Stream> stream_;
+  std::optional<v1::GenerateStreamResponse> pending_;  // of the engine's thread
+};
+
+RolloutService::RolloutService(Options options, rollouter::EngineLoop* engine)
+    : options_(std::move(options)), engine_(engine), active_(std::make_shared<ActiveRequests>(options_.max_requests)) {}
+
+RolloutService::~RolloutService() {
+  drains_.Stop();
+  control_.Stop();
+}
+
+absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::GenerateRequest& request) {
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return BadRequest(
+        absl::StrCat("request_id has ", request.request_id().size(), " bytes, the limit is ", kMaxRequestIdBytes));
+  }
+  if (request.sampling().stop_token_ids_size() > kMaxStopTokens) {
+    return BadRequest(
+        absl::StrCat(request.sampling().stop_token_ids_size(), " stop tokens, the limit is ", kMaxStopTokens));
+  }
+  if (!std::isfinite(request.sampling().temperature()) || !std::isfinite(request.sampling().top_p())) {
+    return BadRequest("temperature and top_p must be finite");
+  }
+  Admitted admitted;
+  SYNCOPATE_ASSIGN_OR_RETURN(admitted.name, active_->Add(request.request_id()));
+  admitted.request.id = EngineId(*admitted.name);
+  admitted.request.prompt_ids.assign(request.prompt_ids().begin(), request.prompt_ids().end());
+  admitted.request.sampling = FromProto(request.sampling());
+  admitted.request.seeds = {request.seed()};
+  return admitted;
+}
+
+void RolloutService::AbortLater(const std::string& engine_id) {
+  // If too many wait, the request runs to its end; nobody listens.
+  (void)control_.Post([this, engine_id] { engine_->Abort(engine_id); });
+}
+
+grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* context,
+                                                   const v1::GenerateRequest* request, v1::GenerateResponse* response) {
+  absl::StatusOr<Admitted> admitted = Admit(*request);
+  if (!admitted.ok()) return Reply(context, admitted.status());
+  auto call = UnaryCall::Create();
+  std::string engine_id = admitted->request.id;
+  auto sink = std::make_shared<UnarySink>(std::move(admitted->name), call, response);
+  absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
+  if (!submitted.ok()) call->Finish(submitted);
+  return call->Start({.on_cancel = [this, engine_id] { AbortLater(engine_id); }});
+}
+
+grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateStream(
+    grpc::CallbackServerContext* context, const v1::GenerateStreamRequest* request) {
+  auto stream = StreamSink::Stream::Create(context, options_.stream);
+  absl::StatusOr<Admitted> admitted = Admit(request->request());
+  std::string engine_id;
+  if (admitted.ok()) {
+    engine_id = admitted->request.id;
+    auto sink = std::make_shared<StreamSink>(std::move(admitted->name), stream);
+    absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
+    if (!submitted.ok()) stream->Finish(submitted);
+  } else {
+    stream->Finish(admitted.status());
+  }
+  return stream->Start({.on_done = [this, engine_id](const absl::Status& status) {
+    if (!status.ok() && !engine_id.empty()) AbortLater(engine_id);
+  }});
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Request* request, Response* response,
+                                                  Worker& worker, std::function<absl::Status()> work) {
+  auto call = UnaryCall::Create();
+  request_ids_.Run(
+      method, *request, request->request_id(), response,
+      [&worker, &work](google::protobuf::Message*, RequestIds::Done done) {
+        if (worker.Post([work = std::move(work), done] { done(work()); })) return;
+        done(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
+      },
+      [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
+
+// Not remembered by request_id, which names the request to end here: a second Abort of it finds nothing.
+grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext*, const v1::AbortRequest* request,
+                                                v1::AbortResponse* response) {
+  auto call = UnaryCall::Create();
+  std::string engine_id = request->request_id().empty() ? std::string() : EngineId(request->request_id());
+  bool posted = control_.Post([this, engine_id, call, response] {
+    response->set_aborted(engine_->Abort(engine_id));
+    call->Finish(absl::OkStatus());
+  });
+  if (!posted) call->Finish(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
+  return call->Start({});
+}
+
+grpc::ServerUnaryReactor* RolloutService::Pause(grpc::CallbackServerContext*,
+                                                const v1::RolloutServicePauseRequest* request,
+                                                v1::RolloutServicePauseResponse* response) {
+  return RunOnce("Pause", request, response, control_, [this] {
+    engine_->Pause();
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
+                                                 const v1::RolloutServiceResumeRequest* request,
+                                                 v1::RolloutServiceResumeResponse* response) {
+  return RunOnce("Resume", request, response, control_, [this] {
+    engine_->Resume();
+    if (options_.set_draining) options_.set_draining(false);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RolloutService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                                v1::DrainResponse* response) {
+  absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_drain);
+  return RunOnce("Drain", request, response, drains_, [this, deadline] {
+    if (options_.set_draining) options_.set_draining(true);
+    return engine_->Drain(deadline - absl::Now());
+  });
+}
+
+grpc::ServerUnaryReactor* RolloutService::RolloutMode(grpc::CallbackServerContext* context,
+                                                      const v1::RolloutServiceRolloutModeRequest*,
+                                                      v1::RolloutServiceRolloutModeResponse* response) {
+  response->set_acted(false);
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RolloutService::TrainerMode(grpc::CallbackServerContext* context,
+                                                      const v1::RolloutServiceTrainerModeRequest*,
+                                                      v1::RolloutServiceTrainerModeResponse* response) {
+  response->set_acted(false);
+  return Reply(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* RolloutService::LoadCheckpoint(grpc::CallbackServerContext* context,
+                                                         const v1::LoadCheckpointRequest*,
+                                                         v1::LoadCheckpointResponse*) {
+  return Reply(context, NoActor("loads"));
+}
+
+grpc::ServerUnaryReactor* RolloutService::SaveCheckpoint(grpc::CallbackServerContext* context,
+                                                         const v1::RolloutServiceSaveCheckpointRequest*,
+                                                         v1::RolloutServiceSaveCheckpointResponse*) {
+  return Reply(context, NoActor("saves"));
+}
+
+grpc::ServerUnaryReactor* RolloutService::GetStatus(grpc::CallbackServerContext* context,
+                                                    const v1::RolloutServiceGetStatusRequest*,
+                                                    v1::RolloutServiceGetStatusResponse* response) {
+  rollouter::EngineStatus status = engine_->GetStatus();
+  *response->mutable_member() = ToProto(options_.member);
+  response->set_state(StateName(status.state));
+  *response->mutable_serving() = ToProto(status.serving);
+  response->set_serving_digest(status.serving_digest);
+  response->set_running_sequences(static_cast<int32_t>(status.running_sequences));
+  response->set_waiting_sequences(static_cast<int32_t>(status.waiting_sequences));
+  response->set_kv_usage(status.kv_usage);
+  response->set_generated_tokens(status.generated_tokens);
+  if (options_.groups_submitted) response->set_groups_submitted(options_.groups_submitted());
+  response->set_installs(status.installs);
+  response->set_busy_seconds(status.busy_seconds);
+  response->set_idle_seconds(status.idle_seconds);
+  return Reply(context, absl::OkStatus());
+}
+
+}  // namespace syncopate::services

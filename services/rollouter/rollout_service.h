@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/trajectory.h"
+#include "rollouter/engine/engine_loop.h"
+#include "services/rpc/request_ids.h"
+#include "services/rpc/server_stream.h"
+#include "services/rpc/unary.h"
+#include "services/rpc/worker.h"
+#include "syncopate/v1/rollout.grpc.pb.h"
+
+namespace syncopate::services {
+
+// RolloutService over the engine. There is no actor here: RolloutMode and TrainerMode answer OK with acted=false and
+// touch nothing, and checkpoints are refused before anything is opened. Methods do not block: what waits for the engine
+// runs on a worker. Thread-safe.
+class RolloutService final : public v1::RolloutService::CallbackService {
+ public:
+  struct Options {
+    MemberId member;
+    int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones wait
+    absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
+    StreamOptions stream = {};
+    // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
+    std::function<void(bool draining)> set_draining = nullptr;
+    std::function<int64_t()> groups_submitted = nullptr;  // for GetStatus. May be empty
+  };
+
+  // Limits on what a client may name.
+  static constexpr size_t kMaxRequestIdBytes = 128;
+  static constexpr int kMaxStopTokens = 64;
+
+  // `engine` must outlive the service.
+  RolloutService(Options options, rollouter::EngineLoop* engine);
+  // Waits for Pause, Resume, Abort and Drain calls that are under way: stop the server and the engine first.
+  ~RolloutService() override;
+
+  grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
+                                     v1::GenerateResponse* response) override;
+  grpc::ServerWriteReactor<v1::GenerateStreamResponse>* GenerateStream(
+      grpc::CallbackServerContext* context, const v1::GenerateStreamRequest* request) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
+                                  v1::AbortResponse* response) override;
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const v1::RolloutServicePauseRequest* request,
+                                  v1::RolloutServicePauseResponse* response) override;
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context, const v1::RolloutServiceResumeRequest* request,
+                                   v1::RolloutServiceResumeResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* RolloutMode(grpc::CallbackServerContext* context,
+                                        const v1::RolloutServiceRolloutModeRequest* request,
+                                        v1::RolloutServiceRolloutModeResponse* response) override;
+  grpc::ServerUnaryReactor* TrainerMode(grpc::CallbackServerContext* context,
+                                        const v1::RolloutServiceTrainerModeRequest* request,
+                                        v1::RolloutServiceTrainerModeResponse* response) override;
+  grpc::ServerUnaryReactor* LoadCheckpoint(grpc::CallbackServerContext* context,
+                                           const v1::LoadCheckpointRequest* request,
+                                           v1::LoadCheckpointResponse* response) override;
+  grpc::ServerUnaryReactor* SaveCheckpoint(grpc::CallbackServerContext* context,
+                                           const v1::RolloutServiceSaveCheckpointRequest* request,
+                                           v1::RolloutServiceSaveCheckpointResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::RolloutServiceGetStatusRequest* request,
+                                      v1::RolloutServiceGetStatusResponse* response) override;
+
+ private:
+  class ActiveRequests;  // the names of requests under way
+  class UnarySink;
+  class StreamSink;
+  // A name that nobody else has while a copy of it lives.
+  using Name = std::shared_ptr<const std::string>;
+  struct Admitted {
+    Name name;
+    rollouter::GenerationRequest request;
+  };
+
+  absl::StatusOr<Admitted> Admit(const v1::GenerateRequest& request);
+  // Ends what runs under an engine id, later; from any thread.
+  void AbortLater(const std::string& engine_id);
+  // Runs `work` on `worker` and answers with its status, once per request_id.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, Worker& worker,
+                                    std::function<absl::Status()> work);
+
+  const Options options_;
+  rollouter::EngineLoop* const engine_;
+  const std::shared_ptr<ActiveRequests> active_;
+  RequestIds request_ids_;
+  Worker control_;  // Pause, Resume, Abort: a decode step each
+  Worker drains_;   // Drain may take minutes, and must not hold up Resume
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,306 @@
+#include "services/rollouter/work_client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "rollouter/trajectory/group_assembly.h"
+#include "services/codec/codec.h"
+#include "services/rpc/channel.h"
+
+namespace syncopate::services {
+namespace {
+
+// Unique among the engine's requests, also when a restored trainer issues the same attempt again.
+std::string EngineRequestId(int64_t stream, const LeaseId& lease) {
+  return absl::StrCat("lease:", stream, ":", lease.group.ToString(), ":", lease.attempt);
+}
+
+std::string Name(const LeaseId& lease) {
+  return absl::StrCat("attempt ", lease.attempt, " of group ", lease.group.ToString());
+}
+
+// Room for what else is in a message beside the group.
+constexpr int64_t kEnvelopeBytes = 1024;
+
+}  // namespace
+
+absl::Status WorkClient::Options::Validate() const {
+  SYNCOPATE_RETURN_IF_ERROR(leases.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(stream.Validate());
+  if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && max_send_bytes > kEnvelopeBytes) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+               "WorkClient: backoff must be positive and rise, and max_send_bytes hold at least a small group");
+}
+
+absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
+                                                               const rollouter::RewardRegistry* rewards) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  return std::shared_ptr<WorkClient>(new WorkClient(std::move(options), engine, rewards));
+}
+
+WorkClient::WorkClient(Options options, rollouter::EngineLoop* engine, const rollouter::RewardRegistry* rewards)
+    : options_(std::move(options)),
+      engine_(engine),
+      rewards_(rewards),
+      book_(options_.leases),
+      backoff_(
+          options_.min_backoff, options_.max_backoff,
+          DigestBytes(options_.member.incarnation.data(), static_cast<int64_t>(options_.member.incarnation.size()))) {}
+
+WorkClient::~WorkClient() = default;
+
+void WorkClient::SetTrainer(const std::string& address, const std::string& run_id) {
+  Trainer trainer{address, run_id};
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_ || trainer == trainer_) return;
+    trainer_ = trainer;
+    backoff_.Reset();
+    reconnect_.Cancel();
+    if (stream_ != nullptr) {
+      stream_->Cancel();  // its end connects to the new one
+      return;
+    }
+  }
+  Connect();
+}
+
+void WorkClient::SetServing(const PolicyVersion& version) {
+  MutexLock lock(&mutex_);
+  serving_ = version;
+  SendCreditsLocked();
+}
+
+void WorkClient::SetDraining(bool draining) {
+  MutexLock lock(&mutex_);
+  if (book_.draining() == draining) return;
+  book_.SetDraining(draining);
+  SendCreditsLocked();
+}
+
+bool WorkClient::WaitIdle(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return book_.idle(); };
+  return mutex_.AwaitWithTimeout(Condition(&idle), deadline);
+}
+
+void WorkClient::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    reconnect_.Cancel();
+    if (stream_ != nullptr) stream_->Cancel();
+    auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; };
+    // A cancelled call ends by itself; the deadline only keeps a defect of the library from hanging the process.
+    if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
+      SYNCOPATE_LOG(kError, "the stream to the trainer did not end within 5 s of its cancellation");
+    }
+  }
+  aborts_.Stop();
+}
+
+WorkClient::Counters WorkClient::counters() const {
+  MutexLock lock(&mutex_);
+  return counters_;
+}
+
+void WorkClient::Connect() {
+  std::shared_ptr<Stream> stream = Stream::Create(options_.stream);
+  Trainer trainer;
+  int64_t number = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_ || stream_ != nullptr || trainer_.address.empty()) return;
+    trainer = trainer_;
+    stream_ = stream;
+    number = book_.OnConnecting();
+    ++counters_.streams;
+    v1::ExchangeRequest hello;
+    *hello.mutable_hello()->mutable_member() = ToProto(options_.member);
+    hello.mutable_hello()->set_run_id(trainer.run_id);
+    SendLocked(std::move(hello));
+  }
+  auto channel = MakeChannel(trainer.address, {.max_send_bytes = options_.max_send_bytes});
+  if (!channel.ok()) {
+    OnStreamDone(channel.status());
+    return;
+  }
+  auto stub = v1::TrajectoryService::NewStub(*channel);
+  auto self = shared_from_this();
+  stream->Start(
+      [&stub](auto* context, auto* reactor) { stub->async()->Exchange(context, reactor); },
+      {.on_message = [self, number](v1::ExchangeResponse message) { self->OnMessage(number, std::move(message)); },
+       .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});
+}
+
+void WorkClient::ScheduleConnectLocked() {
+  if (stopping_ || trainer_.address.empty()) return;
+  reconnect_.Set(backoff_.Next(), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->Connect();
+  });
+}
+
+void WorkClient::OnStreamDone(const absl::Status& status) {
+  std::vector<LeaseId> lost;
+  int64_t number = 0;
+  {
+    MutexLock lock(&mutex_);
+    number = book_.stream();
+    lost = book_.OnDisconnected();
+    stream_ = nullptr;
+    if (!stopping_ && status != last_error_) {
+      SYNCOPATE_LOG(kWarning, "stream to the trainer at %s ended, %d leases given up: %s", trainer_.address,
+                    static_cast<int>(lost.size()), status.ToString());
+    }
+    last_error_ = status;
+    ScheduleConnectLocked();
+  }
+  for (const LeaseId& lease : lost) AbortLater(number, lease);
+}
+
+void WorkClient::OnMessage(int64_t stream, v1::ExchangeResponse message) {
+  switch (message.message_case()) {
+    case v1::ExchangeResponse::kWelcome:
+      OnWelcome(message.welcome());
+      return;
+    case v1::ExchangeResponse::kLease:
+      OnLease(stream, message.lease());
+      return;
+    case v1::ExchangeResponse::kAck:
+      OnAck(message.ack());
+      return;
+    case v1::ExchangeResponse::kRevoke:
+      OnRevoke(stream, message.revoke());
+      return;
+    case v1::ExchangeResponse::MESSAGE_NOT_SET:
+      SYNCOPATE_LOG(kWarning, "the trainer sent a message of a kind that this build does not know; ignored");
+  }
+}
+
+void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
+  MutexLock lock(&mutex_);
+  book_.OnWelcome();
+  backoff_.Reset();
+  last_error_ = absl::OkStatus();
+  SYNCOPATE_LOG(kInfo, "connected to the trainer at %s, epoch %d", trainer_.address, welcome.epoch());
+  SendCreditsLocked();
+}
+
+void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message) {
+  absl::StatusOr<Lease> lease = FromProto(message);
+  if (!lease.ok()) {
+    SYNCOPATE_LOG(kWarning, "a lease from the trainer cannot be read: %s", lease.status().ToString());
+    GiveBack(FromProto(message.id()), lease.status());
+    return;
+  }
+  absl::Status taken;
+  {
+    MutexLock lock(&mutex_);
+    taken = book_.OnLease(*lease);
+  }
+  if (taken.ok()) {
+    absl::Status started = Generate(stream, *lease);
+    if (!started.ok()) OnGenerated(stream, lease->id, started);
+  } else if (ErrorReason(taken) != "LEASE_HELD") {
+    GiveBack(lease->id, taken);
+  }
+}
+
+absl::Status WorkClient::Generate(int64_t stream, const Lease& lease) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardFunction* reward, rewards_->Find(lease.reward));
+  PolicyVersion serving = engine_->GetStatus().serving;
+  if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
+    return Error(
+        absl::StatusCode::kAborted, "WRONG_VERSION",
+        absl::StrCat("evaluation of ", lease.version.ToString(), " was asked for, ", serving.ToString(), " is served"));
+  }
+  auto done = [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> group) {
+    self->OnGenerated(stream, id, std::move(group));
+  };
+  return engine_->Submit(rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
+                         std::make_shared<rollouter::GroupAssembly>(lease, options_.member, reward, std::move(done)));
+}
+
+void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
+  v1::ExchangeRequest request;
+  if (group.ok()) {
+    *request.mutable_group() = ToProto(*group);
+    if (MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
+      group = Error(absl::StatusCode::kInvalidArgument, "GROUP_TOO_LARGE",
+                    absl::StrCat(Name(lease), " has ", MessageBytes(request), " bytes; a message may have ",
+                                 options_.max_send_bytes, ". Ask for fewer samples or tokens"));
+    }
+  }
+  if (!group.ok()) {
+    request.mutable_return_lease();
+    *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
+    *request.mutable_return_lease()->mutable_error() = ToProto(group.status());
+  }
+  MutexLock lock(&mutex_);
+  if (!book_.OnGenerated(stream, lease, group.ok())) return;
+  ++(group.ok() ? counters_.submitted : counters_.returned);
+  if (!group.ok()) SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
+  SendLocked(std::move(request));
+  SendCreditsLocked();
+}
+
+void WorkClient::OnAck(const v1::ExchangeResponse::Ack& ack) {
+  bool accepted = ack.result() == v1::ExchangeResponse::ACK_RESULT_ACCEPTED ||
+                  ack.result() == v1::ExchangeResponse::ACK_RESULT_ALREADY_ACCEPTED;
+  LeaseId lease = FromProto(ack.lease());
+  {
+    MutexLock lock(&mutex_);
+    book_.OnAck(lease);
+    ++(accepted ? counters_.accepted : counters_.refused);
+  }
+  if (ack.result() == v1::ExchangeResponse::ACK_RESULT_INVALID) {
+    SYNCOPATE_LOG(kError, "the trainer refused %s as invalid: %s", Name(lease), FromProto(ack.error()).ToString());
+  }
+}
+
+void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke) {
+  LeaseId lease = FromProto(revoke.lease());
+  bool generating = false;
+  {
+    MutexLock lock(&mutex_);
+    generating = book_.OnRevoke(lease);
+    if (generating) SendCreditsLocked();
+  }
+  if (!generating) return;
+  SYNCOPATE_LOG(kInfo, "%s revoked: %s", Name(lease), revoke.reason());
+  AbortLater(stream, lease);
+}
+
+void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
+  v1::ExchangeRequest request;
+  *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
+  *request.mutable_return_lease()->mutable_error() = ToProto(why);
+  MutexLock lock(&mutex_);
+  ++counters_.returned;
+  SendLocked(std::move(request));
+}
+
+void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
+  bool posted = aborts_.Post([this, id = EngineRequestId(stream, lease)] { engine_->Abort(id); });
+  // Not a loss: what it generates will not be wanted and ends by itself.
+  if (!posted) SYNCOPATE_LOG(kDebug, "%s runs to its end: too many aborts wait", Name(lease));
+}
+
+// Written under the lock, so that the versions which messages carry never go back. Write neither blocks nor calls back.
+void WorkClient::SendLocked(v1::ExchangeRequest request) {
+  if (stream_ == nullptr) return;
+  *request.mutable_serving() = ToProto(serving_);
+  stream_->Write(std::move(request));  // if it is ending, on_done will say so
+}
+
+void WorkClient::SendCreditsLocked() {
+  if (!book_.welcomed()) return;
+  v1::ExchangeRequest request;
+  request.mutable_credits()->set_groups(book_.Credits());
+  SendLocked(std::move(request));
+}
+
+}  // namespace syncopate::services

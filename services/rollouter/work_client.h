@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/trajectory.h"
+#include "rollouter/engine/engine_loop.h"
+#include "rollouter/reward/reward.h"
+#include "rollouter/trajectory/lease_book.h"
+#include "services/rpc/backoff.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/timer.h"
+#include "services/rpc/worker.h"
+#include "syncopate/v1/trajectory.grpc.pb.h"
+
+namespace syncopate::services {
+
+// The rollouter's end of TrajectoryService.Exchange: asks the trainer for leases with credits, has the engine generate
+// them, scores, submits. Keeps one stream to the trainer that the directory names; when it breaks, all of its leases
+// are given up, their generation is aborted, and the client connects again after a jittered backoff, for as long as it
+// takes. Every message carries the version that is served, and those never go back. Thread-safe; nothing but Stop and
+// WaitIdle blocks.
+class WorkClient final : public std::enable_shared_from_this<WorkClient> {
+ public:
+  struct Options {
+    MemberId member;
+    rollouter::LeaseBook::Options leases = {};
+    absl::Duration min_backoff = absl::Milliseconds(50);
+    absl::Duration max_backoff = absl::Seconds(1);
+    int64_t max_send_bytes = 64 << 20;  // a group that is larger cannot be submitted and is handed back
+    StreamOptions stream = {};
+
+    absl::Status Validate() const;
+  };
+  struct Counters {
+    int64_t submitted = 0;  // groups sent to the trainer
+    int64_t accepted = 0;   // acknowledged as accepted, now or before
+    int64_t refused = 0;    // acknowledged as expired or invalid
+    int64_t returned = 0;   // leases handed back
+    int64_t streams = 0;    // streams opened
+  };
+
+  // `engine` and `rewards` must outlive the client and every request that the engine has of it: stop the client, then
+  // the engine. INVALID_ARGUMENT for options that cannot be.
+  static absl::StatusOr<std::shared_ptr<WorkClient>> Create(Options options, rollouter::EngineLoop* engine,
+                                                            const rollouter::RewardRegistry* rewards);
+  ~WorkClient();
+
+  // Where trainer rank 0 of run `run_id` listens; an empty address: there is none now. Leaves the old stream if that
+  // changed anything.
+  void SetTrainer(const std::string& address, const std::string& run_id);
+  // The engine serves `version` from now on; the trainer is told at once. May be called on the engine's thread.
+  void SetServing(const PolicyVersion& version);
+  // While draining no work is asked for or taken; what runs is finished and submitted.
+  void SetDraining(bool draining);
+  // True as soon as nothing is generated and every submission has been answered; false after `deadline`.
+  bool WaitIdle(absl::Duration deadline);
+
+  // Leaves the stream and joins the worker. Idempotent. Not from a callback. Blocks until the stream has ended.
+  void Stop();
+
+  Counters counters() const;
+
+ private:
+  using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+  struct Trainer {
+    std::string address;
+    std::string run_id;
+    friend bool operator==(const Trainer&, const Trainer&) = default;
+  };
+
+  WorkClient(Options options, rollouter::EngineLoop* engine, const rollouter::RewardRegistry* rewards);
+
+  void Connect();
+  void ScheduleConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnStreamDone(const absl::Status& status);
+  void OnMessage(int64_t stream, v1::ExchangeResponse message);
+  void OnWelcome(const v1::ExchangeResponse::Welcome& welcome);
+  void OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message);
+  absl::Status Generate(int64_t stream, const Lease& lease);
+  void OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
+  void OnAck(const v1::ExchangeResponse::Ack& ack);
+  void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
+  void GiveBack(const LeaseId& lease, const absl::Status& why);
+  void AbortLater(int64_t stream, const LeaseId& lease);
+  void SendLocked(v1::ExchangeRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendCreditsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  rollouter::EngineLoop* const engine_;
+  const rollouter::RewardRegistry* const rewards_;
+  Worker aborts_;  // EngineLoop::Abort blocks for a decode step
+
+  mutable Mutex mutex_;
+  rollouter::LeaseBook book_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null while there is none
+  Trainer trainer_ ABSL_GUARDED_BY(mutex_);
+  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  Timer reconnect_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
+  Counters counters_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncopate::services
