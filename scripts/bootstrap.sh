@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs what the build needs and this machine (Debian 12 or Ubuntu 24.04) lacks: packages, and libtorch in a private
+# Python environment, .venv, of which the build takes headers and libraries only. Says first what it will install and
+# how large that is; says nothing when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  cmake ninja-build g++ git ca-certificates pkg-config python3-venv ccache mold
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
+  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libssl-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+site_packages=.venv/lib/python3*/site-packages
+log=build/bootstrap.log
+mkdir -p build
+: > "$log"
+
+fail() {
+  echo "bootstrap: $1" >&2
+  tail -n 20 "$log" >&2
+  exit 1
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  else
+    sudo "$@"
+  fi
+}
+
+missing_packages() {
+  local package
+  for package in "${packages[@]}"; do
+    dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || echo "$package"
+  done
+}
+
+# Globs stay unquoted here: the Python version in the path is not known.
+has_torch() { compgen -G "$site_packages/torch-2.11.0*.dist-info" > /dev/null; }
+has_cuda_runtime() { compgen -G "$site_packages/nvidia/cu13/lib/libcudart.so*" > /dev/null; }
+has_cupti() { compgen -G "$site_packages/nvidia/cu13/lib/libcupti.so*" > /dev/null; }
+has_protos() { compgen -G "$site_packages/google/rpc/error_details.proto" > /dev/null; }
+has_wheels() { has_torch && has_cuda_runtime && has_cupti && has_protos; }
+
+install_packages() {
+  local missing=("$@") sizes
+  [ "$(id -u)" -eq 0 ] || command -v sudo > /dev/null || fail "need root or sudo to install: ${missing[*]}"
+  as_root apt-get update -qq >> "$log" 2>&1 || fail "apt-get update failed"
+  # --assume-no prints the sizes and stops.
+  sizes=$(apt-get install --no-install-recommends --assume-no "${missing[@]}" 2>> "$log" |
+    grep -E '^(Need to get|After this operation)' || true)
+  echo "bootstrap: installing packages: ${missing[*]}"
+  [ -z "$sizes" ] || echo "$sizes"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "${missing[@]}" \
+    >> "$log" 2>&1 || fail "apt-get install failed"
+}
+
+install_wheels() {
+  echo "bootstrap: installing libtorch 2.11.0 and the CUDA runtime that it links (no GPU needed) in .venv, 1.3 GB on disk"
+  [ -x .venv/bin/python3 ] || python3 -m venv .venv >> "$log" 2>&1 || fail "python3 -m venv failed"
+  # Without --no-deps torch would bring several gigabytes of CUDA libraries that a CPU build does not use.
+  .venv/bin/python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+    torch==2.11.0 googleapis-common-protos >> "$log" 2>&1 || fail "pip install torch failed"
+  .venv/bin/python3 -m pip install --quiet --disable-pip-version-check \
+    "cuda-toolkit[cudart,cupti]==13.0.2" >> "$log" 2>&1 || fail "pip install cuda-toolkit failed"
+  has_wheels || fail "the wheels are installed, but not where the build looks for them: $site_packages"
+}
+
+if ! command -v dpkg-query > /dev/null; then
+  fail "this is no Debian or Ubuntu; install what these packages hold by other means: ${packages[*]}"
+fi
+mapfile -t missing < <(missing_packages)
+if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
+has_wheels || install_wheels

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# usage: scripts/test.sh [PRESET ...]       default: release asan tsan
+# Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
+# asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/bootstrap.sh || exit 1
+presets=("$@")
+[ "${#presets[@]}" -gt 0 ] || presets=(release asan tsan)
+
+summary=()
+failed=0
+for preset in "${presets[@]}"; do
+  started=$SECONDS
+  if ! scripts/build.sh "$preset"; then
+    summary+=("$preset: build failed")
+    failed=1
+    continue
+  fi
+  log=build/$preset.tests.log
+  if ! ctest --preset "$preset" --parallel "$(nproc)" > "$log" 2>&1; then
+    failed=1
+    cat "$log"
+  fi
+  counted=$(grep -E 'tests? passed|No tests were found' "$log" | tail -n 1)
+  summary+=("$preset: ${counted:-no result} in $((SECONDS - started)) s")
+done
+
+result=ok
+[ "$failed" -eq 0 ] || result=FAILED
+printf '%s' "$result"
+printf ' | %s' "${summary[@]}"
+printf '\n'
+exit "$failed"
