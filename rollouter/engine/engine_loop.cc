@@ -11,6 +11,8 @@
 
 namespace syncopate::rollouter {
 
+using synchronizer::InstallResult;
+
 // Callers leave commands in a queue; the thread runs them between decode steps. Everything that the engine owns is
 // touched by that thread only.
 class EngineLoop::Core {
@@ -296,8 +298,8 @@ int32_t EngineLoop::Abort(const std::string& id) { return core_->Abort(id); }
 void EngineLoop::Pause() { core_->Pause(); }
 void EngineLoop::Resume() { core_->Resume(); }
 absl::Status EngineLoop::Drain(absl::Duration deadline) { return core_->Drain(deadline); }
-void* EngineLoop::shadow() { return core_->policy().shadow(); }
-const void* EngineLoop::live() const { return core_->policy().live(); }
+char* EngineLoop::shadow() { return core_->policy().shadow(); }
+const char* EngineLoop::live() const { return core_->policy().live(); }
 absl::StatusOr<InstallResult> EngineLoop::Install(const PolicyVersion& version, uint64_t digest,
                                                   absl::Duration deadline) {
   return core_->Install(version, digest, /*relabel=*/false, deadline);

@@ -9,13 +9,9 @@
 #include "base/status.h"
 #include "model/model_config.h"
 #include "rollouter/engine/generation.h"
+#include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {
-
-// What one install did to the decode loop.
-struct InstallResult {
-  double pause_seconds = 0;  // how long no decode step could run because of it
-};
 
 struct EngineStatus {
   enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained };
@@ -33,8 +29,9 @@ struct EngineStatus {
   double idle_seconds = 0;  // without work, paused or without weights
 };
 
-// The engine and its one thread. All methods are thread-safe. This header needs no libtorch.
-class EngineLoop {
+// The engine and its one thread; for weight syncs the target that receives and installs. All methods are thread-safe.
+// This header needs no libtorch.
+class EngineLoop final : public synchronizer::WeightTarget {
  public:
   struct Options {
     model::ModelConfig model;
@@ -45,7 +42,7 @@ class EngineLoop {
 
   // Allocates KV cache and both weight sets and starts the thread. INVALID_ARGUMENT for options that cannot be.
   static absl::StatusOr<std::unique_ptr<EngineLoop>> Start(const Options& options);
-  ~EngineLoop();  // Stop()
+  ~EngineLoop() override;  // Stop()
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
@@ -69,17 +66,19 @@ class EngineLoop {
 
   // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned). They belong to the
   // one receiver between two installs; no decode step reads them.
-  void* shadow();
+  char* shadow() override;
   // The bytes that serve. Stable while no install runs.
-  const void* live() const;
+  const char* live() const;
 
-  // Makes the shadow's contents serve as `version` (greater than the one that serves), between two decode steps: every
-  // token after it is stamped with `version`, every token before it with the older one. Running sequences keep their
-  // KV cache. Blocks until done or `deadline` has passed (DEADLINE_EXCEEDED, reason INSTALL_DEADLINE: nothing changed
-  // and nothing will). Waits for requests that hold installs.
-  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest, absl::Duration deadline);
+  // Makes the shadow's contents serve as `version` (greater than the one that serves: FAILED_PRECONDITION, reason
+  // OLD_VERSION), between two decode steps: every token after it is stamped with `version`, every token before it with
+  // the older one. Running sequences keep their KV cache. Blocks until done or `deadline` has passed
+  // (DEADLINE_EXCEEDED, reason INSTALL_DEADLINE: nothing changed and nothing will). Waits for requests that hold
+  // installs. UNAVAILABLE (reason INSTALL_BUSY) beside another install.
+  absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                      absl::Duration deadline) override;
   // The same when the bytes that serve are `version` too: only the stamp changes, nothing is exchanged.
-  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline);
+  absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
 
   // Called on the engine's thread after each install or relabelling, without locks held; must not block. Set before
   // the first install.

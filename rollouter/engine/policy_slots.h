@@ -21,8 +21,8 @@ class PolicySlots {
   PolicySlots(const model::ModelConfig& config, const Manifest& manifest);
 
   // The bytes that do not serve: manifest.arena_bytes(), 64-byte aligned.
-  void* shadow() { return arenas_[1 - live_].data_ptr(); }
-  const void* live() const { return arenas_[live_].data_ptr(); }
+  char* shadow() { return static_cast<char*>(arenas_[1 - live_].data_ptr()); }
+  const char* live() const { return static_cast<const char*>(arenas_[live_].data_ptr()); }
 
   // The shadow's contents serve from now on as `version`. Only between decode steps.
   void Install(const PolicyVersion& version, uint64_t digest);

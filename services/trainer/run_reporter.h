@@ -29,7 +29,7 @@ struct StepReport {
   double step_seconds = 0;            // since the step before ended
   double wait_seconds = 0;            // of those, without a batch
   double stage_seconds = 0;           // writing the version into the send arena; 0.0 when it was not published
-  uint64_t weights_digest = 0;        // 0 when it was not published
+  uint64_t weights_digest = 0;        // of the weights after the step
 };
 
 struct EvaluationReport {

@@ -24,7 +24,7 @@ class VersionPublisher::Caller {
 
   absl::Status Call(const MemberId& member, const Publication& publication, absl::Duration timeout) {
     v1::PublishVersionRequest request;
-    request.set_request_id(NewUuid());
+    request.set_request_id(RandomUuid());
     *request.mutable_member() = ToProto(member);
     *request.mutable_version() = ToProto(publication.version);
     request.mutable_bucket_digests()->Assign(publication.bucket_digests.begin(), publication.bucket_digests.end());

@@ -13,6 +13,7 @@ namespace syncopate::services {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Minutes(5);
+constexpr char kRendezvous[] = "twin";
 
 // Collects the samples of one prompt.
 class GroupSink final : public rollouter::GenerationSink {
@@ -43,50 +44,87 @@ class GroupSink final : public rollouter::GenerationSink {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto prompts, trainer::MakeTask(TaskOptionsOf(config)));
+  Parts parts;
   trainer::TaskOptions evaluation = TaskOptionsOf(config);
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(auto evaluation_prompts, trainer::MakeTask(evaluation));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(EngineOptionsOf(config)));
-  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(prompts), std::move(evaluation_prompts),
-                                                            std::move(trainer), std::move(engine)));
-  SYNCOPATE_RETURN_IF_ERROR(loop->InstallWeights());
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainer::MakeTask(TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.evaluation_prompts, trainer::MakeTask(evaluation));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(EngineOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.arena, synchronizer::SendArena::Create(parts.trainer->manifest(), {}));
+  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
+  SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
 }
 
-uint64_t SynchronousLoop::weights_digest() const {
-  return CombineDigests(DigestBuckets(trainer_->manifest(), trainer_->parameters()));
+SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
+    : config_(config),
+      rewards_(rollouter::RewardRegistry::BuiltIn()),
+      parts_(std::move(parts)),
+      transport_(&hub_),
+      receiver_({.manifest = parts_.trainer->manifest()}, parts_.engine.get(), {&transport_}) {
+  hub_.Add(kRendezvous, parts_.arena.get());
 }
 
-absl::Status SynchronousLoop::InstallWeights() {
-  std::memcpy(engine_->shadow(), trainer_->parameters(), static_cast<size_t>(trainer_->manifest().arena_bytes()));
-  return engine_->Install({1, step_}, weights_digest(), kDeadline).status();
+uint64_t SynchronousLoop::weights_digest() const {
+  return CombineDigests(DigestBuckets(parts_.trainer->manifest(), parts_.trainer->parameters()));
+}
+
+absl::Status SynchronousLoop::SyncWeights() {
+  const Manifest& manifest = parts_.trainer->manifest();
+  const PolicyVersion version{1, step_};
+  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.arena->Stage(version, [&](char* arena) {
+    std::memcpy(arena, parts_.trainer->parameters(), static_cast<size_t>(manifest.arena_bytes()));
+    return absl::OkStatus();
+  }));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto plan, synchronizer::SyncPlan::Create(manifest, synchronizer::Layout::FlatShards(manifest, /*ranks=*/1),
+                                                synchronizer::Layout::Whole(manifest, /*ranks=*/1)));
+  const int64_t attempt = step_ + 1;
+  synchronizer::Prepare prepare{.attempt = attempt,
+                                .version = version,
+                                .digest = staged.digest,
+                                .manifest_fingerprint = manifest.fingerprint(),
+                                .plan_hash = plan.hash(),
+                                .transport = "inproc",
+                                .deadline = kDeadline,
+                                .receivers = 1,
+                                .sources = 1};
+  SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, receiver_.Prepare(prepare));
+  if (!prepared.already_held) {
+    SYNCOPATE_RETURN_IF_ERROR(receiver_.Transfer({attempt, {kRendezvous}, staged.bucket_digests}).status());
+  }
+  SYNCOPATE_RETURN_IF_ERROR(receiver_.Install({attempt}).status());
+  receiver_.Finish(attempt);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   const int64_t batch = config_.data().batch_groups();
   std::vector<GroupId> ids;
   for (int64_t i = 0; i < batch; ++i) ids.push_back({0, step_ * batch + i});
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      std::vector<TrajectoryGroup> groups,
-      Generate(*prompts_, ids, static_cast<int32_t>(config_.rollout().samples()), SamplingOf(config_, *prompts_)));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
+                             Generate(*parts_.prompts, ids, static_cast<int32_t>(config_.rollout().samples()),
+                                      SamplingOf(config_, *parts_.prompts)));
   StepResult result;
-  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, trainer_->Step(groups));
+  std::vector<const TrajectoryGroup*> batch_groups;
+  for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
+  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups));
   result.step = ++step_;
   result.weights_digest = weights_digest();
-  SYNCOPATE_RETURN_IF_ERROR(InstallWeights());
+  SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
   return result;
 }
 
 absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
   std::vector<GroupId> ids;
   for (int64_t i = 0; i < config_.eval().prompts(); ++i) ids.push_back({trainer::PromptSource::kEvaluationPass, i});
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
-                             Generate(*evaluation_prompts_, ids, 1, EvaluationSamplingOf(config_, *prompts_)));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      std::vector<TrajectoryGroup> groups,
+      Generate(*parts_.evaluation_prompts, ids, 1, EvaluationSamplingOf(config_, *parts_.prompts)));
   int64_t right = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    right += groups[i].samples[0].tokens == evaluation_prompts_->At(ids[i]).answer_ids ? 1 : 0;
+    right += groups[i].samples[0].tokens == parts_.evaluation_prompts->At(ids[i]).answer_ids ? 1 : 0;
   }
   return static_cast<double>(right) / static_cast<double>(groups.size());
 }
@@ -104,7 +142,7 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const tra
     const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
     sinks.push_back(std::make_shared<GroupSink>(samples));
-    SYNCOPATE_RETURN_IF_ERROR(engine_->Submit(std::move(request), sinks.back()));
+    SYNCOPATE_RETURN_IF_ERROR(parts_.engine->Submit(std::move(request), sinks.back()));
   }
   std::vector<TrajectoryGroup> result(groups.size());
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -7,6 +7,9 @@
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/reward.h"
+#include "synchronizer/transport/inproc_transport.h"
+#include "synchronizer/transport/send_arena.h"
+#include "synchronizer/transport/weight_receiver.h"
 #include "syncopate/v1/config.pb.h"
 #include "trainer/data/prompts.h"
 #include "trainer/step/policy_trainer.h"
@@ -15,7 +18,7 @@ namespace syncopate::services {
 
 // The whole of a run in one process, one thing after the other: generate with the current weights, train, install. It
 // is the synchronous twin: a distributed run with max_staleness 0 must give the same bits, step by step. Uses the same
-// engine, reward, step and configuration as the daemons. Not thread-safe.
+// engine, reward, step, weight sync (transport "inproc") and configuration as the daemons. Not thread-safe.
 class SynchronousLoop {
  public:
   struct StepResult {
@@ -27,7 +30,7 @@ class SynchronousLoop {
   // `config` has passed its checks.
   static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config);
 
-  // One batch of prompts in order, one training step, one install.
+  // One batch of prompts in order, one training step, one weight sync.
   absl::StatusOr<StepResult> Step();
 
   // Share of the evaluation prompts that greedy decoding answers wholly right.
@@ -37,27 +40,26 @@ class SynchronousLoop {
   uint64_t weights_digest() const;
 
  private:
-  SynchronousLoop(const v1::RunConfig& config, std::unique_ptr<trainer::PromptSource> prompts,
-                  std::unique_ptr<trainer::PromptSource> evaluation_prompts,
-                  std::unique_ptr<trainer::PolicyTrainer> trainer, std::unique_ptr<rollouter::EngineLoop> engine)
-      : config_(config),
-        rewards_(rollouter::RewardRegistry::BuiltIn()),
-        prompts_(std::move(prompts)),
-        evaluation_prompts_(std::move(evaluation_prompts)),
-        trainer_(std::move(trainer)),
-        engine_(std::move(engine)) {}
+  struct Parts {
+    std::unique_ptr<trainer::PromptSource> prompts;
+    std::unique_ptr<trainer::PromptSource> evaluation_prompts;
+    std::unique_ptr<trainer::PolicyTrainer> trainer;
+    std::unique_ptr<rollouter::EngineLoop> engine;
+    std::unique_ptr<synchronizer::SendArena> arena;
+  };
+  SynchronousLoop(const v1::RunConfig& config, Parts parts);
 
-  absl::Status InstallWeights();
+  absl::Status SyncWeights();
   absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const trainer::PromptSource& prompts,
                                                         const std::vector<GroupId>& groups, int32_t samples,
                                                         const SamplingParams& sampling);
 
   const v1::RunConfig config_;
   const rollouter::RewardRegistry rewards_;
-  const std::unique_ptr<trainer::PromptSource> prompts_;
-  const std::unique_ptr<trainer::PromptSource> evaluation_prompts_;
-  const std::unique_ptr<trainer::PolicyTrainer> trainer_;
-  const std::unique_ptr<rollouter::EngineLoop> engine_;
+  const Parts parts_;
+  synchronizer::InprocHub hub_;
+  synchronizer::InprocReceiver transport_;
+  synchronizer::WeightReceiver receiver_;
   int64_t step_ = 0;
 };
 

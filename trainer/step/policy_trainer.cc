@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
-absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<TrajectoryGroup>& groups) {
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups) {
   return core_->step.Run(groups);
 }
 

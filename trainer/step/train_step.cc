@@ -26,10 +26,10 @@ std::vector<double> Rewards(const TrajectoryGroup& group) {
   return rewards;
 }
 
-void DescribeRewards(const std::vector<TrajectoryGroup>& groups, TrainStepMetrics& metrics) {
+void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainStepMetrics& metrics) {
   double sum = 0, squares = 0, flat = 0;
-  for (const TrajectoryGroup& group : groups) {
-    const std::vector<double> rewards = Rewards(group);
+  for (const TrajectoryGroup* group : groups) {
+    const std::vector<double> rewards = Rewards(*group);
     for (double reward : rewards) {
       sum += reward;
       squares += reward * reward;
@@ -43,12 +43,13 @@ void DescribeRewards(const std::vector<TrajectoryGroup>& groups, TrainStepMetric
   metrics.zero_variance_fraction = flat / static_cast<double>(groups.size());
 }
 
-std::vector<TrainingSequence> SequencesOf(const std::vector<TrajectoryGroup>& groups, size_t begin, size_t end) {
+std::vector<TrainingSequence> SequencesOf(const std::vector<const TrajectoryGroup*>& groups, size_t begin, size_t end) {
   std::vector<TrainingSequence> sequences;
   for (size_t g = begin; g < end; ++g) {
-    const std::vector<double> advantages = GrpoAdvantages(Rewards(groups[g]));
-    for (size_t i = 0; i < groups[g].samples.size(); ++i) {
-      sequences.push_back({&groups[g].prompt_ids, &groups[g].samples[i], advantages[i]});
+    const TrajectoryGroup& group = *groups[g];
+    const std::vector<double> advantages = GrpoAdvantages(Rewards(group));
+    for (size_t i = 0; i < group.samples.size(); ++i) {
+      sequences.push_back({&group.prompt_ids, &group.samples[i], advantages[i]});
     }
   }
   return sequences;
@@ -56,7 +57,7 @@ std::vector<TrainingSequence> SequencesOf(const std::vector<TrajectoryGroup>& gr
 
 }  // namespace
 
-absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<TrajectoryGroup>& groups) {
+absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const TrajectoryGroup*>& groups) {
   SYNCOPATE_CHECK(!groups.empty());
   TrainStepMetrics metrics;
   DescribeRewards(groups, metrics);

@@ -21,7 +21,7 @@ class TrainStep {
       : actor_(actor), ranks_(ranks), options_(options) {}
 
   // `groups` in training order, not empty. Errors leave the actor as it was before the failing update.
-  absl::StatusOr<TrainStepMetrics> Run(const std::vector<TrajectoryGroup>& groups);
+  absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
   at::Tensor LogProbs(const PackedBatch& batch) const;

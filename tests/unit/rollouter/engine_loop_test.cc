@@ -62,10 +62,10 @@ std::unique_ptr<EngineLoop> StartLoop(const model::ModelConfig& config = testing
   return EngineLoop::Start(options).value();
 }
 
-absl::StatusOr<InstallResult> InstallWeights(EngineLoop& loop, const PolicyVersion& version,
+absl::StatusOr<synchronizer::InstallResult> InstallWeights(EngineLoop& loop, const PolicyVersion& version,
                                              const model::ModelConfig& config = testing::SmallModel(),
                                              absl::Duration deadline = kDeadline) {
-  model::InitialiseWeights(config, loop.manifest(), 7, static_cast<float*>(loop.shadow()));
+  model::InitialiseWeights(config, loop.manifest(), 7, reinterpret_cast<float*>(loop.shadow()));
   return loop.Install(version, /*digest=*/version.step + 100, deadline);
 }
 
@@ -110,9 +110,9 @@ TEST(EngineLoopTest, TheServingVersionNeverGoesBack) {
 TEST(EngineLoopTest, ARelabelChangesTheStampAndMovesNoWeights) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
-  const void* live = loop->live();
+  const char* live = loop->live();
   ASSERT_TRUE(loop->Relabel({2, 3}, kDeadline).ok());
-  EXPECT_EQ(loop->live(), live);
+  EXPECT_EQ(static_cast<const void*>(loop->live()), live);
   EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{2, 3}));
   EXPECT_EQ(loop->GetStatus().serving_digest, 103u);
 }

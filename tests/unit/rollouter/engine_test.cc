@@ -35,7 +35,7 @@ struct Rig {
     Install({1, 0}, 7);
   }
   void Install(const PolicyVersion& version, uint64_t seed) {
-    model::InitialiseWeights(config, manifest, seed, static_cast<float*>(engine.policy().shadow()));
+    model::InitialiseWeights(config, manifest, seed, reinterpret_cast<float*>(engine.policy().shadow()));
     engine.policy().Install(version, seed);
   }
   std::shared_ptr<RecordingSink> Add(GenerationRequest request) {

@@ -11,7 +11,7 @@
 namespace syncopate::trainer {
 namespace {
 
-std::vector<TrajectoryGroup> OneGroup() {
+TrajectoryGroup OneGroup() {
   TrajectoryGroup group;
   group.prompt_ids = {8, 1, 2, 3, 4, 9};
   for (int s = 0; s < 4; ++s) {
@@ -21,7 +21,7 @@ std::vector<TrajectoryGroup> OneGroup() {
     sample.reward = 0.25f * static_cast<float>(s);
     group.samples.push_back(sample);
   }
-  return {group};
+  return group;
 }
 
 PolicyTrainer::Options SmallOptions(uint64_t seed) {
@@ -43,16 +43,17 @@ std::string BytesOf(const CheckpointStore::Contents& contents) {
 }
 
 TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
+  const TrajectoryGroup group = OneGroup();
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
-  ASSERT_TRUE(original->Step(OneGroup()).ok());
+  ASSERT_TRUE(original->Step({&group}).ok());
   auto files = PolicyFiles(original->manifest(), original->state());
   auto restored =
       RestoredPolicy::Parse(original->manifest(), BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
   ASSERT_TRUE(restored.ok()) << restored.status();
   auto resumed = PolicyTrainer::Create(SmallOptions(2)).value();
   resumed->Restore(restored->state());
-  ASSERT_TRUE(original->Step(OneGroup()).ok());
-  ASSERT_TRUE(resumed->Step(OneGroup()).ok());
+  ASSERT_TRUE(original->Step({&group}).ok());
+  ASSERT_TRUE(resumed->Step({&group}).ok());
   EXPECT_EQ(DigestBuckets(original->manifest(), original->parameters()),
             DigestBuckets(resumed->manifest(), resumed->parameters()));
 }

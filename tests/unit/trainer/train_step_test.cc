@@ -35,6 +35,12 @@ std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int 
   return made;
 }
 
+std::vector<const TrajectoryGroup*> Pointers(const std::vector<TrajectoryGroup>& groups) {
+  std::vector<const TrajectoryGroup*> pointers;
+  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
+  return pointers;
+}
+
 PolicyTrainer::Options SmallOptions() {
   PolicyTrainer::Options options;
   options.model = testing::SmallModel();
@@ -44,7 +50,10 @@ PolicyTrainer::Options SmallOptions() {
 
 uint64_t DigestAfter(const PolicyTrainer::Options& options, int steps) {
   auto trainer = PolicyTrainer::Create(options).value();
-  for (int i = 0; i < steps; ++i) EXPECT_TRUE(trainer->Step(RandomGroups(options.model, 6, 4, 100 + i)).ok());
+  for (int i = 0; i < steps; ++i) {
+    const auto groups = RandomGroups(options.model, 6, 4, 100 + i);
+    EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
+  }
   return CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters()));
 }
 
@@ -54,7 +63,7 @@ std::vector<float> GradientOf(int64_t micro_batch_tokens, const std::vector<Traj
   SingleRank ranks;
   TrainStepOptions options;
   options.micro_batch_tokens = micro_batch_tokens;
-  EXPECT_TRUE(TrainStep(actor, ranks, options).Run(groups).ok());
+  EXPECT_TRUE(TrainStep(actor, ranks, options).Run(Pointers(groups)).ok());
   return {actor.gradients().begin(), actor.gradients().end()};
 }
 
@@ -89,12 +98,12 @@ TEST(TrainStepTest, TheGradientDoesNotDependOnTheOrderOfGroups) {
 TEST(TrainStepTest, OneUpdatePerBatchNeedsNoProximalPassAndSeveralDo) {
   PolicyTrainer::Options options = SmallOptions();
   const auto groups = RandomGroups(options.model, 6, 4, 7);
-  auto single = PolicyTrainer::Create(options).value()->Step(groups);
+  auto single = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
   ASSERT_TRUE(single.ok());
   EXPECT_EQ(single->proximal_seconds, 0.0);
   EXPECT_NEAR(single->ratio_max, 1.0, 1e-12);  // current and proximal are one
   options.step.updates_per_batch = 3;
-  auto several = PolicyTrainer::Create(options).value()->Step(groups);
+  auto several = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
   ASSERT_TRUE(several.ok());
   EXPECT_GT(several->proximal_seconds, 0.0);
   EXPECT_GT(several->ratio_max, 1.0);
@@ -122,7 +131,7 @@ TEST(TrainStepTest, GroupsWithoutSignalCountInTheDenominatorOnly) {
 
 TEST(TrainStepTest, ReportsWhatTheBatchWas) {
   const auto groups = RandomGroups(testing::SmallModel(), 5, 4, 9);
-  auto metrics = PolicyTrainer::Create(SmallOptions()).value()->Step(groups);
+  auto metrics = PolicyTrainer::Create(SmallOptions()).value()->Step(Pointers(groups));
   ASSERT_TRUE(metrics.ok());
   double reward = 0;
   int64_t tokens = 0;
@@ -145,21 +154,22 @@ TEST(TrainStepTest, RefusesANonFiniteGradientAndLeavesTheWeights) {
   auto groups = RandomGroups(options.model, 2, 4, 10);
   groups[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
   const uint64_t before = CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters()));
-  EXPECT_EQ(ErrorReason(trainer->Step(groups).status()), "NON_FINITE_GRADIENT");
+  EXPECT_EQ(ErrorReason(trainer->Step(Pointers(groups)).status()), "NON_FINITE_GRADIENT");
   EXPECT_EQ(CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters())), before);
 }
 
 TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
   PolicyTrainer::Options options = SmallOptions();
   auto original = PolicyTrainer::Create(options).value();
-  ASSERT_TRUE(original->Step(RandomGroups(options.model, 6, 4, 1)).ok());
+  const auto first = RandomGroups(options.model, 6, 4, 1);
+  ASSERT_TRUE(original->Step(Pointers(first)).ok());
   options.seed = 99;  // other initial weights, all to be overwritten
   auto resumed = PolicyTrainer::Create(options).value();
   resumed->Restore(original->state());
   for (int i = 0; i < 3; ++i) {
     const auto groups = RandomGroups(options.model, 6, 4, 20 + i);
-    ASSERT_TRUE(original->Step(groups).ok());
-    ASSERT_TRUE(resumed->Step(groups).ok());
+    ASSERT_TRUE(original->Step(Pointers(groups)).ok());
+    ASSERT_TRUE(resumed->Step(Pointers(groups)).ok());
     EXPECT_EQ(DigestBuckets(original->manifest(), original->parameters()),
               DigestBuckets(resumed->manifest(), resumed->parameters()));
   }

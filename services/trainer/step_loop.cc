@@ -1,0 +1,335 @@
+#include "services/trainer/step_loop.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "trainer/checkpoint/policy_files.h"
+
+namespace syncopate::services {
+namespace {
+
+// How long one wait for a batch lasts before requests are looked at again.
+constexpr absl::Duration kBatchPoll = absl::Milliseconds(50);
+constexpr absl::Duration kPausePoll = absl::Seconds(1);
+
+absl::Time Now() { return Clock::Real()->Now(); }
+double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(Now() - begin); }
+
+absl::Status RunOver() {
+  return Error(absl::StatusCode::kCancelled, "RUN_OVER", "the run has ended; it saves its last checkpoint by itself");
+}
+
+}  // namespace
+
+StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start)
+    : options_(options), parts_(parts), started_(Now()), version_(start), last_step_end_(started_) {
+  MutexLock lock(&mutex_);
+  status_.version = start;
+  status_.state = "running";
+}
+
+absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
+  absl::Status status = Steps();
+  absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
+  std::vector<CheckpointDone> unanswered;
+  {
+    MutexLock lock(&mutex_);
+    over_ = true;
+    status_.state = outcome.ok() ? "done" : "failed";
+    unanswered.swap(requests_.checkpoints);
+  }
+  for (const CheckpointDone& done : unanswered) done(RunOver());
+  return outcome;
+}
+
+absl::Status StepLoop::Steps() {
+  while (version_.step < options_.steps && Now() - started_ < options_.duration) {
+    Requests requests = TakeRequests();
+    for (const CheckpointDone& done : requests.checkpoints) done(Save());
+    if (requests.stop) return absl::OkStatus();
+    absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
+    if (ErrorReason(batch.status()) == "DATA_ENDED") return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(batch.status());
+    const bool is_replay = batch->has_value() && (*batch)->is_replay;
+    if (!is_replay && published_.version.IsNone()) {
+      SYNCOPATE_RETURN_IF_ERROR(EnsurePublished());
+      StartEvaluationIfDue();
+    }
+    CollectEvaluation(absl::InfinitePast());
+    if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
+  }
+  return absl::OkStatus();
+}
+
+StepLoop::Requests StepLoop::TakeRequests() {
+  const absl::Time begin = Now();
+  bool was_paused = false;
+  MutexLock lock(&mutex_);
+  auto go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !requests_.paused || requests_.stop || !requests_.checkpoints.empty();
+  };
+  while (!go_on()) {
+    was_paused = true;
+    status_.state = "paused";
+    mutex_.AwaitWithTimeout(Condition(&go_on), kPausePoll);
+  }
+  if (was_paused) {
+    parts_.metrics->AddPhase("paused", SecondsSince(begin));
+    last_step_end_ = Now();  // a pause is no step time
+  }
+  if (!requests_.paused) status_.state = evaluating_ ? "evaluating" : "running";
+  Requests taken = requests_;
+  requests_.checkpoints.clear();
+  return taken;
+}
+
+absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
+  const absl::Time begin = Now();
+  // Before the first publication only what is there already counts: without it rollouters have nothing to do.
+  const bool wait = !published_.version.IsNone();
+  absl::StatusOr<TrainingData::Batch> batch =
+      parts_.data->WaitForBatch(wait ? begin + kBatchPoll : absl::InfinitePast());
+  parts_.metrics->AddPhase("idle", SecondsSince(begin));
+  if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
+  if (absl::IsDeadlineExceeded(batch.status())) return std::optional<TrainingData::Batch>();
+  return batch.status();
+}
+
+absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
+  SYNCOPATE_CHECK(batch.produces.step == version_.step + 1);
+  if (batch.is_replay) SetState("replaying");
+  const absl::Time begin = Now();
+  std::vector<const TrajectoryGroup*> groups;
+  for (const trainer::SharedGroup& group : batch.groups) groups.push_back(group.get());
+  StepReport report;
+  report.wait_seconds = absl::ToDoubleSeconds(begin - last_step_end_);
+  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups));
+  parts_.metrics->AddPhase("step", SecondsSince(begin));
+  version_.step = batch.produces.step;
+  parts_.data->OnStepDone();
+  {
+    MutexLock lock(&mutex_);
+    status_.version = version_;
+  }
+  if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(EnsurePublished());
+  report.version = version_;
+  report.is_replay = batch.is_replay;
+  report.staleness = batch.staleness;
+  ReportStep(batch, std::move(report));
+  if (!batch.is_replay) StartEvaluationIfDue();
+  SaveIfDue();
+  return absl::OkStatus();
+}
+
+bool StepLoop::PublishIsDue() const {
+  return version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps;
+}
+
+absl::Status StepLoop::EnsurePublished() {
+  if (published_.version == version_) return absl::OkStatus();
+  const size_t bytes = static_cast<size_t>(parts_.policy->manifest().arena_bytes());
+  SYNCOPATE_ASSIGN_OR_RETURN(published_, parts_.arena->Stage(version_, [&](char* arena) {
+    std::memcpy(arena, parts_.policy->parameters(), bytes);
+    return absl::OkStatus();
+  }));
+  parts_.metrics->AddPhase("stage", published_.seconds);
+  parts_.data->OnPublished(version_);
+  parts_.publisher->Publish({.version = version_,
+                             .bucket_digests = published_.bucket_digests,
+                             .manifest_fingerprint = parts_.policy->manifest().fingerprint(),
+                             .stage_seconds = published_.seconds});
+  return absl::OkStatus();
+}
+
+void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
+  const bool published = published_.version == version_;
+  report.stage_seconds = published ? published_.seconds : 0.0;
+  report.weights_digest = published
+                              ? published_.digest
+                              : CombineDigests(DigestBuckets(parts_.policy->manifest(), parts_.policy->parameters()));
+  const absl::Time end = Now();
+  report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
+  last_step_end_ = end;
+  parts_.metrics->RecordStep({.version = version_,
+                              .reward_mean = report.metrics.reward_mean,
+                              .kl = report.metrics.mismatch_k3,
+                              .entropy = report.metrics.entropy,
+                              .grad_norm = report.metrics.gradient_norm,
+                              .tokens = report.metrics.tokens});
+  parts_.metrics->CountGroups("trained", static_cast<int64_t>(batch.groups.size()));
+  parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
+  for (const trainer::SharedGroup& group : batch.groups) {
+    for (const Trajectory& sample : group->samples) {
+      parts_.metrics->ObserveStaleness(batch.produces.step - 1 - sample.spans.front().version.step);
+    }
+  }
+  parts_.reporter->OnStep(report);
+}
+
+void StepLoop::StartEvaluationIfDue() {
+  if (options_.evaluate_every_steps == 0 || published_.version != version_) return;
+  const bool first = evaluated_.IsNone();
+  if (!first && version_.step % options_.evaluate_every_steps != 0) return;
+  if (evaluating_) {
+    SYNCOPATE_LOG(kWarning, "no evaluation of %s: that of %s is not over", version_.ToString(), evaluated_.ToString());
+    return;
+  }
+  parts_.data->StartEvaluation(version_);
+  evaluated_ = version_;
+  evaluating_ = true;
+}
+
+void StepLoop::CollectEvaluation(absl::Time deadline) {
+  if (!evaluating_) return;
+  const absl::Time begin = Now();
+  absl::StatusOr<trainer::EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
+  parts_.metrics->AddPhase("evaluate", SecondsSince(begin));
+  if (absl::IsDeadlineExceeded(result.status())) return;
+  evaluating_ = false;
+  if (result.ok()) {
+    ReportEvaluation(*result);
+    return;
+  }
+  SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
+  if (ErrorReason(result.status()) == "OVERTAKEN" && published_.version > evaluated_) {
+    parts_.data->StartEvaluation(published_.version);
+    evaluated_ = published_.version;
+    evaluating_ = true;
+  }
+}
+
+void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
+  EvaluationReport report;
+  report.version = result.version;
+  report.exact = result.exact;
+  report.reward_mean = result.reward_mean;
+  report.prompts = result.prompts;
+  for (const trainer::EvaluationResult::Sample& sample : result.samples) {
+    report.samples.push_back({parts_.evaluation_prompts->Render(sample.prompt_ids),
+                              parts_.evaluation_prompts->Render(sample.answer_ids),
+                              parts_.evaluation_prompts->Render(sample.expected_ids)});
+  }
+  parts_.reporter->OnEvaluation(report);
+}
+
+void StepLoop::SaveIfDue() {
+  if (options_.checkpoint_every_steps == 0 || version_.step % options_.checkpoint_every_steps != 0) return;
+  absl::StatusOr<std::string> saved = Save();
+  // Training goes on: the last good checkpoint is untouched, and the log still holds everything since.
+  if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
+}
+
+absl::StatusOr<std::string> StepLoop::Save() {
+  const absl::Time begin = Now();
+  const TrainingData::DataSnapshot data = parts_.data->Snapshot();
+  trainer::CheckpointStore::SaveRequest request;
+  request.version = version_;
+  request.files = trainer::PolicyFiles(parts_.policy->manifest(), parts_.policy->state());
+  request.files[kDataFile] = data.bytes;
+  request.last_look = [this] { return CheckNotFenced(); };
+  absl::Status status = parts_.checkpoints->Save(request);
+  parts_.metrics->AddPhase("checkpoint", SecondsSince(begin));
+  SYNCOPATE_RETURN_IF_ERROR(status);
+  saved_step_ = version_.step;
+  saved_here_.push_back({version_, data.oldest_needed_record});
+  PruneOldCheckpoints();
+  MutexLock lock(&mutex_);
+  return status_.last_checkpoint = version_.ToString();
+}
+
+absl::Status StepLoop::CheckNotFenced() const {
+  const absl::Status fenced = Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+                                    "a newer trainer writes to this run; this one must not save");
+  {
+    MutexLock lock(&mutex_);
+    if (requests_.fenced) return fenced;
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, parts_.checkpoints->List());
+  return there.empty() || there.back().epoch <= version_.epoch ? absl::OkStatus() : fenced;
+}
+
+void StepLoop::PruneOldCheckpoints() {
+  absl::StatusOr<std::vector<PolicyVersion>> pruned = parts_.checkpoints->Prune(options_.keep_checkpoints);
+  if (!pruned.ok()) SYNCOPATE_LOG(kWarning, "old checkpoints stay: %s", pruned.status().ToString());
+  while (static_cast<int>(saved_here_.size()) > options_.keep_checkpoints) saved_here_.pop_front();
+  // A checkpoint of an earlier life may need older records than we know of: prune only when all that are kept are ours.
+  if (static_cast<int>(saved_here_.size()) < options_.keep_checkpoints) return;
+  uint64_t oldest = saved_here_.front().oldest_needed_record;
+  for (const SavedCheckpoint& saved : saved_here_) oldest = std::min(oldest, saved.oldest_needed_record);
+  parts_.data->PruneLog(oldest);
+}
+
+absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
+  const Requests requests = TakeRequests();
+  for (const CheckpointDone& done : requests.checkpoints) done(Save());
+  if (requests.fenced) return Outcome::kFenced;
+  SetState("stopping");
+  if (!requests.stop) FinishEvaluation();
+  if (options_.checkpoint_at_end && saved_step_ != version_.step) {
+    absl::StatusOr<std::string> saved = Save();
+    if (ErrorReason(saved.status()) == "FENCED") return Outcome::kFenced;
+    SYNCOPATE_RETURN_IF_ERROR(Annotate(saved.status(), "the last checkpoint could not be saved"));
+  }
+  return requests.stop ? Outcome::kStopped : Outcome::kCompleted;
+}
+
+void StepLoop::FinishEvaluation() {
+  if (options_.evaluate_every_steps == 0) return;
+  const absl::Time deadline = Now() + options_.last_evaluation_deadline;
+  CollectEvaluation(deadline);
+  if (evaluated_ != version_ && published_.version == version_) {
+    parts_.data->StartEvaluation(version_);
+    evaluated_ = version_;
+    evaluating_ = true;
+    CollectEvaluation(deadline);
+  }
+  if (evaluating_) SYNCOPATE_LOG(kWarning, "the last evaluation did not end in time");
+}
+
+void StepLoop::Pause() {
+  MutexLock lock(&mutex_);
+  requests_.paused = true;
+}
+
+void StepLoop::Resume() {
+  MutexLock lock(&mutex_);
+  requests_.paused = false;
+}
+
+void StepLoop::Stop() {
+  MutexLock lock(&mutex_);
+  requests_.stop = true;
+}
+
+void StepLoop::StopFenced() {
+  MutexLock lock(&mutex_);
+  requests_.stop = requests_.fenced = true;
+}
+
+void StepLoop::SaveCheckpoint(CheckpointDone done) {
+  {
+    MutexLock lock(&mutex_);
+    if (!over_) {
+      requests_.checkpoints.push_back(std::move(done));
+      return;
+    }
+  }
+  done(RunOver());
+}
+
+StepLoop::Status StepLoop::GetStatus() const {
+  MutexLock lock(&mutex_);
+  return status_;
+}
+
+void StepLoop::SetState(const std::string& state) {
+  MutexLock lock(&mutex_);
+  status_.state = state;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "services/metrics/trainer_metrics.h"
+#include "services/trainer/run_reporter.h"
+#include "services/trainer/training_data.h"
+#include "services/trainer/version_publisher.h"
+#include "synchronizer/transport/send_arena.h"
+#include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/data/prompts.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::services {
+
+// The step thread of a trainer: takes batches, trains, stages and publishes versions, evaluates and saves, until the
+// run is over. Run() is that thread; everything else is thread-safe.
+//
+// After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
+// serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.
+class StepLoop {
+ public:
+  static constexpr char kDataFile[] = "data.pb";  // of a checkpoint: the data position
+
+  struct Options {
+    int64_t steps = 100;                                 // the run is complete after this one
+    absl::Duration duration = absl::InfiniteDuration();  // or after this long
+    int64_t publish_every_steps = 1;
+    int64_t evaluate_every_steps = 10;    // 0: never
+    int64_t checkpoint_every_steps = 50;  // 0: only at the end
+    bool checkpoint_at_end = true;
+    int keep_checkpoints = 2;
+    absl::Duration last_evaluation_deadline = absl::Seconds(60);
+  };
+  // All borrowed; they must outlive the loop.
+  struct Parts {
+    trainer::PolicyTrainer* policy;
+    TrainingData* data;
+    synchronizer::SendArena* arena;
+    VersionPublisher* publisher;
+    RunReporter* reporter;
+    trainer::CheckpointStore* checkpoints;
+    TrainerMetrics* metrics;
+    const trainer::PromptSource* evaluation_prompts;
+  };
+  enum class Outcome {
+    kCompleted,  // all steps, the time, or the data
+    kStopped,    // asked to
+    kFenced,     // a newer trainer has taken over: nothing was saved
+  };
+  using CheckpointDone = std::function<void(const absl::StatusOr<std::string>&)>;
+
+  // `start` is the version that `policy` is at; its epoch is this trainer's.
+  StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start);
+
+  // Blocks until the run is over. An error means that it cannot go on; the log and the last checkpoint are whole.
+  absl::StatusOr<Outcome> Run();
+
+  void Pause();
+  void Resume();
+  // Ends the run after the step under way, with a checkpoint. Idempotent.
+  void Stop();
+  // The same without a checkpoint: this trainer has lost the right to write.
+  void StopFenced();
+  // Saves between two steps. CANCELLED (reason RUN_OVER) if the run ends first.
+  void SaveCheckpoint(CheckpointDone done);
+
+  struct Status {
+    PolicyVersion version;
+    std::string state;  // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
+    std::string last_checkpoint;
+  };
+  Status GetStatus() const;
+
+ private:
+  // What was asked of the loop between two steps.
+  struct Requests {
+    bool stop = false;
+    bool fenced = false;
+    bool paused = false;
+    std::vector<CheckpointDone> checkpoints;
+  };
+  struct SavedCheckpoint {
+    PolicyVersion version;
+    uint64_t oldest_needed_record = 0;
+  };
+
+  absl::Status Steps();
+  // What is asked of the loop now; blocks while it is paused.
+  Requests TakeRequests();
+  // None: not yet. OUT_OF_RANGE (reason DATA_ENDED): never.
+  absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
+  absl::Status Train(const TrainingData::Batch& batch);
+  // Stages the present weights and hands them to the publisher, unless that was done.
+  absl::Status EnsurePublished();
+  bool PublishIsDue() const;
+  void StartEvaluationIfDue();
+  void CollectEvaluation(absl::Time deadline);
+  void ReportEvaluation(const trainer::EvaluationResult& result);
+  void SaveIfDue();
+  absl::StatusOr<std::string> Save();
+  absl::Status CheckNotFenced() const;
+  void PruneOldCheckpoints();
+  absl::StatusOr<Outcome> EndRun();
+  void FinishEvaluation();
+  void ReportStep(const TrainingData::Batch& batch, StepReport report);
+  void SetState(const std::string& state);
+
+  const Options options_;
+  const Parts parts_;
+  const absl::Time started_;
+
+  // The step thread's own.
+  PolicyVersion version_;
+  synchronizer::SendArena::Staged published_;  // version none: nothing yet
+  PolicyVersion evaluated_;                    // the last evaluation that was started
+  bool evaluating_ = false;
+  int64_t saved_step_ = -1;
+  std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
+  absl::Time last_step_end_;
+
+  mutable Mutex mutex_;
+  Requests requests_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::services

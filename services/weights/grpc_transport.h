@@ -1,0 +1,51 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "synchronizer/transport/transport.h"
+#include "syncopate/v1/weights.grpc.pb.h"
+
+// The transport "grpc": receivers pull from the sources' WeightService over host memory. For CPUs, and for networks
+// that let nothing else through.
+namespace syncopate::services {
+
+// The source's end: says where its WeightService listens; everything else happens there.
+class GrpcSource final : public synchronizer::SourceTransport {
+ public:
+  // `address`: host:port that receivers can reach.
+  explicit GrpcSource(std::string address) : address_(std::move(address)) {}
+  std::string name() const override { return "grpc"; }
+  absl::StatusOr<std::string> Open(const synchronizer::Prepare& attempt) override { return address_; }
+  void Close(int64_t attempt) override {}
+
+ private:
+  const std::string address_;
+};
+
+// The receiver's end. Keeps one connection to each source it has talked to.
+class GrpcReceiver final : public synchronizer::ReceiverTransport {
+ public:
+  explicit GrpcReceiver(const Clock* clock = Clock::Real()) : clock_(clock) {}
+  std::string name() const override { return "grpc"; }
+  absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
+
+ private:
+  using Stub = v1::WeightService::Stub;
+  absl::StatusOr<std::shared_ptr<Stub>> StubFor(const std::string& rendezvous);
+  // Everything that `copies`, all of one source, ask for.
+  absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, const std::string& rendezvous,
+                           const std::vector<synchronizer::Copy>& copies, char* destination,
+                           const std::stop_token& stop);
+
+  const Clock* const clock_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Stub>> stubs_ ABSL_GUARDED_BY(mutex_);  // by rendezvous
+};
+
+}  // namespace syncopate::services
