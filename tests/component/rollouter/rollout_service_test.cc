@@ -1,0 +1,319 @@
+#include "services/rollouter/rollout_service.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "tests/component/rollouter/tiny_engine.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using Stub = v1::RolloutService::Stub;
+
+class RolloutServiceTest : public ::testing::Test {
+ protected:
+  RolloutServiceTest() {
+    RolloutService::Options options;
+    options.member = {"rollouter", "rollouter-0", 0, 1, "incarnation"};
+    options.max_requests = 12;
+    options.set_draining = [this](bool draining) { draining_ = draining; };
+    options.groups_submitted = [] { return int64_t{42}; };
+    service_ = std::make_unique<RolloutService>(options, engine_.get());
+    server_ = Server::Start({}, {service_.get()}).value();
+    stub_ = v1::RolloutService::NewStub(MakeChannel(server_->address()).value());
+  }
+  ~RolloutServiceTest() override {
+    server_->Stop(absl::ZeroDuration());
+    engine_->Stop();
+  }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                const Request& request = {}, absl::Duration timeout = kTestDeadline) {
+    return CallUnary(stub_.get(), method, request, timeout);
+  }
+  v1::RolloutServiceGetStatusResponse Status() {
+    return Call(&Stub::GetStatus, v1::RolloutServiceGetStatusRequest()).value();
+  }
+  static v1::GenerateRequest Request(const std::string& id, int max_new_tokens = 6) {
+    v1::GenerateRequest request;
+    request.set_request_id(id);
+    for (int token : {8, 1, 2, 3, 4, 9}) request.add_prompt_ids(token);
+    request.mutable_sampling()->set_max_new_tokens(max_new_tokens);
+    request.mutable_sampling()->set_temperature(1);
+    request.set_seed(5);
+    return request;
+  }
+  // Starts a stream that runs for thousands of tokens and waits for its first one.
+  struct Running {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>> reader;
+    v1::GenerateStreamResponse last;
+  };
+  std::unique_ptr<Running> StartLong(const std::string& id) {
+    auto running = std::make_unique<Running>();
+    running->context.set_deadline(CallDeadline(absl::Seconds(60)));
+    v1::GenerateStreamRequest request;
+    *request.mutable_request() = Request(id, 3900);
+    running->reader = stub_->GenerateStream(&running->context, request);
+    EXPECT_TRUE(running->reader->Read(&running->last));
+    return running;
+  }
+
+  std::atomic<bool> draining_ = false;
+  std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
+  std::unique_ptr<RolloutService> service_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Stub> stub_;
+};
+
+TEST_F(RolloutServiceTest, RefusesToGenerateBeforeTheFirstWeightSync) {
+  auto answer = Call(&Stub::Generate, Request("a"));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(answer.status()), "NO_WEIGHTS");
+  EXPECT_EQ(Status().state(), "waiting_for_weights");
+  InstallTinyWeights(*engine_, {1, 0});
+  EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());  // the name was not kept by the refusal
+}
+
+TEST_F(RolloutServiceTest, GeneratesTheSameTokensForTheSameSeed) {
+  InstallTinyWeights(*engine_, {1, 3});
+  auto first = Call(&Stub::Generate, Request(""));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_NE(first->request_id(), "");
+  EXPECT_EQ(first->tokens_size(), 6);
+  EXPECT_EQ(first->logprobs_size(), 6);
+  ASSERT_EQ(first->spans_size(), 1);
+  EXPECT_EQ(first->spans(0).version().step(), 3);
+  EXPECT_EQ(first->spans(0).end(), 6);
+  EXPECT_EQ(first->finish(), v1::FINISH_REASON_LENGTH);
+  auto second = Call(&Stub::Generate, Request(""));
+  EXPECT_THAT(second->tokens(), ElementsAreArray(first->tokens()));
+  EXPECT_NE(second->request_id(), first->request_id());
+}
+
+TEST_F(RolloutServiceTest, StreamsWhatGenerateAnswersAndEndsWithTheFinishReason) {
+  InstallTinyWeights(*engine_, {1, 3});
+  auto whole = Call(&Stub::Generate, Request("whole")).value();
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline(kTestDeadline));
+  v1::GenerateStreamRequest request;
+  *request.mutable_request() = Request("stream");
+  auto reader = stub_->GenerateStream(&context, request);
+  std::vector<int32_t> tokens;
+  std::vector<v1::FinishReason> finishes;
+  v1::GenerateStreamResponse response;
+  while (reader->Read(&response)) {
+    tokens.push_back(response.token());
+    finishes.push_back(response.finish());
+    EXPECT_EQ(response.version().step(), 3);
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_THAT(tokens, ElementsAreArray(whole.tokens()));
+  std::vector<v1::FinishReason> expected(5, v1::FINISH_REASON_UNSPECIFIED);
+  expected.push_back(v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(finishes, expected);
+}
+
+TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto refused = [this](const v1::GenerateRequest& request) {
+    absl::Status status = Call(&Stub::Generate, request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(ErrorReason(status), "BAD_REQUEST");
+    v1::GenerateStreamRequest stream;
+    *stream.mutable_request() = request;
+    grpc::ClientContext context;
+    context.set_deadline(CallDeadline(kTestDeadline));
+    v1::GenerateStreamResponse response;
+    auto reader = stub_->GenerateStream(&context, stream);
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_EQ(FromGrpc(reader->Finish()), status);
+  };
+  v1::GenerateRequest request = Request("a");
+  request.clear_prompt_ids();
+  refused(request);
+  for (int i = 0; i < 4001; ++i) request.add_prompt_ids(1);
+  refused(request);
+  request = Request("a");
+  request.set_prompt_ids(0, -1);
+  refused(request);
+  request = Request("a", 0);
+  refused(request);
+  request = Request(std::string(129, 'x'));
+  refused(request);
+  request = Request("a");
+  request.mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
+  refused(request);
+  request = Request("a");
+  for (int i = 0; i < 65; ++i) request.mutable_sampling()->add_stop_token_ids(i);
+  refused(request);
+  EXPECT_EQ(Status().running_sequences() + Status().waiting_sequences(), 0);
+  EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());
+}
+
+TEST_F(RolloutServiceTest, RefusesAMessageOverTheByteLimitAndLivesOn) {
+  InstallTinyWeights(*engine_, {1, 0});
+  v1::GenerateRequest request = Request("a");
+  request.mutable_prompt_ids()->Resize(5 << 20, 1);
+  EXPECT_EQ(Call(&Stub::Generate, request).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());
+}
+
+TEST_F(RolloutServiceTest, RefusesASecondRequestOfTheSameNameWhileTheFirstRuns) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto running = StartLong("twin");
+  EXPECT_EQ(ErrorReason(Call(&Stub::Generate, Request("twin")).status()), "REQUEST_ID_IN_USE");
+  running->context.TryCancel();
+}
+
+TEST_F(RolloutServiceTest, AnswersModeSwitchesWithoutActingAtAnyTimeAndConcurrently) {
+  auto switch_modes = [this] {
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_FALSE(Call(&Stub::TrainerMode, v1::RolloutServiceTrainerModeRequest()).value().acted());
+      EXPECT_FALSE(Call(&Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest()).value().acted());
+    }
+  };
+  switch_modes();  // before any weights
+  EXPECT_EQ(Status().state(), "waiting_for_weights");
+  InstallTinyWeights(*engine_, {1, 4});
+  auto expected = Call(&Stub::Generate, Request("x")).value();
+  auto before = Status();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back(switch_modes);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_THAT(Call(&Stub::Generate, Request("x")).value().tokens(), ElementsAreArray(expected.tokens()));
+  }
+  for (std::thread& thread : threads) thread.join();
+  auto after = Status();
+  EXPECT_EQ(after.state(), before.state());
+  EXPECT_EQ(after.serving().step(), before.serving().step());
+  EXPECT_EQ(after.serving_digest(), before.serving_digest());
+  EXPECT_EQ(after.installs(), before.installs());
+}
+
+TEST_F(RolloutServiceTest, RefusesCheckpointsWithoutOpeningAFile) {
+  // Opening this for reading would block for ever, and would be seen.
+  std::string pipe = ::testing::TempDir() + "/syncopate_no_actor_pipe";
+  unlink(pipe.c_str());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  v1::LoadCheckpointRequest load;
+  load.set_path(pipe);
+  absl::Status status = Call(&Stub::LoadCheckpoint, load).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "NO_ACTOR");
+  EXPECT_EQ(open(pipe.c_str(), O_WRONLY | O_NONBLOCK), -1);
+  EXPECT_EQ(errno, ENXIO);  // nobody has it open for reading
+  unlink(pipe.c_str());
+  v1::RolloutServiceSaveCheckpointRequest save;
+  save.set_path(pipe);
+  EXPECT_EQ(ErrorReason(Call(&Stub::SaveCheckpoint, save).status()), "NO_ACTOR");
+  struct stat unused;
+  EXPECT_NE(stat(pipe.c_str(), &unused), 0);
+}
+
+TEST_F(RolloutServiceTest, AbortsOneRequestByNameOrAll) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto first = StartLong("first");
+  auto second = StartLong("second");
+  auto third = StartLong("third");
+  v1::AbortRequest abort;
+  abort.set_request_id("second");
+  EXPECT_EQ(Call(&Stub::Abort, abort).value().aborted(), 1);
+  while (second->reader->Read(&second->last)) {
+  }
+  EXPECT_EQ(second->last.finish(), v1::FINISH_REASON_ABORTED);
+  EXPECT_TRUE(second->reader->Finish().ok());
+  EXPECT_EQ(Call(&Stub::Abort, abort).value().aborted(), 0);
+  EXPECT_EQ(Call(&Stub::Abort, v1::AbortRequest()).value().aborted(), 2);
+}
+
+TEST_F(RolloutServiceTest, EndsGenerationWhenItsClientGoesAway) {
+  InstallTinyWeights(*engine_, {1, 0});
+  EXPECT_EQ(Call(&Stub::Generate, Request("long", 3900), absl::Milliseconds(50)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  auto running = StartLong("stream");
+  running->context.TryCancel();
+  absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (Status().running_sequences() > 0 && Clock::Real()->Now() < limit) {
+  }
+  EXPECT_EQ(Status().running_sequences(), 0);
+  EXPECT_LT(Status().generated_tokens(), 7000);
+}
+
+TEST_F(RolloutServiceTest, PausesAndResumesWithoutLosingATokenAndOncePerRequestId) {
+  InstallTinyWeights(*engine_, {1, 0});
+  v1::RolloutServicePauseRequest pause;
+  pause.set_request_id("pause-1");
+  ASSERT_TRUE(Call(&Stub::Pause, pause).ok());
+  EXPECT_EQ(Status().state(), "paused");
+  auto blocked = Call(&Stub::Generate, Request("x"), absl::Milliseconds(100));
+  EXPECT_EQ(blocked.status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
+  EXPECT_TRUE(Call(&Stub::Pause, pause).ok());  // the same request again: answered, not done again
+  EXPECT_EQ(Status().state(), "running");
+  EXPECT_TRUE(Call(&Stub::Generate, Request("y")).ok());
+}
+
+TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto running = StartLong("last");
+  std::thread reader([&running] {
+    while (running->reader->Read(&running->last)) {
+    }
+  });
+  EXPECT_TRUE(Call(&Stub::Drain, v1::DrainRequest(), absl::Seconds(60)).ok());
+  reader.join();
+  EXPECT_EQ(running->last.finish(), v1::FINISH_REASON_LENGTH);
+  EXPECT_TRUE(draining_);
+  EXPECT_EQ(Status().state(), "drained");
+  EXPECT_EQ(ErrorReason(Call(&Stub::Generate, Request("x")).status()), "DRAINING");
+  ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
+  EXPECT_FALSE(draining_);
+  EXPECT_TRUE(Call(&Stub::Generate, Request("x")).ok());
+}
+
+TEST_F(RolloutServiceTest, BoundsTheRequestsUnderWay) {
+  InstallTinyWeights(*engine_, {1, 0});
+  ASSERT_TRUE(Call(&Stub::Pause, v1::RolloutServicePauseRequest()).ok());
+  std::atomic<int> exhausted = 0, timed_out = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 20; ++i) {
+    threads.emplace_back([this, &exhausted, &timed_out] {
+      absl::Status status = Call(&Stub::Generate, Request(""), absl::Seconds(2)).status();
+      exhausted += ErrorReason(status) == "TOO_MANY_REQUESTS" ? 1 : 0;
+      timed_out += status.code() == absl::StatusCode::kDeadlineExceeded ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(timed_out, 12);
+  EXPECT_EQ(exhausted, 8);
+}
+
+TEST_F(RolloutServiceTest, SaysWhoItIsAndWhatItHasDone) {
+  InstallTinyWeights(*engine_, {2, 9});
+  ASSERT_TRUE(Call(&Stub::Generate, Request("x")).ok());
+  auto status = Status();
+  EXPECT_EQ(status.member().replica_id(), "rollouter-0");
+  EXPECT_EQ(status.serving().epoch(), 2);
+  EXPECT_EQ(status.serving().step(), 9);
+  EXPECT_EQ(status.serving_digest(), 7u);
+  EXPECT_EQ(status.installs(), 1);
+  EXPECT_EQ(status.groups_submitted(), 42);
+  EXPECT_GE(status.generated_tokens(), 6);
+}
+
+}  // namespace
+}  // namespace syncopate::services

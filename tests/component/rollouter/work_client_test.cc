@@ -1,0 +1,339 @@
+#include "services/rollouter/work_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/codec/codec.h"
+#include "services/rpc/server.h"
+#include "tests/component/rollouter/tiny_engine.h"
+
+namespace syncopate::services {
+namespace {
+
+using v1::ExchangeRequest;
+using v1::ExchangeResponse;
+
+// A trainer that says only what the test tells it to say, and keeps what it heard.
+class FakeTrainer final : public v1::TrajectoryService::CallbackService {
+ public:
+  using Stream = ServerBidiStream<ExchangeRequest, ExchangeResponse>;
+  explicit FakeTrainer(const std::string& address = "127.0.0.1:0") {
+    server_ = Server::Start({.address = address, .max_receive_bytes = 64 << 20}, {this}).value();
+  }
+  ~FakeTrainer() override { server_->Stop(absl::ZeroDuration()); }
+
+  grpc::ServerBidiReactor<ExchangeRequest, ExchangeResponse>* Exchange(grpc::CallbackServerContext* context) override {
+    auto stream = Stream::Create(context);
+    streams_.Put(stream);
+    return stream->Start({.on_message = [this](ExchangeRequest request) { heard_.Put(std::move(request)); },
+                          .on_done = [this](const absl::Status& status) { ended_.Put(status); }});
+  }
+
+  std::string address() const { return server_->address(); }
+  void Stop() { server_->Stop(absl::ZeroDuration()); }
+  Mailbox<std::shared_ptr<Stream>>& streams() { return streams_; }
+  Mailbox<ExchangeRequest>& heard() { return heard_; }
+  Mailbox<absl::Status>& ended() { return ended_; }
+
+  void Welcome() {
+    ExchangeResponse response;
+    response.mutable_welcome()->set_epoch(1);
+    Say(response);
+  }
+  void Say(ExchangeResponse response) { streams_.All().back()->Write(std::move(response)); }
+  void Offer(const Lease& lease) {
+    ExchangeResponse response;
+    *response.mutable_lease() = ToProto(lease);
+    Say(response);
+  }
+  void Acknowledge(const LeaseId& lease, ExchangeResponse::AckResult result = ExchangeResponse::ACK_RESULT_ACCEPTED) {
+    ExchangeResponse response;
+    *response.mutable_ack()->mutable_lease() = ToProto(lease);
+    response.mutable_ack()->set_result(result);
+    Say(response);
+  }
+  // The first message of one kind from position `from` on.
+  std::optional<ExchangeRequest> WaitFor(ExchangeRequest::MessageCase kind, size_t from = 0) {
+    for (size_t count = from + 1; heard_.WaitFor(count); ++count) {
+      ExchangeRequest request = heard_.All()[count - 1];
+      if (request.message_case() == kind) return request;
+    }
+    return std::nullopt;
+  }
+  // Waits until the newest credits are for `groups`.
+  bool WaitForCredits(int groups) {
+    for (size_t count = 1; heard_.WaitFor(count); ++count) {
+      ExchangeRequest request = heard_.All()[count - 1];
+      if (request.has_credits() && request.credits().groups() == groups) return true;
+    }
+    return false;
+  }
+
+ private:
+  Mailbox<std::shared_ptr<Stream>> streams_;
+  Mailbox<ExchangeRequest> heard_;
+  Mailbox<absl::Status> ended_;
+  std::unique_ptr<Server> server_;
+};
+
+class WorkClientTest : public ::testing::Test {
+ protected:
+  WorkClientTest() {
+    WorkClient::Options options;
+    options.member = {"rollouter", "rollouter-0", 0, 1, "life-1"};
+    options.leases = {.max_groups = 3, .samples_per_group = 4};
+    options.min_backoff = absl::Milliseconds(5);
+    options.max_backoff = absl::Milliseconds(50);
+    client_ = WorkClient::Create(options, engine_.get(), &rewards_).value();
+    engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
+    InstallTinyWeights(*engine_, {1, 5});
+  }
+  ~WorkClientTest() override {
+    client_->Stop();
+    engine_->Stop();
+  }
+  void Connect(FakeTrainer& trainer) {
+    client_->SetTrainer(trainer.address(), "run-1");
+    ASSERT_TRUE(trainer.WaitFor(ExchangeRequest::kHello).has_value());
+    trainer.Welcome();
+    ASSERT_TRUE(trainer.WaitForCredits(3));
+  }
+  static Lease MakeLease(int64_t ordinal, int32_t max_new_tokens = 6) {
+    Lease lease;
+    lease.id = {{0, ordinal}, 1};
+    lease.version = {1, 5};
+    lease.samples = 4;
+    lease.prompt_ids = {8, 1, 2, 3, 4, 9};
+    lease.answer_ids = {4, 3, 2, 1, 10};
+    lease.reward = "dense";
+    lease.sampling.max_new_tokens = max_new_tokens;
+    lease.seed = static_cast<uint64_t>(100 + ordinal);
+    return lease;
+  }
+  bool WaitUntilEngineIsIdle() {
+    absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+    while (engine_->GetStatus().running_sequences > 0) {
+      if (Clock::Real()->Now() > limit) return false;
+    }
+    return true;
+  }
+
+  rollouter::RewardRegistry rewards_ = rollouter::RewardRegistry::BuiltIn();
+  std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
+  std::shared_ptr<WorkClient> client_;
+};
+
+TEST_F(WorkClientTest, SaysWhoItIsFirstAndWhatItServesAlways) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  ExchangeRequest hello = trainer.heard().All()[0];
+  ASSERT_TRUE(hello.has_hello());
+  EXPECT_EQ(hello.hello().run_id(), "run-1");
+  EXPECT_EQ(hello.hello().member().replica_id(), "rollouter-0");
+  for (const ExchangeRequest& request : trainer.heard().All()) EXPECT_EQ(request.serving().step(), 5);
+}
+
+TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(7));
+  auto submitted = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  TrajectoryGroup group = FromProto(submitted->group()).value();
+  EXPECT_EQ(group.lease, MakeLease(7).id);
+  EXPECT_EQ(group.rollouter, "rollouter-0");
+  EXPECT_EQ(group.incarnation, "life-1");
+  ASSERT_EQ(group.samples.size(), 4u);
+  const rollouter::RewardFunction& dense = *rewards_.Find("dense").value();
+  Lease lease = MakeLease(7);
+  for (const Trajectory& sample : group.samples) {
+    EXPECT_EQ(sample.tokens.size(), sample.logprobs.size());
+    EXPECT_EQ(sample.spans, (std::vector<VersionSpan>{{{1, 5}, 0, static_cast<int32_t>(sample.tokens.size())}}));
+    EXPECT_FLOAT_EQ(sample.reward, dense({lease.prompt_ids, lease.answer_ids, sample.tokens}));
+  }
+  EXPECT_FALSE(client_->WaitIdle(absl::ZeroDuration()));  // not acknowledged yet
+  trainer.Acknowledge(MakeLease(7).id);
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  EXPECT_EQ(client_->counters().submitted, 1);
+  EXPECT_EQ(client_->counters().accepted, 1);
+}
+
+TEST_F(WorkClientTest, AnswersTheSameLeaseWithTheSameTokensWhoeverSharesTheBatch) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  for (int i : {1, 2, 3}) trainer.Offer(MakeLease(i));
+  std::map<int64_t, std::string> together;
+  size_t position = 0;
+  while (together.size() < 3) {
+    ASSERT_TRUE(trainer.heard().WaitFor(position + 1));
+    ExchangeRequest request = trainer.heard().All()[position++];
+    if (!request.has_group()) continue;
+    std::string tokens;
+    for (const v1::Trajectory& sample : request.group().samples()) {
+      for (int32_t token : sample.tokens()) absl::StrAppend(&tokens, token, " ");
+    }
+    together[request.group().lease().group().ordinal()] = tokens;
+  }
+  Lease again = MakeLease(2);
+  again.id.attempt = 2;
+  trainer.Offer(again);
+  auto alone = trainer.WaitFor(ExchangeRequest::kGroup, position);
+  ASSERT_TRUE(alone.has_value());
+  std::string tokens;
+  for (const v1::Trajectory& sample : alone->group().samples()) {
+    for (int32_t token : sample.tokens()) absl::StrAppend(&tokens, token, " ");
+  }
+  EXPECT_EQ(tokens, together[2]);
+}
+
+TEST_F(WorkClientTest, TellsTheTrainerOfANewVersionAtOnceAndNeverOfAnOlderOneAfterIt) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  for (int i = 0; i < 3; ++i) trainer.Offer(MakeLease(i, 500));
+  for (int64_t step = 6; step < 26; ++step) InstallTinyWeights(*engine_, {1, step}, 7);
+  size_t position = 0;
+  int64_t serving = 0;
+  int groups = 0;
+  while (serving < 25 || groups < 3) {
+    ASSERT_TRUE(trainer.heard().WaitFor(position + 1)) << "serving " << serving << " groups " << groups;
+    ExchangeRequest request = trainer.heard().All()[position++];
+    EXPECT_GE(request.serving().step(), serving);
+    serving = request.serving().step();
+    groups += request.has_group() ? 1 : 0;
+  }
+}
+
+TEST_F(WorkClientTest, HandsBackWhatItCannotDoAndSaysWhy) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  auto returned = [&trainer](const Lease& lease) {
+    size_t from = trainer.heard().size();
+    trainer.Offer(lease);
+    auto request = trainer.WaitFor(ExchangeRequest::kReturnLease, from);
+    EXPECT_TRUE(request.has_value());
+    EXPECT_EQ(FromProto(request->return_lease().lease()), lease.id);
+    return ErrorReason(FromProto(request->return_lease().error()));
+  };
+  Lease lease = MakeLease(1);
+  lease.reward = "charm";
+  EXPECT_EQ(returned(lease), "UNKNOWN_REWARD");
+  lease = MakeLease(2);
+  lease.prompt_ids = {-4};
+  EXPECT_EQ(returned(lease), "BAD_REQUEST");
+  lease = MakeLease(3);
+  lease.kind = LeaseKind::kEvaluation;
+  lease.version = {1, 4};
+  EXPECT_EQ(returned(lease), "WRONG_VERSION");
+  lease = MakeLease(4);
+  lease.samples = 0;
+  EXPECT_NE(returned(lease), "");
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  EXPECT_EQ(client_->counters().returned, 4);
+}
+
+TEST_F(WorkClientTest, StopsWorkOnARevokedLease) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 3900));
+  ExchangeResponse revoke;
+  *revoke.mutable_revoke()->mutable_lease() = ToProto(MakeLease(1).id);
+  revoke.mutable_revoke()->set_reason("EXPIRED");
+  trainer.Say(revoke);
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  EXPECT_TRUE(WaitUntilEngineIsIdle());
+  trainer.Offer(MakeLease(2));
+  auto next = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->group().lease().group().ordinal(), 2);  // nothing was submitted of the revoked one
+}
+
+TEST_F(WorkClientTest, GivesUpItsLeasesWhenTheStreamBreaksAndConnectsAgain) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 3900));
+  trainer.streams().All()[0]->Cancel();
+  ASSERT_TRUE(trainer.streams().WaitFor(2));
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  size_t from = trainer.heard().size();
+  trainer.Welcome();
+  trainer.Offer(MakeLease(1));  // the same attempt, as a restored trainer would issue it
+  auto submitted = trainer.WaitFor(ExchangeRequest::kGroup, from > 0 ? from - 1 : 0);
+  ASSERT_TRUE(submitted.has_value());
+  EXPECT_LE(submitted->group().samples(0).tokens_size(), 6);
+}
+
+TEST_F(WorkClientTest, FollowsTheDirectoryToANewTrainer) {
+  FakeTrainer old_trainer;
+  Connect(old_trainer);
+  old_trainer.Offer(MakeLease(1, 3900));
+  FakeTrainer new_trainer;
+  client_->SetTrainer(new_trainer.address(), "run-1");
+  ASSERT_TRUE(new_trainer.WaitFor(ExchangeRequest::kHello).has_value());
+  ASSERT_TRUE(old_trainer.ended().WaitFor(1));
+  new_trainer.Welcome();
+  EXPECT_TRUE(new_trainer.WaitForCredits(3));
+  client_->SetTrainer("", "run-1");
+  ASSERT_TRUE(new_trainer.ended().WaitFor(1));
+}
+
+TEST_F(WorkClientTest, KeepsTryingUntilTheTrainerListens) {
+  std::string address;
+  {
+    FakeTrainer gone;
+    address = gone.address();
+  }
+  client_->SetTrainer(address, "run-1");
+  absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (client_->counters().streams < 3 && Clock::Real()->Now() < limit) {
+  }
+  FakeTrainer back(address);
+  EXPECT_TRUE(back.WaitFor(ExchangeRequest::kHello).has_value());
+}
+
+TEST_F(WorkClientTest, FinishesAndSubmitsWhatItHasWhileDraining) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 300));
+  absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (engine_->GetStatus().running_sequences == 0 && Clock::Real()->Now() < limit) {
+  }
+  client_->SetDraining(true);
+  EXPECT_TRUE(trainer.WaitForCredits(0));
+  trainer.Offer(MakeLease(2));
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "DRAINING");
+  EXPECT_TRUE(trainer.WaitFor(ExchangeRequest::kGroup).has_value());
+  trainer.Acknowledge(MakeLease(1).id);
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientTest, HandsTrainingGroupsBackWhenTheyAreAborted) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 3900));
+  absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (engine_->GetStatus().running_sequences == 0 && Clock::Real()->Now() < limit) {
+  }
+  EXPECT_EQ(engine_->Abort(""), 4);
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "GROUP_ABORTED");
+}
+
+TEST_F(WorkClientTest, StopsTwiceInTheMiddleOfWork) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  for (int i = 0; i < 3; ++i) trainer.Offer(MakeLease(i, 3900));
+  client_->Stop();
+  client_->Stop();
+  EXPECT_TRUE(trainer.ended().WaitFor(1));
+}
+
+}  // namespace
+}  // namespace syncopate::services
