@@ -20,7 +20,7 @@
 #include "services/run/line_tail.h"
 #include "services/run/monitor.h"
 #include "services/run/run_directory.h"
-#include "services/run/signals.h"
+#include "services/daemon/signals.h"
 #include "services/run/summary.h"
 #include "services/run/supervision.h"
 

@@ -1,4 +1,4 @@
-#include "services/run/signals.h"
+#include "services/daemon/signals.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>
