@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/member/sync_participant.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::services {
+
+// A member's end of SynchronizerService.Join, for the trainer and rollouter daemons: joins, sends heartbeats, carries
+// out sync commands and passes on where the others are.
+//
+//   WeightReceiver receiver(...);
+//   ReceiverParticipant participant(&receiver);
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto member, MemberClient::Start({.synchronizer_address = ..., .hello = ...,
+//                                                                .serving = ..., .on_refused = ...}, &participant));
+//   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, member->WaitForWelcome(absl::Seconds(30)));
+//   member->SetDirectoryListener([&](const synchronizer::Directory& directory) { work.SetTrainer(...); });
+//   ...
+//   member->Stop(absl::Seconds(2));
+//
+// A stream that breaks is opened again after a jittered backoff, for ever. Ends by itself only if it is refused for
+// good: INVALID_ARGUMENT or FAILED_PRECONDITION (BAD_MEMBER, MODEL_MISMATCH, WRONG_RUN, FENCED, REPLACED, EVICTED),
+// at a join or later.
+//
+// Threads: two of its own, for commands and for the callbacks; nothing blocks gRPC's. Thread-safe. Leave and Stop must
+// not be called from the callbacks or from the participant.
+class MemberClient {
+ public:
+  // What this member serves, for hello and heartbeats.
+  struct Serving {
+    PolicyVersion version;  // none: nothing yet
+    uint64_t digest = 0;
+  };
+
+  struct Options {
+    std::string synchronizer_address;  // host:port
+    // Who we are. `serving` and `serving_digest` come from the callback below. Once welcomed, `run_id` and for
+    // trainers `held_epoch` are what the synchronizer said, in every later hello of this client.
+    synchronizer::Hello hello;
+    // Called at each hello and heartbeat, on gRPC threads, from before Start returns until Stop does: thread-safe and
+    // quick. Null: serves nothing, as trainers.
+    std::function<Serving()> serving = nullptr;
+    // Called at most once, when the client has ended because it was refused for good: the process should exit with
+    // this error. From the callbacks' thread.
+    std::function<void(const absl::Status&)> on_refused = nullptr;
+    // Between tries; halved at random at most. A restarted synchronizer wants everybody back well within 5 s.
+    absl::Duration min_backoff = absl::Milliseconds(50);
+    absl::Duration max_backoff = absl::Seconds(1);
+    absl::Duration welcome_timeout = absl::Seconds(5);  // connected, but not welcomed for this long: try again
+
+    // INVALID_ARGUMENT reason BAD_OPTION, or BAD_ADDRESS.
+    absl::Status Validate() const;
+  };
+
+  // Starts to join in the background, whether or not anybody listens. `participant` is borrowed and used until Stop
+  // has returned.
+  static absl::StatusOr<std::unique_ptr<MemberClient>> Start(Options options, SyncParticipant* participant);
+  ~MemberClient();  // Stop with no grace
+  MemberClient(const MemberClient&) = delete;
+  MemberClient& operator=(const MemberClient&) = delete;
+
+  // Blocks until the synchronizer has welcomed this member, now or before, and returns its latest welcome. The refusal
+  // if there was one; UNAVAILABLE reason NOT_JOINED after `deadline`, saying what is wrong (the tries go on);
+  // CANCELLED after Leave or Stop.
+  absl::StatusOr<synchronizer::Welcome> WaitForWelcome(absl::Duration deadline);
+
+  // Calls `listener` with the latest directory, as soon as there is one, and again after each change; one that was
+  // overtaken while the listener was busy is skipped. From the callbacks' thread. Replaces the listener before.
+  void SetDirectoryListener(std::function<void(const synchronizer::Directory&)> listener);
+
+  // Says farewell with `reason` and does not come back; commands under way are ended as by a broken stream.
+  // Idempotent: the first reason counts. Does not block.
+  void Leave(const std::string& reason);
+
+  // Leaves, gives the stream `deadline` to end before it is broken off, and joins the threads; so it also waits for
+  // the command and the callback that run. Idempotent. No callback and no use of the participant after it.
+  void Stop(absl::Duration deadline);
+
+ private:
+  class Core;
+  explicit MemberClient(std::shared_ptr<Core> core);
+
+  const std::shared_ptr<Core> core_;  // shared with the calls and timers under way
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "synchronizer/messages.h"
+#include "synchronizer/transport/weight_receiver.h"
+#include "synchronizer/transport/weight_source.h"
+
+namespace syncopate::services {
+
+// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer and Install are
+// called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
+// FinishAll may be called by any thread at any time, also during the others, which they make return soon; they do not
+// block.
+class SyncParticipant {
+ public:
+  virtual ~SyncParticipant() = default;
+
+  // The answer to a command. `attempt` and `stage` are filled in by the caller.
+  virtual synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) = 0;
+  virtual synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) = 0;
+  virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
+
+  // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
+  virtual void Finish(int64_t attempt) = 0;
+  // All attempts: the stream to the synchronizer has ended, so nobody else will finish them.
+  virtual void FinishAll() = 0;
+};
+
+// A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE.
+class ReceiverParticipant final : public SyncParticipant {
+ public:
+  // `receiver` is borrowed.
+  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : receiver_(receiver) {}
+
+  synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
+  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override;
+  synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Finish(int64_t attempt) override { receiver_->Finish(attempt); }
+  void FinishAll() override { receiver_->FinishAny(); }
+
+ private:
+  synchronizer::WeightReceiver* const receiver_;
+};
+
+// A trainer rank's part. It only sends: whatever asks it to receive is refused with FAILED_PRECONDITION reason
+// NOT_A_RECEIVER.
+class SourceParticipant final : public SyncParticipant {
+ public:
+  // `source` is borrowed.
+  explicit SourceParticipant(synchronizer::WeightSource* source) : source_(source) {}
+
+  synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
+  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override;
+  synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Finish(int64_t attempt) override { source_->Finish(attempt); }
+  void FinishAll() override { source_->FinishAll(); }
+
+ private:
+  synchronizer::WeightSource* const source_;
+};
+
+}  // namespace syncopate::services
