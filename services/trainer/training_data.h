@@ -160,6 +160,7 @@ class TrainingData {
   };
 
   TrainingData(const Options& options, const Parts& parts, std::string run_id);
+  static absl::Status StoppedError();
   absl::Status OpenLog(const Start& start);
   absl::Status LogRestoredDrops();
 

@@ -1,0 +1,168 @@
+// TrainingData's calls of rollouters: streams, credits, submissions and what becomes of them.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "services/trainer/data_codec.h"
+#include "services/trainer/training_data.h"
+
+namespace syncopate::services {
+
+using trainer::Evaluation;
+using trainer::GroupLedger;
+using trainer::SessionId;
+
+absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const std::string& run_id,
+                                                std::shared_ptr<RolloutSink> sink) {
+  if (run_id != run_id_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "RUN_MISMATCH",
+                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '", run_id, "'"));
+  }
+  if (member.role != "rollouter") {
+    return Error(absl::StatusCode::kInvalidArgument, "NOT_A_ROLLOUTER",
+                 absl::StrCat("a ", member.role, " takes no prompts"));
+  }
+  Actions actions;
+  SessionId session = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return StoppedError();
+    auto connected = ledger_->Connect(member);
+    session = connected.session;
+    if (connected.replaced.has_value()) {
+      actions.closed = SinkLocked(*connected.replaced);
+      DisconnectLocked(*connected.replaced);
+    }
+    sinks_[session] = std::move(sink);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return session;
+}
+
+void TrainingData::OnServing(SessionId session, const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnServing(session, version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::OnCredits(SessionId session, int32_t groups) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    ledger_->OnCredits(session, groups);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer::SharedGroup& group) {
+  if (!Evaluation::IsEvaluation(group->lease)) return ledger_->Submit(session, group, parts_.clock->Now());
+  if (!evaluation_.has_value()) return {.result = Ledger::Result::kExpired};
+  return evaluation_->Submit(session, *group, ledger_->rules());
+}
+
+void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
+  auto group = std::make_shared<const TrajectoryGroup>(std::move(submitted));
+  const LeaseId lease = group->lease;
+  Actions actions;
+  GroupLedger::Verdict verdict;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    verdict = JudgeLocked(session, group);
+    const bool waits = verdict.record.has_value() || verdict.result == Ledger::Result::kPending;
+    if (waits) {
+      waiting_acks_[lease].push_back(session);
+    } else {
+      actions.acks.push_back({SinkLocked(session), {lease, verdict.result, verdict.error}});
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  if (!verdict.record.has_value()) return;
+  auto durable = [this, lease](const absl::Status& status, uint64_t sequence) { OnDurable(lease, status, sequence); };
+  absl::Status handed_in = log_->Append(EncodeLogRecord(*verdict.record), durable);
+  if (!handed_in.ok()) OnDurable(lease, handed_in, 0);
+}
+
+void TrainingData::OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence) {
+  if (!status.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", status.ToString());
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (status.ok()) {
+      ledger_->OnLogged(lease, sequence);
+    } else {
+      ledger_->OnLogFailed(lease);
+    }
+    auto result = status.ok() ? Ledger::Result::kAccepted : Ledger::Result::kInvalid;
+    for (SessionId session : waiting_acks_[lease]) {
+      actions.acks.push_back({SinkLocked(session), {lease, result, status}});
+    }
+    waiting_acks_.erase(lease);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (!Evaluation::IsEvaluation(lease)) {
+      ledger_->Return(session, lease, why);
+    } else if (evaluation_.has_value()) {
+      evaluation_->Return(session, lease);
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  std::shared_ptr<RolloutSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    sink = SinkLocked(session);
+  }
+  if (sink != nullptr) sink->SendAck({lease, Ledger::Result::kInvalid, why});
+  ReturnLease(session, lease, why);
+}
+
+void TrainingData::DisconnectLocked(SessionId session) {
+  if (sinks_.erase(session) == 0) return;
+  ledger_->Disconnect(session);
+  if (evaluation_.has_value()) evaluation_->OnSessionLost(session);
+}
+
+void TrainingData::Disconnect(SessionId session) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    DisconnectLocked(session);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::OnMemberDead(const std::string& replica_id, const std::string& incarnation) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    std::optional<SessionId> session = ledger_->sessions().OfReplica(replica_id, incarnation);
+    if (!session.has_value()) return;
+    actions.closed = SinkLocked(*session);
+    DisconnectLocked(*session);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+}  // namespace syncopate::services

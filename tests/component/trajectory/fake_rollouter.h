@@ -1,0 +1,96 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "services/codec/codec.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/channel.h"
+#include "syncopate/v1/trajectory.grpc.pb.h"
+#include "tests/support/notification.h"
+
+namespace syncopate::services {
+
+// A rollouter's end of Exchange that says what the test tells it to and keeps what it hears.
+class FakeRollouter {
+ public:
+  using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+
+  explicit FakeRollouter(const std::string& address)
+      : stub_(v1::TrajectoryService::NewStub(*MakeChannel(address))), stream_(Stream::Create()) {
+    stream_->Start([this](auto* context, auto* reactor) { stub_->async()->Exchange(context, reactor); },
+                   {.on_message = [heard = heard_](v1::ExchangeResponse message) { heard->Put(std::move(message)); },
+                    .on_done = [ends = heard_](const absl::Status& status) { ends->ends.Put(status); }});
+  }
+  ~FakeRollouter() {
+    Break();
+    WaitForEnd().IgnoreError();
+  }
+
+  void Hello(const MemberId& member, const std::string& run_id) {
+    v1::ExchangeRequest request;
+    *request.mutable_hello()->mutable_member() = ToProto(member);
+    request.mutable_hello()->set_run_id(run_id);
+    stream_->Write(request);
+  }
+  void Credits(int32_t groups, const PolicyVersion& serving) {
+    v1::ExchangeRequest request;
+    *request.mutable_serving() = ToProto(serving);
+    request.mutable_credits()->set_groups(groups);
+    stream_->Write(request);
+  }
+  void Submit(const TrajectoryGroup& group) {
+    v1::ExchangeRequest request;
+    *request.mutable_group() = ToProto(group);
+    stream_->Write(request);
+  }
+  void Return(const LeaseId& lease, const absl::Status& why) {
+    v1::ExchangeRequest request;
+    *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
+    *request.mutable_return_lease()->mutable_error() = ToProto(why);
+    stream_->Write(request);
+  }
+  void Send(const v1::ExchangeRequest& request) { stream_->Write(request); }
+  void Break() { stream_->Cancel(); }
+
+  // The n-th lease, acknowledgement, ... counted from 0; waits for it.
+  absl::StatusOr<Lease> WaitForLease(size_t n) {
+    if (!heard_->leases.WaitFor(n + 1)) return absl::DeadlineExceededError("no lease");
+    return FromProto(heard_->leases.All()[n]);
+  }
+  absl::StatusOr<v1::ExchangeResponse::Ack> WaitForAck(size_t n) {
+    if (!heard_->acks.WaitFor(n + 1)) return absl::DeadlineExceededError("no acknowledgement");
+    return heard_->acks.All()[n];
+  }
+  absl::StatusOr<int64_t> WaitForWelcome() {
+    if (!heard_->welcomes.WaitFor(1)) return absl::DeadlineExceededError("no welcome");
+    return heard_->welcomes.All()[0].epoch();
+  }
+  absl::Status WaitForEnd() {
+    if (!heard_->ends.WaitFor(1)) return absl::DeadlineExceededError("the stream does not end");
+    return heard_->ends.All()[0];
+  }
+  size_t leases() { return heard_->leases.size(); }
+
+ private:
+  struct Heard {
+    void Put(v1::ExchangeResponse message) {
+      if (message.has_lease()) leases.Put(message.lease());
+      if (message.has_ack()) acks.Put(message.ack());
+      if (message.has_revoke()) revocations.Put(message.revoke());
+      if (message.has_welcome()) welcomes.Put(message.welcome());
+    }
+    Mailbox<v1::ExchangeResponse::Lease> leases;
+    Mailbox<v1::ExchangeResponse::Ack> acks;
+    Mailbox<v1::ExchangeResponse::Revoke> revocations;
+    Mailbox<v1::ExchangeResponse::Welcome> welcomes;
+    Mailbox<absl::Status> ends;
+  };
+
+  std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
+  std::unique_ptr<v1::TrajectoryService::Stub> stub_;
+  std::shared_ptr<Stream> stream_;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/trajectory.h"
+#include "services/trainer/training_data.h"
+#include "tests/support/faulty_file_system.h"
+#include "trainer/data/tasks.h"
+
+namespace syncopate::services {
+
+// A TrainingData over a disk in memory: reverse, groups of 2 samples, batches of `batch` groups.
+class TrainingDataWorld {
+ public:
+  static constexpr char kRunId[] = "run-1";
+
+  explicit TrainingDataWorld(int64_t batch = 2, int64_t max_staleness = 4, double target = 4) {
+    options.ledger.gate = {.batch_groups = batch, .target_staleness = target, .max_staleness = max_staleness};
+    options.ledger.samples = 2;
+    options.ledger.sampling.max_new_tokens = 5;
+    options.log.segments.folder = "/log";
+    options.evaluation_prompts = 6;
+    options.evaluation_samples_shown = 2;
+    options.evaluation_sampling.temperature = 0;
+    options.evaluation_sampling.max_new_tokens = 5;
+  }
+
+  // At `version`, which is published; `snapshot` as TrainingData::Snapshot gave it.
+  absl::StatusOr<std::unique_ptr<TrainingData>> Open(const PolicyVersion& version = {1, 0},
+                                                     const std::string& snapshot = "") {
+    TrainingData::Parts parts{&disk, Clock::Real(), prompts.get(), evaluation_prompts.get()};
+    SYNCOPATE_ASSIGN_OR_RETURN(auto data, TrainingData::Open(options, parts, {version, kRunId, snapshot}));
+    data->OnPublished(version);
+    return data;
+  }
+
+  static MemberId Member(const std::string& replica, const std::string& incarnation = "i1") {
+    return {"rollouter", replica, 0, 1, incarnation};
+  }
+
+  testing::FaultyFileSystem disk;
+  std::unique_ptr<trainer::PromptSource> prompts = *trainer::MakeTask({});
+  std::unique_ptr<trainer::PromptSource> evaluation_prompts = *trainer::MakeTask({.seed = 999});
+  TrainingData::Options options;
+};
+
+// The right answer, n times, with rewards 0, 1, ...
+inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& version) {
+  TrajectoryGroup group;
+  group.lease = lease.id;
+  group.kind = lease.kind;
+  group.prompt_ids = lease.prompt_ids;
+  for (int32_t i = 0; i < lease.samples; ++i) {
+    Trajectory sample;
+    sample.tokens = lease.answer_ids;
+    sample.logprobs.assign(sample.tokens.size(), -0.25f);
+    sample.spans = {{version, 0, static_cast<int32_t>(sample.tokens.size())}};
+    sample.reward = static_cast<float>(i);
+    group.samples.push_back(std::move(sample));
+  }
+  return group;
+}
+inline TrajectoryGroup RightAnswer(const Lease& lease) { return RightAnswer(lease, lease.version); }
+
+}  // namespace syncopate::services

@@ -1,0 +1,306 @@
+#include "services/trainer/training_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "services/trainer/data_codec.h"
+#include "tests/component/trajectory/training_data_fixture.h"
+#include "tests/support/notification.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using Result = trainer::GroupLedger::Result;
+
+// Keeps what it is sent.
+class RecordingSink : public RolloutSink {
+ public:
+  void SendLease(const Lease& lease) override { leases.Put(lease); }
+  void SendAck(const Ack& ack) override { acks.Put(ack); }
+  void SendRevoke(const LeaseId& lease, const std::string&) override { revoked.Put(lease); }
+  void Close(const absl::Status& why) override { closed.Put(why); }
+  Mailbox<Lease> leases;
+  Mailbox<Ack> acks;
+  Mailbox<LeaseId> revoked;
+  Mailbox<absl::Status> closed;
+};
+
+class TrainingDataTest : public ::testing::Test {
+ protected:
+  void Open(const PolicyVersion& version = {1, 0}, const std::string& snapshot = "") {
+    auto data = world_.Open(version, snapshot);
+    ASSERT_THAT(data, IsOk());
+    data_ = *std::move(data);
+    sink_ = std::make_shared<RecordingSink>();
+    session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
+    data_->OnServing(session_, version);
+  }
+
+  // Has `groups` groups answered and acknowledged.
+  void Answer(size_t groups) {
+    const size_t leased = sink_->leases.size(), acked = sink_->acks.size();
+    data_->OnCredits(session_, static_cast<int32_t>(groups));
+    ASSERT_TRUE(sink_->leases.WaitFor(leased + groups));
+    for (size_t i = leased; i < leased + groups; ++i) data_->Submit(session_, RightAnswer(sink_->leases.All()[i]));
+    ASSERT_TRUE(sink_->acks.WaitFor(acked + groups));
+    for (size_t i = acked; i < acked + groups; ++i) EXPECT_EQ(sink_->acks.All()[i].result, Result::kAccepted);
+  }
+
+  std::vector<LeaseId> Train() {
+    auto batch = data_->WaitForBatch(Clock::Real()->Now() + kTestDeadline);
+    EXPECT_THAT(batch, IsOk());
+    if (!batch.ok()) return {};
+    std::vector<LeaseId> ids;
+    for (const trainer::SharedGroup& group : batch->groups) ids.push_back(group->lease);
+    replays_ += batch->is_replay;
+    data_->OnStepDone();
+    data_->OnPublished(data_->version());
+    data_->OnServing(session_, data_->version());
+    return ids;
+  }
+
+  void CrashAndOpen(const PolicyVersion& version, const std::string& snapshot = "") {
+    data_.reset();
+    world_.disk.Restart(testing::FaultyFileSystem::Survives::kSynced);
+    replays_ = 0;
+    Open(version, snapshot);
+  }
+
+  TrainingDataWorld world_;
+  std::shared_ptr<RecordingSink> sink_;
+  trainer::SessionId session_ = 0;
+  int replays_ = 0;
+  std::unique_ptr<TrainingData> data_;
+};
+
+TEST_F(TrainingDataTest, SaysWhenThereIsNoBatchYet) {
+  Open();
+  EXPECT_THAT(data_->WaitForBatch(absl::InfinitePast()), HasReason("NO_BATCH"));
+  EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "groups");
+}
+
+TEST_F(TrainingDataTest, EndsWithAPartialBatchAndThenTheData) {
+  world_.options.ledger.max_groups = 3;
+  Open();
+  Answer(3);
+  EXPECT_EQ(Train().size(), 2u);
+  EXPECT_EQ(Train().size(), 1u);
+  EXPECT_THAT(data_->WaitForBatch(absl::InfiniteFuture()), HasReason("DATA_ENDED"));
+}
+
+TEST_F(TrainingDataTest, StopWakesEveryWaiter) {
+  Open();
+  Mailbox<absl::Status> woken;
+  std::thread batch([&] { woken.Put(data_->WaitForBatch(absl::InfiniteFuture()).status()); });
+  data_->StartEvaluation({1, 0});
+  std::thread evaluation([&] { woken.Put(data_->WaitForEvaluation(absl::InfiniteFuture()).status()); });
+  data_->Stop();
+  EXPECT_TRUE(woken.WaitFor(2));
+  for (const absl::Status& status : woken.All()) EXPECT_THAT(status, HasReason("STOPPED"));
+  EXPECT_TRUE(sink_->closed.WaitFor(1));
+  batch.join();
+  evaluation.join();
+  EXPECT_THAT(data_->Connect(TrainingDataWorld::Member("r1"), TrainingDataWorld::kRunId, sink_), HasReason("STOPPED"));
+}
+
+TEST_F(TrainingDataTest, ACrashLosesNothingAcknowledgedAndRepeatsTheTakesAfterTheCheckpoint) {
+  Open();
+  Answer(8);
+  std::vector<LeaseId> first = Train();
+  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  std::vector<LeaseId> second = Train();
+  std::vector<LeaseId> third = Train();
+  CrashAndOpen({2, 1}, snapshot.bytes);
+  EXPECT_EQ(Train(), second);
+  EXPECT_EQ(Train(), third);
+  EXPECT_EQ(replays_, 2);
+  EXPECT_EQ(data_->GetStatus().queued_groups, 2) << "made by version 0, acknowledged, not taken";
+  std::vector<LeaseId> fourth = Train();
+  EXPECT_EQ(fourth[0].group.ordinal, 6);
+  EXPECT_EQ(replays_, 2);
+
+  // And once more, from nothing but the log.
+  CrashAndOpen({3, 0});
+  EXPECT_EQ(Train(), first);
+  EXPECT_EQ(Train(), second);
+  EXPECT_EQ(Train(), third);
+  EXPECT_EQ(Train(), fourth);
+  EXPECT_EQ(replays_, 4);
+}
+
+TEST_F(TrainingDataTest, GroupsOfUndoneVersionsAreDroppedForGood) {
+  Open();
+  Answer(2);
+  Train();
+  Answer(2);  // by version 1
+  CrashAndOpen({2, 0});
+  EXPECT_EQ(data_->GetStatus().groups.rolled_back, 2);
+  EXPECT_EQ(data_->GetStatus().queued_groups, 0);
+  EXPECT_EQ(Train().size(), 2u);  // the replay
+  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  CrashAndOpen({3, 1}, snapshot.bytes);
+  EXPECT_EQ(data_->GetStatus().queued_groups, 0) << "version 1 of epoch 1 is not version 1 of epoch 2";
+  Answer(1);
+  EXPECT_EQ(sink_->leases.All()[0].id, (LeaseId{{0, 2}, 2}));
+}
+
+TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
+  Open();
+  Answer(4);
+  world_.disk.SetCapacity(0);
+  EXPECT_FALSE(data_->WaitForBatch(absl::InfiniteFuture()).ok());
+  world_.disk.SetCapacity(1 << 30);
+  std::vector<LeaseId> taken = Train();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].group.ordinal, 0);
+  EXPECT_EQ(data_->GetStatus().groups.trained, 2);
+}
+
+TEST_F(TrainingDataTest, RefusesASnapshotThatIsNone) {
+  EXPECT_THAT(world_.Open({1, 0}, "\xff\xff nonsense"), HasReason("BAD_SNAPSHOT"));
+}
+
+TEST_F(TrainingDataTest, PrunesTheLogToWhatTheCheckpointNeeds) {
+  world_.options.log.segments.segment_bytes = 64;  // a record a file
+  Open();
+  Answer(6);
+  Train();
+  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  EXPECT_EQ(snapshot.oldest_needed_record, 3u);
+  data_->PruneLog(snapshot.oldest_needed_record);
+  CrashAndOpen({2, 1}, snapshot.bytes);
+  EXPECT_EQ(data_->GetStatus().queued_groups, 4);
+  EXPECT_EQ(Train()[0].group.ordinal, 2);
+}
+
+TEST_F(TrainingDataTest, EvaluationEndsWhenRolloutersHaveGoneOn) {
+  Open();
+  EXPECT_THAT(data_->WaitForEvaluation(absl::InfiniteFuture()), HasReason("NO_EVALUATION"));
+  data_->StartEvaluation({1, 0});
+  EXPECT_THAT(data_->WaitForEvaluation(absl::InfinitePast()), HasReason("EVALUATING"));
+  EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "evaluation");
+  data_->OnServing(session_, {1, 1});
+  EXPECT_THAT(data_->WaitForEvaluation(absl::InfiniteFuture()), HasReason("OVERTAKEN"));
+}
+
+// Answers its leases from a thread of its own.
+class BusyRollouter : public RolloutSink {
+ public:
+  BusyRollouter(TrainingData* data, int index) : data_(data), name_(absl::StrCat("busy-", index)) {}
+  void Start(std::shared_ptr<BusyRollouter> self) {
+    session_ = *data_->Connect(TrainingDataWorld::Member(name_), TrainingDataWorld::kRunId, self);
+    thread_ = std::thread([this] { Run(); });
+  }
+  void Join() {
+    {
+      MutexLock lock(&mutex_);
+      done_ = true;
+    }
+    thread_.join();
+  }
+  void SendLease(const Lease& lease) override {
+    MutexLock lock(&mutex_);
+    leases_.push_back(lease);
+  }
+  void SendAck(const Ack&) override {}
+  void SendRevoke(const LeaseId&, const std::string&) override {}
+  void Close(const absl::Status&) override {}
+
+ private:
+  void Run() {
+    while (true) {
+      data_->OnServing(session_, data_->version());
+      data_->OnCredits(session_, 4);
+      std::deque<Lease> leases;
+      {
+        MutexLock lock(&mutex_);
+        auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ || !leases_.empty(); };
+        mutex_.AwaitWithTimeout(Condition(&work), absl::Milliseconds(20));  // then say again what is served
+        if (done_) return;
+        leases.swap(leases_);
+      }
+      for (const Lease& lease : leases) data_->Submit(session_, RightAnswer(lease));
+    }
+  }
+
+  TrainingData* const data_;
+  const std::string name_;
+  trainer::SessionId session_ = 0;
+  std::thread thread_;
+  Mutex mutex_;
+  std::deque<Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+TEST(TrainingDataThreadsTest, ManyRolloutersAndTheStepThreadAgree) {
+  TrainingDataWorld world(/*batch=*/4, /*max_staleness=*/2, /*target=*/1);
+  auto opened = world.Open();
+  ASSERT_THAT(opened, IsOk());
+  TrainingData* data = opened->get();
+  std::vector<std::shared_ptr<BusyRollouter>> rollouters;
+  for (int i = 0; i < 3; ++i) {
+    rollouters.push_back(std::make_shared<BusyRollouter>(data, i));
+    rollouters.back()->Start(rollouters.back());
+  }
+  std::set<GroupId> trained;
+  for (int64_t step = 0; step < 40; ++step) {
+    auto batch = data->WaitForBatch(Clock::Real()->Now() + kTestDeadline);
+    ASSERT_THAT(batch, IsOk());
+    EXPECT_LE(batch->staleness.Max(), 2);
+    for (const trainer::SharedGroup& group : batch->groups) EXPECT_TRUE(trained.insert(group->lease.group).second);
+    data->OnStepDone();
+    data->OnPublished(data->version());
+  }
+  for (auto& rollouter : rollouters) rollouter->Join();
+  TrainingData::Status status = data->GetStatus();
+  EXPECT_EQ(status.groups.trained, 160);
+  EXPECT_EQ(status.staleness.violating_groups, 0);
+  EXPECT_EQ(status.rollouters.size(), 3u);
+}
+
+TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
+  Lease lease;
+  lease.id = {{2, 9}, 3};
+  lease.samples = 2;
+  lease.prompt_ids = {1, 2};
+  lease.answer_ids = {3, 4, 5};
+  auto group = std::make_shared<const TrajectoryGroup>(RightAnswer(lease, {4, 7}));
+  auto accepted = DecodeLogRecord(EncodeLogRecord(trainer::AcceptedRecord{{4, 6}, group}));
+  ASSERT_THAT(accepted, IsOk());
+  const auto& decoded = std::get<trainer::AcceptedRecord>(*accepted);
+  EXPECT_EQ(decoded.admitted, (PolicyVersion{4, 6}));
+  EXPECT_EQ(decoded.group->lease, lease.id);
+  EXPECT_EQ(decoded.group->samples[1].tokens, group->samples[1].tokens);
+  EXPECT_EQ(decoded.group->samples[1].spans, group->samples[1].spans);
+
+  auto take = DecodeLogRecord(EncodeLogRecord(trainer::TakeRecord{{4, 8}, {lease.id}}));
+  ASSERT_THAT(take, IsOk());
+  EXPECT_EQ(std::get<trainer::TakeRecord>(*take).groups[0], lease.id);
+  auto drop = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kRolledBack}));
+  ASSERT_THAT(drop, IsOk());
+  EXPECT_EQ(std::get<trainer::DropRecord>(*drop).reason, trainer::DropReason::kRolledBack);
+  EXPECT_THAT(DecodeLogRecord(""), HasReason("BAD_RECORD"));
+  EXPECT_THAT(DecodeLogRecord("\x01"), HasReason("BAD_RECORD"));
+
+  trainer::DataState state{.next = {1, 20},
+                           .consumed_below = {1, 3},
+                           .consumed_above = {{1, 5}, {1, 8}},
+                           .attempts = {{{1, 4}, 2}, {{1, 19}, 1}}};
+  auto again = DecodeDataState(EncodeDataState(state));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(*again, state);
+  state.consumed_above = {{1, 25}};
+  EXPECT_THAT(DecodeDataState(EncodeDataState(state)), HasReason("BAD_SNAPSHOT"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,265 @@
+#include "services/trainer/trajectory_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "services/rpc/server.h"
+#include "tests/component/trajectory/fake_rollouter.h"
+#include "tests/component/trajectory/training_data_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using Response = v1::ExchangeResponse;
+
+class TrajectoryServiceTest : public ::testing::Test {
+ protected:
+  void Start(const PolicyVersion& version = {1, 0}) {
+    version_ = version;
+    auto data = world_.Open(version);
+    ASSERT_THAT(data, IsOk());
+    data_ = *std::move(data);
+    service_ = std::make_unique<TrajectoryServiceImpl>(data_.get());
+    auto server = Server::Start({}, {service_.get()});
+    ASSERT_THAT(server, IsOk());
+    server_ = *std::move(server);
+  }
+  ~TrajectoryServiceTest() override {
+    if (data_ != nullptr) data_->Stop();
+    if (server_ != nullptr) server_->Stop(absl::Seconds(2));
+  }
+
+  std::unique_ptr<FakeRollouter> Join(const std::string& replica, int32_t credits) {
+    auto rollouter = std::make_unique<FakeRollouter>(server_->address());
+    rollouter->Hello(TrainingDataWorld::Member(replica), TrainingDataWorld::kRunId);
+    EXPECT_THAT(rollouter->WaitForWelcome(), IsOk());
+    rollouter->Credits(credits, version_);
+    return rollouter;
+  }
+
+  TrainingDataWorld world_;
+  PolicyVersion version_;
+  std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<TrajectoryServiceImpl> service_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
+  Start({3, 0});
+  auto rollouter = Join("r0", 2);
+  EXPECT_EQ(*rollouter->WaitForWelcome(), 3);
+  for (size_t i = 0; i < 2; ++i) {
+    auto lease = rollouter->WaitForLease(i);
+    ASSERT_THAT(lease, IsOk());
+    EXPECT_EQ(lease->id.group.ordinal, static_cast<int64_t>(i));
+    EXPECT_EQ(lease->prompt_ids, world_.prompts->At(lease->id.group).prompt_ids);
+    rollouter->Submit(RightAnswer(*lease));
+    auto ack = rollouter->WaitForAck(i);
+    ASSERT_THAT(ack, IsOk());
+    EXPECT_EQ(ack->result(), Response::ACK_RESULT_ACCEPTED);
+    EXPECT_EQ(FromProto(ack->lease()), lease->id);
+  }
+  EXPECT_EQ(rollouter->leases(), 2u) << "no credits, no leases";
+  auto batch = data_->WaitForBatch(absl::InfiniteFuture());
+  ASSERT_THAT(batch, IsOk());
+  EXPECT_EQ(batch->produces, (PolicyVersion{3, 1}));
+  EXPECT_EQ(batch->groups.size(), 2u);
+  EXPECT_EQ(batch->groups[0]->samples[1].reward, 1);
+}
+
+TEST_F(TrajectoryServiceTest, SameSubmissionAgainIsAlreadyAccepted) {
+  Start();
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  rollouter->Submit(RightAnswer(*lease));
+  ASSERT_EQ(rollouter->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED);
+  rollouter->Submit(RightAnswer(*lease));
+  EXPECT_EQ(rollouter->WaitForAck(1)->result(), Response::ACK_RESULT_ALREADY_ACCEPTED);
+
+  rollouter = Join("r0", 0);  // it does not know whether the first acknowledgement was meant
+  rollouter->Submit(RightAnswer(*lease));
+  EXPECT_EQ(rollouter->WaitForAck(0)->result(), Response::ACK_RESULT_ALREADY_ACCEPTED);
+  EXPECT_EQ(data_->GetStatus().groups.duplicate, 2);
+}
+
+TEST_F(TrajectoryServiceTest, BrokenStreamHasItsLeasesIssuedAgainAtOnceAndItsLateAnswerRefused) {
+  world_.options.ledger.max_groups = 2;  // so that the second rollouter has credits left
+  Start();
+  auto first = Join("r0", 1);
+  auto lease = first->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  auto second = Join("r1", 2);
+  ASSERT_THAT(second->WaitForLease(0), IsOk());
+
+  absl::Time broken = Clock::Real()->Now();
+  first->Break();
+  auto again = second->WaitForLease(1);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_LT(Clock::Real()->Now() - broken, absl::Seconds(1));
+  EXPECT_EQ(again->id.group, lease->id.group);
+  EXPECT_EQ(again->id.attempt, 2);
+  EXPECT_EQ(again->seed, lease->seed);
+
+  auto back = Join("r0", 0);
+  back->Submit(RightAnswer(*lease));
+  EXPECT_EQ(back->WaitForAck(0)->result(), Response::ACK_RESULT_LEASE_EXPIRED);
+  second->Submit(RightAnswer(*again));
+  EXPECT_EQ(second->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED);
+}
+
+TEST_F(TrajectoryServiceTest, DeadMemberLosesItsLeasesAndItsStream) {
+  world_.options.ledger.max_groups = 2;  // so that the second rollouter has credits left
+  Start();
+  auto silent = Join("r0", 1);
+  ASSERT_THAT(silent->WaitForLease(0), IsOk());
+  auto other = Join("r1", 2);
+  ASSERT_THAT(other->WaitForLease(0), IsOk());
+  data_->OnMemberDead("r0", "another life");
+  data_->OnMemberDead("r0", "i1");
+  EXPECT_EQ(other->WaitForLease(1)->id.attempt, 2);
+  EXPECT_THAT(silent->WaitForEnd(), HasReason("STREAM_REPLACED"));
+}
+
+TEST_F(TrajectoryServiceTest, InvalidGroupIsRefusedWithItsReasonAndLeasedAgain) {
+  Start();
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  TrajectoryGroup bad = RightAnswer(*lease);
+  bad.samples[1].logprobs[0] = std::numeric_limits<float>::quiet_NaN();
+  rollouter->Submit(bad);
+  auto ack = rollouter->WaitForAck(0);
+  ASSERT_THAT(ack, IsOk());
+  EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
+  EXPECT_THAT(FromProto(ack->error()), HasReason("BAD_LOGPROB"));
+  rollouter->Credits(1, version_);
+  auto again = rollouter->WaitForLease(1);
+  EXPECT_EQ(again->id, (LeaseId{lease->id.group, 2}));
+}
+
+TEST_F(TrajectoryServiceTest, GroupThatCannotBeDecodedCostsTheGroupAndNotTheStream) {
+  Start();
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  v1::ExchangeRequest request;
+  *request.mutable_group() = ToProto(RightAnswer(*lease));
+  request.mutable_group()->mutable_samples(0)->set_finish(static_cast<v1::FinishReason>(77));
+  rollouter->Send(request);
+  auto ack = rollouter->WaitForAck(0);
+  ASSERT_THAT(ack, IsOk());
+  EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
+  EXPECT_THAT(FromProto(ack->error()), HasReason("BAD_MESSAGE"));
+  rollouter->Credits(1, version_);
+  EXPECT_EQ(rollouter->WaitForLease(1)->id.attempt, 2);
+}
+
+TEST_F(TrajectoryServiceTest, TokensOfAnOlderEpochAreFenced) {
+  Start({2, 0});
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  rollouter->Submit(RightAnswer(*lease, {1, 0}));
+  auto ack = rollouter->WaitForAck(0);
+  ASSERT_THAT(ack, IsOk());
+  EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
+  EXPECT_THAT(FromProto(ack->error()), HasReason("FENCED"));
+}
+
+TEST_F(TrajectoryServiceTest, NoLeaseForARollouterThatServesAnotherEpoch) {
+  Start({2, 0});
+  auto rollouter = Join("r0", 0);
+  rollouter->Credits(4, {1, 0});
+  auto current = Join("r1", 1);
+  ASSERT_THAT(current->WaitForLease(0), IsOk());
+  EXPECT_EQ(current->WaitForLease(0)->id.group.ordinal, 0);
+  rollouter->Credits(4, {2, 0});
+  EXPECT_EQ(rollouter->WaitForLease(0)->id.group.ordinal, 1);
+}
+
+TEST_F(TrajectoryServiceTest, RefusesStreamsOfAnotherRunAndThoseWithoutHello) {
+  Start();
+  FakeRollouter stranger(server_->address());
+  stranger.Hello(TrainingDataWorld::Member("r0"), "run-2");
+  EXPECT_THAT(stranger.WaitForEnd(), HasReason("RUN_MISMATCH"));
+
+  FakeRollouter rude(server_->address());
+  rude.Credits(1, version_);
+  EXPECT_THAT(rude.WaitForEnd(), HasReason("HELLO_EXPECTED"));
+
+  FakeRollouter nobody(server_->address());
+  nobody.Hello({"rollouter", "", 0, 1, ""}, TrainingDataWorld::kRunId);
+  EXPECT_THAT(nobody.WaitForEnd(), HasReason("BAD_MESSAGE"));
+
+  auto twice = Join("r0", 0);
+  twice->Hello(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId);
+  EXPECT_THAT(twice->WaitForEnd(), HasReason("HELLO_EXPECTED"));
+}
+
+TEST_F(TrajectoryServiceTest, NewStreamOfAReplicaClosesTheOldOne) {
+  Start();
+  auto old = Join("r0", 1);
+  ASSERT_THAT(old->WaitForLease(0), IsOk());
+  auto fresh = Join("r0", 1);
+  EXPECT_THAT(old->WaitForEnd(), HasReason("STREAM_REPLACED"));
+  EXPECT_EQ(fresh->WaitForLease(0)->id.attempt, 2);
+}
+
+TEST_F(TrajectoryServiceTest, ReturnedLeaseGoesToAnother) {
+  Start();
+  auto draining = Join("r0", 1);
+  auto lease = draining->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  draining->Return(lease->id, absl::CancelledError("drained"));
+  draining->Credits(0, version_);
+  auto other = Join("r1", 1);
+  EXPECT_EQ(other->WaitForLease(0)->id, (LeaseId{lease->id.group, 2}));
+  EXPECT_EQ(data_->GetStatus().groups.failed, 0);
+}
+
+TEST_F(TrajectoryServiceTest, FullDiskRefusesTheGroupAndTakesItWhenThereIsRoom) {
+  Start();
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  world_.disk.SetCapacity(0);
+  rollouter->Submit(RightAnswer(*lease));
+  auto refused = rollouter->WaitForAck(0);
+  ASSERT_THAT(refused, IsOk());
+  EXPECT_EQ(refused->result(), Response::ACK_RESULT_INVALID);
+  world_.disk.SetCapacity(1 << 30);
+  rollouter->Credits(1, version_);
+  auto again = rollouter->WaitForLease(1);
+  ASSERT_THAT(again, IsOk());
+  rollouter->Submit(RightAnswer(*again));
+  EXPECT_EQ(rollouter->WaitForAck(1)->result(), Response::ACK_RESULT_ACCEPTED);
+}
+
+TEST_F(TrajectoryServiceTest, EvaluatesOverTheWire) {
+  Start();
+  auto rollouter = Join("r0", 0);
+  data_->StartEvaluation(version_);
+  rollouter->Credits(3, version_);  // room for 6 samples
+  for (size_t i = 0; i < 6; ++i) {
+    auto lease = rollouter->WaitForLease(i);
+    ASSERT_THAT(lease, IsOk());
+    EXPECT_EQ(lease->kind, LeaseKind::kEvaluation);
+    EXPECT_EQ(lease->sampling.temperature, 0);
+    rollouter->Submit(RightAnswer(*lease));
+    EXPECT_EQ(rollouter->WaitForAck(i)->result(), Response::ACK_RESULT_ACCEPTED);
+  }
+  auto result = data_->WaitForEvaluation(absl::InfiniteFuture());
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->prompts, 6);
+  EXPECT_DOUBLE_EQ(result->exact, 1);
+  EXPECT_EQ(result->samples.size(), 2u);
+}
+
+}  // namespace
+}  // namespace syncopate::services
