@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "services/trainer/data_codec.h"
-#include "tests/component/trajectory/training_data_fixture.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/training_data/training_data_fixture.h"
 
 namespace syncopate::services {
 namespace {
