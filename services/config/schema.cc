@@ -27,7 +27,8 @@ std::string Initials(const std::string& name) {
 size_t WordDistance(const std::string& word, const std::string& name) {
   size_t edits = EditDistance(word, name);
   bool cut_short = word.size() >= 3 && absl::StartsWith(name, word);
-  return edits > 1 && (cut_short || word == Initials(name)) ? 1 : edits;
+  bool initials = word.size() >= 2 && word == Initials(name);
+  return edits > 1 && (cut_short || initials) ? 1 : edits;
 }
 
 std::string Range(const v1::ConfigField& option) {

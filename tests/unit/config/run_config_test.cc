@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/philox.h"
 #include "base/status.h"
 
 namespace syncopate::services {
@@ -140,6 +141,25 @@ TEST(RunConfigTest, TheExampleReadsWithoutProblems) {
   EXPECT_EQ(config->data().batch_groups(), 16);
   EXPECT_EQ(config->rollout().samples(), 16);
   EXPECT_EQ(config->reward().name(), "dense");
+}
+
+TEST(RunConfigTest, DamagedTextNeverCrashesAndIsNeverHalfRead) {
+  std::ifstream file(std::string(SYNCOPATE_SOURCE_DIR) + "/deploy/examples/reverse.yaml");
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const std::string pool = whole + "{}[]&*!|>'\"%@`\t\0\xff";
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    std::string damaged = whole.substr(0, Philox4x32(seed, 0)[0] % (whole.size() + 1));
+    for (uint64_t i = 1; i <= Philox4x32(seed, 0)[1] % 8; ++i) {
+      auto draw = Philox4x32(seed, i);
+      damaged.insert(draw[0] % (damaged.size() + 1), 1, pool[draw[1] % pool.size()]);
+    }
+    ParsedRunConfig parsed = ParseRunConfig(damaged, "f.yaml");
+    if (!parsed.problems.empty()) continue;
+    // What is accepted means the same when it is written out in full.
+    ParsedRunConfig again = ParseRunConfig(ToYaml(parsed.config), "f.yaml");
+    EXPECT_TRUE(again.problems.empty() && MessageDifferencer::Equals(parsed.config, again.config)) << damaged;
+  }
+  EXPECT_THAT(Problems(std::string(200000, '[')), ElementsAre(HasSubstr("expected YAML")));
 }
 
 TEST(RunConfigTest, AFileThatCannotBeReadIsNamed) {
