@@ -122,7 +122,10 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
 void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now) {
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
-  if (member == nullptr || member->hello.serving == serving) return;
+  // An older version than what is known is a heartbeat that a report has overtaken; none at all is news.
+  bool news =
+      member != nullptr && (member->hello.serving < serving || (serving.IsNone() && !member->hello.serving.IsNone()));
+  if (!news) return;
   membership_.SetServing(session, serving, serving_digest);
   Refresh(KeyOf(member->hello.member), "", now);
 }
@@ -221,7 +224,8 @@ void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time no
     switch (change.kind) {
       case Kind::kJoined:
       case Kind::kRejoined:
-        actions_.emplace_back(Note{false, Describe(change.key) + (change.kind == Kind::kJoined ? " joined" : " is back")});
+        actions_.emplace_back(
+            Note{false, Describe(change.key) + (change.kind == Kind::kJoined ? " joined" : " is back")});
         Refresh(change.key, "", now);
         break;
       case Kind::kSuspected:

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "base/status.h"
+#include "synchronizer/messages.h"
+#include "synchronizer/versions/version_ledger.h"
+#include "syncopate/v1/records.pb.h"
+#include "syncopate/v1/synchronizer.pb.h"
+
+// The synchronizer's plain messages to protobuf and back; rules as in codec.h. Pure functions.
+namespace syncopate::services {
+
+v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello);
+absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& message);
+
+v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report);
+absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncReport& message);
+
+v1::JoinResponse ToProto(const synchronizer::Command& command);
+absl::StatusOr<synchronizer::Command> FromProto(const v1::JoinResponse& message);
+
+v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix_seconds);
+
+v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record);
+absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRecord& message);
+
+}  // namespace syncopate::services

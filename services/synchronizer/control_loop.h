@@ -1,0 +1,104 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "services/synchronizer/state_log.h"
+#include "synchronizer/control_plane.h"
+
+namespace syncopate::services {
+
+// The synchronizer's one loop: a thread that feeds events to the ControlPlane and carries out its actions, in order.
+// It waits for the next event or the plane's next deadline, and for nothing else but the disk. Thread-safe.
+class ControlLoop {
+ public:
+  // Where one member's commands go. Called on the loop's thread; must not block.
+  class Session {
+   public:
+    virtual ~Session() = default;
+    virtual void Send(const synchronizer::Command& command) = 0;
+    virtual void Close(const absl::Status& status) = 0;  // after what was sent
+  };
+
+  // Hears what happened, on the loop's thread; must not block.
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void OnSyncEnded(const synchronizer::SyncRecord& record) = 0;
+    // After each event that changed who is there or which version is the newest.
+    virtual void OnChanged(const synchronizer::ControlPlane& plane) = 0;
+    // The state cannot be written: the loop has stopped, the process should end.
+    virtual void OnFailed(const absl::Status& status) = 0;
+  };
+
+  struct Options {
+    synchronizer::ControlPlane::Options plane;
+    std::string state_dir;  // StateLog's folder
+    FileSystem* files = FileSystem::Real();
+    const Clock* clock = Clock::Real();
+  };
+
+  // Reads the state and starts the thread. `observer` is borrowed until Stop. Errors of StateLog::Open and
+  // ControlPlane::Restore.
+  static absl::StatusOr<std::unique_ptr<ControlLoop>> Start(const Options& options, Observer* observer);
+  ~ControlLoop();  // Stop
+
+  using Event = std::function<void(synchronizer::ControlPlane&, absl::Time)>;
+
+  // Runs `event` on the loop's thread; then does what the plane wants done because of it, durably; then calls `then`
+  // with OK. Once the loop has stopped or failed `event` is not run and `then` gets UNAVAILABLE, at once and from the
+  // calling thread. Does not block.
+  void Post(Event event, std::function<void(const absl::Status&)> then = nullptr);
+
+  // Names a stream. Its events are posted by its owner; commands for it go to `session`.
+  synchronizer::SessionId Open(std::shared_ptr<Session> session);
+  // The stream has ended, whoever ended it. Its session is released.
+  void Closed(synchronizer::SessionId session);
+
+  // Closes every session with `status`, so that members reconnect elsewhere or later.
+  void CloseAll(const absl::Status& status);
+
+  // Ends the thread after what was posted before. Idempotent.
+  void Stop();
+
+ private:
+  struct Posted {
+    Event event;
+    std::function<void(const absl::Status&)> then;
+  };
+
+  ControlLoop(const Options& options, Observer* observer, synchronizer::ControlPlane plane,
+              std::unique_ptr<StateLog> log);
+  void Run();
+  // What was posted, at once if there is something, else when the plane's next deadline has come; nullopt at the end.
+  std::optional<std::deque<Posted>> NextBatch();
+  absl::Status Handle(std::deque<Posted>& batch);
+  static void Drop(std::deque<Posted> dropped);
+  absl::Status CarryOut();
+  std::shared_ptr<Session> FindSession(synchronizer::SessionId session);
+
+  const Options options_;
+  Observer* const observer_;
+  // Of the thread alone.
+  synchronizer::ControlPlane plane_;
+  std::unique_ptr<StateLog> log_;
+
+  Mutex mutex_;
+  std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  std::map<synchronizer::SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  synchronizer::SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Mutex join_mutex_;  // makes concurrent Stops join once
+  std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace syncopate::services

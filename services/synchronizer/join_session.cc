@@ -1,0 +1,82 @@
+#include "services/synchronizer/join_session.h"
+
+#include <utility>
+
+#include "services/codec/codec.h"
+#include "services/codec/sync_codec.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::ControlPlane;
+
+absl::Status BadMessage(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* JoinSession::Serve(std::shared_ptr<Stream> stream,
+                                                                               ControlLoop* loop) {
+  auto session = std::shared_ptr<JoinSession>(new JoinSession(stream, loop));
+  session->id_ = loop->Open(session);
+  return stream->Start({.on_message = [session](v1::JoinRequest message) { session->Handle(message); },
+                        .on_done = [session](const absl::Status&) { session->loop_->Closed(session->id_); }});
+}
+
+void JoinSession::Send(const synchronizer::Command& command) { stream_->Write(ToProto(command)); }
+
+void JoinSession::Handle(const v1::JoinRequest& message) {
+  absl::Status status = Dispatch(message);
+  if (!status.ok()) stream_->Finish(status);
+}
+
+absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
+  if (waiting_ > kMaxWaiting) {
+    return Error(absl::StatusCode::kResourceExhausted, "TOO_FAST", "this member sends more than can be handled");
+  }
+  bool is_hello = message.message_case() == v1::JoinRequest::kHello;
+  if (is_hello == said_hello_) return BadMessage("hello must come first and once");
+  said_hello_ = true;
+  switch (message.message_case()) {
+    case v1::JoinRequest::kHello: {
+      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, FromProto(message.hello()));
+      Post(
+          [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
+      return absl::OkStatus();
+    }
+    case v1::JoinRequest::kHeartbeat: {
+      PolicyVersion serving = FromProto(message.heartbeat().serving());
+      uint64_t digest = message.heartbeat().serving_digest();
+      Post([id = id_, serving, digest](ControlPlane& plane, absl::Time now) {
+        plane.OnHeartbeat(id, serving, digest, now);
+      });
+      return absl::OkStatus();
+    }
+    case v1::JoinRequest::kReport: {
+      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncReport report, FromProto(message.report()));
+      Post([id = id_, report = std::move(report)](ControlPlane& plane, absl::Time now) {
+        plane.OnReport(id, report, now);
+      });
+      return absl::OkStatus();
+    }
+    case v1::JoinRequest::kLeave:
+      Post([id = id_, reason = message.leave().reason()](ControlPlane& plane, absl::Time now) {
+        plane.OnLeave(id, reason, now);
+      });
+      return absl::OkStatus();
+    case v1::JoinRequest::MESSAGE_NOT_SET:
+      break;
+  }
+  return BadMessage("the member sent a message that this build does not know");
+}
+
+void JoinSession::Post(ControlLoop::Event event) {
+  ++waiting_;
+  loop_->Post([self = shared_from_this(), event = std::move(event)](ControlPlane& plane, absl::Time now) {
+    --self->waiting_;
+    event(plane, now);
+  });
+}
+
+}  // namespace syncopate::services

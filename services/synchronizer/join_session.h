@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "services/rpc/bidi_stream.h"
+#include "services/synchronizer/control_loop.h"
+#include "syncopate/v1/synchronizer.pb.h"
+
+namespace syncopate::services {
+
+// One Join stream: turns the member's messages into events of the loop and the plane's commands into messages.
+class JoinSession final : public ControlLoop::Session, public std::enable_shared_from_this<JoinSession> {
+ public:
+  using Stream = ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
+
+  // Serves the stream until it ends. Returns what the service method has to return.
+  static grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Serve(std::shared_ptr<Stream> stream,
+                                                                           ControlLoop* loop);
+
+  void Send(const synchronizer::Command& command) override;
+  void Close(const absl::Status& status) override { stream_->Finish(status); }
+
+ private:
+  static constexpr int kMaxWaiting = 256;  // messages of one member that the loop has not come to
+
+  JoinSession(std::shared_ptr<Stream> stream, ControlLoop* loop) : stream_(std::move(stream)), loop_(loop) {}
+  void Handle(const v1::JoinRequest& message);
+  absl::Status Dispatch(const v1::JoinRequest& message);
+  void Post(ControlLoop::Event event);
+
+  const std::shared_ptr<Stream> stream_;
+  ControlLoop* const loop_;
+  synchronizer::SessionId id_ = 0;  // set before the first callback
+  bool said_hello_ = false;         // callbacks run one after the other
+  std::atomic<int> waiting_ = 0;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,71 @@
+// syncopate-synchronizer CONFIG [section.key=value ...]: knows who is alive and which versions exist, and drives every
+// weight sync.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "base/log.h"
+#include "base/uuid.h"
+#include "services/config/duration.h"
+#include "services/daemon/daemon.h"
+#include "services/synchronizer/synchronizer_service.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that run when the daemon stops
+
+ControlLoop::Options LoopOptionsOf(const Daemon& daemon) {
+  ControlLoop::Options options;
+  const v1::SyncSection& sync = daemon.config().sync();
+  const std::string& run_id = daemon.config().run().id();
+  options.plane.run_id = run_id.empty() ? RandomUuid() : run_id;
+  options.plane.membership.heartbeat = CheckedDuration(sync.heartbeat());
+  options.plane.membership.suspect_after = CheckedDuration(sync.suspect_after());
+  options.plane.membership.dead_after = CheckedDuration(sync.dead_after());
+  options.plane.sync.transport = sync.transport();
+  options.plane.sync.min_deadline = CheckedDuration(sync.deadline());
+  // Above every attempt of an earlier life, which has not started one a microsecond.
+  options.plane.sync.first_attempt = static_cast<int64_t>(Clock::Real()->UnixSeconds() * 1e6);
+  options.state_dir = daemon.Path("state/synchronizer");
+  return options;
+}
+
+absl::Status RunSynchronizer(Daemon& daemon) {
+  std::atomic<bool> failed = false;
+  SyncMetrics metrics(*daemon.registry());
+  SynchronizerServiceImpl::Options options;
+  options.loop = LoopOptionsOf(daemon);
+  options.metrics = &metrics;
+  options.on_failed = [&failed](const absl::Status&) {
+    failed = true;
+    ::kill(::getpid(), SIGTERM);  // wakes the wait below
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(auto service, SynchronizerServiceImpl::Start(std::move(options)));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
+                             daemon.StartMetrics(daemon.config().metrics().synchronizer_listen()));
+  const v1::SynchronizerSection& section = daemon.config().synchronizer();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto server, daemon.StartServer(section.listen().empty() ? section.address() : section.listen(), {service.get()},
+                                      {v1::SynchronizerService::service_full_name()}));
+  SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
+  SYNCOPATE_LOG(kInfo, "listening on %s, metrics on http://%s/metrics", server->address(), metrics_address);
+  while (!daemon.StopRequested(absl::Hours(1))) {
+  }
+  SYNCOPATE_LOG(kInfo, "stopping");
+  service->EndStreams();
+  server->Stop(kGrace);
+  if (!failed) return absl::OkStatus();
+  return Error(absl::StatusCode::kUnavailable, "STATE_NOT_WRITABLE",
+               "the state under " + daemon.Path("state/synchronizer") + " could not be written; see the log");
+}
+
+}  // namespace
+}  // namespace syncopate::services
+
+int main(int argc, char** argv) {
+  return syncopate::services::DaemonMain(argc, argv, "synchronizer", &syncopate::services::RunSynchronizer);
+}

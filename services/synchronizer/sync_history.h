@@ -1,0 +1,58 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "syncopate/v1/synchronizer.pb.h"
+
+namespace syncopate::services {
+
+// The last sync records and whoever watches for new ones. Not thread-safe: the control loop's thread owns it.
+class SyncHistory {
+ public:
+  static constexpr size_t kKept = 1000;
+
+  struct Watcher {
+    std::function<bool(const v1::SyncRecord&)> write;  // must not block; false: it wants no more
+    std::function<void()> end;                         // there will be no more
+  };
+
+  void Add(v1::SyncRecord record) {
+    for (auto watcher = watchers_.begin(); watcher != watchers_.end();) {
+      watcher = watcher->second.write(record) ? std::next(watcher) : watchers_.erase(watcher);
+    }
+    (record.result() == "ok" || record.result() == "relabelled" ? ok_ : failed_) += 1;
+    records_.push_back(std::move(record));
+    if (records_.size() > kKept) records_.pop_front();
+  }
+
+  // The newest `last` records, oldest first.
+  void Replay(int64_t last, const Watcher& watcher) const {
+    int64_t kept = static_cast<int64_t>(records_.size());
+    for (int64_t i = std::max<int64_t>(0, kept - last); i < kept; ++i) {
+      if (!watcher.write(records_[i])) return;
+    }
+  }
+  void Follow(int64_t id, Watcher watcher) { watchers_[id] = std::move(watcher); }
+  void Forget(int64_t id) { watchers_.erase(id); }
+  void EndAll() {
+    for (const auto& [id, watcher] : watchers_) watcher.end();
+    watchers_.clear();
+  }
+
+  int64_t ok() const { return ok_; }
+  int64_t failed() const { return failed_; }
+
+ private:
+  std::deque<v1::SyncRecord> records_;
+  std::map<int64_t, Watcher> watchers_;
+  int64_t ok_ = 0;
+  int64_t failed_ = 0;
+};
+
+}  // namespace syncopate::services

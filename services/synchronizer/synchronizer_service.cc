@@ -1,0 +1,257 @@
+#include "services/synchronizer/synchronizer_service.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "services/codec/codec.h"
+#include "services/codec/sync_codec.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/server_stream.h"
+#include "services/rpc/unary.h"
+#include "services/synchronizer/join_session.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::ControlPlane;
+using synchronizer::kRollouterRole;
+using synchronizer::kTrainerRole;
+using synchronizer::Member;
+using synchronizer::MemberKey;
+using synchronizer::MemberState;
+
+constexpr int kMaxReplay = 1000;
+
+bool Present(const Member& member) {
+  return member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
+}
+
+int64_t CountPresent(const ControlPlane& plane, const char* role) {
+  const auto& members = plane.membership().members();
+  return std::count_if(members.begin(), members.end(),
+                       [role](const auto& entry) { return entry.first.role == role && Present(entry.second); });
+}
+
+v1::MemberState StateToProto(MemberState state) {
+  switch (state) {
+    case MemberState::kAlive:
+      return v1::MEMBER_STATE_ALIVE;
+    case MemberState::kSuspect:
+      return v1::MEMBER_STATE_SUSPECT;
+    case MemberState::kDead:
+      return v1::MEMBER_STATE_DEAD;
+    case MemberState::kLeft:
+      return v1::MEMBER_STATE_LEFT;
+  }
+  return v1::MEMBER_STATE_UNSPECIFIED;
+}
+
+v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const Member& member, absl::Time now) {
+  v1::MemberStatus status;
+  *status.mutable_member() = ToProto(member.hello.member);
+  status.set_state(StateToProto(member.state));
+  status.set_address(member.hello.address);
+  status.set_metrics_address(member.hello.metrics_address);
+  *status.mutable_serving() = ToProto(member.hello.serving);
+  status.set_serving_digest(member.hello.serving_digest);
+  status.set_silent_seconds(absl::ToDoubleSeconds(now - member.last_heard));
+  status.set_detail(member.detail);
+  if (key.role == kRollouterRole) status.set_attempt(plane.coordinator().AttemptOf(key.replica_id));
+  return status;
+}
+
+void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response) {
+  const auto& versions = plane.ledger().versions();
+  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
+    v1::VersionStatus* status = response->add_versions();
+    *status->mutable_version() = ToProto(version->version);
+    status->set_digest(version->digest);
+    status->set_published_unix_seconds(version->unix_seconds);
+    std::set<std::string> replicas;
+    for (const auto& [key, member] : plane.membership().members()) {
+      bool serves = key.role == kRollouterRole && Present(member) && member.hello.serving == version->version;
+      if (serves) replicas.insert(key.replica_id);
+    }
+    status->set_served_by(static_cast<int32_t>(replicas.size()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> SynchronizerServiceImpl::Start(Options options) {
+  auto service = std::unique_ptr<SynchronizerServiceImpl>(new SynchronizerServiceImpl(std::move(options)));
+  SYNCOPATE_ASSIGN_OR_RETURN(service->loop_, ControlLoop::Start(service->options_.loop, service.get()));
+  return service;
+}
+
+SynchronizerServiceImpl::SynchronizerServiceImpl(Options options)
+    : options_(std::move(options)), started_(options_.loop.clock->Now()) {}
+
+SynchronizerServiceImpl::~SynchronizerServiceImpl() = default;
+
+void SynchronizerServiceImpl::EndStreams() {
+  loop_->CloseAll(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "the synchronizer is stopping"));
+  loop_->Post([this](ControlPlane&, absl::Time) { history_.EndAll(); });
+}
+
+grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* SynchronizerServiceImpl::Join(
+    grpc::CallbackServerContext* context) {
+  return JoinSession::Serve(JoinSession::Stream::Create(context), loop_.get());
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::Answer(Ask ask) {
+  auto call = UnaryCall::Create();
+  auto status = std::make_shared<absl::Status>();
+  loop_->Post(
+      [ask = std::move(ask), status](ControlPlane& plane, absl::Time now) { *status = ask(plane, now); },
+      [call, status](const absl::Status& carried_out) { call->Finish(carried_out.ok() ? *status : carried_out); });
+  return call->Start({});
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::AnswerOnce(
+    const char* method, const Request& request, Response* response,
+    std::function<absl::Status(const Request&, Response*, ControlPlane&, absl::Time)> ask) {
+  auto call = UnaryCall::Create();
+  auto work = [this, request, ask = std::move(ask)](google::protobuf::Message* out, RequestIds::Done done) {
+    auto status = std::make_shared<absl::Status>();
+    auto* answer = static_cast<Response*>(out);
+    loop_->Post([request, answer, ask, status](ControlPlane& plane,
+                                               absl::Time now) { *status = ask(request, answer, plane, now); },
+                [done = std::move(done), status](const absl::Status& carried_out) {
+                  done(carried_out.ok() ? *status : carried_out);
+                });
+  };
+  request_ids_.Run(method, request, request.request_id(), response, work,
+                   [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::CallbackServerContext*,
+                                                                  const v1::PublishVersionRequest* request,
+                                                                  v1::PublishVersionResponse* response) {
+  return AnswerOnce<v1::PublishVersionRequest, v1::PublishVersionResponse>(
+      "PublishVersion", *request, response,
+      [this](const auto& request, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
+        ControlPlane::Publication publication;
+        SYNCOPATE_ASSIGN_OR_RETURN(publication.member, FromProto(request.member()));
+        publication.version = FromProto(request.version());
+        publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
+        publication.manifest_fingerprint = request.manifest_fingerprint();
+        publication.stage_seconds = std::max(0.0, request.stage_seconds());
+        publication.unix_seconds = options_.loop.clock->UnixSeconds();
+        SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnPublish(publication, now));
+        response->set_receivers(receivers);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServerContext*,
+                                                             const v1::SynchronizerServiceGetStatusRequest*,
+                                                             v1::SynchronizerServiceGetStatusResponse* response) {
+  return Answer([this, response](ControlPlane& plane, absl::Time now) {
+    response->set_run_id(plane.ledger().run_id());
+    response->set_epoch(plane.ledger().epoch());
+    if (plane.ledger().newest() != nullptr) *response->mutable_newest() = ToProto(plane.ledger().newest()->version);
+    response->set_trainers_alive(static_cast<int32_t>(CountPresent(plane, kTrainerRole)));
+    response->set_rollouters_alive(static_cast<int32_t>(CountPresent(plane, kRollouterRole)));
+    response->set_attempts_under_way(plane.coordinator().attempts_under_way());
+    response->set_syncs_ok(history_.ok());
+    response->set_syncs_failed(history_.failed());
+    response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::ListMembers(grpc::CallbackServerContext*,
+                                                               const v1::ListMembersRequest*,
+                                                               v1::ListMembersResponse* response) {
+  return Answer([response](ControlPlane& plane, absl::Time now) {
+    for (const auto& [key, member] : plane.membership().members()) {
+      *response->add_members() = Describe(plane, key, member, now);
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::ListVersions(grpc::CallbackServerContext*,
+                                                                const v1::ListVersionsRequest*,
+                                                                v1::ListVersionsResponse* response) {
+  return Answer([response](ControlPlane& plane, absl::Time) {
+    FillVersions(plane, response);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::WatchSyncs(
+    grpc::CallbackServerContext* context, const v1::WatchSyncsRequest* request) {
+  auto stream = ServerWriteStream<v1::WatchSyncsResponse>::Create(context);
+  int64_t id = next_watcher_++;
+  int32_t last = std::clamp(request->last(), 0, kMaxReplay);
+  bool follow = request->follow();
+  auto* reactor = stream->Start({.on_done = [this, id](const absl::Status&) {
+    loop_->Post([this, id](ControlPlane&, absl::Time) { history_.Forget(id); });
+  }});
+  loop_->Post([this, stream, id, last, follow](ControlPlane&, absl::Time) {
+    SyncHistory::Watcher watcher;
+    watcher.write = [stream](const v1::SyncRecord& record) {
+      v1::WatchSyncsResponse response;
+      *response.mutable_record() = record;
+      return stream->Write(std::move(response));
+    };
+    watcher.end = [stream] { stream->Finish(absl::OkStatus()); };
+    history_.Replay(last, watcher);
+    if (follow) history_.Follow(id, watcher);
+    if (!follow) watcher.end();
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::TriggerSync(grpc::CallbackServerContext*,
+                                                               const v1::TriggerSyncRequest* request,
+                                                               v1::TriggerSyncResponse* response) {
+  return AnswerOnce<v1::TriggerSyncRequest, v1::TriggerSyncResponse>(
+      "TriggerSync", *request, response,
+      [](const auto&, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
+        SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnTrigger(now));
+        *response->mutable_version() = ToProto(plane.ledger().newest()->version);
+        response->set_receivers(receivers);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::EvictMember(grpc::CallbackServerContext*,
+                                                               const v1::EvictMemberRequest* request,
+                                                               v1::EvictMemberResponse* response) {
+  return AnswerOnce<v1::EvictMemberRequest, v1::EvictMemberResponse>(
+      "EvictMember", *request, response, [](const auto& request, auto*, ControlPlane& plane, absl::Time now) {
+        return plane.OnEvict(request.replica_id(), request.rank(), request.reason(), now);
+      });
+}
+
+void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record) {
+  double now = options_.loop.clock->UnixSeconds();
+  if (!record.ok()) {
+    SYNCOPATE_LOG(kWarning, "sync of %s to %s ended with %s: %s", record.version.ToString(), record.replica_id,
+                  record.result, record.detail);
+  }
+  if (options_.metrics != nullptr) {
+    options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes, now});
+  }
+  history_.Add(ToProto(record, now));
+}
+
+void SynchronizerServiceImpl::OnChanged(const ControlPlane& plane) {
+  if (options_.metrics == nullptr) return;
+  options_.metrics->SetMembers(CountPresent(plane, kTrainerRole), CountPresent(plane, kRollouterRole));
+  if (plane.ledger().newest() != nullptr) options_.metrics->SetNewest(plane.ledger().newest()->version);
+}
+
+void SynchronizerServiceImpl::OnFailed(const absl::Status& status) {
+  if (options_.on_failed) options_.on_failed(status);
+}
+
+}  // namespace syncopate::services

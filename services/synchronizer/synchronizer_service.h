@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "services/metrics/sync_metrics.h"
+#include "services/rpc/request_ids.h"
+#include "services/synchronizer/control_loop.h"
+#include "services/synchronizer/sync_history.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+
+namespace syncopate::services {
+
+// The synchronizer: SynchronizerService over a ControlLoop of its own. Every call becomes an event on the loop and is
+// answered from there; no method blocks a gRPC thread. Thread-safe.
+//
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto service, SynchronizerServiceImpl::Start(options));
+//   SYNCOPATE_ASSIGN_OR_RETURN(auto server, Server::Start({.address = listen}, {service.get()}));
+//   ...
+//   service->EndStreams();  // so that the server need not wait for them
+//   server->Stop(absl::Seconds(1));
+class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackService, public ControlLoop::Observer {
+ public:
+  struct Options {
+    ControlLoop::Options loop;
+    SyncMetrics* metrics = nullptr;  // borrowed
+    // The state cannot be written any more: the process should end. Called once, on the loop's thread.
+    std::function<void(const absl::Status&)> on_failed = nullptr;
+  };
+
+  // Reads the state and starts the loop. Errors of ControlLoop::Start.
+  static absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> Start(Options options);
+  ~SynchronizerServiceImpl() override;  // no server serves it any more
+
+  // Tells members and watchers to come back later and ends their streams.
+  void EndStreams();
+
+  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* PublishVersion(grpc::CallbackServerContext* context,
+                                           const v1::PublishVersionRequest* request,
+                                           v1::PublishVersionResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::SynchronizerServiceGetStatusRequest* request,
+                                      v1::SynchronizerServiceGetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* ListMembers(grpc::CallbackServerContext* context, const v1::ListMembersRequest* request,
+                                        v1::ListMembersResponse* response) override;
+  grpc::ServerUnaryReactor* ListVersions(grpc::CallbackServerContext* context, const v1::ListVersionsRequest* request,
+                                         v1::ListVersionsResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchSyncsResponse>* WatchSyncs(grpc::CallbackServerContext* context,
+                                                               const v1::WatchSyncsRequest* request) override;
+  grpc::ServerUnaryReactor* TriggerSync(grpc::CallbackServerContext* context, const v1::TriggerSyncRequest* request,
+                                        v1::TriggerSyncResponse* response) override;
+  grpc::ServerUnaryReactor* EvictMember(grpc::CallbackServerContext* context, const v1::EvictMemberRequest* request,
+                                        v1::EvictMemberResponse* response) override;
+
+  // On the loop's thread.
+  void OnSyncEnded(const synchronizer::SyncRecord& record) override;
+  void OnChanged(const synchronizer::ControlPlane& plane) override;
+  void OnFailed(const absl::Status& status) override;
+
+ private:
+  explicit SynchronizerServiceImpl(Options options);
+
+  // Asks the loop: `ask` fills the response in and gives the status with which the call is answered, once what it
+  // caused has been carried out.
+  using Ask = std::function<absl::Status(synchronizer::ControlPlane&, absl::Time)>;
+  grpc::ServerUnaryReactor* Answer(Ask ask);
+  // The same for a call that changes something and has a request id.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* AnswerOnce(
+      const char* method, const Request& request, Response* response,
+      std::function<absl::Status(const Request&, Response*, synchronizer::ControlPlane&, absl::Time)> ask);
+
+  const Options options_;
+  const absl::Time started_;
+  RequestIds request_ids_;
+  std::atomic<int64_t> next_watcher_ = 1;
+  SyncHistory history_;                // of the loop's thread alone
+  std::unique_ptr<ControlLoop> loop_;  // last: its thread uses the members above
+};
+
+}  // namespace syncopate::services
