@@ -130,7 +130,6 @@ Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) co
 
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   std::vector<IssuedLease> issued;
-  if (!replays_.empty()) return issued;  // the steps that are replayed have their groups already
   while (queue_.Head().has_value()) {
     RolloutSession* session = NextReceiver();
     if (session == nullptr) break;

@@ -181,7 +181,7 @@ class GroupLedger {
   const Options options_;
   const PromptSource* const prompts_;
   PolicyVersion version_;
-  StalenessGate gate_;  // while takes are replayed it stands at the last replayed step
+  StalenessGate gate_;  // while takes are replayed it stands at the last of them: no earlier step takes new groups
   PromptQueue queue_;
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
