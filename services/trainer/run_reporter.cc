@@ -71,6 +71,8 @@ void RunReporter::OnStep(const StepReport& report) {
     MutexLock lock(&mutex_);
     last_step_ = report.version.step;
     trained_tokens_ += report.metrics.tokens;
+    step_seconds_ += report.step_seconds;
+    wait_seconds_ += report.wait_seconds;
     staleness_.Merge(report.staleness);
   }
   WriteLine(report.version.step, StepJson(report));
@@ -125,6 +127,7 @@ json RunReporter::Summary() const {
   return {{"steps", last_step_},
           {"eval", {{"best", best_exact_}, {"last", last_exact_}}},
           {"trained_tokens", trained_tokens_},
+          {"idle", step_seconds_ > 0 ? wait_seconds_ / step_seconds_ : 0.0},
           {"staleness",
            {{"mean", staleness_.Mean()}, {"max", staleness_.Max()}, {"violations", staleness_.violating_groups}}}};
 }

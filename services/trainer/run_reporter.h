@@ -63,7 +63,8 @@ class RunReporter {
   // Gives the last `last` lines (at most 1000) at once, then every new one until the returned function is called.
   std::function<void()> Watch(size_t last, Listener listener);
 
-  // "steps", "eval", "trained_tokens" and "staleness" (of this life, without its bound).
+  // "steps", "eval", "trained_tokens", "idle" (share of step time without a batch) and "staleness" (without its bound);
+  // all but "steps" of this life only.
   nlohmann::json Summary() const;
 
  private:
@@ -82,6 +83,8 @@ class RunReporter {
   int64_t next_listener_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t last_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t trained_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  double wait_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   double best_exact_ ABSL_GUARDED_BY(mutex_) = 0;
   double last_exact_ ABSL_GUARDED_BY(mutex_) = 0;
   trainer::StalenessTally staleness_ ABSL_GUARDED_BY(mutex_);

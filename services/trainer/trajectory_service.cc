@@ -134,7 +134,12 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectoryServiceImpl::Exchange(
     grpc::CallbackServerContext* context) {
   auto stream = ExchangeStream::Create(context, options_);
-  auto session = std::make_shared<ExchangeSession>(data_, stream);
+  TrainingData* data = data_;
+  if (data == nullptr) {
+    stream->Finish(Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly"));
+    return stream->Start({});
+  }
+  auto session = std::make_shared<ExchangeSession>(data, stream);
   return stream->Start({.on_message = [session](v1::ExchangeRequest message) { session->Handle(message); },
                         .on_done = [session](const absl::Status& status) { session->Ended(status); }});
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "services/rpc/write_queue.h"
 #include "services/trainer/training_data.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
@@ -15,15 +17,17 @@ namespace syncopate::services {
 // BAD_MESSAGE) if it does not begin with exactly one hello. A bad group costs that group, not the stream.
 class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackService {
  public:
-  // `data` must outlive the server that serves this.
+  // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE
+  // (reason STARTING), because a trainer must listen before it is told its epoch.
   explicit TrajectoryServiceImpl(TrainingData* data, const StreamOptions& options = {})
       : data_(data), options_(options) {}
+  void Attach(TrainingData* data) { data_ = data; }
 
   grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
       grpc::CallbackServerContext* context) override;
 
  private:
-  TrainingData* const data_;
+  std::atomic<TrainingData*> data_;
   const StreamOptions options_;
 };
 

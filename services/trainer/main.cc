@@ -1,0 +1,12 @@
+// syncopate-trainer CONFIG [section.key=value ...]
+
+#include "services/trainer/trainer_daemon.h"
+
+int main(int argc, char** argv) {
+  using syncopate::services::Daemon;
+  using syncopate::services::TrainerDaemon;
+  return syncopate::services::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon));
+    return trainer->Run();
+  });
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "services/trainer/training_data.h"
+#include "syncopate/v1/rollout.pb.h"
+#include "syncopate/v1/synchronizer.pb.h"
+
+namespace syncopate::services {
+
+// What the other daemons know of the run at its end.
+struct RunWitnesses {
+  std::vector<v1::SyncRecord> syncs;                            // the last 1000
+  std::vector<v1::RolloutServiceGetStatusResponse> rollouters;  // those that answered
+};
+
+// Asks the synchronizer for syncs and members, and each live rollouter for its status. Who does not answer within a
+// second is left out and said in the log: a summary must not hang on a dead peer. Blocks; not from a gRPC callback.
+RunWitnesses AskWitnesses(const std::string& synchronizer_address);
+
+// summary.json: `figures` is RunReporter::Summary().
+struct SummaryInput {
+  std::string status;  // "completed", "stopped", "fenced" or "failed"
+  double wall_seconds = 0;
+  TrainingData::Status data;
+};
+nlohmann::json MakeSummary(const SummaryInput& input, const nlohmann::json& figures, const RunWitnesses& witnesses);
+
+}  // namespace syncopate::services

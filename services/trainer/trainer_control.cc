@@ -1,0 +1,111 @@
+// What TrainerService asks of the daemon.
+
+#include <utility>
+
+#include "services/codec/codec.h"
+#include "services/trainer/trainer_daemon.h"
+
+namespace syncopate::services {
+namespace {
+
+absl::Status Starting() {
+  return Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly");
+}
+
+void FillExplanation(const trainer::Explanation& from, v1::Explanation* to) {
+  to->set_waiting_for(from.waiting_for);
+  to->set_since_seconds(from.since_seconds);
+  to->set_detail(from.detail);
+  to->set_rollouter(from.rollouter);
+  to->set_unblocked_by(from.unblocked_by);
+  to->set_mean_group_seconds(from.mean_group_seconds);
+  to->set_longest_group_seconds(from.longest_group_seconds);
+  to->set_step_interval_seconds(from.step_interval_seconds);
+  to->set_suggested_target_staleness(from.suggested_target_staleness);
+  to->set_suggested_max_staleness(from.suggested_max_staleness);
+}
+
+void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
+  (*to)["leased"] = from.leased;
+  (*to)["reissued"] = from.reissued;
+  (*to)["accepted"] = from.accepted;
+  (*to)["trained"] = from.trained;
+  (*to)["dropped_stale"] = from.dropped_stale;
+  (*to)["filtered"] = from.filtered;
+  (*to)["failed"] = from.failed;
+  (*to)["duplicate"] = from.duplicate;
+  (*to)["expired"] = from.expired;
+  (*to)["rolled_back"] = from.rolled_back;
+}
+
+void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
+  FillExplanation(data.explanation, response->mutable_explanation());
+  FillGroups(data.groups, response->mutable_groups());
+  response->set_queued_groups(data.queued_groups);
+  response->set_leased_groups(data.leased_groups);
+  response->set_mean_staleness(data.staleness.Mean());
+  response->set_max_staleness_seen(data.staleness.Max());
+  response->set_staleness_bound(data.staleness_bound);
+  response->set_staleness_bound_violations(data.staleness.violating_groups);
+  for (const TrainingData::RolloutView& rollouter : data.rollouters) {
+    v1::RollouterView* view = response->add_rollouters();
+    view->set_replica_id(rollouter.replica_id);
+    view->set_incarnation(rollouter.incarnation);
+    *view->mutable_serving() = ToProto(rollouter.serving);
+    view->set_leased_groups(static_cast<int32_t>(rollouter.leased_groups));
+    view->set_credits(static_cast<int32_t>(rollouter.credits));
+    view->set_accepted_groups(rollouter.accepted_groups);
+    view->set_connected(true);
+  }
+}
+
+}  // namespace
+
+v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
+  v1::TrainerServiceGetStatusResponse response;
+  response.set_steps_total(daemon_->config().run().steps());
+  StepLoop* loop = Loop();
+  if (loop == nullptr) {
+    response.set_state("starting");
+    return response;
+  }
+  const StepLoop::Status status = loop->GetStatus();
+  *response.mutable_version() = ToProto(status.version);
+  response.set_state(status.state);
+  response.set_last_checkpoint(status.last_checkpoint);
+  FillData(data_->GetStatus(), &response);
+  if (status.state == "paused") response.mutable_explanation()->set_waiting_for("resume");
+  return response;
+}
+
+absl::Status TrainerDaemon::Pause() {
+  StepLoop* loop = Loop();
+  if (loop == nullptr) return Starting();
+  loop->Pause();
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::Resume() {
+  StepLoop* loop = Loop();
+  if (loop == nullptr) return Starting();
+  loop->Resume();
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::Stop() {
+  StepLoop* loop = Loop();
+  if (loop == nullptr) return Starting();
+  loop->Stop();
+  return absl::OkStatus();
+}
+
+void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
+  StepLoop* loop = Loop();
+  if (loop == nullptr) {
+    done(Starting());
+    return;
+  }
+  loop->SaveCheckpoint(std::move(done));
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,300 @@
+#include "services/trainer/trainer_daemon.h"
+
+#include <algorithm>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "services/config/duration.h"
+#include "services/config/run_config.h"
+#include "services/endpoints/daemon_endpoints.h"
+#include "services/options/model_options.h"
+#include "services/options/trainer_options.h"
+#include "services/trainer/run_summary.h"
+#include "trainer/checkpoint/policy_files.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
+constexpr int64_t kMaxIdentityBytes = 4096;
+constexpr char kStateFolder[] = "state/trainer";
+
+FileSystem* Files() { return FileSystem::Real(); }
+
+absl::Status RunDirTaken(const std::string& dir) {
+  return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",
+               absl::StrCat(dir, " holds a run already; continue it with run.resume=true, or choose another run.dir"));
+}
+
+TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::PromptSource& prompts,
+                                    const std::string& log_folder) {
+  TrainingData::Options options;
+  options.ledger.gate = {.batch_groups = config.data().batch_groups(),
+                         .target_staleness = TargetStaleness(config),
+                         .max_staleness = config.staleness().max_staleness()};
+  options.ledger.max_groups = config.data().max_groups();
+  options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
+  options.ledger.reward = config.reward().name();
+  options.ledger.sampling = SamplingOf(config, prompts);
+  options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
+  options.ledger.refill_zero_variance = config.data().refill_zero_variance();
+  options.log.segments.folder = log_folder;
+  options.evaluation_prompts = config.eval().prompts();
+  options.evaluation_samples_shown = config.eval().show_samples();
+  options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
+  options.evaluation_sampling = EvaluationSamplingOf(config, prompts);
+  return options;
+}
+
+StepLoop::Options LoopOptionsOf(const v1::RunConfig& config) {
+  StepLoop::Options options;
+  options.steps = config.run().steps();
+  options.duration = CheckedDuration(config.run().duration());
+  options.publish_every_steps = config.sync().every_steps();
+  options.evaluate_every_steps = config.eval().every_steps();
+  options.checkpoint_every_steps = config.checkpoint().every_steps();
+  options.checkpoint_at_end = config.checkpoint().at_end();
+  options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon) {
+  std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon));
+  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRun());
+  SYNCOPATE_RETURN_IF_ERROR(trainer->BuildPolicy());
+  SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->RestoreCheckpoint());
+  SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, trainer->Join(restored));
+  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
+  SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
+  return trainer;
+}
+
+TrainerDaemon::~TrainerDaemon() {
+  if (member_ != nullptr) member_->Stop(kStopGrace);
+  if (publisher_ != nullptr) publisher_->Stop();
+  if (data_ != nullptr) data_->Stop();
+  if (server_ != nullptr) server_->Stop(kStopGrace);
+}
+
+absl::Status TrainerDaemon::OpenRun() {
+  const v1::RunConfig& config = daemon_->config();
+  const std::string folder =
+      config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
+  SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
+  SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
+  if (!config.run().resume()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
+    SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+    if (!there.empty() || identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
+  metrics_ = std::make_unique<TrainerMetrics>(*daemon_->registry());
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::BuildPolicy() {
+  const v1::RunConfig& config = daemon_->config();
+  trainer::TaskOptions evaluation = TaskOptionsOf(config);
+  evaluation.seed = static_cast<uint64_t>(config.eval().seed());
+  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, trainer::MakeTask(TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(evaluation_prompts_, trainer::MakeTask(evaluation));
+  SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(arena_, synchronizer::SendArena::Create(
+                                         policy_->manifest(), {.slots = static_cast<int>(config.sync().send_slots())}));
+  // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
+  const int64_t bytes = policy_->manifest().arena_bytes() * (4 + config.sync().send_slots());
+  metrics_->SetMemory(bytes, bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
+  if (!daemon_->config().run().resume()) return Restored{};
+  absl::StatusOr<trainer::CheckpointStore::Latest> latest = checkpoints_->LoadLatest();
+  if (ErrorReason(latest.status()) == "NO_CHECKPOINT") {
+    SYNCOPATE_LOG(kInfo, "no checkpoint yet: the run is repeated from its log");
+    return Restored{};
+  }
+  SYNCOPATE_RETURN_IF_ERROR(latest.status());
+  for (const auto& skipped : latest->skipped) {
+    SYNCOPATE_LOG(kError, "checkpoint %s is damaged and skipped: %s", skipped.name, skipped.why.ToString());
+  }
+  const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, StepLoop::kDataFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto policy, trainer::RestoredPolicy::Parse(policy_->manifest(), model, optimizer));
+  policy_->Restore(policy.state());
+  SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
+  return Restored{checkpoint.version, std::move(data)};
+}
+
+absl::Status TrainerDaemon::Listen() {
+  const v1::RunConfig& config = daemon_->config();
+  weight_service_ = std::make_unique<WeightServiceImpl>(arena_.get());
+  trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr);
+  TrainerControl* control = this;
+  trainer_service_ = std::make_unique<TrainerServiceImpl>(control, reporter_.get());
+  SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      server_,
+      daemon_->StartServer(
+          config.trainer().listen(), {weight_service_.get(), trajectory_service_.get(), trainer_service_.get()},
+          {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService", "syncopate.v1.TrainerService"}));
+  const std::string address = config.trainer().advertise().empty() ? server_->address() : config.trainer().advertise();
+  grpc_source_ = std::make_unique<GrpcSource>(address);
+  source_ = std::make_unique<synchronizer::WeightSource>(
+      arena_.get(), std::vector<synchronizer::SourceTransport*>{grpc_source_.get()});
+  participant_ = std::make_unique<SourceParticipant>(source_.get());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {
+  const v1::RunConfig& config = daemon_->config();
+  SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
+  synchronizer::Hello hello;
+  hello.member = daemon_->Member();
+  hello.run_id = identity.run_id.empty() ? config.run().id() : identity.run_id;
+  hello.address = grpc_source_->Open({}).value();
+  hello.metrics_address = metrics_address_;
+  hello.manifest = std::make_shared<const Manifest>(policy_->manifest());
+  hello.transports = {grpc_source_->name()};
+  hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
+  hello.build = BuildVersion();
+  SYNCOPATE_ASSIGN_OR_RETURN(member_,
+                             MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
+                                                  .hello = std::move(hello),
+                                                  .on_refused = [this](const absl::Status& why) { OnRefused(why); }},
+                                                 participant_.get()));
+  const absl::Time deadline = Clock::Real()->Now() + kJoinDeadline;
+  while (true) {
+    absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(absl::Milliseconds(200));
+    const bool again = ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline;
+    if (again && !daemon_->StopRequested(absl::ZeroDuration())) continue;
+    SYNCOPATE_RETURN_IF_ERROR(welcome.status());
+    SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
+    SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
+    return welcome;
+  }
+}
+
+absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
+  const TrainingData::Options options =
+      DataOptionsOf(daemon_->config(), *prompts_, daemon_->Path(absl::StrCat(kStateFolder, "/log")));
+  SYNCOPATE_ASSIGN_OR_RETURN(data_, TrainingData::Open(options,
+                                                       {.files = Files(),
+                                                        .clock = Clock::Real(),
+                                                        .prompts = prompts_.get(),
+                                                        .evaluation_prompts = evaluation_prompts_.get()},
+                                                       {.version = {welcome.epoch, restored.version.step},
+                                                        .run_id = welcome.run_id,
+                                                        .snapshot = restored.data_snapshot}));
+  trajectory_service_->Attach(data_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
+                                           .member = daemon_->Member(),
+                                           .on_fenced = [this](const absl::Status& why) { OnRefused(why); }}));
+  loop_ = std::make_unique<StepLoop>(LoopOptionsOf(daemon_->config()),
+                                     StepLoop::Parts{.policy = policy_.get(),
+                                                     .data = data_.get(),
+                                                     .arena = arena_.get(),
+                                                     .publisher = publisher_.get(),
+                                                     .reporter = reporter_.get(),
+                                                     .checkpoints = checkpoints_.get(),
+                                                     .metrics = metrics_.get(),
+                                                     .evaluation_prompts = evaluation_prompts_.get()},
+                                     start);
+  MutexLock lock(&mutex_);
+  started_ = true;
+  return refused_;
+}
+
+void TrainerDaemon::OnRefused(const absl::Status& why) {
+  SYNCOPATE_LOG(kError, "the synchronizer wants nothing more of this trainer: %s", why.ToString());
+  {
+    MutexLock lock(&mutex_);
+    refused_ = why;
+  }
+  if (StepLoop* loop = Loop()) loop->StopFenced();
+}
+
+absl::Status TrainerDaemon::Run() {
+  const absl::Time begin = Clock::Real()->Now();
+  std::future<absl::StatusOr<StepLoop::Outcome>> running =
+      std::async(std::launch::async, [this] { return loop_->Run(); });
+  bool stopping = false;
+  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (!daemon_->StopRequested(kSignalPoll)) {
+      const TrainingData::Status data = data_->GetStatus();
+      metrics_->SetQueue(data.queued_groups, data.leased_groups);
+      continue;
+    }
+    if (!stopping) loop_->Stop();
+    stopping = true;
+    running.wait_for(absl::ToChronoMilliseconds(kSignalPoll));
+  }
+  return Finish(running.get(), absl::ToDoubleSeconds(Clock::Real()->Now() - begin));
+}
+
+absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds) {
+  std::string status = "failed";
+  if (outcome.ok()) {
+    status = *outcome == StepLoop::Outcome::kCompleted ? "completed"
+             : *outcome == StepLoop::Outcome::kStopped ? "stopped"
+                                                       : "fenced";
+  }
+  absl::Status written = WriteSummary(status, wall_seconds);
+  if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
+  member_->Leave(absl::StrCat("the run is over: ", status));
+  SYNCOPATE_RETURN_IF_ERROR(outcome.status());
+  MutexLock lock(&mutex_);
+  return *outcome == StepLoop::Outcome::kFenced ? refused_ : absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_seconds) {
+  const nlohmann::json summary =
+      MakeSummary({.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus()}, reporter_->Summary(),
+                  AskWitnesses(daemon_->config().synchronizer().address()));
+  return WriteFileAtomically(Files(), daemon_->Path("summary.json"), summary.dump(2) + "\n");
+}
+
+absl::StatusOr<TrainerDaemon::Identity> TrainerDaemon::ReadIdentity() const {
+  const std::string path = daemon_->Path(absl::StrCat(kStateFolder, "/identity.json"));
+  absl::StatusOr<std::string> text = ReadFile(Files(), path, kMaxIdentityBytes);
+  if (absl::IsNotFound(text.status())) return Identity{};
+  SYNCOPATE_RETURN_IF_ERROR(text.status());
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("run_id") || !json["run_id"].is_string() || !json.contains("epoch") ||
+      !json["epoch"].is_number_integer()) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_IDENTITY",
+                 absl::StrCat(path, " is damaged; remove it to take the epoch from the synchronizer alone"));
+  }
+  return Identity{json["run_id"].get<std::string>(), json["epoch"].get<int64_t>()};
+}
+
+absl::Status TrainerDaemon::WriteIdentity(const Identity& identity) const {
+  const nlohmann::json json = {{"run_id", identity.run_id}, {"epoch", identity.epoch}};
+  return WriteFileAtomically(Files(), daemon_->Path(absl::StrCat(kStateFolder, "/identity.json")), json.dump() + "\n");
+}
+
+StepLoop* TrainerDaemon::Loop() const {
+  MutexLock lock(&mutex_);
+  return started_ ? loop_.get() : nullptr;
+}
+
+}  // namespace syncopate::services

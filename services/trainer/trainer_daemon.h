@@ -1,0 +1,100 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "services/daemon/daemon.h"
+#include "services/member/member_client.h"
+#include "services/trainer/run_reporter.h"
+#include "services/trainer/step_loop.h"
+#include "services/trainer/trainer_service.h"
+#include "services/trainer/training_data.h"
+#include "services/trainer/trajectory_service.h"
+#include "services/trainer/version_publisher.h"
+#include "services/weights/grpc_transport.h"
+#include "services/weights/weight_service.h"
+#include "synchronizer/transport/send_arena.h"
+#include "synchronizer/transport/weight_source.h"
+#include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/data/prompts.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::services {
+
+// A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
+class TrainerDaemon final : private TrainerControl {
+ public:
+  // Builds the policy, restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks until the
+  // synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
+  // run.resume is not set; the errors of the parts.
+  static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(Daemon* daemon);
+  ~TrainerDaemon() override;
+
+  // Trains until the run is over or the process is asked to stop; then leaves, writes summary.json and closes what is
+  // open. OK also after a stop; reason FENCED if a newer trainer has taken over.
+  absl::Status Run();
+
+ private:
+  // What survives restarts beside checkpoints and log: <run.dir>/state/trainer/identity.json.
+  struct Identity {
+    std::string run_id;
+    int64_t epoch = 0;
+  };
+  struct Restored {
+    PolicyVersion version;      // of the checkpoint; none without one
+    std::string data_snapshot;  // "" without one
+  };
+
+  explicit TrainerDaemon(Daemon* daemon) : daemon_(daemon) {}
+
+  absl::Status BuildPolicy();
+  absl::Status OpenRun();
+  absl::StatusOr<Restored> RestoreCheckpoint();
+  absl::Status Listen();
+  absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
+  absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
+  absl::Status StartLoop(const PolicyVersion& start);
+  void OnRefused(const absl::Status& why);
+  absl::Status WriteSummary(const std::string& status, double wall_seconds);
+  absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
+
+  absl::StatusOr<Identity> ReadIdentity() const;
+  absl::Status WriteIdentity(const Identity& identity) const;
+
+  // TrainerControl
+  v1::TrainerServiceGetStatusResponse GetStatus() const override;
+  absl::Status Pause() override;
+  absl::Status Resume() override;
+  absl::Status Stop() override;
+  void SaveCheckpoint(CheckpointDone done) override;
+  StepLoop* Loop() const;
+
+  Daemon* const daemon_;
+  std::unique_ptr<trainer::PromptSource> prompts_, evaluation_prompts_;
+  std::unique_ptr<trainer::PolicyTrainer> policy_;
+  std::unique_ptr<trainer::CheckpointStore> checkpoints_;
+  std::unique_ptr<RunReporter> reporter_;
+  std::unique_ptr<TrainerMetrics> metrics_;
+  std::unique_ptr<synchronizer::SendArena> arena_;
+  std::unique_ptr<WeightServiceImpl> weight_service_;
+  std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
+  std::unique_ptr<TrainerServiceImpl> trainer_service_;
+  std::string metrics_address_;
+  std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<GrpcSource> grpc_source_;
+  std::unique_ptr<synchronizer::WeightSource> source_;
+  std::unique_ptr<SourceParticipant> participant_;
+  std::unique_ptr<MemberClient> member_;
+  std::unique_ptr<VersionPublisher> publisher_;
+  std::unique_ptr<StepLoop> loop_;
+
+  mutable Mutex mutex_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // loop_ and data_ are there and stay
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // by the synchronizer, for good
+};
+
+}  // namespace syncopate::services
