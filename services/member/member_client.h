@@ -12,6 +12,8 @@
 
 namespace syncopate::services {
 
+class JoinLoop;
+
 // A member's end of SynchronizerService.Join, for the trainer and rollouter daemons: joins, sends heartbeats, carries
 // out sync commands and passes on where the others are.
 //
@@ -43,7 +45,7 @@ class MemberClient {
     // Who we are. `serving` and `serving_digest` come from the callback below. Once welcomed, `run_id` and for
     // trainers `held_epoch` are what the synchronizer said, in every later hello of this client.
     synchronizer::Hello hello;
-    // Called at each hello and heartbeat, on gRPC threads, from before Start returns until Stop does: thread-safe and
+    // Called at each hello and heartbeat, by any thread, from before Start returns until Stop does: thread-safe and
     // quick. Null: serves nothing, as trainers.
     std::function<Serving()> serving = nullptr;
     // Called at most once, when the client has ended because it was refused for good: the process should exit with
@@ -83,10 +85,9 @@ class MemberClient {
   void Stop(absl::Duration deadline);
 
  private:
-  class Core;
-  explicit MemberClient(std::shared_ptr<Core> core);
+  explicit MemberClient(std::shared_ptr<JoinLoop> loop);
 
-  const std::shared_ptr<Core> core_;  // shared with the calls and timers under way
+  const std::shared_ptr<JoinLoop> loop_;  // shared with the calls and timers under way
 };
 
 }  // namespace syncopate::services

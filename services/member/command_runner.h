@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <variant>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "services/member/sync_participant.h"
+#include "services/rpc/worker.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::services {
+
+// Carries out the sync commands of one Join stream after the other, on one thread in their order. Each command gets
+// exactly one report; a stream that is gone gets no more. Thread-safe; only Stop blocks.
+//
+// Finish does not queue behind the commands, because it must end a transfer under way. So it can overtake commands of
+// its own attempt: those are not carried out any more, and a Prepare that was under way is finished afterwards.
+class CommandRunner {
+ public:
+  using Command = std::variant<synchronizer::Prepare, synchronizer::Transfer, synchronizer::Install>;
+  // Sends a report up the stream that brought the command; does nothing once that has ended. No lock is held.
+  using Reply = std::function<void(const synchronizer::SyncReport&)>;
+
+  // `participant` and `clock` are borrowed.
+  explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real())
+      : participant_(participant), clock_(clock) {}
+
+  // A stream has begun. Every Begin is followed by its End before the next.
+  void Begin(Reply reply);
+  // A command of the present stream.
+  void Run(Command command);
+  void Finish(int64_t attempt);
+  // The stream has ended: all attempts are finished, what is queued is forgotten.
+  void End();
+
+  // Ends, and joins the thread once the command under way has returned. Idempotent.
+  void Stop();
+
+ private:
+  struct Attempt {
+    int commands = 0;  // queued or under way; forgotten when there are none
+    bool finished = false;
+  };
+  // Guarded by mutex_, except `reply`, which is constant.
+  struct Stream {
+    Reply reply;
+    std::map<int64_t, Attempt> attempts;
+    bool ended = false;
+  };
+
+  void Execute(const std::shared_ptr<Stream>& stream, Command command, absl::Time arrived);
+  synchronizer::SyncReport CarryOut(Command& command, absl::Time arrived);
+  // False if the attempt was finished or its stream has ended.
+  bool Wanted(const Stream& stream, int64_t attempt);
+  // One command less; false if the attempt was finished meanwhile.
+  bool Done(Stream& stream, int64_t attempt);
+
+  SyncParticipant* const participant_;
+  const Clock* const clock_;
+  Mutex mutex_;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
+  Worker thread_;                                           // last: its tasks use the rest
+};
+
+}  // namespace syncopate::services

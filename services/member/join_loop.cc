@@ -1,0 +1,294 @@
+#include "services/member/join_loop.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "services/codec/codec.h"
+#include "services/codec/sync_codec.h"
+#include "services/rpc/channel.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr absl::Duration kShortestHeartbeat = absl::Milliseconds(10);  // whatever the peer asks for
+constexpr absl::Duration kFarewell = absl::Seconds(1);                 // from "evicted" to the end of the stream
+constexpr absl::Duration kCancelTakes = absl::Seconds(5);              // at most; a cancelled call ends by itself
+
+// The same question would get the same answer for ever.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+}
+
+uint64_t SeedFrom(const std::string& text) { return DigestBytes(text.data(), static_cast<int64_t>(text.size())); }
+
+}  // namespace
+
+JoinLoop::JoinLoop(MemberClient::Options options, SyncParticipant* participant)
+    : options_(std::move(options)),
+      hello_(options_.hello),
+      backoff_(options_.min_backoff, options_.max_backoff, SeedFrom(hello_.member.incarnation)),
+      commands_(participant) {}
+
+void JoinLoop::Connect() {
+  auto stream = Stream::Create();
+  v1::JoinRequest request;
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_ || stream_ != nullptr) return;
+    stream_ = stream;
+    welcomed_ = false;
+    verdict_ = absl::OkStatus();
+    *request.mutable_hello() = ToProto(hello_);
+    SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
+  }
+  if (options_.serving) {
+    const MemberClient::Serving serving = options_.serving();
+    *request.mutable_hello()->mutable_serving() = ToProto(serving.version);
+    request.mutable_hello()->set_serving_digest(serving.digest);
+  }
+  stream->Write(std::move(request));
+  // A channel of its own for each stream, so that our backoff is the only one.
+  auto channel = MakeChannel(options_.synchronizer_address);
+  if (channel.ok()) {
+    Open(stream, *channel);
+  } else {
+    OnStreamDone(channel.status());
+  }
+}
+
+void JoinLoop::Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr<grpc::Channel>& channel) {
+  commands_.Begin([this, stream](const synchronizer::SyncReport& report) { SendReport(stream, report); });
+  auto stub = v1::SynchronizerService::NewStub(channel);
+  auto self = shared_from_this();
+  stream->Start([&stub](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
+                {.on_message = [self](const v1::JoinResponse& message) { self->OnMessage(message); },
+                 .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});
+}
+
+void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchronizer::SyncReport& report) {
+  v1::JoinRequest request;
+  *request.mutable_report() = ToProto(report);
+  MutexLock lock(&mutex_);  // Write only queues
+  ++reports_;
+  stream->Write(std::move(request));
+}
+
+void JoinLoop::OnMessage(const v1::JoinResponse& message) {
+  absl::StatusOr<synchronizer::Command> command = FromProto(message);
+  if (!command.ok()) {
+    SYNCOPATE_LOG(kWarning, "ignored a message of the synchronizer at %s: %s", options_.synchronizer_address,
+                  command.status().ToString());
+    return;
+  }
+  std::visit([this](auto& one) { On(one); }, *command);
+}
+
+void JoinLoop::On(const synchronizer::Welcome& welcome) {
+  bool again = false;
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_ || welcomed_) return;
+    again = welcome_.has_value();
+    welcomed_ = true;
+    hello_.run_id = welcome.run_id;
+    if (hello_.member.role == synchronizer::kTrainerRole) hello_.held_epoch = welcome.epoch;
+    welcome_ = welcome;
+    last_error_ = absl::OkStatus();
+    backoff_.Reset();
+    SetTimerLocked(std::max(welcome.heartbeat, kShortestHeartbeat), &JoinLoop::SendHeartbeat);
+  }
+  SYNCOPATE_LOG(kInfo, "%s the synchronizer at %s: run %s, epoch %d", again ? "rejoined" : "joined",
+                options_.synchronizer_address, welcome.run_id, welcome.epoch);
+  directory_.Update(welcome.directory);
+}
+
+void JoinLoop::On(const synchronizer::Evicted& evicted) {
+  MutexLock lock(&mutex_);
+  welcomed_ = false;
+  verdict_ = Error(absl::StatusCode::kFailedPrecondition, evicted.reason,
+                   absl::StrFormat("the synchronizer at %s evicted this member; start a new process to join again",
+                                   options_.synchronizer_address));
+  if (!leaving_) SetTimerLocked(kFarewell, &JoinLoop::BreakOff);
+}
+
+void JoinLoop::OnStreamDone(const absl::Status& status) {
+  commands_.End();  // before the next stream may begin
+  absl::Status why;
+  bool lost = false;
+  bool news = false;
+  {
+    MutexLock lock(&mutex_);
+    why = ExplainLocked(status);
+    lost = welcomed_;
+    stream_ = nullptr;
+    welcomed_ = false;
+    if (leaving_) return;
+    CancelTimerLocked();
+    if (!IsRefusal(why)) {
+      news = why != last_error_;
+      last_error_ = why;
+      SetTimerLocked(backoff_.Next(), &JoinLoop::Connect);
+    }
+  }
+  if (IsRefusal(why)) {
+    Refuse(why);
+  } else if (news) {
+    SYNCOPATE_LOG(kWarning, "%s the synchronizer, trying again: %s", lost ? "lost" : "cannot join", why.ToString());
+  }
+}
+
+absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
+  const std::string& address = options_.synchronizer_address;
+  if (IsRefusal(status)) return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
+  if (!verdict_.ok()) return verdict_;
+  if (status.ok()) {
+    return absl::UnavailableError(absl::StrCat("the synchronizer at ", address, " closed the stream"));
+  }
+  if (absl::IsUnimplemented(status)) {
+    return Annotate(status,
+                    absl::StrCat("what listens at ", address, " is no synchronizer; correct synchronizer.address"));
+  }
+  if (!welcomed_ && absl::IsUnavailable(status) && ErrorReason(status).empty()) {
+    return Annotate(status, absl::StrCat("nobody listens at ", address,
+                                         "; start the synchronizer or correct synchronizer.address"));
+  }
+  return Annotate(status, absl::StrCat("the stream to the synchronizer at ", address, " broke"));
+}
+
+void JoinLoop::Refuse(const absl::Status& status) {
+  SYNCOPATE_LOG(kWarning, "%s", status.ToString());
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_) return;
+    refused_ = status;
+  }
+  if (!options_.on_refused) return;
+  if (!callbacks_.Post([this, status] { options_.on_refused(status); })) {
+    SYNCOPATE_LOG(kInfo, "stopped before the refusal was passed on");
+  }
+}
+
+void JoinLoop::SetTimerLocked(absl::Duration delay, void (JoinLoop::*fire)()) {
+  timer_.Set(delay, [weak = weak_from_this(), number = ++timers_, fire] {
+    std::shared_ptr<JoinLoop> self = weak.lock();
+    if (self != nullptr && self->IsDue(number)) (self.get()->*fire)();
+  });
+}
+
+void JoinLoop::CancelTimerLocked() {
+  ++timers_;
+  timer_.Cancel();
+}
+
+bool JoinLoop::IsDue(int64_t timer) {
+  MutexLock lock(&mutex_);
+  return timer == timers_;
+}
+
+void JoinLoop::SendHeartbeat() {
+  std::shared_ptr<Stream> stream;
+  int64_t reports = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_ || !welcomed_) return;
+    stream = stream_;
+    reports = reports_;
+    ++heartbeats_;
+    SetTimerLocked(std::max(welcome_->heartbeat, kShortestHeartbeat), &JoinLoop::SendHeartbeat);
+  }
+  v1::JoinRequest request;
+  request.mutable_heartbeat();
+  if (options_.serving) {
+    const MemberClient::Serving serving = options_.serving();
+    *request.mutable_heartbeat()->mutable_serving() = ToProto(serving.version);
+    request.mutable_heartbeat()->set_serving_digest(serving.digest);
+  }
+  MutexLock lock(&mutex_);
+  --heartbeats_;
+  // A report that was sent meanwhile may be of an install that `serving` does not know; it is a sign of life as well.
+  if (reports == reports_) stream->Write(std::move(request));
+}
+
+void JoinLoop::BreakOff() {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(&mutex_);
+    if (stream_ == nullptr || welcomed_) return;
+    stream = stream_;
+    if (verdict_.ok()) {
+      verdict_ = Error(absl::StatusCode::kUnavailable, "NO_WELCOME",
+                       absl::StrFormat("what listens at %s has not answered for %s; it hangs, or it is no synchronizer",
+                                       options_.synchronizer_address, absl::FormatDuration(options_.welcome_timeout)));
+    }
+  }
+  stream->Cancel();
+}
+
+absl::StatusOr<synchronizer::Welcome> JoinLoop::WaitForWelcome(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return welcome_.has_value() || !refused_.ok() || leaving_;
+  };
+  mutex_.AwaitWithTimeout(Condition(&settled), deadline);
+  if (!refused_.ok()) return refused_;
+  if (leaving_) return absl::CancelledError("this member is leaving");
+  if (welcome_.has_value()) return *welcome_;
+  std::string why = last_error_.ok() ? absl::StrCat(options_.synchronizer_address, " has not answered yet")
+                                     : std::string(last_error_.message());
+  return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+               absl::StrFormat("not welcomed within %s: %s", absl::FormatDuration(deadline), why));
+}
+
+void JoinLoop::Leave(const std::string& reason) {
+  std::shared_ptr<Stream> stream;
+  bool welcomed = false;
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_) return;
+    leaving_ = true;
+    CancelTimerLocked();
+    stream = stream_;
+    welcomed = welcomed_;
+  }
+  commands_.End();
+  if (stream == nullptr) return;
+  if (!welcomed) {
+    stream->Cancel();
+    return;
+  }
+  v1::JoinRequest request;
+  request.mutable_leave()->set_reason(reason);
+  stream->Write(std::move(request));
+  stream->Finish();
+}
+
+bool JoinLoop::AwaitQuiet(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr && heartbeats_ == 0; };
+  return mutex_.AwaitWithTimeout(Condition(&quiet), deadline);
+}
+
+void JoinLoop::Stop(absl::Duration deadline) {
+  Leave("stopping");
+  if (!AwaitQuiet(deadline)) {
+    std::shared_ptr<Stream> stream;
+    {
+      MutexLock lock(&mutex_);
+      stream = stream_;
+    }
+    if (stream != nullptr) stream->Cancel();
+    if (!AwaitQuiet(kCancelTakes)) {
+      SYNCOPATE_LOG(kError, "the stream to the synchronizer did not end within %s of its cancellation",
+                    absl::FormatDuration(kCancelTakes));
+    }
+  }
+  commands_.Stop();
+  callbacks_.Stop();
+}
+
+}  // namespace syncopate::services

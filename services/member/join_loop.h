@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "services/member/command_runner.h"
+#include "services/member/directory_feed.h"
+#include "services/member/member_client.h"
+#include "services/rpc/backoff.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/timer.h"
+#include "services/rpc/worker.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+
+namespace syncopate::services {
+
+// What MemberClient is a handle of, and what outlives it for as long as gRPC may still call: one Join stream after the
+// other, and one timer for whatever is due next (a try, a welcome that does not come, a heartbeat, the end of an
+// evicted member's stream). Thread-safe.
+class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
+ public:
+  // `options` are valid; `participant` is borrowed until Stop has returned.
+  JoinLoop(MemberClient::Options options, SyncParticipant* participant);
+
+  // Opens a stream unless there is one or the member is leaving. Does not block.
+  void Connect();
+  // These four as in MemberClient.
+  absl::StatusOr<synchronizer::Welcome> WaitForWelcome(absl::Duration deadline);
+  void SetDirectoryListener(DirectoryFeed::Listener listener) { directory_.SetListener(std::move(listener)); }
+  void Leave(const std::string& reason);
+  void Stop(absl::Duration deadline);
+
+ private:
+  using Stream = ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
+
+  void Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr<grpc::Channel>& channel);
+  void SendReport(const std::shared_ptr<Stream>& stream, const synchronizer::SyncReport& report);
+
+  // The synchronizer's messages, on gRPC threads.
+  void OnMessage(const v1::JoinResponse& message);
+  void On(const synchronizer::Welcome& welcome);
+  void On(const synchronizer::Directory& directory) { directory_.Update(directory); }
+  void On(synchronizer::Prepare& command) { commands_.Run(std::move(command)); }
+  void On(synchronizer::Transfer& command) { commands_.Run(std::move(command)); }
+  void On(synchronizer::Install& command) { commands_.Run(std::move(command)); }
+  void On(const synchronizer::Finish& finish) { commands_.Finish(finish.attempt); }
+  void On(const synchronizer::Evicted& evicted);
+
+  void OnStreamDone(const absl::Status& status);
+  // What the end of a stream means, in words for the log and for whoever waits.
+  absl::Status ExplainLocked(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends for good.
+  void Refuse(const absl::Status& status);
+
+  // Calls `fire` after `delay`, unless the timer was set again or cancelled meanwhile.
+  void SetTimerLocked(absl::Duration delay, void (JoinLoop::*fire)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CancelTimerLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsDue(int64_t timer);
+  void SendHeartbeat();
+  // A welcome, or the end of an evicted member's stream, does not come.
+  void BreakOff();
+
+  // True as soon as nothing of gRPC's will call out any more; false after `deadline`.
+  bool AwaitQuiet(absl::Duration deadline);
+
+  const MemberClient::Options options_;
+
+  Mutex mutex_;
+  synchronizer::Hello hello_ ABSL_GUARDED_BY(mutex_);       // the next one
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between tries
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;           // on this stream
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status verdict_ ABSL_GUARDED_BY(mutex_);     // known before the stream ends, and better than its status
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // of the last try; logged when it changes
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  std::optional<synchronizer::Welcome> welcome_ ABSL_GUARDED_BY(mutex_);  // the latest
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  Timer timer_ ABSL_GUARDED_BY(mutex_);
+  int64_t timers_ ABSL_GUARDED_BY(mutex_) = 0;   // how often it was set or cancelled: the number of the present one
+  int64_t reports_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far
+  int heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;   // being made now
+
+  // Last: their threads use the rest.
+  Worker callbacks_;
+  DirectoryFeed directory_{&callbacks_};
+  CommandRunner commands_;
+};
+
+}  // namespace syncopate::services
