@@ -115,14 +115,16 @@ void EngineLoop::Core::Resume() {
 absl::Status EngineLoop::Core::Drain(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
-  auto drained = [this]()
-                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || (commands_.empty() && !has_work_); };
+  auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopped_ || !draining_ || (commands_.empty() && !has_work_);
+  };
   if (!mutex_.AwaitWithTimeout(Condition(&drained), deadline)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "DRAIN_DEADLINE",
                  absl::StrCat("requests still run after ", absl::FormatDuration(deadline),
                               "; drain again to go on waiting, or abort them"));
   }
-  return absl::OkStatus();
+  if (draining_) return absl::OkStatus();
+  return Error(absl::StatusCode::kAborted, "RESUMED", "the rollouter was resumed before it was drained");
 }
 
 absl::StatusOr<InstallResult> EngineLoop::Core::Install(const PolicyVersion& version, uint64_t digest, bool relabel,

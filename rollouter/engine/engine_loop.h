@@ -61,7 +61,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   void Resume();
 
   // Takes no new requests and waits until the running ones have ended. DEADLINE_EXCEEDED (reason DRAIN_DEADLINE) if
-  // they have not; the loop keeps draining then. Resume() takes new requests again.
+  // they have not; the loop keeps draining then. Resume() takes new requests again and ends the wait with ABORTED
+  // (reason RESUMED).
   absl::Status Drain(absl::Duration deadline);
 
   // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned). They belong to the

@@ -75,10 +75,13 @@ absl::Status Daemon::Prepare() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Daemon::StartMetrics(const std::string& listen) {
+absl::StatusOr<std::string> Daemon::StartMetrics(const std::string& listen,
+                                                 std::vector<std::shared_ptr<const prometheus::Collectable>> more) {
+  more.push_back(registry_);
+  more.push_back(std::make_shared<ProcessCollector>());
   SYNCOPATE_ASSIGN_OR_RETURN(
       responder_, MetricsResponder::Start({.address = listen, .insecure_bind = config_.run().insecure_bind()},
-                                          {registry_, std::make_shared<ProcessCollector>()}));
+                                          std::move(more)));
   return metrics_address_ = responder_->address();
 }
 

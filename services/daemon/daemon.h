@@ -43,8 +43,9 @@ class Daemon {
   // The identity that this process joins with, as the only rank of its replica.
   MemberId Member() const;
 
-  // Serves /metrics at `listen` and returns the bound address.
-  absl::StatusOr<std::string> StartMetrics(const std::string& listen);
+  // Serves /metrics at `listen` and returns the bound address: the registry's, process_* and those of `more`.
+  absl::StatusOr<std::string> StartMetrics(const std::string& listen,
+                                           std::vector<std::shared_ptr<const prometheus::Collectable>> more = {});
   // Serves `services` (full names in `names`, for their metrics) at `listen`.
   absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::string& listen,
                                                       const std::vector<grpc::Service*>& services,

@@ -285,6 +285,21 @@ TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
   EXPECT_TRUE(Call(&Stub::Generate, Request("x")).ok());
 }
 
+TEST_F(RolloutServiceTest, TellsADrainThatItWasResumed) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto running = StartLong("long");
+  ASSERT_TRUE(Call(&Stub::Pause, v1::RolloutServicePauseRequest()).ok());
+  absl::Status drained;
+  std::thread drain([this, &drained] { drained = Call(&Stub::Drain, v1::DrainRequest()).status(); });
+  absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (Status().state() != "draining" && Clock::Real()->Now() < limit) {
+  }
+  ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
+  drain.join();
+  EXPECT_EQ(ErrorReason(drained), "RESUMED");
+  running->context.TryCancel();
+}
+
 TEST_F(RolloutServiceTest, BoundsTheRequestsUnderWay) {
   InstallTinyWeights(*engine_, {1, 0});
   ASSERT_TRUE(Call(&Stub::Pause, v1::RolloutServicePauseRequest()).ok());
