@@ -55,9 +55,9 @@ void RemoveTraces(const std::string& path) {
 
 absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, const std::string& time) {
   std::string path = run.dir().empty() ? DefaultPath(run.name(), time) : run.dir();
-  if (run.resume() && !fs::exists(ResolvedConfigPath(path))) {
-    return Error(absl::StatusCode::kNotFound, "NOT_A_RUN",
-                 absl::StrCat(path, " holds no run to resume: it has no config.resolved.yaml"));
+  bool holds_run = fs::exists(ResolvedConfigPath(path)) || fs::exists(fs::path(path) / "state" / "trainer");
+  if (run.resume() && !holds_run) {
+    return Error(absl::StatusCode::kNotFound, "NOT_A_RUN", absl::StrCat(path, " holds no run to resume"));
   }
   if (!run.resume() && HoldsSomething(path)) {
     return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",
