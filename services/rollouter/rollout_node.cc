@@ -1,0 +1,135 @@
+#include "services/rollouter/rollout_node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace syncopate::services {
+namespace {
+
+RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
+  RolloutFigures figures;
+  figures.serving = engine.serving;
+  figures.running_sequences = engine.running_sequences;
+  figures.waiting_sequences = engine.waiting_sequences;
+  figures.kv_usage = engine.kv_usage;
+  figures.kv_bytes = engine.kv_bytes;
+  figures.weight_bytes = engine.weight_bytes;
+  figures.generated_tokens = engine.generated_tokens;
+  figures.groups_submitted = work.submitted;
+  figures.installs = engine.installs;
+  figures.busy_seconds = engine.busy_seconds;
+  figures.idle_seconds = engine.idle_seconds;
+  return figures;
+}
+
+RolloutService::Options ServiceOptions(const MemberId& member, const std::shared_ptr<WorkClient>& work) {
+  RolloutService::Options options;
+  options.member = member;
+  options.set_draining = [work](bool draining) { work->SetDraining(draining); };
+  options.groups_submitted = [work] { return work->counters().submitted; };
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Install(const PolicyVersion& version,
+                                                                                 uint64_t digest,
+                                                                                 absl::Duration deadline) {
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Install(version, digest, deadline));
+  metrics_.ObservePause(result.pause_seconds);
+  return result;
+}
+
+absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Relabel(const PolicyVersion& version,
+                                                                                 absl::Duration deadline) {
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Relabel(version, deadline));
+  metrics_.ObservePause(result.pause_seconds);
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& options,
+                                                                 prometheus::Registry& registry) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineLoop> engine,
+                             rollouter::EngineLoop::Start(options.engine));
+  auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto work, WorkClient::Create({.member = options.member, .leases = options.leases}, engine.get(), rewards.get()));
+  return std::unique_ptr<RolloutNode>(
+      new RolloutNode(options, std::move(engine), std::move(rewards), std::move(work), registry));
+}
+
+RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
+                         std::unique_ptr<rollouter::RewardRegistry> rewards, std::shared_ptr<WorkClient> work,
+                         prometheus::Registry& registry)
+    : options_(options),
+      engine_(std::move(engine)),
+      rewards_(std::move(rewards)),
+      work_(std::move(work)),
+      service_(ServiceOptions(options.member, work_), engine_.get()),
+      target_(engine_.get(), registry),
+      receiver_({.manifest = engine_->manifest(), .rank = options.member.rank, .world = options.member.world}, &target_,
+                {&transport_}),
+      participant_(&receiver_),
+      metrics_(std::make_shared<RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
+        return FiguresOf(engine->GetStatus(), work->counters());
+      })) {
+  engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });
+}
+
+RolloutNode::~RolloutNode() {
+  Leave(absl::ZeroDuration());
+  engine_->Stop();  // before the service, whose calls may wait for it
+}
+
+absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address) {
+  MemberClient::Options member;
+  member.synchronizer_address = options_.synchronizer_address;
+  member.hello.member = options_.member;
+  member.hello.run_id = options_.run_id;
+  member.hello.address = address;
+  member.hello.metrics_address = metrics_address;
+  member.hello.manifest = std::make_shared<const Manifest>(engine_->manifest());
+  member.hello.transports = {transport_.name()};
+  member.hello.build = options_.build;
+  member.serving = [this] {
+    rollouter::EngineStatus status = engine_->GetStatus();
+    return MemberClient::Serving{status.serving, status.serving_digest};
+  };
+  member.on_refused = [this](const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    refused_ = why;
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(member_, MemberClient::Start(std::move(member), &participant_));
+  member_->SetDirectoryListener([this](const synchronizer::Directory& directory) {
+    // There is no directory before the welcome, so this does not wait.
+    absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(absl::ZeroDuration());
+    if (welcome.ok()) work_->SetTrainer(directory.trainer_address, welcome->run_id);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status RolloutNode::refused() const {
+  MutexLock lock(&mutex_);
+  return refused_;
+}
+
+void RolloutNode::Leave(absl::Duration grace) {
+  const absl::Time start = Clock::Real()->Now();
+  auto left = [start, grace](double share) {
+    return std::max(absl::ZeroDuration(), grace * share - (Clock::Real()->Now() - start));
+  };
+  work_->SetDraining(true);
+  if (grace > absl::ZeroDuration()) {
+    absl::Status drained = engine_->Drain(left(0.5));
+    if (!drained.ok() || !work_->WaitIdle(left(0.6))) {
+      SYNCOPATE_LOG(kWarning, "leaving with work unfinished; the trainer leases it to others");
+    }
+  }
+  if (member_ != nullptr) member_->Stop(left(0.8));
+  work_->Stop();
+}
+
+}  // namespace syncopate::services

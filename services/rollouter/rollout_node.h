@@ -1,0 +1,104 @@
+#pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "rollouter/engine/engine_loop.h"
+#include "rollouter/reward/reward.h"
+#include "services/member/member_client.h"
+#include "services/member/sync_participant.h"
+#include "services/metrics/rollout_metrics.h"
+#include "services/rollouter/rollout_service.h"
+#include "services/rollouter/work_client.h"
+#include "services/weights/grpc_transport.h"
+#include "synchronizer/transport/weight_receiver.h"
+
+namespace syncopate::services {
+
+// One rollouter without its process: the engine, the service over it, the receiver of weights, the membership and the
+// client for work. Weights come by weight sync alone; the trainer is found through the synchronizer.
+//
+//   auto node = RolloutNode::Create(options, registry)      engine and service; nothing talks yet
+//   server = Server::Start(..., {node->service()})
+//   node->Join(server address, metrics address)             from here on it works by itself
+//   ... until somebody wants it to end, or node->refused()
+//   node->Leave(grace);  server->Stop(...);                 then free the node
+class RolloutNode {
+ public:
+  struct Options {
+    rollouter::EngineLoop::Options engine;
+    MemberId member = {};
+    std::string run_id = {};    // "" takes the one that the synchronizer says
+    std::string run_name = {};  // names the model in vLLM's metrics
+    std::string synchronizer_address = {};
+    rollouter::LeaseBook::Options leases = {};
+    std::string build = {};  // version of the binary
+  };
+
+  // Allocates KV cache and weights and starts the engine. Errors of EngineLoop and WorkClient.
+  static absl::StatusOr<std::unique_ptr<RolloutNode>> Create(const Options& options, prometheus::Registry& registry);
+  // Leaves with no grace and stops the engine. The server must have been stopped.
+  ~RolloutNode();
+  RolloutNode(const RolloutNode&) = delete;
+  RolloutNode& operator=(const RolloutNode&) = delete;
+
+  grpc::Service* service() { return &service_; }
+  // What the engine and the work client count. May outlive the node.
+  std::shared_ptr<const prometheus::Collectable> metrics() const { return metrics_; }
+
+  // Joins the run in the background, reachable by the others at `address`. Call once, when the service is served.
+  absl::Status Join(const std::string& address, const std::string& metrics_address);
+
+  // Why the synchronizer will not have this process any more; OK while it will.
+  absl::Status refused() const;
+
+  // Finishes and submits what runs, for at most half of `grace`, takes nothing new, says farewell and leaves. Blocks
+  // for at most `grace`. Idempotent.
+  void Leave(absl::Duration grace);
+
+  rollouter::EngineLoop& engine() { return *engine_; }
+  WorkClient& work() { return *work_; }
+
+ private:
+  // Measures what installs cost the decode loop.
+  class MeasuredTarget final : public synchronizer::WeightTarget {
+   public:
+    MeasuredTarget(rollouter::EngineLoop* engine, prometheus::Registry& registry)
+        : engine_(engine), metrics_(registry) {}
+    char* shadow() override { return engine_->shadow(); }
+    absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                        absl::Duration deadline) override;
+    absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+
+   private:
+    rollouter::EngineLoop* const engine_;
+    InstallMetrics metrics_;
+  };
+
+  RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
+              std::unique_ptr<rollouter::RewardRegistry> rewards, std::shared_ptr<WorkClient> work,
+              prometheus::Registry& registry);
+
+  const Options options_;
+  const std::shared_ptr<rollouter::EngineLoop> engine_;  // shared with metrics_ alone
+  const std::unique_ptr<rollouter::RewardRegistry> rewards_;
+  const std::shared_ptr<WorkClient> work_;
+  RolloutService service_;
+  GrpcReceiver transport_;
+  MeasuredTarget target_;
+  synchronizer::WeightReceiver receiver_;
+  ReceiverParticipant participant_;
+  const std::shared_ptr<const prometheus::Collectable> metrics_;
+  std::unique_ptr<MemberClient> member_;  // null before Join
+  mutable Mutex mutex_;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::services
