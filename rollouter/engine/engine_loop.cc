@@ -19,6 +19,7 @@ class EngineLoop::Core {
  public:
   Core(const Options& options, Manifest manifest)
       : manifest_(std::move(manifest)),
+        threads_(options.threads),
         engine_(options.model, manifest_, Engine::Options{options.max_sequences, options.max_prefill_tokens}) {
     status_.kv_bytes = engine_.kv_bytes();
     status_.weight_bytes = 2 * manifest_.arena_bytes();
@@ -60,6 +61,7 @@ class EngineLoop::Core {
   bool RunOnThread(std::function<void()> command);
 
   const Manifest manifest_;
+  const int threads_;  // intra-op
   Engine engine_;  // the thread's own
   std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
 
@@ -196,7 +198,7 @@ bool EngineLoop::Core::RunOnThread(std::function<void()> command) {
 }
 
 void EngineLoop::Core::Run() {
-  at::set_num_threads(1);
+  at::set_num_threads(threads_);
   absl::Time idle_since = Clock::Real()->Now();
   while (true) {
     {

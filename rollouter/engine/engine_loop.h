@@ -38,6 +38,7 @@ class EngineLoop final : public synchronizer::WeightTarget {
     int64_t max_sequences = 256;
     int64_t max_prefill_tokens = 4096;
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
+    int threads = 1;  // intra-op threads of libtorch
   };
 
   // Allocates KV cache and both weight sets and starts the thread. INVALID_ARGUMENT for options that cannot be.

@@ -30,6 +30,7 @@ rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config) {
   options.model = ModelConfigOf(config);
   options.max_sequences = config.rollout().max_sequences();
   options.bucket_bytes = config.sync().bucket_bytes();
+  options.threads = static_cast<int>(config.run().threads());
   return options;
 }
 

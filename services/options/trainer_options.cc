@@ -48,6 +48,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.step.micro_batch_tokens = config.train().micro_batch_tokens();
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.bucket_bytes = config.sync().bucket_bytes();
+  options.threads = static_cast<int>(config.run().threads());
   return options;
 }
 

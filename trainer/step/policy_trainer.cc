@@ -28,8 +28,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
-  // Two threads on small products are slower than one, and one gives the same bits on every machine of a kind.
-  at::set_num_threads(1);
+  at::set_num_threads(options.threads);
   return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
 }
 

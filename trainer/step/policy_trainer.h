@@ -22,6 +22,7 @@ class PolicyTrainer {
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
+    int threads = 1;  // intra-op threads of libtorch, for the whole process
   };
 
   // Builds the model with random initial weights. INVALID_ARGUMENT for options that cannot be.
