@@ -24,6 +24,11 @@ bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
 
+std::string ForPeople(const absl::Status& status) {
+  std::string reason = ErrorReason(status);
+  return absl::StrCat(status.message(), " (", reason.empty() ? absl::StatusCodeToString(status.code()) : reason, ")");
+}
+
 uint64_t SeedFrom(const std::string& text) { return DigestBytes(text.data(), static_cast<int64_t>(text.size())); }
 
 }  // namespace
@@ -138,7 +143,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
   if (IsRefusal(why)) {
     Refuse(why);
   } else if (news) {
-    SYNCOPATE_LOG(kWarning, "%s the synchronizer, trying again: %s", lost ? "lost" : "cannot join", why.ToString());
+    SYNCOPATE_LOG(kWarning, "%s the synchronizer, trying again: %s", lost ? "lost" : "cannot join", ForPeople(why));
   }
 }
 
@@ -161,7 +166,7 @@ absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
 }
 
 void JoinLoop::Refuse(const absl::Status& status) {
-  SYNCOPATE_LOG(kWarning, "%s", status.ToString());
+  SYNCOPATE_LOG(kWarning, "%s", ForPeople(status));
   {
     MutexLock lock(&mutex_);
     if (leaving_) return;

@@ -1,0 +1,218 @@
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/member/command_runner.h"
+#include "synchronizer/transport/arena_pair.h"
+#include "synchronizer/transport/send_arena.h"
+#include "tests/component/member/member_fixture.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::Finish;
+using synchronizer::HasReason;
+using synchronizer::Install;
+using synchronizer::Prepare;
+using synchronizer::SyncReport;
+using synchronizer::SyncStage;
+using synchronizer::Transfer;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Not;
+
+std::vector<std::string> NamesOf(const std::vector<SyncReport>& reports) {
+  const char* names[] = {"", "prepare", "transfer", "install"};
+  std::vector<std::string> lines;
+  for (const SyncReport& report : reports) {
+    lines.push_back(absl::StrCat(names[static_cast<int>(report.stage)], " ", report.attempt));
+  }
+  return lines;
+}
+
+class MemberCommandsTest : public testing::Test {
+ protected:
+  MemberCommandsTest() { EXPECT_TRUE(member_.Joins()); }
+
+  FakeSynchronizer fake_;
+  TestMember member_{fake_.address()};
+};
+
+TEST_F(MemberCommandsTest, AreCarriedOutInOrderWithOneReportEach) {
+  std::vector<std::string> expected;
+  for (int64_t attempt = 1; attempt <= 50; ++attempt) {
+    fake_.Send(PrepareOf(attempt));
+    fake_.Send(Transfer{attempt, {}, {}});
+    fake_.Send(Install{attempt});
+    for (const char* stage : {"prepare ", "transfer ", "install "}) expected.push_back(absl::StrCat(stage, attempt));
+  }
+  ASSERT_TRUE(fake_.reports().WaitFor(expected.size()));
+  EXPECT_EQ(NamesOf(fake_.reports().All()), expected);
+  EXPECT_EQ(member_.participant().calls().All(), expected);
+}
+
+TEST_F(MemberCommandsTest, ReportsCarryWhatTheParticipantSaid) {
+  SyncReport answer;
+  answer.already_held = true;
+  answer.verify_seconds = 0.25;
+  answer.bytes = 12345;
+  answer.pause_seconds = 0.5;
+  answer.rendezvous = "10.0.0.1:7";
+  member_.participant().Answer(answer);
+  fake_.Send(Transfer{4, {}, {}});
+  ASSERT_TRUE(fake_.reports().WaitFor(1));
+  SyncReport report = fake_.reports().All()[0];
+  EXPECT_TRUE(report.status.ok());
+  EXPECT_TRUE(report.already_held);
+  EXPECT_EQ(report.verify_seconds, 0.25);
+  EXPECT_EQ(report.bytes, 12345);
+  EXPECT_EQ(report.pause_seconds, 0.5);
+  EXPECT_EQ(report.rendezvous, "10.0.0.1:7");
+}
+
+TEST_F(MemberCommandsTest, ErrorsTravelWithCodeReasonAndFacts) {
+  SyncReport answer;
+  answer.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "bucket 3 arrived damaged", {{"bucket", "3"}});
+  member_.participant().Answer(answer);
+  fake_.Send(Transfer{4, {}, {}});
+  ASSERT_TRUE(fake_.reports().WaitFor(1));
+  EXPECT_EQ(fake_.reports().All()[0].status, answer.status);
+}
+
+TEST_F(MemberCommandsTest, FinishEndsATransferUnderWay) {
+  member_.participant().BlockTransfer(1);
+  fake_.Send(PrepareOf(1));
+  fake_.Send(Transfer{1, {}, {}});
+  ASSERT_TRUE(member_.participant().calls().WaitFor(2));
+  fake_.Send(Finish{1, "DEADLINE"});
+  ASSERT_TRUE(fake_.reports().WaitFor(2));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 1", "transfer 1"));
+  EXPECT_THAT(fake_.reports().All()[1].status, HasReason("CANCELLED"));
+}
+
+TEST_F(MemberCommandsTest, AnAttemptThatIsFinishedBeforeItsTurnIsReportedAndNotBegun) {
+  member_.participant().BlockTransfer(1);
+  fake_.Send(Transfer{1, {}, {}});
+  ASSERT_TRUE(member_.participant().calls().WaitFor(1));
+  fake_.Send(PrepareOf(2));
+  fake_.Send(Finish{2, "SUPERSEDED"});
+  fake_.Send(PrepareOf(3));
+  fake_.Send(Finish{1, ""});
+  ASSERT_TRUE(fake_.reports().WaitFor(3));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("transfer 1", "prepare 2", "prepare 3"));
+  EXPECT_THAT(fake_.reports().All()[1].status, HasReason("CANCELLED"));
+  EXPECT_TRUE(fake_.reports().All()[2].status.ok());
+  EXPECT_THAT(member_.participant().calls().All(), Not(Contains("prepare 2")));
+}
+
+TEST_F(MemberCommandsTest, ABrokenStreamEndsAllAttemptsAndDropsTheirReports) {
+  member_.participant().BlockTransfer(1);
+  fake_.Send(Transfer{1, {}, {}});
+  fake_.Send(PrepareOf(2));
+  ASSERT_TRUE(member_.participant().calls().WaitFor(1));
+  fake_.Newest()->Cancel();
+  ASSERT_TRUE(fake_.hellos().WaitFor(2));
+  fake_.Send(PrepareOf(3));
+  ASSERT_TRUE(fake_.reports().WaitFor(1));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 3"));
+  EXPECT_THAT(member_.participant().calls().All(), Contains("finish all"));
+  EXPECT_THAT(member_.participant().calls().All(), Not(Contains("prepare 2")));
+}
+
+TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards) {
+  // Finishes the attempt while Prepare is under way, before there is anything to finish.
+  class Overtaken final : public SyncParticipant {
+   public:
+    SyncReport Prepare(const synchronizer::Prepare& command) override {
+      during(command.attempt);
+      held = true;
+      return {};
+    }
+    SyncReport Transfer(const synchronizer::Transfer&) override { return {}; }
+    SyncReport Install(const synchronizer::Install&) override { return {}; }
+    void Finish(int64_t) override { held = false; }
+    void FinishAll() override { held = false; }
+
+    std::function<void(int64_t)> during;
+    bool held = false;
+  };
+  for (bool broken : {false, true}) {
+    Overtaken participant;
+    Mailbox<SyncReport> reports;
+    CommandRunner runner(&participant);
+    participant.during = [&](int64_t attempt) { broken ? runner.End() : runner.Finish(attempt); };
+    runner.Begin([&reports](const SyncReport& report) { reports.Put(report); });
+    runner.Run(PrepareOf(1));
+    ASSERT_TRUE(reports.WaitFor(1));
+    runner.Stop();
+    EXPECT_FALSE(participant.held);
+  }
+}
+
+TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
+  class Timed final : public Clock {
+   public:
+    absl::Time Now() const override {
+      MutexLock lock(&mutex_);
+      return now_;
+    }
+    double UnixSeconds() const override { return 0; }
+    void Advance(absl::Duration by) {
+      MutexLock lock(&mutex_);
+      now_ += by;
+    }
+
+   private:
+    mutable Mutex mutex_;
+    absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch();
+  };
+  class Keeps final : public SyncParticipant {
+   public:
+    SyncReport Prepare(const synchronizer::Prepare& command) override {
+      deadlines.Put(command.deadline);
+      return {};
+    }
+    SyncReport Transfer(const synchronizer::Transfer&) override {
+      go.WaitFor(1);
+      return {};
+    }
+    SyncReport Install(const synchronizer::Install&) override { return {}; }
+    void Finish(int64_t) override {}
+    void FinishAll() override {}
+
+    Mailbox<absl::Duration> deadlines;
+    Mailbox<bool> go;
+  };
+  Keeps participant;
+  Timed clock;
+  CommandRunner runner(&participant, &clock);
+  runner.Begin([](const SyncReport&) {});
+  runner.Run(Transfer{1, {}, {}});
+  runner.Run(PrepareOf(2));
+  clock.Advance(absl::Seconds(15));
+  participant.go.Put(true);
+  ASSERT_TRUE(participant.deadlines.WaitFor(1));
+  EXPECT_EQ(participant.deadlines.All()[0], absl::Seconds(5));
+  runner.Stop();
+}
+
+TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {
+  Manifest manifest = synchronizer::SmallModel();
+  synchronizer::ArenaPair target(manifest.arena_bytes());
+  synchronizer::WeightReceiver receiver({manifest}, &target, {});
+  Prepare prepare = PrepareOf(1);
+  prepare.source = true;
+  EXPECT_THAT(ReceiverParticipant(&receiver).Prepare(prepare).status, HasReason("NOT_A_SOURCE"));
+
+  auto arena = synchronizer::SendArena::Create(manifest, {}).value();
+  synchronizer::WeightSource source(arena.get(), {});
+  SourceParticipant sender(&source);
+  prepare.source = false;
+  EXPECT_THAT(sender.Prepare(prepare).status, HasReason("NOT_A_RECEIVER"));
+  EXPECT_THAT(sender.Transfer({}).status, HasReason("NOT_A_RECEIVER"));
+  EXPECT_THAT(sender.Install({}).status, HasReason("NOT_A_RECEIVER"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "services/member/sync_participant.h"
+#include "tests/support/notification.h"
+
+namespace syncopate::services {
+
+// Does what a test says and notes what it was asked: "prepare 1", "transfer 1", "install 1", "finish 1", "finish all".
+class ScriptedParticipant final : public SyncParticipant {
+ public:
+  Mailbox<std::string>& calls() { return calls_; }
+  // Makes the transfer of `attempt` wait for its Finish, like one whose sender is stuck.
+  void BlockTransfer(int64_t attempt) {
+    MutexLock lock(&mutex_);
+    blocked_.insert(attempt);
+  }
+  // The next commands answer with `report`.
+  void Answer(synchronizer::SyncReport report) {
+    MutexLock lock(&mutex_);
+    answer_ = std::move(report);
+  }
+
+  synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override {
+    return Called("prepare", command.attempt);
+  }
+  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override {
+    synchronizer::SyncReport report = Called("transfer", command.attempt);
+    MutexLock lock(&mutex_);
+    if (blocked_.count(command.attempt) == 0) return report;
+    auto ended = [this, &command]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return blocked_.count(command.attempt) == 0; };
+    SYNCOPATE_CHECK(mutex_.AwaitWithTimeout(Condition(&ended), kTestDeadline));
+    report.status = Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+    return report;
+  }
+  synchronizer::SyncReport Install(const synchronizer::Install& command) override {
+    return Called("install", command.attempt);
+  }
+  void Finish(int64_t attempt) override {
+    calls_.Put(absl::StrCat("finish ", attempt));
+    MutexLock lock(&mutex_);
+    blocked_.erase(attempt);
+  }
+  void FinishAll() override {
+    calls_.Put("finish all");
+    MutexLock lock(&mutex_);
+    blocked_.clear();
+  }
+
+ private:
+  synchronizer::SyncReport Called(const char* what, int64_t attempt) {
+    calls_.Put(absl::StrCat(what, " ", attempt));
+    MutexLock lock(&mutex_);
+    return answer_;
+  }
+
+  Mailbox<std::string> calls_;
+  Mutex mutex_;
+  std::set<int64_t> blocked_ ABSL_GUARDED_BY(mutex_);
+  synchronizer::SyncReport answer_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::services
