@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,15 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/manifest.h"
-#include "gmock/gmock.h"
 #include "synchronizer/messages.h"
+#include "tests/support/status_matchers.h"
 
 namespace syncopate::synchronizer {
 
-MATCHER_P(HasReason, reason, "") {
-  *result_listener << arg;
-  return ErrorReason(arg) == reason;
-}
+using ::syncopate::testing::HasReason;
 
 inline Manifest SmallModel(int64_t bucket_bytes = 1024) {
   auto manifest = Manifest::Create({{"embed", DType::kFloat32, {16, 8}},
@@ -51,6 +49,18 @@ inline PublishedVersion VersionWith(PolicyVersion version, std::vector<uint64_t>
   published.digest = CombineDigests(digests);
   published.bucket_digests = std::move(digests);
   return published;
+}
+
+// Weights that depend on version, tensor and element, all finite.
+inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* arena) {
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    ByteRange range = manifest.ranges()[i];
+    for (int64_t at = range.begin; at < range.end; at += 2) {
+      uint16_t word = Mix64(HashCombine(seed, i) + at) & 0xbfff;  // the top bit of the exponent is clear: finite
+      std::memcpy(arena + at, &word, 2);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace syncopate::synchronizer

@@ -25,7 +25,7 @@
 #include "tests/support/synchronizer_fixtures.h"
 
 // What every transport must do. A test program defines a TransportHarness and says
-//   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, testing::Values(&MakeInprocHarness));
+//   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
 namespace syncopate::synchronizer {
 
 // Both ends of one transport.
@@ -40,18 +40,6 @@ class TransportHarness {
 };
 
 using HarnessFactory = std::unique_ptr<TransportHarness> (*)();
-
-// Weights that depend on version, tensor and element, all finite.
-inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* arena) {
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    ByteRange range = manifest.ranges()[i];
-    for (int64_t at = range.begin; at < range.end; at += 2) {
-      uint16_t word = Mix64(HashCombine(seed, i) + at) & 0xbfff;  // the top bit of the exponent is clear: finite
-      std::memcpy(arena + at, &word, 2);
-    }
-  }
-  return absl::OkStatus();
-}
 
 // One source and one receiver over a transport, driven as the synchronizer would.
 class SyncRig {
@@ -150,7 +138,7 @@ class SyncRig {
   int64_t attempt_ = 0;
 };
 
-class TransportConformanceTest : public testing::TestWithParam<HarnessFactory> {
+class TransportConformanceTest : public ::testing::TestWithParam<HarnessFactory> {
  protected:
   // Several chunks long, with tensors that straddle them.
   static Manifest LargeModel() {

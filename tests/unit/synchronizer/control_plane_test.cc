@@ -6,7 +6,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-class ControlPlaneTest : public testing::Test {
+class ControlPlaneTest : public ::testing::Test {
  protected:
   ControlPlaneTest() : plane_(Start({})) {}
 
@@ -120,7 +120,7 @@ TEST_F(ControlPlaneTest, RefusesARollouterOfAnotherModelNamingTheTensor) {
   model_ = std::make_shared<Manifest>(*Manifest::Create({{"embed", DType::kFloat32, {16, 9}}}));
   Join(2, RollouterId(0, "r"));
   EXPECT_EQ(ClosedWith(2), "MODEL_MISMATCH");
-  EXPECT_THAT(std::string(std::get<CloseSession>(actions_.back()).status.message()), testing::HasSubstr("embed"));
+  EXPECT_THAT(std::string(std::get<CloseSession>(actions_.back()).status.message()), ::testing::HasSubstr("embed"));
   EXPECT_TRUE(plane_.membership().Find(SessionId{2}) == nullptr);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = MemberChange::Kind;
 
-class MembershipTest : public testing::Test {
+class MembershipTest : public ::testing::Test {
  protected:
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 

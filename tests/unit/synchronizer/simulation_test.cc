@@ -29,7 +29,7 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   for (uint64_t seed = 0; seed < 1600; ++seed) {
     Simulation simulation(Swarm(seed));
     simulation.Run();
-    ASSERT_THAT(simulation.violations(), testing::IsEmpty());
+    ASSERT_THAT(simulation.violations(), ::testing::IsEmpty());
     installs += simulation.installs();
     failures += simulation.failures();
     relabels += simulation.relabels();
@@ -62,7 +62,7 @@ TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysNoOther) {
     options.stop_one_at = 3 + 0.01 * static_cast<double>(seed);
     Simulation simulation(options);
     simulation.Run();
-    EXPECT_THAT(simulation.violations(), testing::IsEmpty());
+    EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
     EXPECT_LT(simulation.worst_lag(), 0.2) << "seed " << seed;
     EXPECT_GT(simulation.worst_lag(), 0.01);
   }

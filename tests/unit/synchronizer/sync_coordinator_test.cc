@@ -8,7 +8,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-class SyncCoordinatorTest : public testing::Test {
+class SyncCoordinatorTest : public ::testing::Test {
  protected:
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 

@@ -189,13 +189,13 @@ TEST(SyncPlanTest, NamesTheTensorThatNoSourceHas) {
   ASSERT_TRUE(partial.ok());
   absl::Status status = SyncPlan::Create(manifest, *partial, Layout::Whole(manifest, 1)).status();
   EXPECT_THAT(status, HasReason("PLAN_INCOMPLETE"));
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("element 50 of layer.weight"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("element 50 of layer.weight"));
 }
 
 TEST(SyncPlanTest, PrintsItself) {
   Manifest manifest = SmallModel();
   auto plan = SyncPlan::Create(manifest, Layout::Whole(manifest, 1), Layout::Whole(manifest, 1));
-  EXPECT_THAT(plan->ToString(), testing::HasSubstr("source 0 [0, "));
+  EXPECT_THAT(plan->ToString(), ::testing::HasSubstr("source 0 [0, "));
 }
 
 TEST(LayoutTest, RefusesPiecesThatCannotBe) {

@@ -29,9 +29,9 @@ class InprocHarness final : public TransportHarness {
 
 std::unique_ptr<TransportHarness> MakeInprocHarness() { return std::make_unique<InprocHarness>(); }
 
-INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, testing::Values(&MakeInprocHarness));
+INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
 
-class SendArenaTest : public testing::Test {
+class SendArenaTest : public ::testing::Test {
  protected:
   absl::StatusOr<SendArena::Staged> Stage(int64_t step) {
     return arena_->Stage({1, step}, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
@@ -103,7 +103,7 @@ TEST_F(SendArenaTest, RefusesWeightsThatAreNotFiniteNamingTheTensor) {
       return absl::OkStatus();
     });
     EXPECT_THAT(staged.status(), HasReason("NON_FINITE"));
-    EXPECT_THAT(std::string(staged.status().message()), testing::HasSubstr("element 2 of layer.bias"));
+    EXPECT_THAT(std::string(staged.status().message()), ::testing::HasSubstr("element 2 of layer.bias"));
     EXPECT_THAT(arena_->Open({1, 2}).status(), HasReason("VERSION_NOT_STAGED"));
   }
   EXPECT_TRUE(arena_->Open({1, 1}).ok()) << "the version before is still there";
@@ -161,10 +161,10 @@ TEST(FiniteCheckTest, KnowsBothTypes) {
   uint16_t infinity = 0xff80;
   std::memcpy(arena.data() + manifest.ranges()[1].begin, &infinity, 2);
   EXPECT_THAT(std::string(CheckFinite(manifest, arena.data()).message()),
-              testing::HasSubstr("element 0 of layer.weight"));
+              ::testing::HasSubstr("element 0 of layer.weight"));
 }
 
-class WeightReceiverTest : public testing::Test {
+class WeightReceiverTest : public ::testing::Test {
  protected:
   WeightReceiverTest() : rig_(&harness_, SmallModel()) { rig_.Stage(1); }
 

@@ -1,0 +1,81 @@
+#include "services/synchronizer/state_log.h"
+
+#include <filesystem>
+
+#include "base/uuid.h"
+#include "gtest/gtest.h"
+#include "services/codec/sync_codec.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::EpochRecord;
+using synchronizer::LedgerRecord;
+using synchronizer::RunIdRecord;
+using synchronizer::VersionWith;
+
+class StateLogTest : public ::testing::Test {
+ protected:
+  StateLogTest() : dir_(::testing::TempDir() + "state-" + RandomUuid()) {}
+  ~StateLogTest() override { std::filesystem::remove_all(dir_); }
+
+  const std::string dir_;
+  FileSystem* const files_ = FileSystem::Real();
+};
+
+TEST_F(StateLogTest, GivesBackWhatWasAppended) {
+  std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}, VersionWith({1, 2}, {7, 8, 9})};
+  {
+    auto opened = StateLog::Open(files_, dir_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_TRUE(opened->records.empty());
+    for (const LedgerRecord& record : records) ASSERT_TRUE(opened->log->Append(record).ok());
+  }
+  auto again = StateLog::Open(files_, dir_);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->records, records);
+}
+
+TEST_F(StateLogTest, ALongLogIsRewrittenWithTheSameMeaning) {
+  ASSERT_TRUE(files_->CreateDirs(dir_).ok());
+  {
+    auto writer = RecordWriter::Open(files_, JoinPath(dir_, "log"));
+    ASSERT_TRUE(writer.ok());
+    std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}};
+    for (int64_t step = 0; step < 5000; ++step) records.emplace_back(VersionWith({1, step}));
+    for (const LedgerRecord& record : records) {
+      ASSERT_TRUE((*writer)->Append(ToProto(record).SerializeAsString()).ok());
+    }
+    ASSERT_TRUE((*writer)->Sync().ok());
+  }
+  int64_t before = *files_->FileBytes(JoinPath(dir_, "log"));
+  auto opened = StateLog::Open(files_, dir_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_LT(opened->records.size(), 200u);
+  EXPECT_LT(*files_->FileBytes(JoinPath(dir_, "log")), before / 10);
+  ASSERT_TRUE(opened->log->Append(VersionWith({1, 5000})).ok());
+  auto ledger = synchronizer::VersionLedger::Restore(StateLog::Open(files_, dir_)->records);
+  ASSERT_TRUE(ledger.ok());
+  EXPECT_EQ(ledger->run_id(), "run");
+  EXPECT_EQ(ledger->epoch(), 1);
+  EXPECT_EQ(ledger->newest()->version, (PolicyVersion{1, 5000}));
+}
+
+TEST_F(StateLogTest, ATornEndIsCutOffAndARecordOfAnotherKindIsRefused) {
+  {
+    auto opened = StateLog::Open(files_, dir_);
+    ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
+    ASSERT_TRUE(opened->log->Append(EpochRecord{1}).ok());
+  }
+  std::string path = JoinPath(dir_, "log");
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  auto opened = StateLog::Open(files_, dir_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->records, std::vector<LedgerRecord>{RunIdRecord{"run"}});
+  ASSERT_TRUE((*RecordWriter::Open(files_, path))->Append("\xff\xff").ok());
+  EXPECT_THAT(StateLog::Open(files_, dir_).status(), synchronizer::HasReason("BAD_LEDGER"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

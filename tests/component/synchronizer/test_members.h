@@ -1,0 +1,198 @@
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/uuid.h"
+#include "services/codec/codec.h"
+#include "services/codec/sync_codec.h"
+#include "services/member/member_client.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "services/weights/grpc_transport.h"
+#include "services/weights/weight_service.h"
+#include "synchronizer/transport/arena_pair.h"
+#include "synchronizer/transport/send_arena.h"
+#include "tests/support/notification.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+// Members of a run without engines and optimizers: real streams, real weights.
+namespace syncopate::services {
+
+class TestTrainer {
+ public:
+  TestTrainer(const std::string& synchronizer, const std::string& incarnation, const Manifest& model,
+              int64_t checkpoint_epoch = 0)
+      : id_(synchronizer::TrainerId(incarnation)),
+        model_(model),
+        arena_(*synchronizer::SendArena::Create(model, {})),
+        weights_(arena_.get()),
+        server_(*Server::Start({}, {&weights_})),
+        transport_(server_->address()),
+        source_(arena_.get(), {&transport_}),
+        participant_(&source_),
+        stub_(v1::SynchronizerService::NewStub(*MakeChannel(synchronizer))) {
+    MemberClient::Options options;
+    options.synchronizer_address = synchronizer;
+    options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
+    options.hello.address = server_->address();
+    options.hello.checkpoint_epoch = checkpoint_epoch;
+    options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
+    client_ = *MemberClient::Start(options, &participant_);
+  }
+  ~TestTrainer() { client_->Stop(absl::Seconds(1)); }
+
+  int64_t Epoch() {
+    auto welcome = client_->WaitForWelcome(kTestDeadline);
+    EXPECT_TRUE(welcome.ok()) << welcome.status();
+    return welcome.ok() ? welcome->epoch : 0;
+  }
+
+  // Stages weights made from `seed` as version {Epoch(), step} and publishes them once.
+  absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step, uint64_t seed) {
+    PolicyVersion version{Epoch(), step};
+    SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, [this, seed](char* bytes) {
+      return synchronizer::FillWeights(model_, seed, bytes);
+    }));
+    v1::PublishVersionRequest request;
+    request.set_request_id(RandomUuid());
+    *request.mutable_member() = ToProto(id_);
+    *request.mutable_version() = ToProto(version);
+    request.mutable_bucket_digests()->Assign(staged.bucket_digests.begin(), staged.bucket_digests.end());
+    request.set_manifest_fingerprint(model_.fingerprint());
+    request.set_stage_seconds(staged.seconds);
+    return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, absl::Seconds(5));
+  }
+  absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step) { return Publish(step, 1000 + step); }
+
+  Mailbox<absl::Status>& refused() { return refused_; }
+  int pinned() const { return source_.pinned(); }
+  MemberClient* client() { return client_.get(); }
+
+ private:
+  const MemberId id_;
+  const Manifest model_;
+  std::unique_ptr<synchronizer::SendArena> arena_;
+  WeightServiceImpl weights_;
+  std::unique_ptr<Server> server_;
+  GrpcSource transport_;
+  synchronizer::WeightSource source_;
+  SourceParticipant participant_;
+  std::unique_ptr<v1::SynchronizerService::Stub> stub_;
+  Mailbox<absl::Status> refused_;
+  std::unique_ptr<MemberClient> client_;
+};
+
+// Reports each install to the test.
+class NotifyingTarget final : public synchronizer::WeightTarget {
+ public:
+  explicit NotifyingTarget(int64_t bytes) : arenas_(bytes) {}
+  char* shadow() override { return arenas_.shadow(); }
+  absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                      absl::Duration deadline) override {
+    auto result = arenas_.Install(version, digest, deadline);
+    installs_.Put(version);
+    return result;
+  }
+  absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override {
+    auto result = arenas_.Relabel(version, deadline);
+    installs_.Put(version);
+    return result;
+  }
+  synchronizer::ArenaPair& arenas() { return arenas_; }
+  Mailbox<PolicyVersion>& installs() { return installs_; }
+
+ private:
+  synchronizer::ArenaPair arenas_;
+  Mailbox<PolicyVersion> installs_;
+};
+
+class TestRollouter {
+ public:
+  TestRollouter(const std::string& synchronizer, int index, const std::string& incarnation, const Manifest& model)
+      : model_(model),
+        target_(model.arena_bytes()),
+        receiver_({.manifest = model}, &target_, {&transport_}),
+        participant_(&receiver_) {
+    MemberClient::Options options;
+    options.synchronizer_address = synchronizer;
+    options.hello =
+        synchronizer::HelloOf(synchronizer::RollouterId(index, incarnation), std::make_shared<Manifest>(model));
+    options.serving = [this] { return MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
+    options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
+    client_ = *MemberClient::Start(options, &participant_);
+  }
+  ~TestRollouter() { client_->Stop(absl::Seconds(1)); }
+
+  // True as soon as this rollouter has installed `count` versions in all.
+  bool WaitForInstalls(size_t count, absl::Duration deadline = kTestDeadline) {
+    return target_.installs().WaitFor(count, deadline);
+  }
+  std::vector<PolicyVersion> Installs() { return target_.installs().All(); }
+  PolicyVersion serving() { return target_.arenas().serving(); }
+
+  bool Serves(uint64_t seed) {
+    std::vector<char> expected(model_.arena_bytes(), 0);
+    return synchronizer::FillWeights(model_, seed, expected.data()).ok() &&
+           std::memcmp(expected.data(), target_.arenas().live(), expected.size()) == 0;
+  }
+
+  Mailbox<absl::Status>& refused() { return refused_; }
+  MemberClient* client() { return client_.get(); }
+
+ private:
+  const Manifest model_;
+  GrpcReceiver transport_;
+  NotifyingTarget target_;
+  synchronizer::WeightReceiver receiver_;
+  ReceiverParticipant participant_;
+  Mailbox<absl::Status> refused_;
+  std::unique_ptr<MemberClient> client_;
+};
+
+// A Join stream of which the test decides every message. Says nothing by itself, not even heartbeats.
+class RawMember {
+ public:
+  using Stream = ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
+
+  // `answer` is called for each message with the stream, on a gRPC thread.
+  explicit RawMember(const std::string& synchronizer,
+                     std::function<void(const v1::JoinResponse&, Stream&)> answer = nullptr)
+      : stream_(Stream::Create()) {
+    auto stub = v1::SynchronizerService::NewStub(*MakeChannel(synchronizer));
+    stream_->Start(
+        [&stub](grpc::ClientContext* context, Stream::Reactor* reactor) { stub->async()->Join(context, reactor); },
+        {.on_message =
+             [this, answer](v1::JoinResponse message) {
+               if (answer) answer(message, *stream_);
+               received_.Put(std::move(message));
+             },
+         .on_done = [this](const absl::Status& status) { done_.Put(status); }});
+  }
+  ~RawMember() {
+    stream_->Cancel();
+    EXPECT_TRUE(done_.WaitFor(1));
+  }
+
+  void SayHello(const MemberId& id, const Manifest& model) {
+    v1::JoinRequest request;
+    *request.mutable_hello() = ToProto(synchronizer::HelloOf(id, std::make_shared<Manifest>(model)));
+    stream_->Write(std::move(request));
+  }
+
+  Stream& stream() { return *stream_; }
+  Mailbox<v1::JoinResponse>& received() { return received_; }
+  Mailbox<absl::Status>& done() { return done_; }
+
+ private:
+  Mailbox<v1::JoinResponse> received_;
+  Mailbox<absl::Status> done_;
+  const std::shared_ptr<Stream> stream_;
+};
+
+}  // namespace syncopate::services
