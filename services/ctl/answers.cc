@@ -117,13 +117,13 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
 }
 
 std::string SyncHeading() {
-  return absl::StrFormat("%-8s %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s\n", "ATTEMPT", "VERSION", "RECEIVER",
+  return absl::StrFormat("%-16s %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s\n", "ATTEMPT", "VERSION", "RECEIVER",
                          "BY", "RESULT", "BYTES", "PREPARE", "TRANSFER", "VERIFY", "INSTALL", "TOTAL");
 }
 
 std::string SyncRow(const v1::SyncRecord& record) {
   auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
-  std::string row = absl::StrFormat("%-8d %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s", record.attempt(),
+  std::string row = absl::StrFormat("%-16d %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s", record.attempt(),
                                     Version(record.version()), record.replica_id(), record.transport(), record.result(),
                                     Thousands(record.bytes()), phase("prepare"), phase("transfer"), phase("verify"),
                                     phase("install"), phase("total"));

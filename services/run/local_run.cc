@@ -15,12 +15,12 @@
 #include "base/status.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
+#include "services/daemon/signals.h"
 #include "services/run/child_process.h"
 #include "services/run/launch.h"
 #include "services/run/line_tail.h"
 #include "services/run/monitor.h"
 #include "services/run/run_directory.h"
-#include "services/daemon/signals.h"
 #include "services/run/summary.h"
 #include "services/run/supervision.h"
 
@@ -85,8 +85,7 @@ class LocalRun {
   static absl::Time Now() { return Clock::Real()->Now(); }
 
   void Interrupt() {
-    bool again = supervision_.stopping();
-    display_->Daemon("run", again ? "stops at once" : "drains and stops; interrupt again to stop at once");
+    if (!supervision_.stopping()) display_->Daemon("run", "drains and stops; interrupt again to stop at once");
     Perform(supervision_.OnInterrupt(Now()));
   }
 
@@ -127,6 +126,7 @@ class LocalRun {
       ChildExit exit{by_signal, by_signal ? WTERMSIG(status) : WEXITSTATUS(status)};
       bool expected = supervision_.stopping();
       std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
+      if (supervision_.outcome() == RunOutcome::kCompleted) expected = true;
       const char* next = supervision_.WillRestart(child) ? "; it is started again" : "";
       if (!expected) display_->Daemon(child.Name(), exit.ToString() + next);
       Perform(actions);
@@ -194,6 +194,7 @@ class LocalRun {
       row.name = child.Name();
       row.pid = ready ? endpoint->second.pid : 0;
       if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
+      if (row.state.empty()) row.state = "ready";  // and not asked yet
       row.restarts = restarts;
       if (child.role == "trainer") {
         row.tokens_per_second = view_.steps.TokensPerSecond();

@@ -19,6 +19,7 @@ constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
 constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
 constexpr size_t kRecentSyncs = 100;
+constexpr size_t kRecentPolls = 5;  // two seconds
 
 template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Ask(const std::string& address,
@@ -111,9 +112,11 @@ void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
   auto status = Ask<RolloutService>(endpoint.grpc, &RolloutService::Stub::GetStatus);
   if (!status.ok()) return;
   Counters now{Clock::Real()->Now(), status->generated_tokens(), status->busy_seconds(), status->idle_seconds()};
-  Counters before = std::exchange(counters_[endpoint.Name()], now);
-  bool same_process = before.at != absl::Time() && now.tokens >= before.tokens;
-  if (!same_process) before = Counters{now.at};  // its counters began at 0, but nobody knows when
+  std::deque<Counters>& recent = counters_[endpoint.Name()];
+  if (!recent.empty() && now.tokens < recent.back().tokens) recent.clear();  // it was started again
+  recent.push_back(now);
+  if (recent.size() > kRecentPolls) recent.pop_front();
+  const Counters& before = recent.front();
   double idle = now.idle_seconds - before.idle_seconds;
   double busy = now.busy_seconds - before.busy_seconds;
   double tokens = static_cast<double>(now.tokens - before.tokens);

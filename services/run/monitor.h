@@ -40,7 +40,7 @@ class RunMonitor {
   void Stop();
 
  private:
-  // Counters of a rollouter at one poll; rates are differences of two.
+  // Counters of a rollouter at one poll; rates are differences over the last few polls.
   struct Counters {
     absl::Time at;
     int64_t tokens = 0;
@@ -66,7 +66,7 @@ class RunMonitor {
   std::deque<double> totals_ ABSL_GUARDED_BY(mutex_);  // of the last syncs, seconds
   std::deque<double> pauses_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the stream under way, to cancel it
-  std::map<std::string, Counters> counters_;                      // used by the polling thread alone
+  std::map<std::string, std::deque<Counters>> counters_;          // used by the polling thread alone
   std::thread poll_thread_;
   std::thread watch_thread_;
 };

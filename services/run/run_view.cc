@@ -112,7 +112,7 @@ std::vector<std::string> RenderSamples(const StepRecord& evaluation) {
   std::vector<std::string> lines;
   for (const SampleAnswer& sample : evaluation.samples) {
     bool right = sample.answer == sample.expected;
-    lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ->  ", Shortened(sample.answer),
+    lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer),
                                  right ? "   right" : absl::StrCat("   expected ", Shortened(sample.expected))));
   }
   return lines;

@@ -15,6 +15,8 @@ constexpr char kRollouter[] = "rollouter";
 constexpr double kTrainerShareOfGrace = 0.7;  // when a trainer that is still there is killed
 constexpr double kAllShareOfGrace = 0.9;      // the same for everybody, so that all is over within the grace
 
+constexpr absl::Duration kOneInterrupt = absl::Milliseconds(200);
+
 const ChildId kTrainerId{kTrainer, 0};
 const ChildId kSynchronizerId{kSynchronizer, 0};
 
@@ -152,11 +154,11 @@ void RunSupervision::KillAll(std::vector<ChildAction>* actions) const {
 
 std::vector<ChildAction> RunSupervision::OnInterrupt(absl::Time now) {
   std::vector<ChildAction> actions;
-  if (interrupted_) {
-    KillAll(&actions);
+  if (interrupted_at_ != absl::InfiniteFuture()) {
+    if (now - interrupted_at_ >= kOneInterrupt) KillAll(&actions);
     return actions;
   }
-  interrupted_ = true;
+  interrupted_at_ = now;
   if (!stopping()) Settle(RunOutcome::kInterrupted, now, &actions);
   return actions;
 }

@@ -61,7 +61,8 @@ class RunSupervision {
   // The child's servers listen.
   std::vector<ChildAction> OnReady(const ChildId& child, absl::Time now);
   std::vector<ChildAction> OnExit(const ChildId& child, const ChildExit& exit, absl::Time now);
-  // Somebody wants the run to end: the first time orderly, the second time at once.
+  // Somebody wants the run to end: the first time orderly, the second time at once. What comes within a fifth of a
+  // second counts as one: some wrappers signal the process and then its group.
   std::vector<ChildAction> OnInterrupt(absl::Time now);
   // Something outside makes the run impossible, such as a full disk.
   std::vector<ChildAction> OnFailure(const std::string& reason, absl::Time now);
@@ -106,7 +107,7 @@ class RunSupervision {
   RunOutcome outcome_ = RunOutcome::kRunning;
   std::string reason_;
   std::string culprit_;
-  bool interrupted_ = false;
+  absl::Time interrupted_at_ = absl::InfiniteFuture();
   bool others_asked_ = false;
   absl::Time stop_since_ = absl::InfiniteFuture();
   bool late_trainer_killed_ = false;

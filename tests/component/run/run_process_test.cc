@@ -298,6 +298,7 @@ TEST_F(RunProcessTest, ASecondCtrlCStopsAtOnce) {
   auto pids = Pids(run.Started());
   run.Signal(SIGINT);
   EXPECT_FALSE(run.Daemon("run", "drains and stops").is_null());
+  EXPECT_FALSE(EndsWithin(run.pid(), absl::Milliseconds(300)));
   run.Signal(SIGINT);
   EXPECT_EQ(run.Exit(), 130);
   ExpectGone(pids);

@@ -31,7 +31,7 @@ StepRecord Evaluation(int64_t step, double exact) {
   record.is_evaluation = true;
   record.step = step;
   record.eval_exact = exact;
-  record.samples = {{"1 2", "2 1", "2 1"}};
+  record.samples = {{"1 2 ->", "2 1", "2 1"}};
   return record;
 }
 
@@ -67,7 +67,7 @@ TEST_F(RunDisplayTest, TheStartSaysWhereToLookAndWhatToTry) {
 TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) {
   auto display = MakeDisplay(RunOutput::kPlain, &out_);
   display->Step(Evaluation(0, 0), "{}");
-  EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2  ->  2 1"), HasSubstr("exact 0.000")));
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2 ->  2 1"), HasSubstr("exact 0.000")));
   display->Step(Evaluation(10, 0.5), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("exact 0.500"), Not(HasSubstr("answers"))));
   StepRecord step;

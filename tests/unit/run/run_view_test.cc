@@ -89,8 +89,8 @@ TEST(RenderTableTest, FitsTheTerminal) {
 
 TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
   StepRecord evaluation = Evaluation(0, 0.5);
-  evaluation.samples = {{"1 2", "2 1", "2 1"}, {"3 4", "3 3", "4 3"}};
-  EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2  ->  2 1   right", "  3 4  ->  3 3   expected 4 3"));
+  evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
+  EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
 }
 
 }  // namespace
