@@ -28,11 +28,12 @@ constexpr int64_t kEnvelopeBytes = 1024;
 absl::Status WorkClient::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(leases.Validate());
   SYNCOPATE_RETURN_IF_ERROR(stream.Validate());
-  if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && max_send_bytes > kEnvelopeBytes) {
+  if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && heartbeat > absl::ZeroDuration() &&
+      max_send_bytes > kEnvelopeBytes) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
-               "WorkClient: backoff must be positive and rise, and max_send_bytes hold at least a small group");
+               "WorkClient: backoff and heartbeat must be positive, and max_send_bytes hold at least a small group");
 }
 
 absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
@@ -92,6 +93,7 @@ void WorkClient::Stop() {
     MutexLock lock(&mutex_);
     stopping_ = true;
     reconnect_.Cancel();
+    heartbeat_.Cancel();
     if (stream_ != nullptr) stream_->Cancel();
     auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; };
     // A cancelled call ends by itself; the deadline only keeps a defect of the library from hanging the process.
@@ -136,6 +138,21 @@ void WorkClient::Connect() {
        .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});
 }
 
+// A heartbeat is a message from the application: keepalive would answer for a process that does not work any more.
+void WorkClient::ScheduleBeatLocked(int64_t stream) {
+  if (stopping_) return;
+  heartbeat_.Set(options_.heartbeat, [weak = weak_from_this(), stream] {
+    if (auto self = weak.lock()) self->Beat(stream);
+  });
+}
+
+void WorkClient::Beat(int64_t stream) {
+  MutexLock lock(&mutex_);
+  if (stream != book_.stream() || !book_.welcomed()) return;
+  SendCreditsLocked();
+  ScheduleBeatLocked(stream);
+}
+
 void WorkClient::ScheduleConnectLocked() {
   if (stopping_ || trainer_.address.empty()) return;
   reconnect_.Set(backoff_.Next(), [weak = weak_from_this()] {
@@ -151,7 +168,9 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
     number = book_.stream();
     lost = book_.OnDisconnected();
     stream_ = nullptr;
-    if (!stopping_ && status != last_error_) {
+    if (trainer_.address.empty() && !stopping_) {
+      SYNCOPATE_LOG(kInfo, "the run has no trainer now; %d leases given up", static_cast<int>(lost.size()));
+    } else if (!stopping_ && status != last_error_) {
       SYNCOPATE_LOG(kWarning, "stream to the trainer at %s ended, %d leases given up: %s", trainer_.address,
                     static_cast<int>(lost.size()), status.ToString());
     }
@@ -187,6 +206,7 @@ void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
   last_error_ = absl::OkStatus();
   SYNCOPATE_LOG(kInfo, "connected to the trainer at %s, epoch %d", trainer_.address, welcome.epoch());
   SendCreditsLocked();
+  ScheduleBeatLocked(book_.stream());
 }
 
 void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message) {

@@ -31,6 +31,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     rollouter::LeaseBook::Options leases = {};
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
+    absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from us at least this often
     int64_t max_send_bytes = 64 << 20;  // a group that is larger cannot be submitted and is handed back
     StreamOptions stream = {};
 
@@ -76,8 +77,10 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   WorkClient(Options options, rollouter::EngineLoop* engine, const rollouter::RewardRegistry* rewards);
 
   void Connect();
+  void ScheduleBeatLocked(int64_t stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ScheduleConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStreamDone(const absl::Status& status);
+  void Beat(int64_t stream);
   void OnMessage(int64_t stream, v1::ExchangeResponse message);
   void OnWelcome(const v1::ExchangeResponse::Welcome& welcome);
   void OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message);
@@ -102,6 +105,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   Timer reconnect_ ABSL_GUARDED_BY(mutex_);
+  Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

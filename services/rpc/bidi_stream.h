@@ -31,7 +31,8 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
     // One message of the peer, in order. The next is read when this returns. Not after Finish.
     std::function<void(Request)> on_message = nullptr;
     // Exactly once, last. The status given to Finish; OK after the peer's half-close; CANCELLED if the peer went away
-    // or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read.
+    // or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read; UNAVAILABLE (reason SILENT) if it
+    // was to send heartbeats and did not.
     std::function<void(const absl::Status&)> on_done = nullptr;
   };
 
@@ -44,6 +45,7 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
   grpc::ServerBidiReactor<Request, Response>* Start(Callbacks callbacks) {
     on_message_ = std::move(callbacks.on_message);
     Core::Begin(this->shared_from_this(), std::move(callbacks.on_done));
+    Core::ExpectMessages();
     this->StartRead(&incoming_);
     return this;
   }
@@ -56,7 +58,7 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
       Core::PeerHalfClosed();
       return;
     }
-    if (!Core::ending()) on_message_(std::exchange(incoming_, Request()));
+    if (Core::Heard()) on_message_(std::exchange(incoming_, Request()));
     this->StartRead(&incoming_);
   }
   void DropCallbacks() override { on_message_ = nullptr; }

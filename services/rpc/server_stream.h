@@ -101,9 +101,17 @@ class ServerStreamCore : protected Reactor {
     Perform(next);
   }
 
-  bool ending() {
+  // A message has come. False if nobody wants it any more.
+  bool Heard() {
     MutexLock lock(&mutex_);
-    return ending_;
+    heard_at_ = Clock::Real()->Now();
+    return !ending_;
+  }
+  // From now on silence breaks the call off; see StreamOptions.
+  void ExpectMessages() {
+    MutexLock lock(&mutex_);
+    heard_at_ = Clock::Real()->Now();
+    if (!done_ && options_.silent_after < absl::InfiniteDuration()) SetSilenceTimerLocked(options_.silent_after);
   }
 
   // Runs after every write that left the queue empty; nothing unless the derived class wants it.
@@ -173,6 +181,26 @@ class ServerStreamCore : protected Reactor {
     context_->TryCancel();  // see Cancel()
   }
 
+  void SetSilenceTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    silence_.Set(delay, [this, self = self_] { CheckSilent(); });
+  }
+
+  void CheckSilent() {
+    MutexLock lock(&mutex_);
+    if (done_) return;
+    absl::Duration left = options_.silent_after - (Clock::Real()->Now() - heard_at_);
+    // A timer that is very late means that this process stood still, and what was sent meanwhile has not been read yet.
+    bool overslept = left < -options_.silent_after / 4;
+    if (left > absl::ZeroDuration() || overslept) {
+      if (overslept) heard_at_ = Clock::Real()->Now();
+      SetSilenceTimerLocked(overslept ? options_.silent_after : left);
+      return;
+    }
+    EndLocked(Error(absl::StatusCode::kUnavailable, "SILENT",
+                    absl::StrCat("nothing was heard for ", absl::FormatDuration(options_.silent_after))));
+    context_->TryCancel();  // see Cancel()
+  }
+
   void OnWriteDone(bool ok) final {
     Next next;
     bool drained = false;
@@ -209,6 +237,7 @@ class ServerStreamCore : protected Reactor {
       MutexLock lock(&mutex_);
       done_ = true;
       timer_.Cancel();
+      silence_.Cancel();
       self = std::move(self_);
       status = !told_to_end_ && cancelled_ ? absl::CancelledError("the peer went away or cancelled") : status_;
     }
@@ -226,7 +255,9 @@ class ServerStreamCore : protected Reactor {
   WriteQueue<Response> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<void> self_ ABSL_GUARDED_BY(mutex_);
   Timer timer_ ABSL_GUARDED_BY(mutex_);
+  Timer silence_ ABSL_GUARDED_BY(mutex_);
   absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
+  absl::Time heard_at_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // sent to the peer and given to on_done
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,7 +5,10 @@
 namespace syncopate::services {
 
 absl::Status StreamOptions::Validate() const {
-  if (max_queued_messages > 0 && max_queued_bytes > 0 && stalled_after > absl::ZeroDuration()) return absl::OkStatus();
+  if (max_queued_messages > 0 && max_queued_bytes > 0 && stalled_after > absl::ZeroDuration() &&
+      silent_after > absl::ZeroDuration()) {
+    return absl::OkStatus();
+  }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "StreamOptions: every bound must be positive");
 }
 

@@ -142,7 +142,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
 absl::Status TrainerDaemon::Listen() {
   const v1::RunConfig& config = daemon_->config();
   weight_service_ = std::make_unique<WeightServiceImpl>(arena_.get());
-  trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr);
+  const StreamOptions exchange = {.silent_after = CheckedDuration(config.sync().dead_after())};
+  trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
   TrainerControl* control = this;
   trainer_service_ = std::make_unique<TrainerServiceImpl>(control, reporter_.get());
   SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));

@@ -89,6 +89,7 @@ class WorkClientTest : public ::testing::Test {
     options.leases = {.max_groups = 3, .samples_per_group = 4};
     options.min_backoff = absl::Milliseconds(5);
     options.max_backoff = absl::Milliseconds(50);
+    options.heartbeat = absl::Milliseconds(100);
     client_ = WorkClient::Create(options, engine_.get(), &rewards_).value();
     engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
     InstallTinyWeights(*engine_, {1, 5});
@@ -136,6 +137,13 @@ TEST_F(WorkClientTest, SaysWhoItIsFirstAndWhatItServesAlways) {
   EXPECT_EQ(hello.hello().run_id(), "run-1");
   EXPECT_EQ(hello.hello().member().replica_id(), "rollouter-0");
   for (const ExchangeRequest& request : trainer.heard().All()) EXPECT_EQ(request.serving().step(), 5);
+}
+
+TEST_F(WorkClientTest, IsHeardFromWhileItHasNothingToDo) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  ASSERT_TRUE(trainer.heard().WaitFor(trainer.heard().size() + 3));
+  EXPECT_EQ(trainer.heard().All().back().credits().groups(), 3);
 }
 
 TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {

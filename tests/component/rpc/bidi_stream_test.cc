@@ -152,6 +152,23 @@ TEST(BidiStreamTest, DropsAClientThatNeverReadsWhenItsTimeIsUp) {
   EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SLOW_READER");
 }
 
+TEST(BidiStreamTest, BreaksOffAClientThatFallsSilentAndKeepsOneThatIsHeard) {
+  EchoService service({.silent_after = absl::Milliseconds(300)});
+  auto server = Server::Start({}, {&service}).value();
+  JoinClient silent = JoinClient::Open(Connect(*server));
+  silent.stream->Write(TextRequest("hello"));
+  JoinClient lively = JoinClient::Open(Connect(*server));
+  while (silent.done->size() == 0) {
+    size_t heard = lively.texts->size();
+    lively.stream->Write(TextRequest("still here"));
+    ASSERT_TRUE(lively.texts->WaitFor(heard + 1));
+  }
+  ASSERT_TRUE(service.ended().WaitFor(1));
+  EXPECT_EQ(service.ended().All()[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SILENT");
+  EXPECT_EQ(lively.done->size(), 0u);
+}
+
 TEST(BidiStreamTest, BoundsWhatItHoldsForASlowReaderAndServesTheOthers) {
   EchoService service({.max_queued_messages = 4, .max_queued_bytes = 4 << 20, .stalled_after = absl::Seconds(1)});
   std::atomic<int> accepted = 0;
