@@ -1,0 +1,109 @@
+// The hot loops of one process: decode steps, the training step, staging. One thread, the demo's model.
+//   build/release/bin/engine_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
+
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+
+#include "base/digest.h"
+#include "base/philox.h"
+#include "rollouter/engine/engine.h"
+#include "synchronizer/transport/send_arena.h"
+#include "tests/support/small_model.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate {
+namespace {
+
+constexpr int kPromptTokens = 6, kAnswerTokens = 5;
+
+class IgnoringSink final : public rollouter::GenerationSink {
+ public:
+  void OnFinished(int32_t sample, Trajectory trajectory) override {}
+};
+
+// Tokens per second of whole requests: groups of 16 samples, prompt and answers as in the demo.
+void BM_Generate(benchmark::State& state) {
+  const int64_t sequences = state.range(0);
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
+  at::set_num_threads(1);
+  rollouter::Engine engine(config, manifest, {.max_sequences = sequences});
+  model::InitialiseWeights(config, manifest, 7, reinterpret_cast<float*>(engine.policy().shadow()));
+  engine.policy().Install({1, 0}, 1);
+  auto sink = std::make_shared<IgnoringSink>();
+  int64_t requests = 0;
+  for (auto _ : state) {
+    for (int64_t group = 0; group < std::max<int64_t>(1, sequences / 16); ++group) {
+      rollouter::GenerationRequest request;
+      for (int i = 0; i < kPromptTokens; ++i) request.prompt_ids.push_back(i);
+      request.sampling.max_new_tokens = kAnswerTokens;
+      for (int i = 0; i < std::min<int64_t>(16, sequences); ++i) request.seeds.push_back(SampleSeed(requests, i));
+      ++requests;
+      engine.Add(std::move(request), sink);
+    }
+    while (engine.HasWork()) engine.Step();
+  }
+  state.counters["tokens/s"] =
+      benchmark::Counter(static_cast<double>(engine.generated_tokens()), benchmark::Counter::kIsRate);
+}
+BENCHMARK(BM_Generate)->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMillisecond);
+
+// One training step on 16 groups of 16 samples.
+void BM_TrainStep(benchmark::State& state) {
+  trainer::PolicyTrainer::Options options;
+  options.model = testing::SmallModel();
+  auto trainer = trainer::PolicyTrainer::Create(options).value();
+  std::vector<TrajectoryGroup> groups(16);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    groups[g].prompt_ids.assign(kPromptTokens, static_cast<int32_t>(g % 8));
+    for (uint64_t s = 0; s < 16; ++s) {
+      Trajectory sample;
+      for (uint64_t i = 0; i < kAnswerTokens; ++i) {
+        sample.tokens.push_back(static_cast<int32_t>(Philox4x32(g, s * kAnswerTokens + i)[0] % 11));
+      }
+      sample.logprobs.assign(kAnswerTokens, -2.4f);
+      sample.reward = static_cast<float>(s % 5) * 0.2f;
+      groups[g].samples.push_back(sample);
+    }
+  }
+  std::vector<const TrajectoryGroup*> batch;
+  for (const TrajectoryGroup& group : groups) batch.push_back(&group);
+  int64_t tokens = 0;
+  for (auto _ : state) tokens += trainer->Step(batch).value().sequences * (kPromptTokens + kAnswerTokens - 1);
+  state.counters["input tokens/s"] = benchmark::Counter(static_cast<double>(tokens), benchmark::Counter::kIsRate);
+}
+BENCHMARK(BM_TrainStep)->Unit(benchmark::kMillisecond);
+
+// What publishing a version costs the step thread: copy, finite check, digests.
+void BM_Stage(benchmark::State& state) {
+  model::ModelConfig config = testing::SmallModel();
+  config.hidden_size = state.range(0);
+  config.intermediate_size = 3 * state.range(0);
+  const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
+  auto arena = synchronizer::SendArena::Create(manifest, {}).value();
+  std::vector<float> weights(static_cast<size_t>(manifest.arena_bytes()) / sizeof(float));
+  model::InitialiseWeights(config, manifest, 1, weights.data());
+  int64_t step = 0;
+  for (auto _ : state) {
+    auto staged = arena->Stage({1, ++step}, [&](char* to) {
+      std::memcpy(to, weights.data(), static_cast<size_t>(manifest.arena_bytes()));
+      return absl::OkStatus();
+    });
+    benchmark::DoNotOptimize(staged);
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * manifest.arena_bytes());
+}
+BENCHMARK(BM_Stage)->Arg(64)->Arg(1024)->Unit(benchmark::kMillisecond);
+
+void BM_Digest(benchmark::State& state) {
+  std::vector<char> bytes(4 << 20, 1);
+  for (auto _ : state) benchmark::DoNotOptimize(DigestBytes(bytes.data(), static_cast<int64_t>(bytes.size())));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * bytes.size()));
+}
+BENCHMARK(BM_Digest);
+
+}  // namespace
+}  // namespace syncopate
+
+BENCHMARK_MAIN();
