@@ -35,26 +35,26 @@ class Fetch {
   // Writes the next chunk to `stream`, or ends it.
   void Continue(Stream& stream) {
     while (next_ < ranges_.size() && ranges_[next_].size() == 0) ++next_;
-    if (next_ == ranges_.size()) {
-      stream.Finish(absl::OkStatus());
-      return;
-    }
+    if (next_ == ranges_.size()) return End(stream, absl::OkStatus());
     ByteRange& rest = ranges_[next_];
     const ByteRange chunk{rest.begin, std::min(rest.begin + synchronizer::kChunkBytes, rest.end)};
     v1::FetchWeightsResponse response;
     response.set_offset(chunk.begin);
     response.mutable_data()->resize(static_cast<size_t>(std::max<int64_t>(chunk.size(), 0)));
     absl::Status read = reader_->Read(chunk, response.mutable_data()->data());
-    if (!read.ok()) {
-      stream.Finish(read);
-      return;
-    }
+    if (!read.ok()) return End(stream, read);
     rest.begin = chunk.end;
     stream.Write(std::move(response));
   }
 
  private:
-  const std::unique_ptr<synchronizer::WeightReader> reader_;
+  // Lets the version go before the receiver can know that this is the end.
+  void End(Stream& stream, const absl::Status& status) {
+    reader_.reset();
+    stream.Finish(status);
+  }
+
+  std::unique_ptr<synchronizer::WeightReader> reader_;
   std::vector<ByteRange> ranges_;  // what is left to send
   size_t next_ = 0;
 };

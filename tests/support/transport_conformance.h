@@ -34,7 +34,7 @@ class TransportHarness {
   virtual ~TransportHarness() = default;
   // A source that serves `store`, which is borrowed.
   virtual SourceTransport* AddSource(WeightStore* store) = 0;
-  // The source's process is gone: it answers nothing any more.
+  // The source's process is gone: it answers nothing and reads nothing any more. Idempotent.
   virtual void KillSource(SourceTransport* source) = 0;
   virtual ReceiverTransport* receiver() = 0;
 };
@@ -53,6 +53,7 @@ class SyncRig {
         source_(&store_, {end_}) {
     AddReceiver();
   }
+  ~SyncRig() { harness_->KillSource(end_); }  // a process's server goes before its weights
 
   struct Receiver {
     explicit Receiver(int64_t bytes) : target(bytes) {}

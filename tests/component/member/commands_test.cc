@@ -18,9 +18,9 @@ using synchronizer::Prepare;
 using synchronizer::SyncReport;
 using synchronizer::SyncStage;
 using synchronizer::Transfer;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
 
 std::vector<std::string> NamesOf(const std::vector<SyncReport>& reports) {
   const char* names[] = {"", "prepare", "transfer", "install"};
@@ -31,7 +31,7 @@ std::vector<std::string> NamesOf(const std::vector<SyncReport>& reports) {
   return lines;
 }
 
-class MemberCommandsTest : public testing::Test {
+class MemberCommandsTest : public ::testing::Test {
  protected:
   MemberCommandsTest() { EXPECT_TRUE(member_.Joins()); }
 

@@ -12,7 +12,7 @@ namespace {
 
 using synchronizer::Directory;
 using synchronizer::HasReason;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
@@ -129,7 +129,7 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
     EXPECT_EQ(refused.code(), code);
     EXPECT_THAT(refused, HasReason(reason));
     EXPECT_EQ(ErrorDetails(refused)["epoch"], "4");
-    EXPECT_THAT(MessageOf(refused), testing::AllOf(HasSubstr(fake.address()), HasSubstr("tensor head differs")));
+    EXPECT_THAT(MessageOf(refused), ::testing::AllOf(HasSubstr(fake.address()), HasSubstr("tensor head differs")));
     member->Stop(kTestDeadline);
     EXPECT_EQ(fake.hellos().size(), 1u) << "it did not ask again";
     EXPECT_EQ(member.refusals().size(), 1u);

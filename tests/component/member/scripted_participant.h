@@ -1,9 +1,8 @@
 #pragma once
 
-#include <map>
 #include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -31,9 +30,10 @@ class ScriptedParticipant final : public SyncParticipant {
     return Called("prepare", command.attempt);
   }
   synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override {
+    const bool blocks = Blocks(command.attempt);
     synchronizer::SyncReport report = Called("transfer", command.attempt);
+    if (!blocks) return report;
     MutexLock lock(&mutex_);
-    if (blocked_.count(command.attempt) == 0) return report;
     auto ended = [this, &command]()
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return blocked_.count(command.attempt) == 0; };
     SYNCOPATE_CHECK(mutex_.AwaitWithTimeout(Condition(&ended), kTestDeadline));
@@ -59,6 +59,11 @@ class ScriptedParticipant final : public SyncParticipant {
     calls_.Put(absl::StrCat(what, " ", attempt));
     MutexLock lock(&mutex_);
     return answer_;
+  }
+
+  bool Blocks(int64_t attempt) {
+    MutexLock lock(&mutex_);
+    return blocked_.count(attempt) > 0;
   }
 
   Mailbox<std::string> calls_;
