@@ -1,0 +1,119 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/endpoints/daemon_endpoints.h"
+#include "services/rpc/channel.h"
+#include "tests/support/process.h"
+
+// Whole runs of real processes for tests: `syncopate run`, or the daemons started by hand, in a folder of their own.
+namespace syncopate::testing {
+
+using Json = nlohmann::json;
+
+// The longest that a test waits for something that takes a run less than a few seconds on an idle machine.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
+std::string BinaryPath(const std::string& name);   // "syncopate-trainer"
+std::string ExamplePath(const std::string& name);  // "reverse.yaml" under deploy/examples
+
+// True as soon as `done` is; false if it is not within `timeout`. For facts of other processes that notify nobody.
+bool Eventually(absl::Duration timeout, const std::function<bool()>& done);
+
+// A command that has ended.
+struct CommandResult {
+  int code = -1;       // exit code; 128 + signal if it was killed
+  std::string output;  // standard output and error
+};
+// Runs a binary of this build to its end. DEADLINE_EXCEEDED after `timeout`; then it is killed.
+absl::StatusOr<CommandResult> RunCommand(const std::string& name, const std::vector<std::string>& args,
+                                         absl::Duration timeout = kPatience);
+
+// Every JSON object that `text` holds on a line of its own; other lines are left out.
+std::vector<Json> JsonLines(const std::string& text);
+
+// step -> weights_digest of `count` steps as the synchronous twin makes them. `overrides` as for the run itself.
+absl::StatusOr<std::map<int64_t, std::string>> TwinDigests(const std::string& config,
+                                                           std::vector<std::string> overrides, int64_t count);
+
+// Live processes whose command line holds `text`, this one excepted.
+std::vector<pid_t> ProcessesNaming(const std::string& text);
+
+// The body that GET `path` at host:port answers with status 200.
+absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path);
+
+// One unary call over a connection of its own: Call<TrainerService>(address, &TrainerService::Stub::Pause, {}).
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> Call(const std::string& address,
+                              grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                              const Request& request, absl::Duration timeout = kPatience) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, services::MakeChannel(address));
+  auto stub = Service::NewStub(channel);
+  return services::CallUnary(stub.get(), method, request, timeout);
+}
+
+// One run: its folder, its processes and what its files say. Processes are killed, stopped ones too, by their owner's
+// end; the folder goes with the harness, so declare the harness first. Not thread-safe.
+class RunHarness {
+ public:
+  // `overrides` are given to every process of the run.
+  explicit RunHarness(std::vector<std::string> overrides = {}, const std::string& example = "reverse.yaml");
+
+  const std::string& temp_dir() const { return temp_.path(); }
+  std::string run_dir() const { return temp_.path() + "/run"; }
+  std::string Path(const std::string& name) const { return run_dir() + "/" + name; }
+  const std::string& config() const { return config_; }
+  // What every process of the run is given.
+  std::vector<std::string> overrides() const;
+
+  // `syncopate run CONFIG --json`; `more` are further arguments. Returns when it is started, not when it is ready.
+  absl::StatusOr<std::unique_ptr<Process>> Run(const std::vector<std::string>& more = {});
+  // `syncopate run --resume RUN_DIR --json`
+  absl::StatusOr<std::unique_ptr<Process>> Resume(const std::vector<std::string>& more = {});
+
+  // One daemon by hand, as soon as it is ready; FAILED_PRECONDITION with the end of its log if it ends instead. The
+  // synchronizer's port is chosen once for the whole run, so daemons may be started in any order, and again.
+  absl::StatusOr<std::unique_ptr<Process>> StartDaemon(const std::string& role, int64_t index = 0,
+                                                       const std::vector<std::string>& more = {});
+  // The same without waiting.
+  absl::StatusOr<std::unique_ptr<Process>> LaunchDaemon(const std::string& role, int64_t index = 0,
+                                                        const std::vector<std::string>& more = {});
+
+  // `syncopate ctl --run RUN_DIR ARGS...`
+  absl::StatusOr<CommandResult> Ctl(std::vector<std::string> args, absl::Duration timeout = kPatience) const;
+
+  // Where a ready daemon is, waiting for it; a life with process id `other_than` does not count.
+  absl::StatusOr<services::DaemonEndpoint> Endpoint(const std::string& role, int64_t index = 0, pid_t other_than = 0,
+                                                    absl::Duration timeout = kPatience) const;
+
+  // summary.json; null where there is none.
+  Json Summary() const;
+  // Records of metrics.jsonl in order of writing: "step" or "eval". A step may be there twice, of two epochs.
+  std::vector<Json> Records(const std::string& kind) const;
+  // step -> weights_digest, of the newest epoch that made the step.
+  std::map<int64_t, std::string> Digests() const;
+  int64_t LastStep() const;  // of the newest record; 0 before the first
+  absl::Status AwaitStep(int64_t step, absl::Duration timeout = kPatience) const;
+  // The log of "trainer-0", "rollouter-1", ...
+  std::string Log(const std::string& daemon) const;
+
+ private:
+  absl::StatusOr<std::unique_ptr<Process>> StartRun(std::vector<std::string> args);
+
+  TempDir temp_;
+  const std::string config_;
+  const std::vector<std::string> overrides_;
+  std::string synchronizer_;  // its address in a run by hand; "" before the first daemon
+};
+
+}  // namespace syncopate::testing
