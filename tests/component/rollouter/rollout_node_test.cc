@@ -1,0 +1,183 @@
+#include "services/rollouter/rollout_node.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include <filesystem>
+
+#include "services/rpc/channel.h"
+#include "services/synchronizer/synchronizer_service.h"
+#include "services/weights/weight_service.h"
+#include "synchronizer/transport/send_arena.h"
+#include "tests/component/rollouter/fake_trainer.h"
+#include "tests/component/rollouter/tiny_engine.h"
+
+namespace syncopate::services {
+namespace {
+
+// A real synchronizer in this process.
+class TestSynchronizer {
+ public:
+  TestSynchronizer() {
+    std::filesystem::remove_all(state_);
+    SynchronizerServiceImpl::Options options;
+    options.loop.plane.run_id = "run-1";
+    options.loop.state_dir = state_;
+    service_ = SynchronizerServiceImpl::Start(std::move(options)).value();
+    server_ = Server::Start({}, {service_.get()}).value();
+  }
+  ~TestSynchronizer() {
+    service_->EndStreams();
+    server_->Stop(absl::ZeroDuration());
+  }
+  const std::string& address() const { return server_->address(); }
+
+ private:
+  const std::string state_ = ::testing::TempDir() + "/rollout_node_test_state";
+  std::unique_ptr<SynchronizerServiceImpl> service_;
+  std::unique_ptr<Server> server_;
+};
+
+// A trainer whose steps are the test's calls of Publish.
+class TestTrainer {
+ public:
+  explicit TestTrainer(const std::string& synchronizer)
+      : stub_(v1::SynchronizerService::NewStub(MakeChannel(synchronizer).value())) {
+    MemberClient::Options options;
+    options.synchronizer_address = synchronizer;
+    options.hello.member = member_;
+    options.hello.address = exchange_.address();
+    options.hello.manifest = std::make_shared<const Manifest>(arena_->manifest());
+    options.hello.transports = {"grpc"};
+    client_ = MemberClient::Start(std::move(options), &participant_).value();
+    epoch_ = client_->WaitForWelcome(kTestDeadline).value().epoch;
+  }
+  ~TestTrainer() { client_->Stop(absl::Seconds(1)); }
+
+  // Stages weights made from `seed` as version `step` and returns their digest.
+  uint64_t Publish(int64_t step, uint64_t seed) {
+    auto staged = arena_->Stage({epoch_, step}, [this, seed](char* arena) {
+      model::InitialiseWeights(TinyModel(), arena_->manifest(), seed, reinterpret_cast<float*>(arena));
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(staged.ok()) << staged.status();
+    v1::PublishVersionRequest request;
+    *request.mutable_member() = ToProto(member_);
+    *request.mutable_version() = ToProto(staged->version);
+    request.mutable_bucket_digests()->Add(staged->bucket_digests.begin(), staged->bucket_digests.end());
+    request.set_manifest_fingerprint(arena_->fingerprint());
+    auto published = CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
+    EXPECT_TRUE(published.ok()) << published.status();
+    return staged->digest;
+  }
+  FakeTrainer& exchange() { return exchange_; }
+  int64_t epoch() const { return epoch_; }
+
+ private:
+  const MemberId member_ = {"trainer", "trainer-0", 0, 1, "trainer-life"};
+  std::unique_ptr<synchronizer::SendArena> arena_ =
+      synchronizer::SendArena::Create(model::MakeManifest(TinyModel(), DType::kFloat32).value(), {}).value();
+  WeightServiceImpl weights_{arena_.get()};
+  FakeTrainer exchange_{"127.0.0.1:0", {&weights_}};
+  GrpcSource transport_{exchange_.address()};
+  synchronizer::WeightSource source_{arena_.get(), {&transport_}};
+  SourceParticipant participant_{&source_};
+  std::unique_ptr<v1::SynchronizerService::Stub> stub_;
+  std::unique_ptr<MemberClient> client_;
+  int64_t epoch_ = 0;
+};
+
+class RolloutNodeTest : public ::testing::Test {
+ protected:
+  ~RolloutNodeTest() override {
+    if (server_ != nullptr) server_->Stop(absl::ZeroDuration());
+  }
+  void StartNode(const std::string& synchronizer, const std::string& run_id = "") {
+    RolloutNode::Options options;
+    options.engine.model = TinyModel();
+    options.engine.max_sequences = 16;
+    options.member = {"rollouter", "rollouter-0", 0, 1, "life-1"};
+    options.run_id = run_id;
+    options.run_name = "test";
+    options.synchronizer_address = synchronizer;
+    options.leases = {.max_groups = 3, .samples_per_group = 2};
+    node_ = RolloutNode::Create(options, registry_).value();
+    server_ = Server::Start({}, {node_->service()}).value();
+    ASSERT_TRUE(node_->Join(server_->address(), "127.0.0.1:1").ok());
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+    while (!condition()) {
+      if (Clock::Real()->Now() > limit) return false;
+    }
+    return true;
+  }
+
+  prometheus::Registry registry_;
+  std::unique_ptr<RolloutNode> node_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(RolloutNodeTest, TakesNewWeightsWhileItGeneratesAndStampsEachTokenWithItsVersion) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  ASSERT_TRUE(trainer.exchange().WaitFor(ExchangeRequest::kHello).has_value());
+  EXPECT_EQ(trainer.exchange().heard().All()[0].hello().run_id(), "run-1");
+  trainer.exchange().Welcome();
+  uint64_t first_digest = trainer.Publish(0, 7);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  EXPECT_EQ(node_->engine().GetStatus().serving_digest, first_digest);
+
+  Lease lease;
+  lease.id = {{0, 1}, 1};
+  lease.version = {trainer.epoch(), 0};
+  lease.samples = 2;
+  lease.prompt_ids = {8, 1, 2, 3, 4, 9};
+  lease.reward = "dense";
+  lease.sampling.max_new_tokens = 2500;
+  trainer.exchange().Offer(lease);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().generated_tokens > 0; }));
+  uint64_t second_digest = trainer.Publish(1, 8);
+  auto submitted = trainer.exchange().WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  for (const v1::Trajectory& sample : submitted->group().samples()) {
+    ASSERT_EQ(sample.spans_size(), 2);  // generation went on through the transfer and the install
+    EXPECT_EQ(sample.spans(0).version().step(), 0);
+    EXPECT_EQ(sample.spans(1).version().step(), 1);
+    EXPECT_EQ(sample.spans(0).end(), sample.spans(1).begin());
+    EXPECT_EQ(sample.spans(1).end(), sample.tokens_size());
+  }
+  EXPECT_EQ(submitted->serving().step(), 1);
+  EXPECT_EQ(node_->engine().GetStatus().serving_digest, second_digest);
+  EXPECT_NE(first_digest, second_digest);
+}
+
+TEST_F(RolloutNodeTest, LearnsThatTheSynchronizerIsOfAnotherRun) {
+  TestSynchronizer synchronizer;
+  StartNode(synchronizer.address(), "another-run");
+  ASSERT_TRUE(Eventually([this] { return !node_->refused().ok(); }));
+  EXPECT_EQ(ErrorReason(node_->refused()), "WRONG_RUN");
+}
+
+TEST_F(RolloutNodeTest, LeavesInTimeWhenNobodyIsThere) {
+  auto nobody = Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
+  StartNode(nobody->endpoint().ToString());
+  absl::Time start = Clock::Real()->Now();
+  node_->Leave(absl::Seconds(2));
+  node_->Leave(absl::Seconds(2));
+  EXPECT_LT(Clock::Real()->Now() - start, absl::Seconds(4));
+}
+
+TEST_F(RolloutNodeTest, LeavesMetricsThatCanBeReadAfterItIsGone) {
+  TestSynchronizer synchronizer;
+  StartNode(synchronizer.address());
+  auto metrics = node_->metrics();
+  server_->Stop(absl::ZeroDuration());
+  node_.reset();
+  std::string text = prometheus::TextSerializer().Serialize(metrics->Collect());
+  EXPECT_NE(text.find("vllm:num_requests_running{model_name=\"test\"} 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace syncopate::services
