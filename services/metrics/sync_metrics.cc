@@ -28,9 +28,9 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
                      .Help("Duration of a weight sync to one receiver, by phase; phases that did not run are left out")
                      .Register(registry)),
       bytes_(registry, "syncopate_weight_sync_bytes_total", "Bytes of weights that receivers took", "kind", {"full"}),
-      results_(
-          registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
-          {"ok", "relabelled", "deadline", "superseded", "digest_mismatch", "model_mismatch", "member_lost", "failed"}),
+      results_(registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
+               {"ok", "relabelled", "deadline", "superseded", "version_not_staged", "peer_lost", "source_lost",
+                "member_lost", "disconnected", "digest_mismatch", "non_finite", "model_mismatch", "failed"}),
       last_success_(AddGauge(registry, "syncopate_weight_sync_last_success_timestamp_seconds",
                              "When a receiver last took a version into use, in seconds since 1970")),
       trainers_(Members(registry, "trainer")),
