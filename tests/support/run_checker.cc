@@ -1,0 +1,355 @@
+#include "tests/support/run_checker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "trainer/data/submission_check.h"
+
+namespace syncopate::testing {
+namespace {
+
+using trainer::AcceptedRecord;
+using trainer::DropRecord;
+using trainer::SharedGroup;
+using trainer::TakeRecord;
+
+std::string Name(const LeaseId& lease) {
+  return absl::StrCat("group ", lease.group.ToString(), " attempt ", lease.attempt);
+}
+
+int64_t CountTokens(const TrajectoryGroup& group) {
+  int64_t tokens = 0;
+  for (const Trajectory& sample : group.samples) tokens += static_cast<int64_t>(sample.tokens.size());
+  return tokens;
+}
+
+// Empty if the sample is whole, else what is wrong with it.
+std::string WhatIsMissing(const Trajectory& sample) {
+  if (sample.tokens.empty()) return "has no tokens";
+  if (sample.finish == FinishReason::kAborted) return "was aborted";
+  if (sample.logprobs.size() != sample.tokens.size()) return "lacks log-probabilities";
+  const bool good = std::all_of(sample.logprobs.begin(), sample.logprobs.end(),
+                                [](float logprob) { return std::isfinite(logprob) && logprob <= 0; });
+  if (!good) return "has a log-probability that is none";
+  int32_t end = 0;
+  for (const VersionSpan& span : sample.spans) {
+    if (span.begin != end || span.end <= span.begin) return "has version spans with gaps";
+    end = span.end;
+  }
+  return end == static_cast<int32_t>(sample.tokens.size()) ? "" : "has tokens of unknown version";
+}
+
+// Follows the log record by record, then the rest.
+class Check {
+ public:
+  Check(const RunHistory& history, const RunRules& rules) : history_(history), rules_(rules) {}
+
+  RunFindings Run() {
+    for (const trainer::LogRecord& record : history_.log) {
+      std::visit([this](const auto& one) { On(one); }, record);
+    }
+    CheckQueued();
+    CheckCheckpoints();
+    CheckStepLines();
+    CheckSummary();
+    return std::move(findings_);
+  }
+
+ private:
+  enum class Fate { kQueued, kTaken, kDropped };
+  struct Group {
+    LeaseId lease;
+    Fate fate = Fate::kQueued;
+    int64_t step = 0;  // kTaken: the one that it trained
+    PolicyVersion admitted = {};
+    SharedGroup answer = {};
+  };
+  struct Take {
+    TakeRecord record;
+    int64_t tokens = 0;
+    int64_t staleness_max = 0;
+  };
+
+  void Violation(const char* invariant, const std::string& text) {
+    findings_.violations.push_back(absl::StrCat(invariant, ": ", text));
+  }
+  bool pruned() const { return history_.first_record > 1; }
+  // Records of steps that the newest checkpoint holds may have been pruned.
+  bool MayBePruned(int64_t step) const {
+    return pruned() && !history_.checkpoints.empty() && step <= history_.checkpoints.back().version.step;
+  }
+
+  void On(const AcceptedRecord& accepted) {
+    const LeaseId& lease = accepted.group->lease;
+    ++findings_.accepted;
+    ++findings_.accepted_by_epoch[trainer::NewestVersion(*accepted.group).epoch];
+    if (lease.attempt > 1) ++findings_.reissued;
+    CheckWhole(*accepted.group);
+    auto found = groups_.find(lease.group);
+    if (found != groups_.end()) CheckMayBeAccepted(found->second, lease);
+    groups_[lease.group] = {lease, Fate::kQueued, 0, accepted.admitted, accepted.group};
+  }
+
+  void CheckMayBeAccepted(const Group& before, const LeaseId& lease) {
+    if (before.fate == Fate::kTaken) {
+      Violation("I2", absl::StrCat(Name(lease), " is accepted after step ", before.step, " had trained it"));
+    } else if (before.fate == Fate::kQueued) {
+      Violation("I1",
+                absl::StrCat(Name(before.lease), " was accepted and silently replaced by attempt ", lease.attempt));
+    } else if (lease.attempt <= before.lease.attempt) {
+      Violation("I1", absl::StrCat(Name(lease), " is accepted after attempt ", before.lease.attempt, " was dropped"));
+    }
+  }
+
+  void CheckWhole(const TrajectoryGroup& group) {
+    if (static_cast<int64_t>(group.samples.size()) != rules_.samples) {
+      Violation("I12",
+                absl::StrCat(Name(group.lease), " has ", group.samples.size(), " of ", rules_.samples, " samples"));
+    }
+    if (group.prompt_ids.empty()) Violation("I12", absl::StrCat(Name(group.lease), " has no prompt"));
+    for (size_t i = 0; i < group.samples.size(); ++i) {
+      const std::string missing = WhatIsMissing(group.samples[i]);
+      if (!missing.empty()) Violation("I12", absl::StrCat("sample ", i, " of ", Name(group.lease), " ", missing));
+    }
+  }
+
+  void On(const TakeRecord& record) {
+    const int64_t step = record.produces.step;
+    if (auto before = takes_.find(step); before != takes_.end()) {
+      // The writing of a take may be repeated when the first one was not answered in time.
+      const TakeRecord& first = before->second.record;
+      if (first.groups != record.groups || first.produces != record.produces) {
+        Violation("I2", absl::StrFormat("step %d has two takes, of epochs %d and %d", step, first.produces.epoch,
+                                        record.produces.epoch));
+      }
+      return;
+    }
+    const int64_t due = takes_.empty() ? (pruned() ? step : 1) : takes_.rbegin()->first + 1;
+    if (step != due) Violation("I1", absl::StrCat("the log goes on with step ", step, " where step ", due, " is due"));
+    if (!takes_.empty() && record.produces.epoch < takes_.rbegin()->second.record.produces.epoch) {
+      Violation("I9", absl::StrCat("step ", step, " was taken by the older epoch ", record.produces.epoch));
+    }
+    const int64_t size = static_cast<int64_t>(record.groups.size());
+    if (size != rules_.batch_groups && !(rules_.data_end && size < rules_.batch_groups && size > 0)) {
+      Violation("I12", absl::StrCat("step ", step, " takes ", size, " groups instead of ", rules_.batch_groups));
+    }
+    Take take{record};
+    for (const LeaseId& lease : record.groups) TakeGroup(lease, &take);
+    takes_[step] = std::move(take);
+    ++findings_.steps;
+    epochs_.insert(record.produces.epoch);
+    findings_.epochs = static_cast<int64_t>(epochs_.size());
+  }
+
+  void TakeGroup(const LeaseId& lease, Take* take) {
+    const int64_t step = take->record.produces.step;
+    auto found = groups_.find(lease.group);
+    if (found == groups_.end() || found->second.lease != lease) {
+      if (!MayBePruned(step)) {
+        Violation("I1", absl::StrCat("step ", step, " trains ", Name(lease), ", which was never accepted"));
+      }
+      return;
+    }
+    Group& group = found->second;
+    if (group.fate == Fate::kTaken) {
+      Violation("I2", absl::StrCat(Name(lease), " is trained by step ", group.step, " and by step ", step));
+      return;
+    }
+    if (group.fate == Fate::kDropped) {
+      Violation("I2", absl::StrCat(Name(lease), " is trained by step ", step, " after it was dropped"));
+      return;
+    }
+    group.fate = Fate::kTaken;
+    group.step = step;
+    ++findings_.trained;
+    CheckStaleness(*group.answer, take);
+  }
+
+  void CheckStaleness(const TrajectoryGroup& group, Take* take) {
+    const int64_t at = take->record.produces.step - 1;
+    take->tokens += CountTokens(group);
+    for (const Trajectory& sample : group.samples) {
+      for (const VersionSpan& span : sample.spans) {
+        const int64_t staleness = at - span.version.step;
+        take->staleness_max = std::max(take->staleness_max, staleness);
+        if (staleness >= 0 && staleness <= rules_.max_staleness) continue;
+        Violation("I4", absl::StrFormat("step %d trains tokens of %s in %s: staleness %d, bound %d", at + 1,
+                                        span.version.ToString(), Name(group.lease), staleness, rules_.max_staleness));
+        return;  // one a group is enough
+      }
+    }
+  }
+
+  void On(const DropRecord& drop) {
+    auto found = groups_.find(drop.lease.group);
+    const bool held = found != groups_.end() && found->second.fate == Fate::kQueued;
+    if (!held) {
+      // Groups without signal are dropped instead of accepted, and prompts that fail too often never were.
+      if (!trainer::LeasedAgain(drop.reason) && (found == groups_.end() || found->second.fate == Fate::kDropped)) {
+        done_with_.insert(drop.lease.group);
+        groups_[drop.lease.group] = {drop.lease, Fate::kDropped};
+      } else if (!pruned()) {
+        Violation("I1", absl::StrCat(Name(drop.lease), " is dropped as ", trainer::DropReasonName(drop.reason),
+                                     " but was not waiting to be trained"));
+      }
+      return;
+    }
+    ++findings_.dropped[trainer::DropReasonName(drop.reason)];
+    found->second.fate = Fate::kDropped;
+    if (!trainer::LeasedAgain(drop.reason)) done_with_.insert(drop.lease.group);
+  }
+
+  void CheckQueued() {
+    const int64_t step = takes_.empty() ? 0 : takes_.rbegin()->first;
+    for (const auto& [id, group] : groups_) {
+      if (group.fate != Fate::kQueued) continue;
+      ++findings_.queued;
+      if (group.admitted.step + rules_.max_staleness >= step) continue;
+      Violation("I1", absl::StrFormat("%s was accepted for %s and can not be trained any more at step %d, but nothing "
+                                      "says that it was dropped",
+                                      Name(group.lease), group.admitted.ToString(), step));
+    }
+  }
+
+  // A checkpoint must hold as consumed exactly what the takes up to its step, and the drops for good, say.
+  void CheckCheckpoints() {
+    if (!history_.damaged_checkpoints.empty()) {
+      Violation("I10", absl::StrCat("a checkpoint does not verify: ", history_.damaged_checkpoints.back()));
+    }
+    if (pruned()) return;
+    for (const RunHistory::Checkpoint& checkpoint : history_.checkpoints) CheckConsumed(checkpoint);
+  }
+
+  void CheckConsumed(const RunHistory::Checkpoint& checkpoint) {
+    const trainer::DataState& data = checkpoint.data;
+    auto consumed = [&data](const GroupId& id) {
+      return id < data.consumed_below || std::binary_search(data.consumed_above.begin(), data.consumed_above.end(), id);
+    };
+    const std::string name = checkpoint.version.ToString();
+    for (const auto& [id, group] : groups_) {
+      const bool trained = group.fate == Fate::kTaken && group.step <= checkpoint.version.step;
+      if (trained && !consumed(id)) {
+        Violation("I2", absl::StrCat("checkpoint ", name, " does not know that step ", group.step, " trained ",
+                                     Name(group.lease)));
+      }
+      if (!trained && consumed(id) && !done_with_.contains(id)) {
+        Violation("I1",
+                  absl::StrCat("checkpoint ", name, " counts ", Name(group.lease), " as done with, but it is not"));
+      }
+    }
+    for (const GroupId& id : data.consumed_above) {
+      if (!groups_.contains(id)) {
+        Violation("I1", absl::StrCat("checkpoint ", name, " counts group ", id.ToString(),
+                                     " as done with, which was never accepted"));
+      }
+    }
+  }
+
+  void CheckStepLines() {
+    std::map<int64_t, const RunHistory::StepLine*> first;  // of each step
+    std::set<PolicyVersion> seen;
+    for (const RunHistory::StepLine& line : history_.steps) {
+      auto take = takes_.find(line.version.step);
+      if (take == takes_.end()) {
+        if (!pruned())
+          Violation("I15", absl::StrCat(line.version.ToString(), " is reported, but no take of it is logged"));
+        continue;
+      }
+      const int64_t epoch = take->second.record.produces.epoch;
+      if (line.version.epoch < epoch) {
+        ++findings_.foreign_lines;
+        continue;
+      }
+      CheckLine(line, take->second, seen.insert(line.version).second);
+      const RunHistory::StepLine* original = first.emplace(line.version.step, &line).first->second;
+      if (original->weights_digest != line.weights_digest) {
+        Violation("I8",
+                  absl::StrCat("step ", line.version.step, " gave weights ", original->weights_digest, " at first and ",
+                               line.weights_digest, " when epoch ", line.version.epoch, " repeated it"));
+      }
+    }
+    CheckNoneMissing(first);
+  }
+
+  void CheckLine(const RunHistory::StepLine& line, const Take& take, bool is_new) {
+    const std::string name = line.version.ToString();
+    const bool repeats = line.version.epoch > take.record.produces.epoch;
+    if (!is_new) Violation("I2", absl::StrCat(name, " is reported twice by one epoch"));
+    if (repeats && !line.is_replay) Violation("I2", absl::StrCat(name, " trains anew what an earlier epoch had taken"));
+    if (!repeats && line.is_replay)
+      Violation("I8", absl::StrCat(name, " claims to repeat a step that nobody had taken"));
+    if (line.is_replay) ++findings_.replayed_lines;
+    if (pruned()) return;
+    if (line.tokens != take.tokens || line.staleness_max != take.staleness_max) {
+      Violation("I15", absl::StrFormat("%s reports %d tokens of staleness up to %d; its groups have %d up to %d", name,
+                                       line.tokens, line.staleness_max, take.tokens, take.staleness_max));
+    }
+  }
+
+  void CheckNoneMissing(const std::map<int64_t, const RunHistory::StepLine*>& reported) {
+    if (reported.empty() || history_.torn_lines > 0) return;
+    for (const auto& [step, take] : takes_) {
+      if (step < reported.rbegin()->first && !reported.contains(step)) {
+        Violation("I15", absl::StrCat("step ", step, " is missing in metrics.jsonl"));
+      }
+    }
+  }
+
+  void CheckSummary() {
+    if (!history_.summary.has_value()) return;
+    const RunHistory::Summary& summary = *history_.summary;
+    if (summary.violations != 0) {
+      Violation("I4", absl::StrCat("the trainer counted ", summary.violations, " violations of the staleness bound"));
+    }
+    const int64_t last = takes_.empty() ? 0 : takes_.rbegin()->first;
+    if (summary.steps > last)
+      Violation("I15", absl::StrCat("summary.json tells of ", summary.steps, " steps, the log of ", last));
+    if (findings_.epochs > 1 || pruned()) return;
+    const int64_t filtered = static_cast<int64_t>(done_with_.size());
+    if (summary.acked > findings_.accepted + filtered || summary.trained != findings_.trained) {
+      Violation("I15", absl::StrFormat("summary.json counts %d acknowledged and %d trained groups, the log %d and %d",
+                                       summary.acked, summary.trained, findings_.accepted, findings_.trained));
+    }
+  }
+
+  const RunHistory& history_;
+  const RunRules rules_;
+  RunFindings findings_;
+  std::map<GroupId, Group> groups_;  // by the newest record of each
+  std::set<GroupId> done_with_;      // dropped for good
+  std::map<int64_t, Take> takes_;    // by the step they make
+  std::set<int64_t> epochs_;
+};
+
+}  // namespace
+
+std::string RunFindings::ToString() const {
+  std::string text = absl::StrFormat("%d groups accepted (%d reissued before): %d trained, %d queued", accepted,
+                                     reissued, trained, queued);
+  for (const auto& [reason, count] : dropped) absl::StrAppend(&text, ", ", count, " ", reason);
+  absl::StrAppendFormat(&text, "; %d steps by %d epochs, %d repeated, %d lines of lost trainers; %d violations", steps,
+                        epochs, replayed_lines, foreign_lines, violations.size());
+  for (const std::string& violation : violations) absl::StrAppend(&text, "\n  ", violation);
+  return text;
+}
+
+RunFindings CheckRun(const RunHistory& history, const RunRules& rules) { return Check(history, rules).Run(); }
+
+std::map<int64_t, std::string> SurvivingDigests(const RunHistory& history) {
+  std::map<int64_t, int64_t> epochs;  // of the takes
+  for (const trainer::LogRecord& record : history.log) {
+    if (const auto* take = std::get_if<TakeRecord>(&record)) epochs.emplace(take->produces.step, take->produces.epoch);
+  }
+  std::map<int64_t, std::string> digests;
+  for (const RunHistory::StepLine& line : history.steps) {
+    auto epoch = epochs.find(line.version.step);
+    if (epoch != epochs.end() && line.version.epoch >= epoch->second) digests[line.version.step] = line.weights_digest;
+  }
+  return digests;
+}
+
+}  // namespace syncopate::testing

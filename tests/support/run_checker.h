@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/policy_version.h"
+#include "trainer/data/records.h"
+
+// Judges a run by what it left on disk, after whatever was done to its processes: the invariants of
+// docs/architecture.md that can be decided from the trainer's log, its checkpoints, metrics.jsonl and summary.json
+// alone.
+//
+// The surviving history is the log's: its takes name, for each step, the groups that were trained and the epoch that
+// decided it. A line of metrics.jsonl belongs to it unless it was written by an older epoch than the take of its step:
+// such a line is of a trainer that had lost the run without knowing, and only counted.
+namespace syncopate::testing {
+
+// What is in a run directory. Plain; a forged one is as good as one that was read.
+struct RunHistory {
+  // One training step as metrics.jsonl tells it.
+  struct StepLine {
+    PolicyVersion version;  // that the step made
+    bool is_replay = false;
+    std::string weights_digest;
+    int64_t tokens = 0;
+    int64_t staleness_max = 0;
+  };
+  struct Checkpoint {
+    PolicyVersion version;
+    trainer::DataState data;
+  };
+  struct Summary {
+    std::string status;
+    int64_t steps = 0;
+    int64_t violations = 0;
+    int64_t acked = 0;  // these two of the last life only
+    int64_t trained = 0;
+  };
+
+  std::vector<trainer::LogRecord> log;  // in order
+  uint64_t first_record = 1;            // number of log[0]; above 1 if the log was pruned
+  std::vector<StepLine> steps;          // in the order of the file
+  int64_t torn_lines = 0;               // of metrics.jsonl: no JSON, as a crash or a full disk leaves them
+  std::vector<Checkpoint> checkpoints;  // those that verify, lowest first
+  std::vector<std::string> damaged_checkpoints;
+  std::optional<Summary> summary;
+};
+
+// What the run was configured to keep.
+struct RunRules {
+  int64_t batch_groups = 16;
+  int64_t samples = 16;  // of a group
+  int64_t max_staleness = 4;
+  bool data_end = false;  // data.max_groups is set: the last batch may be smaller
+};
+
+// The verdict. `violations` are sentences that begin with the invariant's number.
+struct RunFindings {
+  std::vector<std::string> violations;
+  int64_t accepted = 0;                          // groups that were made durable, hence all that were acknowledged
+  std::map<int64_t, int64_t> accepted_by_epoch;  // by the epoch that their newest token was made in
+  int64_t trained = 0;                           // of them, in takes
+  std::map<std::string, int64_t> dropped;        // of them, by reason
+  int64_t queued = 0;                            // of them, neither yet
+  int64_t reissued = 0;                          // of them, with an attempt above the first
+  int64_t steps = 0;                             // taken
+  int64_t epochs = 0;                            // that took a step
+  int64_t replayed_lines = 0;
+  int64_t foreign_lines = 0;  // of trainers that had lost the run
+
+  bool clean() const { return violations.empty(); }
+  std::string ToString() const;  // the counts, then a line for each violation
+};
+
+// Reads `run_dir` without changing it; the run may be alive (its last records may be missing then). `checkpoint_dir`
+// empty: checkpoints under run_dir. Errors: the disk's, and those of a log that cannot be read at all.
+absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std::string& checkpoint_dir = "");
+
+// I1 every accepted group is taken, dropped with a reason, or may still be trained; checkpoints say the same. I2 no
+// group is in two takes, and each step has one take. I4 no trained token is beyond the bound. I8 a step that was
+// repeated after a restore has the weights it had at first. I10 the newest checkpoint verifies. I12 groups are whole.
+// I15 metrics.jsonl and summary.json agree with the log. Pure.
+RunFindings CheckRun(const RunHistory& history, const RunRules& rules);
+
+// The digests of the surviving history's steps, by step.
+std::map<int64_t, std::string> SurvivingDigests(const RunHistory& history);
+
+}  // namespace syncopate::testing
