@@ -11,6 +11,7 @@ using Command = std::function<int()>;
 // Each adds one subcommand to `app` and, when the command line names it, sets *chosen. Both outlive the parsing.
 void AddConfigCommand(CLI::App* app, Command* chosen);
 void AddCtlCommand(CLI::App* app, Command* chosen);
+void AddEventsCommand(CLI::App* app, Command* chosen);
 void AddRunCommand(CLI::App* app, Command* chosen);
 
 }  // namespace syncopate::services

@@ -134,12 +134,18 @@ void AddGenerate(Verbs* verbs) {
   CLI::App* verb = verbs->AddFor(
       "the first rollouter", "generate", "Answer one prompt",
       [](auto& context, auto& given) { return CtlGenerate(context, given.who, given.generate); }, absl::Minutes(1));
-  verb->add_option("--prompt", generate->prompt_ids, "Token ids, e.g. 8,1,2,3,4,9")->delimiter(',')->required();
+  // One word each, so that the daemon's name may follow.
+  verb->add_option("--prompt", generate->prompt_ids, "Token ids, e.g. 8,1,2,3,4,9")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->required();
   verb->add_option("--max-new-tokens", generate->max_new_tokens, "Longest answer")->check(CLI::PositiveNumber);
   verb->add_option("--temperature", generate->temperature, "0 is greedy")->check(CLI::NonNegativeNumber);
   verb->add_option("--top-p", generate->top_p, "1 is off")->check(CLI::Range(0.0, 1.0));
   verb->add_option("--top-k", generate->top_k, "0 is off")->check(CLI::NonNegativeNumber);
-  verb->add_option("--stop", generate->stop_token_ids, "Token ids that end the answer")->delimiter(',');
+  verb->add_option("--stop", generate->stop_token_ids, "Token ids that end the answer")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   verb->add_option("--seed", generate->seed, "The same seed, prompt and weights give the same tokens");
   verb->add_flag("--stream", generate->stream, "Print tokens as they come");
 }

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   syncopate::services::Command chosen;
   syncopate::services::AddConfigCommand(&app, &chosen);
   syncopate::services::AddCtlCommand(&app, &chosen);
+  syncopate::services::AddEventsCommand(&app, &chosen);
   syncopate::services::AddRunCommand(&app, &chosen);
   try {
     app.parse(argc, argv);

@@ -70,6 +70,7 @@ absl::Status Daemon::Prepare() {
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
+  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), role_, index_));
   PublishBuildInfo(*registry_, BuildVersion(), role_);
   SYNCOPATE_LOG(kInfo, "syncopate-%s %s starts in %s as %s", role_, BuildVersion(), run_dir(), incarnation_);
   return absl::OkStatus();

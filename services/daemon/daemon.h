@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "services/daemon/signals.h"
+#include "services/events/event_recorder.h"
 #include "services/metrics/grpc_metrics.h"
 #include "services/metrics/responder.h"
 #include "services/rpc/server.h"
@@ -39,6 +40,9 @@ class Daemon {
   std::string Path(const std::string& name) const;  // in the run directory
   const std::string& incarnation() const { return incarnation_; }
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+
+  // Where this process records what happens in it.
+  EventRecorder* events() const { return events_.get(); }
 
   // The identity that this process joins with, as the only rank of its replica.
   MemberId Member() const;
@@ -69,6 +73,7 @@ class Daemon {
   SignalInbox signals_;
   bool stop_requested_ = false;
   const std::shared_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<EventRecorder> events_;
   std::string metrics_address_;
   std::unique_ptr<GrpcServerMetrics> grpc_metrics_;
   std::unique_ptr<MetricsResponder> responder_;

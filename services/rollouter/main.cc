@@ -21,6 +21,7 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
   options.leases.max_groups = GroupsInFlight(config);
   options.leases.samples_per_group = static_cast<int32_t>(config.rollout().samples());
   options.build = BuildVersion();
+  options.events = daemon.events();
   return options;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -40,6 +42,13 @@ absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Install
                                                                                  absl::Duration deadline) {
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Install(version, digest, deadline));
   metrics_.ObservePause(result.pause_seconds);
+  if (events_ != nullptr) {
+    events_->Record(
+        {"install",
+         version,
+         0,
+         {{"digest", absl::StrFormat("%016x", digest)}, {"pause_seconds", absl::StrCat(result.pause_seconds)}}});
+  }
   return result;
 }
 
@@ -47,6 +56,7 @@ absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Relabel
                                                                                  absl::Duration deadline) {
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Relabel(version, deadline));
   metrics_.ObservePause(result.pause_seconds);
+  if (events_ != nullptr) events_->Record({"relabel", version});
   return result;
 }
 
@@ -69,7 +79,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       rewards_(std::move(rewards)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      target_(engine_.get(), registry),
+      target_(engine_.get(), options.events, registry),
       receiver_({.manifest = engine_->manifest(), .rank = options.member.rank, .world = options.member.world}, &target_,
                 {&transport_}),
       participant_(&receiver_),

@@ -12,6 +12,7 @@
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/reward.h"
+#include "services/events/event_recorder.h"
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
 #include "services/metrics/rollout_metrics.h"
@@ -39,7 +40,8 @@ class RolloutNode {
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};
     rollouter::LeaseBook::Options leases = {};
-    std::string build = {};  // version of the binary
+    std::string build = {};           // version of the binary
+    EventRecorder* events = nullptr;  // borrowed; null: not recorded
   };
 
   // Allocates KV cache and weights and starts the engine. Errors of EngineLoop and WorkClient.
@@ -67,11 +69,11 @@ class RolloutNode {
   WorkClient& work() { return *work_; }
 
  private:
-  // Measures what installs cost the decode loop.
+  // Measures and records what installs cost the decode loop.
   class MeasuredTarget final : public synchronizer::WeightTarget {
    public:
-    MeasuredTarget(rollouter::EngineLoop* engine, prometheus::Registry& registry)
-        : engine_(engine), metrics_(registry) {}
+    MeasuredTarget(rollouter::EngineLoop* engine, EventRecorder* events, prometheus::Registry& registry)
+        : engine_(engine), events_(events), metrics_(registry) {}
     char* shadow() override { return engine_->shadow(); }
     absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                         absl::Duration deadline) override;
@@ -79,6 +81,7 @@ class RolloutNode {
 
    private:
     rollouter::EngineLoop* const engine_;
+    EventRecorder* const events_;
     InstallMetrics metrics_;
   };
 

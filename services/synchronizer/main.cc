@@ -40,19 +40,18 @@ absl::Status RunSynchronizer(Daemon& daemon) {
   SynchronizerServiceImpl::Options options;
   options.loop = LoopOptionsOf(daemon);
   options.metrics = &metrics;
+  options.events = daemon.events();
   options.on_failed = [&failed](const absl::Status&) {
     failed = true;
     ::kill(::getpid(), SIGTERM);  // wakes the wait below
   };
   SYNCOPATE_ASSIGN_OR_RETURN(auto service, SynchronizerServiceImpl::Start(std::move(options)));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
-                             daemon.StartMetrics(daemon.config().metrics().synchronizer_listen()));
+  SYNCOPATE_RETURN_IF_ERROR(daemon.StartMetrics(daemon.config().metrics().synchronizer_listen()).status());
   const v1::SynchronizerSection& section = daemon.config().synchronizer();
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto server, daemon.StartServer(section.listen().empty() ? section.address() : section.listen(), {service.get()},
                                       {v1::SynchronizerService::service_full_name()}));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
-  SYNCOPATE_LOG(kInfo, "listening on %s, metrics on http://%s/metrics", server->address(), metrics_address);
   while (!daemon.StopRequested(absl::Hours(1))) {
   }
   SYNCOPATE_LOG(kInfo, "stopping");

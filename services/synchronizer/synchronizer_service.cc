@@ -241,6 +241,17 @@ void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record
   if (options_.metrics != nullptr) {
     options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes, now});
   }
+  if (options_.events != nullptr) {
+    auto total = record.seconds.find("total");
+    options_.events->Record({"sync",
+                             record.version,
+                             record.attempt,
+                             {{"replica", record.replica_id},
+                              {"transport", record.transport},
+                              {"result", record.result},
+                              {"bytes", absl::StrCat(record.bytes)},
+                              {"total_seconds", absl::StrCat(total == record.seconds.end() ? 0.0 : total->second)}}});
+  }
   history_.Add(ToProto(record, now));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "services/events/event_recorder.h"
 #include "services/metrics/sync_metrics.h"
 #include "services/rpc/request_ids.h"
 #include "services/synchronizer/control_loop.h"
@@ -26,7 +27,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  public:
   struct Options {
     ControlLoop::Options loop;
-    SyncMetrics* metrics = nullptr;  // borrowed
+    SyncMetrics* metrics = nullptr;   // borrowed; null: not counted
+    EventRecorder* events = nullptr;  // borrowed; null: not recorded
     // The state cannot be written any more: the process should end. Called once, on the loop's thread.
     std::function<void(const absl::Status&)> on_failed = nullptr;
   };

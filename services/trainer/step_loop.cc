@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
@@ -52,6 +53,7 @@ absl::Status StepLoop::Steps() {
     Requests requests = TakeRequests();
     for (const CheckpointDone& done : requests.checkpoints) done(Save());
     if (requests.stop) return absl::OkStatus();
+    if (!requests.checkpoints.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == "DATA_ENDED") return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
@@ -139,6 +141,7 @@ absl::Status StepLoop::EnsurePublished() {
   }));
   parts_.metrics->AddPhase("stage", published_.seconds);
   parts_.data->OnPublished(version_);
+  parts_.events->Record({"publish", version_, 0, {{"digest", absl::StrFormat("%016x", published_.digest)}}});
   parts_.publisher->Publish({.version = version_,
                              .bucket_digests = published_.bucket_digests,
                              .manifest_fingerprint = parts_.policy->manifest().fingerprint(),
@@ -168,6 +171,13 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
       parts_.metrics->ObserveStaleness(batch.produces.step - 1 - sample.spans.front().version.step);
     }
   }
+  parts_.events->Record({"step",
+                         version_,
+                         0,
+                         {{"groups", absl::StrCat(batch.groups.size())},
+                          {"tokens", absl::StrCat(report.metrics.tokens)},
+                          {"reward", absl::StrCat(report.metrics.reward_mean)},
+                          {"replay", batch.is_replay ? "true" : "false"}}});
   parts_.reporter->OnStep(report);
 }
 
@@ -214,6 +224,7 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
                               parts_.evaluation_prompts->Render(sample.answer_ids),
                               parts_.evaluation_prompts->Render(sample.expected_ids)});
   }
+  parts_.events->Record({"evaluation", result.version, 0, {{"exact", absl::StrCat(result.exact)}}});
   parts_.reporter->OnEvaluation(report);
 }
 
@@ -235,6 +246,7 @@ absl::StatusOr<std::string> StepLoop::Save() {
   absl::Status status = parts_.checkpoints->Save(request);
   parts_.metrics->AddPhase("checkpoint", SecondsSince(begin));
   SYNCOPATE_RETURN_IF_ERROR(status);
+  parts_.events->Record({"checkpoint", version_});
   saved_step_ = version_.step;
   saved_here_.push_back({version_, data.oldest_needed_record});
   PruneOldCheckpoints();

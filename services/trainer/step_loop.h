@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "services/events/event_recorder.h"
 #include "services/metrics/trainer_metrics.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/training_data.h"
@@ -50,6 +51,7 @@ class StepLoop {
     RunReporter* reporter;
     trainer::CheckpointStore* checkpoints;
     TrainerMetrics* metrics;
+    EventRecorder* events;
     const trainer::PromptSource* evaluation_prompts;
   };
   enum class Outcome {

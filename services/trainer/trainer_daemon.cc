@@ -218,6 +218,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                                      .reporter = reporter_.get(),
                                                      .checkpoints = checkpoints_.get(),
                                                      .metrics = metrics_.get(),
+                                                     .events = daemon_->events(),
                                                      .evaluation_prompts = evaluation_prompts_.get()},
                                      start);
   MutexLock lock(&mutex_);

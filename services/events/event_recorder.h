@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/event_log.h"
+#include "base/file_system.h"
+#include "base/policy_version.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+
+// Something that happened in a daemon, for those who reconstruct a run afterwards.
+struct RunEvent {
+  std::string kind;            // see below
+  PolicyVersion version = {};  // that it is about
+  int64_t attempt = 0;         // sync attempt, 0 if none
+  std::map<std::string, std::string> fields = {};
+};
+
+// Writes a daemon's events to <run.dir>/events/<role>-<n>.binlog, stamped with wall and steady time. Never blocks;
+// under pressure it drops and counts (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
+//   trainer       publish {digest}, step {groups, tokens, reward, replay}, evaluation {exact}, checkpoint {}
+//   rollouter     install {digest, pause_seconds}, relabel {}
+//   synchronizer  sync {replica, transport, result, bytes, total_seconds}
+class EventRecorder {
+ public:
+  // Makes the folder. Errors of FileSystem and EventLog.
+  static absl::StatusOr<std::unique_ptr<EventRecorder>> Open(FileSystem* files, const std::string& run_dir,
+                                                             const std::string& role, int64_t index,
+                                                             const Clock* clock = Clock::Real());
+  void Record(const RunEvent& event);
+
+  // Writes what is buffered. Idempotent.
+  absl::Status Stop() { return log_->Stop(); }
+
+ private:
+  EventRecorder(std::unique_ptr<EventLog> log, std::string name, const Clock* clock)
+      : name_(std::move(name)), clock_(clock), log_(std::move(log)) {}
+
+  const std::string name_;  // "rollouter-1"
+  const Clock* const clock_;
+  const std::unique_ptr<EventLog> log_;
+};
+
+}  // namespace syncopate::services
