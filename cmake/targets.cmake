@@ -57,4 +57,8 @@ function(syncopate_test)
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(SYNCOPATE_SANITIZER STREQUAL "thread")
+    set_property(TEST ${ARG_NAME} APPEND PROPERTY
+                 ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+  endif()
 endfunction()
