@@ -210,9 +210,11 @@ Directory ControlPlane::CurrentDirectory() const {
   Directory directory;
   directory.trainer_epoch = trainer_.epoch();
   if (ledger_.newest() != nullptr) directory.newest = ledger_.newest()->version;
-  for (const auto& [key, member] : membership_.members()) {
-    bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
+  const auto& members = membership_.members();
+  for (auto at = members.lower_bound({kTrainerRole, "", 0}); at != members.end(); ++at) {
+    const auto& [key, member] = *at;
     bool leads = key.role == kTrainerRole && key.rank == 0 && trainer_.Contains(member.hello.member);
+    bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
     if (present && leads) directory.trainer_address = member.hello.address;
   }
   return directory;
@@ -220,6 +222,7 @@ Directory ControlPlane::CurrentDirectory() const {
 
 void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time now) {
   using Kind = MemberChange::Kind;
+  if (changes.empty()) return;  // nearly every heartbeat
   for (const MemberChange& change : changes) {
     switch (change.kind) {
       case Kind::kJoined:

@@ -1,0 +1,106 @@
+#include "services/synchronizer/control_loop.h"
+
+#include "gtest/gtest.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/notification.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::ControlPlane;
+using synchronizer::HasReason;
+using synchronizer::HelloOf;
+using synchronizer::TrainerId;
+
+class RecordingSession final : public ControlLoop::Session {
+ public:
+  void Send(const synchronizer::Command& command) override { sent.Put(command); }
+  void Close(const absl::Status& status) override { closed.Put(status); }
+  Mailbox<synchronizer::Command> sent;
+  Mailbox<absl::Status> closed;
+};
+
+class RecordingObserver final : public ControlLoop::Observer {
+ public:
+  void OnSyncEnded(const synchronizer::SyncRecord&) override {}
+  void OnChanged(const ControlPlane&) override {}
+  void OnFailed(const absl::Status& status) override { failed.Put(status); }
+  Mailbox<absl::Status> failed;
+};
+
+class ControlLoopTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<ControlLoop> Start() {
+    ControlLoop::Options options;
+    options.plane.run_id = "run";
+    options.state_dir = "/state";
+    options.files = &files_;
+    auto loop = ControlLoop::Start(options, &observer_);
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    return *std::move(loop);
+  }
+
+  // Waits until the loop has done everything that was posted before.
+  absl::Status Flush(ControlLoop& loop) {
+    Mailbox<absl::Status> done;
+    loop.Post([](ControlPlane&, absl::Time) {}, [&done](const absl::Status& status) { done.Put(status); });
+    EXPECT_TRUE(done.WaitFor(1));
+    return done.All().at(0);
+  }
+
+  void SayHello(ControlLoop& loop, synchronizer::SessionId session) {
+    auto hello = HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel()));
+    loop.Post([session, hello](ControlPlane& plane, absl::Time now) { plane.OnHello(session, hello, now); });
+  }
+
+  testing::FaultyFileSystem files_;
+  RecordingObserver observer_;
+};
+
+TEST_F(ControlLoopTest, AnEpochIsOnTheDiskBeforeItsTrainerHearsOfIt) {
+  auto loop = Start();
+  auto session = std::make_shared<RecordingSession>();
+  SayHello(*loop, loop->Open(session));
+  ASSERT_TRUE(session->sent.WaitFor(1));
+  loop.reset();
+  files_.CrashAtOperation(files_.operations());
+  files_.Restart(testing::FaultyFileSystem::Survives::kSynced);  // power is lost right after
+  auto again = Start();
+  Mailbox<int64_t> epoch;
+  again->Post([&epoch](ControlPlane& plane, absl::Time) { epoch.Put(plane.ledger().epoch()); });
+  ASSERT_TRUE(epoch.WaitFor(1));
+  EXPECT_EQ(epoch.All()[0], 1);
+}
+
+TEST_F(ControlLoopTest, NobodyHearsOfAnEpochThatCouldNotBeWrittenAndTheDaemonIsTold) {
+  auto loop = Start();
+  ASSERT_TRUE(Flush(*loop).ok());
+  auto session = std::make_shared<RecordingSession>();
+  synchronizer::SessionId id = loop->Open(session);
+  files_.FailOperations(files_.operations(), 1000, testing::FaultyFileSystem::Fault::kNoSpace);
+  SayHello(*loop, id);
+  ASSERT_TRUE(observer_.failed.WaitFor(1));
+  EXPECT_THAT(observer_.failed.All()[0], HasReason("NO_SPACE"));
+  EXPECT_TRUE(session->sent.All().empty());
+  EXPECT_EQ(session->closed.size(), 1u);
+  EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN")) << "whoever asks now is answered, not left waiting";
+}
+
+TEST_F(ControlLoopTest, WhatIsPostedAfterTheStopIsAnswered) {
+  auto loop = Start();
+  ASSERT_TRUE(Flush(*loop).ok());
+  loop->Stop();
+  EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN"));
+}
+
+TEST_F(ControlLoopTest, TicksAtThePlanesDeadlinesWithoutAnyEvent) {
+  auto loop = Start();
+  auto session = std::make_shared<RecordingSession>();
+  SayHello(*loop, loop->Open(session));
+  ASSERT_TRUE(session->closed.WaitFor(1));  // silent for 5 s
+  EXPECT_THAT(session->closed.All()[0], HasReason("DECLARED_DEAD"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,103 @@
+#include "services/codec/sync_codec.h"
+
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/support/synchronizer_fixtures.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::Command;
+using synchronizer::HasReason;
+using synchronizer::HelloOf;
+
+template <typename T>
+T RoundTrip(const T& command) {
+  v1::JoinResponse message;
+  EXPECT_TRUE(message.ParseFromString(ToProto(Command(command)).SerializeAsString()));
+  absl::StatusOr<Command> back = FromProto(message);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return std::get<T>(*back);
+}
+
+TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
+  synchronizer::Directory directory{"trainer:1", 3, {3, 14}};
+  EXPECT_EQ(RoundTrip(directory), directory);
+  auto welcome = RoundTrip(synchronizer::Welcome{"run", 3, absl::Seconds(1), absl::Seconds(5), directory});
+  EXPECT_EQ(welcome.run_id, "run");
+  EXPECT_EQ(welcome.epoch, 3);
+  EXPECT_EQ(welcome.heartbeat, absl::Seconds(1));
+  EXPECT_EQ(welcome.dead_after, absl::Seconds(5));
+  EXPECT_EQ(welcome.directory, directory);
+  auto prepare = RoundTrip(
+      synchronizer::Prepare{7, {1, 2}, 0xffffffffffffffffu, 9, 10, "grpc", true, absl::Milliseconds(1500), 3, 2});
+  EXPECT_EQ(prepare.attempt, 7);
+  EXPECT_EQ(prepare.version, (PolicyVersion{1, 2}));
+  EXPECT_EQ(prepare.digest, 0xffffffffffffffffu);
+  EXPECT_EQ(prepare.manifest_fingerprint, 9u);
+  EXPECT_EQ(prepare.plan_hash, 10u);
+  EXPECT_EQ(prepare.transport, "grpc");
+  EXPECT_TRUE(prepare.source);
+  EXPECT_EQ(prepare.deadline, absl::Milliseconds(1500));
+  EXPECT_EQ(prepare.receivers, 3);
+  EXPECT_EQ(prepare.sources, 2);
+  auto transfer = RoundTrip(synchronizer::Transfer{7, {"a:1", "b:2"}, {1, 2, 3}});
+  EXPECT_EQ(transfer.rendezvous, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(transfer.bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(RoundTrip(synchronizer::Install{8}).attempt, 8);
+  EXPECT_EQ(RoundTrip(synchronizer::Finish{9, "DEADLINE"}).reason, "DEADLINE");
+  EXPECT_EQ(RoundTrip(synchronizer::Evicted{"FENCED"}).reason, "FENCED");
+}
+
+TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
+  synchronizer::Hello hello =
+      HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel()));
+  hello.run_id = "run";
+  hello.serving = {2, 5};
+  hello.serving_digest = 77;
+  hello.held_epoch = 2;
+  hello.checkpoint_epoch = 1;
+  auto back = FromProto(ToProto(hello));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->member, hello.member);
+  EXPECT_EQ(back->manifest->fingerprint(), hello.manifest->fingerprint());
+  EXPECT_EQ(back->transports, hello.transports);
+  EXPECT_EQ(back->serving, hello.serving);
+  EXPECT_EQ(back->serving_digest, 77u);
+  EXPECT_EQ(back->held_epoch, 2);
+  EXPECT_EQ(back->checkpoint_epoch, 1);
+  EXPECT_EQ(back->run_id, "run");
+}
+
+TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
+  synchronizer::SyncReport report;
+  report.attempt = 3;
+  report.stage = synchronizer::SyncStage::kTransfer;
+  report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
+  report.verify_seconds = 0.5;
+  report.bytes = 12;
+  auto back = FromProto(ToProto(report));
+  ASSERT_TRUE(back.ok());
+  EXPECT_THAT(back->status, HasReason("SUPERSEDED"));
+  EXPECT_EQ(back->status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(back->verify_seconds, 0.5);
+  EXPECT_EQ(back->bytes, 12);
+}
+
+TEST(SyncCodecTest, RefusesWhatCannotBe) {
+  EXPECT_THAT(FromProto(v1::JoinResponse()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(FromProto(v1::JoinRequest::Hello()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
+  v1::JoinRequest::SyncReport negative;
+  negative.set_stage(v1::STAGE_TRANSFER);
+  negative.set_bytes(-1);
+  EXPECT_THAT(FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  (*negative.mutable_seconds())["verify"] = std::numeric_limits<double>::quiet_NaN();
+  negative.set_bytes(0);
+  EXPECT_THAT(FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+}
+
+}  // namespace
+}  // namespace syncopate::services
