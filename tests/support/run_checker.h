@@ -60,15 +60,15 @@ struct RunRules {
 
 // The verdict. `violations` are sentences that begin with the invariant's number.
 struct RunFindings {
-  std::vector<std::string> violations;
-  int64_t accepted = 0;                          // groups that were made durable, hence all that were acknowledged
-  std::map<int64_t, int64_t> accepted_by_epoch;  // by the epoch that their newest token was made in
-  int64_t trained = 0;                           // of them, in takes
-  std::map<std::string, int64_t> dropped;        // of them, by reason
-  int64_t queued = 0;                            // of them, neither yet
-  int64_t reissued = 0;                          // of them, with an attempt above the first
-  int64_t steps = 0;                             // taken
-  int64_t epochs = 0;                            // that took a step
+  std::vector<std::string> violations = {};
+  int64_t accepted = 0;                               // groups that were made durable, hence all that were acknowledged
+  std::map<int64_t, int64_t> accepted_by_epoch = {};  // by the epoch that their newest token was made in
+  int64_t trained = 0;                                // of them, in takes
+  std::map<std::string, int64_t> dropped = {};        // of them, by reason
+  int64_t queued = 0;                                 // of them, neither yet
+  int64_t reissued = 0;                               // of them, with an attempt above the first
+  int64_t steps = 0;                                  // taken
+  int64_t epochs = 0;                                 // that took a step
   int64_t replayed_lines = 0;
   int64_t foreign_lines = 0;  // of trainers that had lost the run
 

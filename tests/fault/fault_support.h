@@ -1,0 +1,89 @@
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/rpc/unary.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/run_checker.h"
+#include "tests/support/run_harness.h"
+
+// What the fault tests share: a small run that goes on until it is stopped, questions to its daemons, moments that are
+// random and repeatable, and the verdict at the end.
+namespace syncopate::testing {
+
+// Overrides for a run of small steps that ends when it is told to. Its whole history is kept, for the checker.
+// Generation is what takes the time, so that whoever is hit holds leases.
+std::vector<std::string> EndlessRun(std::vector<std::string> more = {});
+RunRules RulesOfEndlessRun();
+
+// Repeatable choices; the seed is in the output of a test that fails.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : generator_(seed) {}
+  int64_t Between(int64_t low, int64_t high);  // both included
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+// Asks the daemons of one run, wherever they are at the moment. Every question is answered or fails within a few
+// seconds.
+class RunWatch {
+ public:
+  explicit RunWatch(const RunHarness* run) : run_(run) {}
+
+  absl::StatusOr<v1::TrainerServiceGetStatusResponse> Trainer() const;
+  absl::StatusOr<v1::SynchronizerServiceGetStatusResponse> Synchronizer() const;
+  absl::StatusOr<std::vector<v1::MemberStatus>> Members() const;
+  // Of one rollouter as the trainer sees its stream, or as the synchronizer lists it; NOT_FOUND.
+  absl::StatusOr<v1::RollouterView> Stream(int64_t rollouter) const;
+  absl::StatusOr<v1::MemberStatus> Member(int64_t rollouter) const;
+
+  int64_t Step() const;  // the trainer's; -1 if it does not answer
+  // Waits until the trainer has made `steps` more; DEADLINE_EXCEEDED says what it waits for.
+  absl::Status AwaitMoreSteps(int64_t steps, absl::Duration timeout = kPatience) const;
+  // A moment that is no multiple of anything: some steps and some round trips later.
+  absl::Status AwaitRandomMoment(Dice& dice) const;
+  // Waits until this rollouter's stream is up, by another process than `not_by`, and it had a group accepted.
+  // Returns that process's incarnation.
+  absl::StatusOr<std::string> AwaitWork(int64_t rollouter, const std::string& not_by = "",
+                                        absl::Duration timeout = kPatience) const;
+  // Ends the run in order, with a last checkpoint.
+  absl::Status Stop() const;
+
+ private:
+  const RunHarness* const run_;
+};
+
+// The checker's verdict of a run that has ended, or whose trainer has.
+RunFindings Judge(const RunHarness& run, const RunRules& rules = RulesOfEndlessRun());
+
+// EXPECT_THAT(Judge(run), IsClean())
+MATCHER(IsClean, "violates nothing") {
+  *result_listener << arg.ToString();
+  return arg.clean();
+}
+
+// Prints one measured figure, for whoever reads the log.
+void Report(const std::string& what, absl::Duration time);
+
+// Seconds since an earlier moment of the steady clock.
+class Stopwatch {
+ public:
+  Stopwatch();
+  absl::Duration Elapsed() const;
+
+ private:
+  const absl::Time begin_;
+};
+
+}  // namespace syncopate::testing
