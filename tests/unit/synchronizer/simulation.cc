@@ -28,7 +28,7 @@ void Simulation::Run() {
     rollouters_[i] = Start(RollouterId(i, absl::StrCat("r", next_incarnation_++)));
   }
   if (options_.stop_one_at.has_value()) After(*options_.stop_one_at, [this] { Stop(rollouters_[0], 20); });
-  After(Uniform(1, 5), [this] { Faults_(); });
+  After(Uniform(1, 5), [this] { InjectFault(); });
   After(options_.fault_seconds, [this] { Heal(); });
   while (!events_.empty() && events_.begin()->first.first <= options_.end_seconds) {
     auto event = events_.extract(events_.begin());
@@ -400,9 +400,9 @@ void Simulation::ScheduleTick() {
 
 // Faults.
 
-void Simulation::Faults_() {
+void Simulation::InjectFault() {
   if (now_ >= options_.fault_seconds) return;
-  After(Uniform(0.2, 4), [this] { Faults_(); });
+  After(Uniform(0.2, 4), [this] { InjectFault(); });
   NodePtr victim = rollouters_[static_cast<int>(Uniform(0, options_.rollouters - 0.001))];
   switch (static_cast<int>(Uniform(0, 5))) {
     case 0:
@@ -451,9 +451,6 @@ void Simulation::Faults_() {
 }
 
 void Simulation::Heal() {
-  for (const NodePtr& node : trainers_) {
-    if (node->stopped_until > now_) Stop(node, 0);
-  }
   auto wake = [this](const NodePtr& node) {
     if (node->stopped_until <= now_) return;
     node->stopped_until = now_;

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <random>
 #include <set>
 #include <string>
@@ -127,7 +126,7 @@ class Simulation {
   void CarryOut();
   void ScheduleTick();
 
-  void Faults_();
+  void InjectFault();
   void Heal();
   void CheckLag(PolicyVersion version, double published);
   void CheckEnd();
