@@ -102,24 +102,37 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
     if (recent_.size() > kRecentLines) recent_.pop_front();
     for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
   }
-  for (const Listener& listener : listeners) listener(step, text);
+  for (const Listener& listener : listeners) listener.on_line(step, text);
 }
 
 std::function<void()> RunReporter::Watch(size_t last, Listener listener) {
   std::vector<Line> past;
   int64_t id;
+  bool ended;
   {
     MutexLock lock(&mutex_);
+    ended = ended_;
     const size_t count = std::min(last, recent_.size());
     past.assign(recent_.end() - static_cast<int64_t>(count), recent_.end());
     id = next_listener_++;
     listeners_[id] = listener;
   }
-  for (const Line& line : past) listener(line.step, line.text);
+  for (const Line& line : past) listener.on_line(line.step, line.text);
+  if (ended) listener.on_end();
   return [this, id] {
     MutexLock lock(&mutex_);
     listeners_.erase(id);
   };
+}
+
+void RunReporter::End() {
+  std::vector<Listener> listeners;
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(ended_, true)) return;
+    for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
+  }
+  for (const Listener& listener : listeners) listener.on_end();
 }
 
 json RunReporter::Summary() const {

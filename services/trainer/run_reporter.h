@@ -51,8 +51,11 @@ struct EvaluationReport {
 // the log. Thread-safe.
 class RunReporter {
  public:
-  // A line of metrics.jsonl. Called with no lock held, from the thread that reported; must not block.
-  using Listener = std::function<void(int64_t step, const std::string& line)>;
+  // Called with no lock held, from the thread that reported; must not block.
+  struct Listener {
+    std::function<void(int64_t step, const std::string& line)> on_line;  // of metrics.jsonl
+    std::function<void()> on_end;                                        // there will be no more lines
+  };
 
   // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
@@ -60,8 +63,11 @@ class RunReporter {
   void OnStep(const StepReport& report);
   void OnEvaluation(const EvaluationReport& report);
 
-  // Gives the last `last` lines (at most 1000) at once, then every new one until the returned function is called.
+  // Gives the last `last` lines (at most 1000) at once, then every new one until End or until the returned function is
+  // called.
   std::function<void()> Watch(size_t last, Listener listener);
+  // The run is over: tells everybody who watches or will.
+  void End();
 
   // "steps", "eval", "trained_tokens", "idle" (share of step time without a batch) and "staleness" (without its bound);
   // all but "steps" of this life only.
@@ -78,6 +84,7 @@ class RunReporter {
   mutable Mutex mutex_;
   const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
   int64_t next_listener_ ABSL_GUARDED_BY(mutex_) = 0;

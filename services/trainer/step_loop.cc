@@ -76,6 +76,7 @@ StepLoop::Requests StepLoop::TakeRequests() {
     return !requests_.paused || requests_.stop || !requests_.checkpoints.empty();
   };
   while (!go_on()) {
+    if (status_.state != "paused") status_.paused_since = begin;
     was_paused = true;
     status_.state = "paused";
     mutex_.AwaitWithTimeout(Condition(&go_on), kPausePoll);
@@ -291,7 +292,6 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
 }
 
 void StepLoop::FinishEvaluation() {
-  if (options_.evaluate_every_steps == 0) return;
   const absl::Time deadline = Now() + options_.last_evaluation_deadline;
   CollectEvaluation(deadline);
   if (evaluated_ != version_ && published_.version == version_) {

@@ -36,7 +36,7 @@ class StepLoop {
     int64_t steps = 100;                                 // the run is complete after this one
     absl::Duration duration = absl::InfiniteDuration();  // or after this long
     int64_t publish_every_steps = 1;
-    int64_t evaluate_every_steps = 10;    // 0: never
+    int64_t evaluate_every_steps = 10;    // 0: only at the end
     int64_t checkpoint_every_steps = 50;  // 0: only at the end
     bool checkpoint_at_end = true;
     int keep_checkpoints = 2;
@@ -79,6 +79,7 @@ class StepLoop {
   struct Status {
     PolicyVersion version;
     std::string state;  // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
+    absl::Time paused_since;  // while "paused"
     std::string last_checkpoint;
   };
   Status GetStatus() const;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "services/codec/codec.h"
 #include "services/trainer/trainer_daemon.h"
 
@@ -23,6 +24,15 @@ void FillExplanation(const trainer::Explanation& from, v1::Explanation* to) {
   to->set_step_interval_seconds(from.step_interval_seconds);
   to->set_suggested_target_staleness(from.suggested_target_staleness);
   to->set_suggested_max_staleness(from.suggested_max_staleness);
+}
+
+// Whatever else there is to wait for, the pause comes first.
+void ExplainPause(absl::Time since, v1::Explanation* explanation) {
+  explanation->set_waiting_for("resume");
+  explanation->set_since_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - since));
+  explanation->set_detail("somebody has paused the trainer");
+  explanation->clear_rollouter();
+  explanation->set_unblocked_by("Resume of TrainerService, e.g. by `syncopate ctl resume`");
 }
 
 void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
@@ -74,7 +84,7 @@ v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
   FillData(data_->GetStatus(), &response);
-  if (status.state == "paused") response.mutable_explanation()->set_waiting_for("resume");
+  if (status.state == "paused") ExplainPause(status.paused_since, response.mutable_explanation());
   return response;
 }
 

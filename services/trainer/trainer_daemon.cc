@@ -250,7 +250,9 @@ absl::Status TrainerDaemon::Run() {
     stopping = true;
     running.wait_for(absl::ToChronoMilliseconds(kSignalPoll));
   }
-  return Finish(running.get(), absl::ToDoubleSeconds(Clock::Real()->Now() - begin));
+  const absl::StatusOr<StepLoop::Outcome> outcome = running.get();
+  reporter_->End();
+  return Finish(outcome, absl::ToDoubleSeconds(Clock::Real()->Now() - begin));
 }
 
 absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds) {

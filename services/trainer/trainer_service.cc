@@ -78,12 +78,15 @@ grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps
   auto stream = ServerWriteStream<v1::WatchStepsResponse>::Create(context);
   const size_t last = static_cast<size_t>(std::max(request->last(), 0));
   // The listener holds the stream, the stream's end takes the listener away.
-  std::function<void()> unwatch = reporter_->Watch(last, [stream](int64_t step, const std::string& line) {
+  RunReporter::Listener listener;
+  listener.on_line = [stream](int64_t step, const std::string& line) {
     v1::WatchStepsResponse response;
     response.set_step(step);
     response.set_metrics_json(line);
     stream->Write(std::move(response));
-  });
+  };
+  listener.on_end = [stream] { stream->Finish(absl::OkStatus()); };
+  std::function<void()> unwatch = reporter_->Watch(last, std::move(listener));
   return stream->Start({.on_done = [unwatch](const absl::Status&) { unwatch(); }});
 }
 

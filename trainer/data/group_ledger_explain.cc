@@ -15,7 +15,8 @@ Explanation GroupLedger::Explain(absl::Time now) const {
                           .suggested_max_staleness = flow_.suggested_max_staleness()};
   if (in_step_) {
     explanation.waiting_for = "nothing";
-    explanation.detail = absl::StrCat("the step that makes version ", version_.epoch, "/", version_.step + 1, " runs");
+    const PolicyVersion next{version_.epoch, version_.step + 1};
+    explanation.detail = absl::StrCat("the step that makes ", next.ToString(), " runs");
     return explanation;
   }
   if (HasBatch()) {

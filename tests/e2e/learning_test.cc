@@ -1,0 +1,75 @@
+// Reverse L4 from nothing, as `syncopate run` trains it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+constexpr int64_t kSteps = 80;
+constexpr int64_t kBatchGroups = 16;
+constexpr int64_t kSamples = 16;
+
+// (seed, max_staleness)
+class LearningTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+// Every group is trained once, and what was acknowledged but not trained fits into what the bound lets run ahead.
+void ExpectConsistent(const Json& summary, int64_t max_staleness) {
+  const Json& groups = summary["groups"];
+  EXPECT_EQ(groups["trained"], kSteps * kBatchGroups) << groups;
+  EXPECT_EQ(groups["duplicate"], 0) << groups;
+  for (const auto& [reason, count] : groups["dropped"].items()) EXPECT_EQ(count, 0) << reason;
+  const int64_t ahead = groups["acked"].get<int64_t>() - groups["trained"].get<int64_t>();
+  EXPECT_GE(ahead, 0) << groups;
+  EXPECT_LE(ahead, (max_staleness + 1) * kBatchGroups) << groups;
+  EXPECT_GE(groups["generated"], groups["acked"]) << groups;
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(summary["staleness"]["bound"], max_staleness);
+  EXPECT_LE(summary["staleness"]["max"], max_staleness);
+}
+
+TEST_P(LearningTest, LearnsToReverseFourSymbolsFromNothing) {
+  const auto& [seed, max_staleness] = GetParam();
+  RunHarness run({absl::StrCat("run.seed=", seed), absl::StrCat("run.steps=", kSteps),
+                  absl::StrCat("staleness.max_staleness=", max_staleness)});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+
+  const Json summary = run.Summary();
+  ASSERT_TRUE(summary.is_object());
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_EQ(summary["steps"], kSteps);
+  EXPECT_GE(summary["eval"]["best"], 0.95) << summary["eval"];
+  ExpectConsistent(summary, max_staleness);
+
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
+  EXPECT_GT(summary["syncs"]["count"], kSteps);  // two rollouters; a version may be skipped for a newer one
+  EXPECT_EQ(summary["rollouters"].size(), 2u);
+  EXPECT_GE(summary["tokens"]["generated"], summary["tokens"]["trained"]);
+  EXPECT_GE(summary["tokens"]["trained"], kSteps * kBatchGroups * kSamples);  // an answer has a token at least
+  for (const char* side : {"trainer", "rollouters"}) {
+    EXPECT_GE(summary["idle"][side], 0.0) << side;
+    EXPECT_LE(summary["idle"][side], 1.0) << side;
+  }
+  EXPECT_EQ(run.Digests().size(), static_cast<size_t>(kSteps));
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), ::testing::IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(SeedsAndBounds, LearningTest,
+                         ::testing::Combine(::testing::Values(0, 1, 2), ::testing::Values(0, 4)), [](const auto& info) {
+                           return absl::StrCat("Seed", std::get<0>(info.param), "MaxStaleness",
+                                               std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace syncopate::testing
