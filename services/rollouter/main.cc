@@ -20,6 +20,7 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
   options.synchronizer_address = config.synchronizer().address();
   options.leases.max_groups = GroupsInFlight(config);
   options.leases.samples_per_group = static_cast<int32_t>(config.rollout().samples());
+  options.heartbeat = CheckedDuration(config.sync().heartbeat());
   options.build = BuildVersion();
   options.events = daemon.events();
   return options;

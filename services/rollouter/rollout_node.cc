@@ -66,7 +66,9 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
                              rollouter::EngineLoop::Start(options.engine));
   auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto work, WorkClient::Create({.member = options.member, .leases = options.leases}, engine.get(), rewards.get()));
+      auto work,
+      WorkClient::Create({.member = options.member, .leases = options.leases, .heartbeat = options.heartbeat},
+                         engine.get(), rewards.get()));
   return std::unique_ptr<RolloutNode>(
       new RolloutNode(options, std::move(engine), std::move(rewards), std::move(work), registry));
 }
@@ -89,10 +91,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });
 }
 
-RolloutNode::~RolloutNode() {
-  Leave(absl::ZeroDuration());
-  engine_->Stop();  // before the service, whose calls may wait for it
-}
+RolloutNode::~RolloutNode() { Leave(absl::ZeroDuration()); }
 
 absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address) {
   MemberClient::Options member;
@@ -140,6 +139,7 @@ void RolloutNode::Leave(absl::Duration grace) {
   }
   if (member_ != nullptr) member_->Stop(left(0.8));
   work_->Stop();
+  engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
 }
 
 }  // namespace syncopate::services

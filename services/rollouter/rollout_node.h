@@ -40,13 +40,14 @@ class RolloutNode {
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};
     rollouter::LeaseBook::Options leases = {};
-    std::string build = {};           // version of the binary
-    EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from this node at least this often
+    std::string build = {};                       // version of the binary
+    EventRecorder* events = nullptr;              // borrowed; null: not recorded
   };
 
   // Allocates KV cache and weights and starts the engine. Errors of EngineLoop and WorkClient.
   static absl::StatusOr<std::unique_ptr<RolloutNode>> Create(const Options& options, prometheus::Registry& registry);
-  // Leaves with no grace and stops the engine. The server must have been stopped.
+  // Leaves with no grace. The server must have been stopped.
   ~RolloutNode();
   RolloutNode(const RolloutNode&) = delete;
   RolloutNode& operator=(const RolloutNode&) = delete;
@@ -61,8 +62,8 @@ class RolloutNode {
   // Why the synchronizer will not have this process any more; OK while it will.
   absl::Status refused() const;
 
-  // Finishes and submits what runs, for at most half of `grace`, takes nothing new, says farewell and leaves. Blocks
-  // for at most `grace`. Idempotent.
+  // Finishes and submits what runs, for at most half of `grace`, takes nothing new, says farewell, leaves and stops the
+  // engine, which ends every call that waits for it. Blocks for at most `grace`. Idempotent.
   void Leave(absl::Duration grace);
 
   rollouter::EngineLoop& engine() { return *engine_; }

@@ -25,7 +25,7 @@ class RolloutService final : public v1::RolloutService::CallbackService {
  public:
   struct Options {
     MemberId member;
-    int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones wait
+    int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones are refused
     absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
     StreamOptions stream = {};
     // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.

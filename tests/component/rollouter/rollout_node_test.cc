@@ -4,6 +4,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <filesystem>
+#include <future>
 
 #include "services/rpc/channel.h"
 #include "services/synchronizer/synchronizer_service.h"
@@ -87,6 +88,10 @@ class TestTrainer {
   int64_t epoch_ = 0;
 };
 
+class Ignored final : public rollouter::GenerationSink {
+  void OnFinished(int32_t, Trajectory) override {}
+};
+
 class RolloutNodeTest : public ::testing::Test {
  protected:
   ~RolloutNodeTest() override {
@@ -101,6 +106,7 @@ class RolloutNodeTest : public ::testing::Test {
     options.run_name = "test";
     options.synchronizer_address = synchronizer;
     options.leases = {.max_groups = 3, .samples_per_group = 2};
+    options.heartbeat = absl::Milliseconds(20);
     node_ = RolloutNode::Create(options, registry_).value();
     server_ = Server::Start({}, {node_->service()}).value();
     ASSERT_TRUE(node_->Join(server_->address(), "127.0.0.1:1").ok());
@@ -167,6 +173,41 @@ TEST_F(RolloutNodeTest, LeavesInTimeWhenNobodyIsThere) {
   node_->Leave(absl::Seconds(2));
   node_->Leave(absl::Seconds(2));
   EXPECT_LT(Clock::Real()->Now() - start, absl::Seconds(4));
+}
+
+TEST_F(RolloutNodeTest, ADrainThatWaitsForAPausedEngineDoesNotKeepItFromEnding) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  trainer.Publish(0, 7);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  node_->engine().Pause();
+  ASSERT_TRUE(
+      node_->engine()
+          .Submit({.id = "kept", .prompt_ids = {8, 1}, .sampling = {}, .seeds = {1}}, std::make_shared<Ignored>())
+          .ok());
+  auto stub = v1::RolloutService::NewStub(MakeChannel(server_->address()).value());
+  auto drained = std::async(std::launch::async, [&stub] {
+    return CallUnary(stub.get(), &v1::RolloutService::Stub::Drain, v1::DrainRequest(), absl::Minutes(5)).status();
+  });
+  ASSERT_TRUE(
+      Eventually([this] { return node_->engine().GetStatus().state == rollouter::EngineStatus::State::kDraining; }));
+  absl::Time start = Clock::Real()->Now();
+  node_->Leave(absl::ZeroDuration());
+  server_->Stop(absl::ZeroDuration());
+  drained.wait();
+  EXPECT_LT(Clock::Real()->Now() - start, kTestDeadline);
+}
+
+TEST_F(RolloutNodeTest, TheTrainerHearsOfItAsOftenAsTheConfigurationSays) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  ASSERT_TRUE(trainer.exchange().WaitFor(ExchangeRequest::kHello).has_value());
+  trainer.exchange().Welcome();
+  absl::Time start = Clock::Real()->Now();
+  ASSERT_TRUE(trainer.exchange().heard().WaitFor(8));
+  EXPECT_LT(Clock::Real()->Now() - start, absl::Seconds(3)) << "one a second without the configuration";
 }
 
 TEST_F(RolloutNodeTest, LeavesMetricsThatCanBeReadAfterItIsGone) {
