@@ -23,7 +23,7 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address);
 
 // summary.json: `figures` is RunReporter::Summary().
 struct SummaryInput {
-  std::string status;  // "completed", "stopped", "fenced" or "failed"
+  std::string status;  // "completed", "stopped" or "failed"
   double wall_seconds = 0;
   TrainingData::Status data;
 };

@@ -232,7 +232,8 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
 void StepLoop::SaveIfDue() {
   if (options_.checkpoint_every_steps == 0 || version_.step % options_.checkpoint_every_steps != 0) return;
   absl::StatusOr<std::string> saved = Save();
-  // Training goes on: the last good checkpoint is untouched, and the log still holds everything since.
+  if (ErrorReason(saved.status()) == "FENCED") StopFenced();
+  // Else training goes on: the last good checkpoint is untouched, and the log still holds everything since.
   if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
 }
 
@@ -262,8 +263,10 @@ absl::Status StepLoop::CheckNotFenced() const {
     MutexLock lock(&mutex_);
     if (requests_.fenced) return fenced;
   }
+  SYNCOPATE_ASSIGN_OR_RETURN(int64_t newest, parts_.newest_epoch());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, parts_.checkpoints->List());
-  return there.empty() || there.back().epoch <= version_.epoch ? absl::OkStatus() : fenced;
+  if (!there.empty()) newest = std::max(newest, there.back().epoch);
+  return newest <= version_.epoch ? absl::OkStatus() : fenced;
 }
 
 void StepLoop::PruneOldCheckpoints() {

@@ -53,6 +53,8 @@ class StepLoop {
     TrainerMetrics* metrics;
     EventRecorder* events;
     const trainer::PromptSource* evaluation_prompts;
+    // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
+    std::function<absl::StatusOr<int64_t>()> newest_epoch;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data

@@ -40,6 +40,7 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::
                          .target_staleness = TargetStaleness(config),
                          .max_staleness = config.staleness().max_staleness()};
   options.ledger.max_groups = config.data().max_groups();
+  options.ledger.vocab_size = static_cast<int32_t>(config.model().vocab_size());
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = SamplingOf(config, prompts);
@@ -74,6 +75,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daem
   SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->RestoreCheckpoint());
   SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, trainer->Join(restored));
+  SYNCOPATE_ASSIGN_OR_RETURN(restored, trainer->RestoreNewer(std::move(restored)));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
@@ -137,6 +139,14 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   policy_->Restore(policy.state());
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};
+}
+
+// A trainer that is still at work in this run can save until the epoch of this one is written down; what it saved last
+// is where the log goes on from.
+absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreNewer(Restored restored) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
+  if (there.empty() || there.back() <= restored.version) return restored;
+  return RestoreCheckpoint();
 }
 
 absl::Status TrainerDaemon::Listen() {
@@ -219,7 +229,11 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                                      .checkpoints = checkpoints_.get(),
                                                      .metrics = metrics_.get(),
                                                      .events = daemon_->events(),
-                                                     .evaluation_prompts = evaluation_prompts_.get()},
+                                                     .evaluation_prompts = evaluation_prompts_.get(),
+                                                     .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
+                                                       SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+                                                       return identity.epoch;
+                                                     }},
                                      start);
   MutexLock lock(&mutex_);
   started_ = true;
@@ -256,18 +270,20 @@ absl::Status TrainerDaemon::Run() {
 }
 
 absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds) {
-  std::string status = "failed";
-  if (outcome.ok()) {
-    status = *outcome == StepLoop::Outcome::kCompleted ? "completed"
-             : *outcome == StepLoop::Outcome::kStopped ? "stopped"
-                                                       : "fenced";
+  if (outcome.ok() && *outcome == StepLoop::Outcome::kFenced) {
+    // The run directory is another trainer's now, its summary too.
+    member_->Leave("a newer trainer has taken over");
+    MutexLock lock(&mutex_);
+    return refused_.ok() ? Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+                                 absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
+                         : refused_;
   }
+  const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
+  const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
   absl::Status written = WriteSummary(status, wall_seconds);
   if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
   member_->Leave(absl::StrCat("the run is over: ", status));
-  SYNCOPATE_RETURN_IF_ERROR(outcome.status());
-  MutexLock lock(&mutex_);
-  return *outcome == StepLoop::Outcome::kFenced ? refused_ : absl::OkStatus();
+  return outcome.status();
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_seconds) {

@@ -34,7 +34,7 @@ class TrainerDaemon final : private TrainerControl {
   ~TrainerDaemon() override;
 
   // Trains until the run is over or the process is asked to stop; then leaves, writes summary.json and closes what is
-  // open. OK also after a stop; reason FENCED if a newer trainer has taken over.
+  // open. OK also after a stop; reason FENCED if a newer trainer has taken over: the files are left to it as they are.
   absl::Status Run();
 
  private:
@@ -53,6 +53,7 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status BuildPolicy();
   absl::Status OpenRun();
   absl::StatusOr<Restored> RestoreCheckpoint();
+  absl::StatusOr<Restored> RestoreNewer(Restored restored);
   absl::Status Listen();
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);

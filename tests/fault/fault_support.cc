@@ -73,14 +73,20 @@ int64_t RunWatch::Step() const {
   return status.ok() ? status->version().step() : -1;
 }
 
+// After a restore the logged takes are repeated first and nothing is published meanwhile.
+bool RunWatch::HasPublished(int64_t epoch) const {
+  auto status = Synchronizer();
+  return status.ok() && status->newest().epoch() == epoch;
+}
+
 absl::Status RunWatch::AwaitMoreSteps(int64_t steps, absl::Duration timeout) const {
   int64_t from = -1;
   absl::StatusOr<v1::TrainerServiceGetStatusResponse> status;
   const bool there = Eventually(timeout, [&] {
     status = Trainer();
     if (!status.ok() || status->state() == "starting") return false;
-    if (from < 0) from = status->version().step();
-    return status->version().step() >= from + steps;
+    if (from < 0 && HasPublished(status->version().epoch())) from = status->version().step();
+    return from >= 0 && status->version().step() >= from + steps;
   });
   if (there) return absl::OkStatus();
   return absl::DeadlineExceededError(

@@ -49,7 +49,8 @@ class RunWatch {
   absl::StatusOr<v1::MemberStatus> Member(int64_t rollouter) const;
 
   int64_t Step() const;  // the trainer's; -1 if it does not answer
-  // Waits until the trainer has made `steps` more; DEADLINE_EXCEEDED says what it waits for.
+  // Waits until the trainer has made `steps` more, those that it repeats after a restore not counted; DEADLINE_EXCEEDED
+  // says what it waits for.
   absl::Status AwaitMoreSteps(int64_t steps, absl::Duration timeout = kPatience) const;
   // A moment that is no multiple of anything: some steps and some round trips later.
   absl::Status AwaitRandomMoment(Dice& dice) const;
@@ -61,6 +62,8 @@ class RunWatch {
   absl::Status Stop() const;
 
  private:
+  bool HasPublished(int64_t epoch) const;
+
   const RunHarness* const run_;
 };
 

@@ -12,6 +12,7 @@ absl::Status GroupLedger::Options::Validate() const {
   auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
   SYNCOPATE_RETURN_IF_ERROR(gate.Validate());
   if (max_groups < 0) return bad(absl::StrCat("max_groups is ", max_groups, ", but cannot be negative"));
+  if (vocab_size < 0) return bad(absl::StrCat("vocab_size is ", vocab_size, ", but cannot be negative"));
   if (samples < 1) return bad(absl::StrCat("samples is ", samples, ", but a group has at least 1"));
   if (sampling.max_new_tokens < 1) return bad("max_new_tokens must be at least 1");
   if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
@@ -35,7 +36,8 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       version_(version),
       gate_(options.gate, version.step),
       queue_(std::move(restored.queue)),
-      rules_({.vocab_size = prompts->vocab_size(), .epoch = version.epoch}),
+      rules_({.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(),
+              .epoch = version.epoch}),
       replays_(std::move(restored.replays)),
       unlogged_drops_(std::move(restored.drops)),
       waiting_since_(now) {

@@ -36,6 +36,7 @@ class GroupLedger {
   struct Options {
     StalenessGate::Options gate;
     int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
+    int32_t vocab_size = 0;  // of the model, which may be larger than that of the prompts; 0: theirs
     int32_t samples = 16;    // of a group
     std::string reward = "dense";
     SamplingParams sampling;

@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -74,6 +76,21 @@ std::vector<int64_t> Ordinals(const std::vector<Lease>& leases) {
   std::vector<int64_t> ordinals;
   for (const Lease& lease : leases) ordinals.push_back(lease.id.group.ordinal);
   return ordinals;
+}
+
+TEST_F(GroupLedgerTest, AcceptsEveryTokenOfAModelWhoseVocabularyIsLargerThanThatOfThePrompts) {
+  GroupLedger::Options options = Options(2, 4, 1);
+  options.vocab_size = 1000;
+  Start(options);
+  const SessionId session = Join("r0", 2);
+  const std::vector<Lease> leases = Leases();
+  ASSERT_THAT(leases, SizeIs(2));
+  for (const auto& [lease, token, result] :
+       {std::tuple(leases[0], 999, Result::kAccepted), std::tuple(leases[1], 1000, Result::kInvalid)}) {
+    TrajectoryGroup answer = AnswerTo(lease);
+    answer.samples[0].tokens[0] = token;
+    EXPECT_EQ(ledger_->Submit(session, Share(std::move(answer)), now_).result, result);
+  }
 }
 
 TEST_F(GroupLedgerTest, LeaseCarriesEverythingTheRollouterNeeds) {
