@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
 namespace syncopate::services {
 
@@ -12,6 +13,7 @@ using Command = std::function<int()>;
 void AddConfigCommand(CLI::App* app, Command* chosen);
 void AddCtlCommand(CLI::App* app, Command* chosen);
 void AddEventsCommand(CLI::App* app, Command* chosen);
-void AddRunCommand(CLI::App* app, Command* chosen);
+// `program` is how the process was called.
+void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);
 
 }  // namespace syncopate::services

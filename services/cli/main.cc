@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   syncopate::services::AddConfigCommand(&app, &chosen);
   syncopate::services::AddCtlCommand(&app, &chosen);
   syncopate::services::AddEventsCommand(&app, &chosen);
-  syncopate::services::AddRunCommand(&app, &chosen);
+  syncopate::services::AddRunCommand(&app, argv[0], &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -41,7 +41,7 @@ int Refuse(const std::string& message) {
   return kConfigExitCode;
 }
 
-int Run(const RunArguments& arguments) {
+int Run(const RunArguments& arguments, const std::string& program) {
   std::string config_path;
   std::vector<std::string> overrides = arguments.words;
   if (!overrides.empty() && !absl::StrContains(overrides.front(), "=")) {
@@ -58,12 +58,12 @@ int Run(const RunArguments& arguments) {
   if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
   auto config = LoadRunConfig(config_path, overrides);
   if (!config.ok()) return Refuse(std::string(config.status().message()));
-  return RunLocally({*std::move(config), OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
+  return RunLocally({*std::move(config), program, OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
 }
 
 }  // namespace
 
-void AddRunCommand(CLI::App* app, Command* chosen) {
+void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* run = app->add_subcommand("run", "Train on this machine: start every daemon, watch it, stop it");
   run->footer(kExitCodes);
@@ -73,7 +73,7 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG");
   CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
   run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
-  run->callback([=] { *chosen = [=] { return Run(*arguments); }; });
+  run->callback([=] { *chosen = [=] { return Run(*arguments, program); }; });
 }
 
 }  // namespace syncopate::services

@@ -23,7 +23,8 @@ double At(const json& summary, const char* pointer) {
   return summary.contains(path) && summary[path].is_number() ? summary[path].get<double>() : 0.0;
 }
 
-std::string RenderStart(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) {
+std::string RenderStart(const std::string& program, const std::string& run_dir,
+                        const std::vector<DaemonEndpoint>& daemons) {
   std::string metrics, victim;
   for (const DaemonEndpoint& daemon : daemons) {
     if (!daemon.metrics.empty())
@@ -32,17 +33,17 @@ std::string RenderStart(const std::string& run_dir, const std::vector<DaemonEndp
       victim = absl::StrCat("  kill -9 ", daemon.pid, "   ", daemon.Name(), ": it is started again, nothing is lost\n");
     }
   }
-  return absl::StrCat("run directory\n  ", run_dir, "\nmetrics\n", metrics,
-                      "watch from another terminal\n  syncopate ctl --run ", run_dir,
-                      " watch   (or status, explain, syncs, members)\ntry\n", victim);
+  return absl::StrCat("run directory\n  ", run_dir, "\nmetrics\n", metrics, "watch from another terminal\n  ", program,
+                      " ctl --run ", run_dir, " watch   (or status, explain, syncs, members)\ntry\n", victim);
 }
 
 class PlainDisplay : public RunDisplay {
  public:
-  PlainDisplay(std::ostream* out, bool quiet) : out_(*out), quiet_(quiet) {}
+  PlainDisplay(std::string program, std::ostream* out, bool quiet)
+      : out_(*out), program_(std::move(program)), quiet_(quiet) {}
 
   void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) override {
-    if (!quiet_) Note(RenderStart(run_dir, daemons));
+    if (!quiet_) Note(RenderStart(program_, run_dir, daemons));
   }
 
   void Step(const StepRecord& record, const std::string&) override {
@@ -62,7 +63,7 @@ class PlainDisplay : public RunDisplay {
   void Refresh(const RunView&) override {}
 
   void Ended(const RunView& view, const std::string& run_dir, const json& summary) override {
-    Note(RenderEnd(view, run_dir, summary));
+    Note(RenderEnd(view, program_, run_dir, summary));
   }
 
  protected:
@@ -87,6 +88,7 @@ class PlainDisplay : public RunDisplay {
     return true;
   }
 
+  const std::string program_;
   const bool quiet_;
   bool samples_shown_ = false;
   absl::Time last_step_ = absl::InfinitePast();
@@ -95,7 +97,7 @@ class PlainDisplay : public RunDisplay {
 // Draws the table over the one before; notes scroll away above it.
 class LiveDisplay final : public PlainDisplay {
  public:
-  explicit LiveDisplay(std::ostream* out) : PlainDisplay(out, /*quiet=*/false) {}
+  LiveDisplay(std::string program, std::ostream* out) : PlainDisplay(std::move(program), out, /*quiet=*/false) {}
 
   void Step(const StepRecord& record, const std::string&) override {
     if (record.is_evaluation) ShowFirstSamples(record);
@@ -183,7 +185,8 @@ std::string RenderFigures(const json& summary) {
 
 }  // namespace
 
-std::string RenderEnd(const RunView& view, const std::string& run_dir, const json& summary) {
+std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
+                      const json& summary) {
   std::string outcome = summary["run"]["outcome"].get<std::string>();
   std::string reason = summary["run"]["reason"].get<std::string>();
   std::string text;
@@ -201,22 +204,22 @@ std::string RenderEnd(const RunView& view, const std::string& run_dir, const jso
   }
   if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
   absl::StrAppend(&text, "run directory   ", run_dir, "\n");
-  if (outcome != "completed") absl::StrAppend(&text, "resume          syncopate run --resume ", run_dir, "\n");
+  if (outcome != "completed") absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
   if (outcome == "completed") {
-    absl::StrAppend(&text, "train on        syncopate run --resume ", run_dir, " run.steps=", 2 * view.steps_total,
+    absl::StrAppend(&text, "train on        ", program, " run --resume ", run_dir, " run.steps=", 2 * view.steps_total,
                     "\n");
   }
   return text;
 }
 
-std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, std::ostream* out) {
+std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& program, std::ostream* out) {
   switch (output) {
     case RunOutput::kLive:
-      return std::make_unique<LiveDisplay>(out);
+      return std::make_unique<LiveDisplay>(program, out);
     case RunOutput::kPlain:
-      return std::make_unique<PlainDisplay>(out, /*quiet=*/false);
+      return std::make_unique<PlainDisplay>(program, out, /*quiet=*/false);
     case RunOutput::kQuiet:
-      return std::make_unique<PlainDisplay>(out, /*quiet=*/true);
+      return std::make_unique<PlainDisplay>(program, out, /*quiet=*/true);
     case RunOutput::kJson:
       return std::make_unique<JsonDisplay>(out);
   }

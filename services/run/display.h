@@ -34,10 +34,11 @@ enum class RunOutput {
   kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "ended", ...}
 };
 
-// `out` outlives the display.
-std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, std::ostream* out);
+// `program` is how this program was called, for the commands that are suggested. `out` outlives the display.
+std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& program, std::ostream* out);
 
 // The last lines of a run: what was reached, where it is, how to go on.
-std::string RenderEnd(const RunView& view, const std::string& run_dir, const nlohmann::json& summary);
+std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
+                      const nlohmann::json& summary);
 
 }  // namespace syncopate::services

@@ -47,7 +47,7 @@ class LocalRun {
         err_(*options.err),
         directory_(std::move(directory)),
         signals_(std::move(signals)),
-        display_(MakeDisplay(options.output, options.out)),
+        display_(MakeDisplay(options.output, options.program, options.out)),
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
         started_at_(Clock::Real()->Now()) {

@@ -14,8 +14,9 @@ inline constexpr int kRunFailedExitCode = 1;
 inline constexpr int kRunInterruptedExitCode = 130;  // ended in order after SIGINT, SIGTERM or SIGHUP
 
 struct LocalRunOptions {
-  v1::RunConfig config;    // checked
-  std::string binary_dir;  // where syncopate-trainer and the others are
+  v1::RunConfig config;               // checked
+  std::string program = "syncopate";  // how this program was called
+  std::string binary_dir;             // where syncopate-trainer and the others are
   RunOutput output = RunOutput::kPlain;
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;

@@ -58,14 +58,14 @@ class RunDisplayTest : public ::testing::Test {
 };
 
 TEST_F(RunDisplayTest, TheStartSaysWhereToLookAndWhatToTry) {
-  MakeDisplay(RunOutput::kPlain, &out_)->Started("/runs/a", kDaemons);
+  MakeDisplay(RunOutput::kPlain, "bin/syncopate", &out_)->Started("/runs/a", kDaemons);
   EXPECT_THAT(Printed(),
               AllOf(HasSubstr("/runs/a"), HasSubstr("http://127.0.0.1:4/metrics"),
-                    HasSubstr("syncopate ctl --run /runs/a watch"), HasSubstr("kill -9 4242   rollouter-1")));
+                    HasSubstr("  bin/syncopate ctl --run /runs/a watch"), HasSubstr("kill -9 4242   rollouter-1")));
 }
 
 TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) {
-  auto display = MakeDisplay(RunOutput::kPlain, &out_);
+  auto display = MakeDisplay(RunOutput::kPlain, "bin/syncopate", &out_);
   display->Step(Evaluation(0, 0), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2 ->  2 1"), HasSubstr("exact 0.000")));
   display->Step(Evaluation(10, 0.5), "{}");
@@ -82,7 +82,7 @@ TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) 
 }
 
 TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
-  auto display = MakeDisplay(RunOutput::kQuiet, &out_);
+  auto display = MakeDisplay(RunOutput::kQuiet, "bin/syncopate", &out_);
   display->Started("/runs/a", kDaemons);
   display->Step(Evaluation(0, 0), "{}");
   display->Daemon("rollouter-1", "died");
@@ -93,7 +93,7 @@ TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
 }
 
 TEST_F(RunDisplayTest, LiveDrawsTheTableOverTheOneBeforeAndKeepsNotesAboveIt) {
-  auto display = MakeDisplay(RunOutput::kLive, &out_);
+  auto display = MakeDisplay(RunOutput::kLive, "bin/syncopate", &out_);
   display->Refresh(View());
   std::string first = Printed();
   EXPECT_THAT(first, AllOf(HasSubstr("step 150 of 150"), Not(HasSubstr("\x1b["))));
@@ -105,7 +105,7 @@ TEST_F(RunDisplayTest, LiveDrawsTheTableOverTheOneBeforeAndKeepsNotesAboveIt) {
 }
 
 TEST_F(RunDisplayTest, JsonIsOneObjectALine) {
-  auto display = MakeDisplay(RunOutput::kJson, &out_);
+  auto display = MakeDisplay(RunOutput::kJson, "bin/syncopate", &out_);
   display->Started("/runs/a", kDaemons);
   json started = json::parse(Printed(), nullptr, false);
   EXPECT_EQ(started["event"], "started");
@@ -119,19 +119,20 @@ TEST_F(RunDisplayTest, JsonIsOneObjectALine) {
 }
 
 TEST(RenderEndTest, SaysWhatWasReachedWhereItIsAndHowToGoOn) {
-  std::string text = RenderEnd(View(), "/runs/a", Summary("completed"));
+  std::string text = RenderEnd(View(), "bin/syncopate", "/runs/a", Summary("completed"));
   EXPECT_THAT(text,
               AllOf(HasSubstr("answers at step 150"), HasSubstr("completed       at step 150 of 150 after 18.2 s"),
                     HasSubstr("0.90 mean, 3 max, 0 over the bound 4"), HasSubstr("300, 0 failed, median 6.1 ms"),
                     HasSubstr("trainer 12%, rollouters 20%"), HasSubstr("run directory   /runs/a")));
-  text = RenderEnd(View(), "/runs/a", Summary("failed", "trainer-0 was killed by signal 9"));
+  text = RenderEnd(View(), "bin/syncopate", "/runs/a", Summary("failed", "trainer-0 was killed by signal 9"));
   EXPECT_THAT(text, AllOf(HasSubstr("failed"), HasSubstr("trainer-0 was killed by signal 9"),
-                          HasSubstr("syncopate run --resume /runs/a\n")));
+                          HasSubstr("  bin/syncopate run --resume /runs/a\n")));
 }
 
 TEST(RenderEndTest, NeedsNothingFromTheTrainer) {
   json summary = {{"run", {{"outcome", "failed"}, {"reason", "x"}, {"wall_seconds", 1}}}};
-  EXPECT_THAT(RenderEnd(RunView(), "/runs/a", summary), HasSubstr("failed          at step 0 of 0 after 1.0 s: x"));
+  EXPECT_THAT(RenderEnd(RunView(), "bin/syncopate", "/runs/a", summary),
+              HasSubstr("failed          at step 0 of 0 after 1.0 s: x"));
 }
 
 }  // namespace
