@@ -42,18 +42,17 @@ class EngineLoop::Core {
   PolicySlots& policy() { return engine_.policy(); }
 
  private:
-  // One caller's install. Abandoned by its caller at the deadline, unless the thread has begun it.
+  // One caller's install. Forgotten at the caller's deadline, unless the thread has begun it.
   struct PendingInstall {
     PolicyVersion version;
     uint64_t digest = 0;
     bool relabel = false;
-    bool abandoned = false;
     bool done = false;
     InstallResult result;
   };
 
   void Run();
-  bool RunCommands();
+  void RunCommands();
   void RunInstall();
   void StepOnce();
   void PublishStatus();
@@ -62,7 +61,7 @@ class EngineLoop::Core {
 
   const Manifest manifest_;
   const int threads_;  // intra-op
-  Engine engine_;  // the thread's own
+  Engine engine_;      // the thread's own
   std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
 
   mutable Mutex mutex_;
@@ -75,11 +74,12 @@ class EngineLoop::Core {
   bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
   bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
   EngineStatus status_ ABSL_GUARDED_BY(mutex_);
+  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: not idle
   std::thread thread_;
 };
 
 absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
-  // Check() reads the model's shape, which never changes, and whether weights are there, which is mirrored here.
+  // CheckShape() reads what never changes; whether weights are there is mirrored in status_.
   MutexLock lock(&mutex_);
   if (draining_ || stopping_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter takes no new work; ask another one");
@@ -151,7 +151,9 @@ absl::StatusOr<InstallResult> EngineLoop::Core::Install(const PolicyVersion& ver
   mutex_.AwaitWithTimeout(Condition(&ended), deadline);
   install_ = nullptr;
   if (install->done) return install->result;
-  install->abandoned = true;
+  if (stopped_) {
+    return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "the engine has stopped");
+  }
   return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
                absl::StrCat("no decode step ended within ", absl::FormatDuration(deadline), " to install ",
                             version.ToString(), "; the older version goes on serving"));
@@ -165,6 +167,8 @@ void EngineLoop::Core::SetInstallListener(std::function<void(const PolicyVersion
 EngineStatus EngineLoop::Core::GetStatus() const {
   MutexLock lock(&mutex_);
   EngineStatus status = status_;
+  const absl::Duration idle = Clock::Real()->Now() - idle_since_;
+  if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
   if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
@@ -199,10 +203,10 @@ bool EngineLoop::Core::RunOnThread(std::function<void()> command) {
 
 void EngineLoop::Core::Run() {
   at::set_num_threads(threads_);
-  absl::Time idle_since = Clock::Real()->Now();
   while (true) {
     {
       MutexLock lock(&mutex_);
+      idle_since_ = Clock::Real()->Now();
       auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopping_ || !commands_.empty() || (has_work_ && !paused_) ||
                (install_ != nullptr && !install_->done && !install_held_);
@@ -216,24 +220,22 @@ void EngineLoop::Core::Run() {
     {
       MutexLock lock(&mutex_);
       step = !paused_ && engine_.HasWork();
-      const absl::Time now = Clock::Real()->Now();
-      status_.idle_seconds += absl::ToDoubleSeconds(now - idle_since);
-      idle_since = now;
+      status_.idle_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - idle_since_);
+      idle_since_ = absl::InfiniteFuture();
     }
-    if (step) {
-      StepOnce();
-      idle_since = Clock::Real()->Now();
-    }
+    if (step) StepOnce();
     PublishStatus();
   }
   RunCommands();  // requests accepted before Stop() still get their OnFinished
   engine_.Abort("");
   PublishStatus();
   MutexLock lock(&mutex_);
+  status_.idle_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - idle_since_);
+  idle_since_ = absl::InfiniteFuture();
   stopped_ = true;
 }
 
-bool EngineLoop::Core::RunCommands() {
+void EngineLoop::Core::RunCommands() {
   std::vector<std::function<void()>> commands;
   {
     MutexLock lock(&mutex_);
@@ -241,7 +243,6 @@ bool EngineLoop::Core::RunCommands() {
     if (!commands.empty()) has_work_ = true;  // until PublishStatus() knows: a drain must not slip in between
   }
   for (std::function<void()>& command : commands) command();
-  return !commands.empty();
 }
 
 void EngineLoop::Core::RunInstall() {

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "tests/support/small_model.h"
 
@@ -63,8 +64,8 @@ std::unique_ptr<EngineLoop> StartLoop(const model::ModelConfig& config = testing
 }
 
 absl::StatusOr<synchronizer::InstallResult> InstallWeights(EngineLoop& loop, const PolicyVersion& version,
-                                             const model::ModelConfig& config = testing::SmallModel(),
-                                             absl::Duration deadline = kDeadline) {
+                                                           const model::ModelConfig& config = testing::SmallModel(),
+                                                           absl::Duration deadline = kDeadline) {
   model::InitialiseWeights(config, loop.manifest(), 7, reinterpret_cast<float*>(loop.shadow()));
   return loop.Install(version, /*digest=*/version.step + 100, deadline);
 }
@@ -97,6 +98,18 @@ TEST(EngineLoopTest, GeneratesAfterAnInstallAndSaysWhatServes) {
   auto samples = sink->WaitForSamples(3);
   EXPECT_EQ(samples[2].spans[0].version, (PolicyVersion{1, 3}));
   EXPECT_EQ(loop->GetStatus().installs, 1);
+}
+
+TEST(EngineLoopTest, ItsIdleTimeGrowsWhileItWaits) {
+  auto loop = StartLoop();
+  const double before = loop->GetStatus().idle_seconds;
+  const absl::Time limit = Clock::Real()->Now() + kDeadline;
+  while (loop->GetStatus().idle_seconds <= before + 0.01) ASSERT_LT(Clock::Real()->Now(), limit);
+  EXPECT_EQ(loop->GetStatus().busy_seconds, 0);
+  loop->Stop();
+  const double at_the_end = loop->GetStatus().idle_seconds;
+  EXPECT_GT(at_the_end, before);
+  EXPECT_EQ(loop->GetStatus().idle_seconds, at_the_end);
 }
 
 TEST(EngineLoopTest, TheServingVersionNeverGoesBack) {
