@@ -88,6 +88,11 @@ absl::StatusOr<std::shared_ptr<GrpcReceiver::Stub>> GrpcReceiver::StubFor(const 
   return stub;
 }
 
+void GrpcReceiver::ForgetStub(const std::string& rendezvous) {
+  MutexLock lock(&mutex_);
+  stubs_.erase(rendezvous);
+}
+
 absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
   std::map<int32_t, std::vector<Copy>> by_source;
   for (const Copy& copy : request.copies) by_source[copy.source].push_back(copy);
@@ -115,7 +120,10 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   if (!placed.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
   SYNCOPATE_RETURN_IF_ERROR(placed);
-  if (!ended.ok()) return Explain(FromGrpc(ended), rendezvous, stop);
+  if (!ended.ok()) {
+    if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) ForgetStub(rendezvous);  // a new source has a new address
+    return Explain(FromGrpc(ended), rendezvous, stop);
+  }
   if (!placement.complete()) return BadChunk("it ended early");
   return absl::OkStatus();
 }

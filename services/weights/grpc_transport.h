@@ -28,7 +28,7 @@ class GrpcSource final : public synchronizer::SourceTransport {
   const std::string address_;
 };
 
-// The receiver's end. Keeps one connection to each source it has talked to.
+// The receiver's end. Keeps one connection to each source that it has talked to and that is still there.
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
   explicit GrpcReceiver(const Clock* clock = Clock::Real()) : clock_(clock) {}
@@ -38,6 +38,7 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
  private:
   using Stub = v1::WeightService::Stub;
   absl::StatusOr<std::shared_ptr<Stub>> StubFor(const std::string& rendezvous);
+  void ForgetStub(const std::string& rendezvous);
   // Everything that `copies`, all of one source, ask for.
   absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, const std::string& rendezvous,
                            const std::vector<synchronizer::Copy>& copies, char* destination,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "services/codec/codec.h"
 #include "services/rpc/server_stream.h"
 #include "synchronizer/transport/transport.h"
@@ -15,11 +16,18 @@ namespace {
 
 using Stream = ServerWriteStream<v1::FetchWeightsResponse>;
 
+constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
+
 absl::StatusOr<std::unique_ptr<synchronizer::WeightReader>> OpenVersion(synchronizer::WeightStore& store,
                                                                         const v1::FetchWeightsRequest& request) {
   if (request.manifest_fingerprint() != store.fingerprint()) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                  "the receiver asks for weights of another model; give both sides the same model section");
+  }
+  for (const auto& range : request.ranges()) {  // sums of its ends are made below; the reader checks the upper bound
+    if (range.begin() >= 0 && range.begin() <= range.end() && range.end() <= kMaxArenaBytes) continue;
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
+                 absl::StrFormat("[%d, %d) are no bytes of an arena", range.begin(), range.end()));
   }
   return store.Open(FromProto(request.version()));
 }
@@ -40,7 +48,7 @@ class Fetch {
     const ByteRange chunk{rest.begin, std::min(rest.begin + synchronizer::kChunkBytes, rest.end)};
     v1::FetchWeightsResponse response;
     response.set_offset(chunk.begin);
-    response.mutable_data()->resize(static_cast<size_t>(std::max<int64_t>(chunk.size(), 0)));
+    response.mutable_data()->resize(static_cast<size_t>(chunk.size()));
     absl::Status read = reader_->Read(chunk, response.mutable_data()->data());
     if (!read.ok()) return End(stream, read);
     rest.begin = chunk.end;

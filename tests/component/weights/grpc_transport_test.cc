@@ -1,11 +1,15 @@
 #include "services/weights/grpc_transport.h"
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "services/codec/codec.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/weights/weight_service.h"
+#include "synchronizer/transport/send_arena.h"
 #include "tests/support/transport_conformance.h"
 
 namespace syncopate::synchronizer {
@@ -39,6 +43,35 @@ class GrpcHarness final : public TransportHarness {
 std::unique_ptr<TransportHarness> MakeGrpcHarness() { return std::make_unique<GrpcHarness>(); }
 
 INSTANTIATE_TEST_SUITE_P(Grpc, TransportConformanceTest, ::testing::Values(&MakeGrpcHarness));
+
+// Asks for bytes that no plan has, straight from the service.
+absl::Status FetchRange(int64_t begin, int64_t end) {
+  auto arena = SendArena::Create(Manifest::Create({{"w", DType::kFloat32, {64}}}).value(), {}).value();
+  auto staged = arena->Stage({1, 1}, [](char*) { return absl::OkStatus(); });
+  services::WeightServiceImpl service(arena.get());
+  auto server = services::Server::Start({}, {&service}).value();
+  auto stub = v1::WeightService::NewStub(services::MakeChannel(server->address()).value());
+  v1::FetchWeightsRequest request;
+  request.set_manifest_fingerprint(arena->fingerprint());
+  *request.mutable_version() = services::ToProto(PolicyVersion{1, 1});
+  request.add_ranges()->set_begin(begin);
+  request.mutable_ranges(0)->set_end(end);
+  grpc::ClientContext context;
+  context.set_deadline(services::CallDeadline(absl::Seconds(20)));
+  auto stream = stub->FetchWeights(&context, request);
+  v1::FetchWeightsResponse chunk;
+  while (stream->Read(&chunk)) {
+  }
+  return services::FromGrpc(stream->Finish());
+}
+
+TEST(WeightServiceTest, RefusesRangesThatAreNoBytesOfTheArena) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(FetchRange(0, 256).ok());
+  for (auto [begin, end] : {std::pair(-256L, 0L), {256L, 0L}, {0L, 512L}, {kMost - 1, kMost}, {-kMost, kMost}}) {
+    EXPECT_EQ(ErrorReason(FetchRange(begin, end)), "BAD_RANGE") << begin << " to " << end;
+  }
+}
 
 }  // namespace
 }  // namespace syncopate::synchronizer
