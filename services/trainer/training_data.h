@@ -138,8 +138,6 @@ class TrainingData {
   // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
   void Reject(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
   void Disconnect(trainer::SessionId session);  // leases go to others at once
-  // The synchronizer declared this process dead: as if its stream had broken.
-  void OnMemberDead(const std::string& replica_id, const std::string& incarnation);
 
   Status GetStatus() const;
   // The version that the trainer is at, and its epoch.

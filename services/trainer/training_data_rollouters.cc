@@ -152,17 +152,4 @@ void TrainingData::Disconnect(SessionId session) {
   Perform(std::move(actions));
 }
 
-void TrainingData::OnMemberDead(const std::string& replica_id, const std::string& incarnation) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    std::optional<SessionId> session = ledger_->sessions().OfReplica(replica_id, incarnation);
-    if (!session.has_value()) return;
-    actions.closed = SinkLocked(*session);
-    DisconnectLocked(*session);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
-}
-
 }  // namespace syncopate::services

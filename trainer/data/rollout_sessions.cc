@@ -22,12 +22,4 @@ const RolloutSession* RolloutSessions::Find(SessionId session) const {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-std::optional<SessionId> RolloutSessions::OfReplica(const std::string& replica_id,
-                                                    const std::string& incarnation) const {
-  for (const auto& [id, session] : sessions_) {
-    if (session.member.replica_id == replica_id && session.member.incarnation == incarnation) return id;
-  }
-  return std::nullopt;
-}
-
 }  // namespace syncopate::trainer

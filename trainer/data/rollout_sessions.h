@@ -46,7 +46,6 @@ class RolloutSessions {
 
   RolloutSession* Find(SessionId session);  // null when it is gone
   const RolloutSession* Find(SessionId session) const;
-  std::optional<SessionId> OfReplica(const std::string& replica_id, const std::string& incarnation) const;
   std::map<SessionId, RolloutSession>& all() { return sessions_; }  // in order of connection
   const std::map<SessionId, RolloutSession>& all() const { return sessions_; }
 
