@@ -39,6 +39,11 @@ void LabelledCounter::Increment(const std::string& value, double by) {
   (found == counters_.end() ? other_ : found->second)->Increment(by);
 }
 
+void LabelledCounter::RaiseTo(const std::string& value, double total) {
+  prometheus::Counter& counter = *counters_.at(value);
+  if (total > counter.Value()) counter.Increment(total - counter.Value());
+}
+
 prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& name, const std::string& help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }

@@ -36,6 +36,8 @@ class LabelledCounter {
                   const std::string& label, const std::vector<std::string>& values);
   // A value that was not announced is counted under the last one: no label ever grows without bound.
   void Increment(const std::string& value, double by = 1);
+  // Raises one value to a total that is kept elsewhere; a lower total changes nothing. From one thread at a time.
+  void RaiseTo(const std::string& value, double total);
 
  private:
   std::map<std::string, prometheus::Counter*> counters_;

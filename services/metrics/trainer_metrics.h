@@ -22,13 +22,14 @@ class TrainerMetrics {
  public:
   explicit TrainerMetrics(prometheus::Registry& registry);
 
-  // "trained", "dropped_stale", "filtered", "duplicate", "rolled_back" or "failed".
-  void CountGroups(const std::string& outcome, int64_t count = 1) { groups_.Increment(outcome, Double(count)); }
+  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back" or
+  // "failed". From one thread at a time.
+  void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
   // Staleness in steps of one trained sample, by its oldest token.
   void ObserveStaleness(int64_t steps) { staleness_.Observe(Double(steps)); }
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
-  // Adds to the time spent in a phase: "idle" (waiting for groups), "batch", "step", "stage", "evaluate",
-  // "checkpoint", "paused", or "other". The phases add up to the life of the step thread.
+  // Adds to the time spent in a phase: "idle" (waiting for groups), "step", "stage", "evaluate", "checkpoint",
+  // "paused", or "other". The phases add up to the life of the step thread.
   void AddPhase(const std::string& phase, double seconds) { phases_.Increment(phase, seconds); }
   void RecordStep(const StepFigures& figures);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);

@@ -64,6 +64,7 @@ absl::Status StepLoop::Steps() {
     }
     CollectEvaluation(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
+    AddPhase("other", std::max(0.0, SecondsSince(started_) - accounted_seconds_));
   }
   return absl::OkStatus();
 }
@@ -82,7 +83,7 @@ StepLoop::Requests StepLoop::TakeRequests() {
     mutex_.AwaitWithTimeout(Condition(&go_on), kPausePoll);
   }
   if (was_paused) {
-    parts_.metrics->AddPhase("paused", SecondsSince(begin));
+    AddPhase("paused", SecondsSince(begin));
     last_step_end_ = Now();  // a pause is no step time
   }
   if (!requests_.paused) status_.state = evaluating_ ? "evaluating" : "running";
@@ -97,7 +98,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const bool wait = !published_.version.IsNone();
   absl::StatusOr<TrainingData::Batch> batch =
       parts_.data->WaitForBatch(wait ? begin + kBatchPoll : absl::InfinitePast());
-  parts_.metrics->AddPhase("idle", SecondsSince(begin));
+  AddPhase("idle", SecondsSince(begin));
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
   if (absl::IsDeadlineExceeded(batch.status())) return std::optional<TrainingData::Batch>();
   return batch.status();
@@ -112,7 +113,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   StepReport report;
   report.wait_seconds = absl::ToDoubleSeconds(begin - last_step_end_);
   SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups));
-  parts_.metrics->AddPhase("step", SecondsSince(begin));
+  AddPhase("step", SecondsSince(begin));
   version_.step = batch.produces.step;
   parts_.data->OnStepDone();
   {
@@ -140,7 +141,7 @@ absl::Status StepLoop::EnsurePublished() {
     std::memcpy(arena, parts_.policy->parameters(), bytes);
     return absl::OkStatus();
   }));
-  parts_.metrics->AddPhase("stage", published_.seconds);
+  AddPhase("stage", published_.seconds);
   parts_.data->OnPublished(version_);
   parts_.events->Record({"publish", version_, 0, {{"digest", absl::StrFormat("%016x", published_.digest)}}});
   parts_.publisher->Publish({.version = version_,
@@ -165,7 +166,6 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
                               .entropy = report.metrics.entropy,
                               .grad_norm = report.metrics.gradient_norm,
                               .tokens = report.metrics.tokens});
-  parts_.metrics->CountGroups("trained", static_cast<int64_t>(batch.groups.size()));
   parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
   for (const trainer::SharedGroup& group : batch.groups) {
     for (const Trajectory& sample : group->samples) {
@@ -199,7 +199,7 @@ void StepLoop::CollectEvaluation(absl::Time deadline) {
   if (!evaluating_) return;
   const absl::Time begin = Now();
   absl::StatusOr<trainer::EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
-  parts_.metrics->AddPhase("evaluate", SecondsSince(begin));
+  AddPhase("evaluate", SecondsSince(begin));
   if (absl::IsDeadlineExceeded(result.status())) return;
   evaluating_ = false;
   if (result.ok()) {
@@ -246,7 +246,7 @@ absl::StatusOr<std::string> StepLoop::Save() {
   request.files[kDataFile] = data.bytes;
   request.last_look = [this] { return CheckNotFenced(); };
   absl::Status status = parts_.checkpoints->Save(request);
-  parts_.metrics->AddPhase("checkpoint", SecondsSince(begin));
+  AddPhase("checkpoint", SecondsSince(begin));
   SYNCOPATE_RETURN_IF_ERROR(status);
   parts_.events->Record({"checkpoint", version_});
   saved_step_ = version_.step;
@@ -340,6 +340,11 @@ void StepLoop::SaveCheckpoint(CheckpointDone done) {
 StepLoop::Status StepLoop::GetStatus() const {
   MutexLock lock(&mutex_);
   return status_;
+}
+
+void StepLoop::AddPhase(const std::string& phase, double seconds) {
+  accounted_seconds_ += seconds;
+  parts_.metrics->AddPhase(phase, seconds);
 }
 
 void StepLoop::SetState(const std::string& state) {

@@ -118,6 +118,7 @@ class StepLoop {
   absl::StatusOr<Outcome> EndRun();
   void FinishEvaluation();
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
+  void AddPhase(const std::string& phase, double seconds);
   void SetState(const std::string& state);
 
   const Options options_;
@@ -132,6 +133,7 @@ class StepLoop {
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
   absl::Time last_step_end_;
+  double accounted_seconds_ = 0;  // of all phases
 
   mutable Mutex mutex_;
   Requests requests_ ABSL_GUARDED_BY(mutex_);

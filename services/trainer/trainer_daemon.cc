@@ -66,6 +66,16 @@ StepLoop::Options LoopOptionsOf(const v1::RunConfig& config) {
   return options;
 }
 
+void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
+  metrics->SetQueue(data.queued_groups, data.leased_groups);
+  metrics->SetGroups("trained", data.groups.trained);
+  metrics->SetGroups("dropped_stale", data.groups.dropped_stale);
+  metrics->SetGroups("filtered", data.groups.filtered);
+  metrics->SetGroups("duplicate", data.groups.duplicate);
+  metrics->SetGroups("rolled_back", data.groups.rolled_back);
+  metrics->SetGroups("failed", data.groups.failed);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon) {
@@ -256,8 +266,7 @@ absl::Status TrainerDaemon::Run() {
   bool stopping = false;
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (!daemon_->StopRequested(kSignalPoll)) {
-      const TrainingData::Status data = data_->GetStatus();
-      metrics_->SetQueue(data.queued_groups, data.leased_groups);
+      PublishFigures(data_->GetStatus(), metrics_.get());
       continue;
     }
     if (!stopping) loop_->Stop();

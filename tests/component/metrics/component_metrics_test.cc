@@ -73,7 +73,9 @@ TEST(SyncMetricsTest, KeepsReasonsOfStrangersOutOfTheLabels) {
 TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   prometheus::Registry registry;
   TrainerMetrics metrics(registry);
-  metrics.CountGroups("trained", 16);
+  metrics.SetGroups("trained", 9);
+  metrics.SetGroups("trained", 16);
+  metrics.SetGroups("trained", 12);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
   metrics.RecordStep({.version = {2, 7}, .reward_mean = 0.5, .kl = 0.01, .entropy = 1, .grad_norm = 2, .tokens = 80});
