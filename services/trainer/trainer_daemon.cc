@@ -103,13 +103,13 @@ absl::Status TrainerDaemon::OpenRun() {
   const v1::RunConfig& config = daemon_->config();
   const std::string folder =
       config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
+  // First, because opening the store sweeps away what a trainer that is still at work here has half saved.
+  SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+  if (!config.run().resume() && identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
-  if (!config.run().resume()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
-    SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
-    if (!there.empty() || identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
-  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
+  if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<TrainerMetrics>(*daemon_->registry());
   return absl::OkStatus();
