@@ -17,6 +17,7 @@ namespace {
 // How long one wait for a batch lasts before requests are looked at again.
 constexpr absl::Duration kBatchPoll = absl::Milliseconds(50);
 constexpr absl::Duration kPausePoll = absl::Seconds(1);
+constexpr absl::Duration kDiskRetry = absl::Seconds(1);
 
 absl::Time Now() { return Clock::Real()->Now(); }
 double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(Now() - begin); }
@@ -85,6 +86,7 @@ StepLoop::Requests StepLoop::TakeRequests() {
   if (was_paused) {
     AddPhase("paused", SecondsSince(begin));
     last_step_end_ = Now();  // a pause is no step time
+    waited_seconds_ = 0;
   }
   if (!requests_.paused) status_.state = evaluating_ ? "evaluating" : "running";
   Requests taken = requests_;
@@ -98,10 +100,22 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const bool wait = !published_.version.IsNone();
   absl::StatusOr<TrainingData::Batch> batch =
       parts_.data->WaitForBatch(wait ? begin + kBatchPoll : absl::InfinitePast());
+  waited_seconds_ += SecondsSince(begin);
   AddPhase("idle", SecondsSince(begin));
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
-  if (absl::IsDeadlineExceeded(batch.status())) return std::optional<TrainingData::Batch>();
-  return batch.status();
+  const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
+  if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
+  // Else it is not there yet, or the disk has refused the take, which comes again: a full disk holds a run up.
+  if (ErrorReason(batch.status()) != "NO_BATCH") {
+    SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
+    AwaitStop(kDiskRetry);
+  }
+  return std::optional<TrainingData::Batch>();
+}
+
+bool StepLoop::AwaitStop(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(Condition(&requests_.stop), timeout);
 }
 
 absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
@@ -111,7 +125,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   std::vector<const TrajectoryGroup*> groups;
   for (const trainer::SharedGroup& group : batch.groups) groups.push_back(group.get());
   StepReport report;
-  report.wait_seconds = absl::ToDoubleSeconds(begin - last_step_end_);
+  report.wait_seconds = std::exchange(waited_seconds_, 0);
   SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups));
   AddPhase("step", SecondsSince(begin));
   version_.step = batch.produces.step;
@@ -239,7 +253,7 @@ void StepLoop::SaveIfDue() {
 
 absl::StatusOr<std::string> StepLoop::Save() {
   const absl::Time begin = Now();
-  const TrainingData::DataSnapshot data = parts_.data->Snapshot();
+  SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
   trainer::CheckpointStore::SaveRequest request;
   request.version = version_;
   request.files = trainer::PolicyFiles(parts_.policy->manifest(), parts_.policy->state());
@@ -250,8 +264,10 @@ absl::StatusOr<std::string> StepLoop::Save() {
   SYNCOPATE_RETURN_IF_ERROR(status);
   parts_.events->Record({"checkpoint", version_});
   saved_step_ = version_.step;
-  saved_here_.push_back({version_, data.oldest_needed_record});
-  PruneOldCheckpoints();
+  if (saved_here_.empty() || saved_here_.back().version != version_) {  // the same one again is still one checkpoint
+    saved_here_.push_back({version_, data.oldest_needed_record});
+    PruneOldCheckpoints();
+  }
   MutexLock lock(&mutex_);
   return status_.last_checkpoint = version_.ToString();
 }
@@ -285,7 +301,11 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   for (const CheckpointDone& done : requests.checkpoints) done(Save());
   if (requests.fenced) return Outcome::kFenced;
   SetState("stopping");
-  if (!requests.stop) FinishEvaluation();
+  if (!requests.stop) {
+    // Time or data may have ended between two publications.
+    if (!published_.version.IsNone()) SYNCOPATE_RETURN_IF_ERROR(EnsurePublished());
+    FinishEvaluation();
+  }
   if (options_.checkpoint_at_end && saved_step_ != version_.step) {
     absl::StatusOr<std::string> saved = Save();
     if (ErrorReason(saved.status()) == "FENCED") return Outcome::kFenced;
@@ -296,14 +316,20 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
 
 void StepLoop::FinishEvaluation() {
   const absl::Time deadline = Now() + options_.last_evaluation_deadline;
-  CollectEvaluation(deadline);
+  AwaitEvaluation(deadline);
   if (evaluated_ != version_ && published_.version == version_) {
     parts_.data->StartEvaluation(version_);
     evaluated_ = version_;
     evaluating_ = true;
-    CollectEvaluation(deadline);
+    AwaitEvaluation(deadline);
   }
   if (evaluating_) SYNCOPATE_LOG(kWarning, "the last evaluation did not end in time");
+}
+
+void StepLoop::AwaitEvaluation(absl::Time deadline) {
+  while (evaluating_ && Now() < deadline && !AwaitStop(absl::ZeroDuration())) {
+    CollectEvaluation(std::min(deadline, Now() + kBatchPoll));
+  }
 }
 
 void StepLoop::Pause() {

@@ -80,7 +80,7 @@ class StepLoop {
 
   struct Status {
     PolicyVersion version;
-    std::string state;  // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
+    std::string state;        // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
     absl::Time paused_since;  // while "paused"
     std::string last_checkpoint;
   };
@@ -102,7 +102,7 @@ class StepLoop {
   absl::Status Steps();
   // What is asked of the loop now; blocks while it is paused.
   Requests TakeRequests();
-  // None: not yet. OUT_OF_RANGE (reason DATA_ENDED): never.
+  // None: not yet, or the disk refuses it for now. OUT_OF_RANGE (reason DATA_ENDED): never.
   absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
   absl::Status Train(const TrainingData::Batch& batch);
   // Stages the present weights and hands them to the publisher, unless that was done.
@@ -117,6 +117,10 @@ class StepLoop {
   void PruneOldCheckpoints();
   absl::StatusOr<Outcome> EndRun();
   void FinishEvaluation();
+  // Until it is over, `deadline`, or somebody wants the run to stop.
+  void AwaitEvaluation(absl::Time deadline);
+  // True as soon as somebody wants the run to stop; false after `timeout`.
+  bool AwaitStop(absl::Duration timeout);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
   void AddPhase(const std::string& phase, double seconds);
   void SetState(const std::string& state);
@@ -133,6 +137,7 @@ class StepLoop {
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
   absl::Time last_step_end_;
+  double waited_seconds_ = 0;     // for a batch, since then
   double accounted_seconds_ = 0;  // of all phases
 
   mutable Mutex mutex_;

@@ -207,9 +207,13 @@ void TrainingData::OnPublished(const PolicyVersion& version) {
   Perform(std::move(actions));
 }
 
-TrainingData::DataSnapshot TrainingData::Snapshot() const {
+absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
   MutexLock lock(&mutex_);
-  return {EncodeDataState(ledger_->Snapshot()), ledger_->OldestNeededSequence()};
+  if (ledger_->in_step()) {
+    return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
+                 "the disk has not taken down which groups the next step trains; make room on it and try again");
+  }
+  return DataSnapshot{EncodeDataState(ledger_->Snapshot()), ledger_->OldestNeededSequence()};
 }
 
 void TrainingData::ExpireLeases() {
@@ -292,6 +296,12 @@ TrainingData::Status TrainingData::GetStatus() const {
         absl::StrCat(evaluation_->answered(), " of ", options_.evaluation_prompts,
                      " evaluation prompts are answered by ", evaluation_->options().version.ToString());
     status.explanation.unblocked_by = "answers of rollouters that serve that version";
+  }
+  if (refused_take_.has_value()) {
+    status.explanation.waiting_for = "disk";
+    status.explanation.detail =
+        "the log under the run directory refused to take down which groups the next step trains";
+    status.explanation.unblocked_by = "room on that disk; the log says what is wrong with it";
   }
   for (const auto& [id, session] : ledger_->sessions().all()) {
     status.rollouters.push_back({session.member.replica_id, session.member.incarnation, session.serving, session.leased,

@@ -91,7 +91,7 @@ class TrainingData {
   };
   struct Status {
     PolicyVersion version;
-    trainer::Explanation explanation;  // waiting_for may be "evaluation" too
+    trainer::Explanation explanation;  // waiting_for may be "evaluation" or "disk" too
     trainer::GroupLedger::Counters groups;
     int64_t queued_groups = 0;
     int64_t leased_groups = 0;
@@ -113,7 +113,9 @@ class TrainingData {
   absl::StatusOr<Batch> WaitForBatch(absl::Time deadline);
   void OnStepDone();
   void OnPublished(const PolicyVersion& version);
-  DataSnapshot Snapshot() const;
+  // UNAVAILABLE (reason TAKE_PENDING) while the disk refuses the next batch's take: the data are between two steps
+  // then.
+  absl::StatusOr<DataSnapshot> Snapshot() const;
   // Deletes log files that no kept checkpoint needs: give the least oldest_needed_record of those that are kept.
   void PruneLog(uint64_t oldest_needed_record) { log_->PruneBefore(oldest_needed_record); }
 

@@ -116,7 +116,7 @@ TEST_F(TrainingDataTest, ACrashLosesNothingAcknowledgedAndRepeatsTheTakesAfterTh
   Open();
   Answer(8);
   std::vector<LeaseId> first = Train();
-  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  TrainingData::DataSnapshot snapshot = data_->Snapshot().value();
   std::vector<LeaseId> second = Train();
   std::vector<LeaseId> third = Train();
   CrashAndOpen({2, 1}, snapshot.bytes);
@@ -146,7 +146,7 @@ TEST_F(TrainingDataTest, GroupsOfUndoneVersionsAreDroppedForGood) {
   EXPECT_EQ(data_->GetStatus().groups.rolled_back, 2);
   EXPECT_EQ(data_->GetStatus().queued_groups, 0);
   EXPECT_EQ(Train().size(), 2u);  // the replay
-  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  TrainingData::DataSnapshot snapshot = data_->Snapshot().value();
   CrashAndOpen({3, 1}, snapshot.bytes);
   EXPECT_EQ(data_->GetStatus().queued_groups, 0) << "version 1 of epoch 1 is not version 1 of epoch 2";
   Answer(1);
@@ -158,6 +158,8 @@ TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
   Answer(4);
   world_.disk.SetCapacity(0);
   EXPECT_FALSE(data_->WaitForBatch(absl::InfiniteFuture()).ok());
+  EXPECT_THAT(data_->Snapshot(), HasReason("TAKE_PENDING"));
+  EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "disk");
   world_.disk.SetCapacity(1 << 30);
   std::vector<LeaseId> taken = Train();
   ASSERT_EQ(taken.size(), 2u);
@@ -174,7 +176,7 @@ TEST_F(TrainingDataTest, PrunesTheLogToWhatTheCheckpointNeeds) {
   Open();
   Answer(6);
   Train();
-  TrainingData::DataSnapshot snapshot = data_->Snapshot();
+  TrainingData::DataSnapshot snapshot = data_->Snapshot().value();
   EXPECT_EQ(snapshot.oldest_needed_record, 3u);
   data_->PruneLog(snapshot.oldest_needed_record);
   CrashAndOpen({2, 1}, snapshot.bytes);
