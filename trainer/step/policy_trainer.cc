@@ -1,6 +1,7 @@
 #include "trainer/step/policy_trainer.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -35,7 +36,11 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups) {
-  return core_->step.Run(groups);
+  try {
+    return core_->step.Run(groups);
+  } catch (const c10::Error& error) {
+    return Error(absl::StatusCode::kInternal, "TORCH", error.what_without_backtrace());
+  }
 }
 
 const void* PolicyTrainer::parameters() const { return core_->actor.parameters(); }

@@ -34,7 +34,7 @@ class PolicyTrainer {
   const Manifest& manifest() const;
 
   // One training step on whole groups, in this order; a pure function of state and groups. Blocks for its duration.
-  // After an error the run cannot go on from this state.
+  // After an error the run cannot go on from this state; INTERNAL (reason TORCH) is libtorch's own.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups);
 
   // The current weights in wire order, float32: manifest().arena_bytes() bytes, valid until the next Step() or

@@ -158,6 +158,14 @@ TEST(TrainStepTest, RefusesANonFiniteGradientAndLeavesTheWeights) {
   EXPECT_EQ(CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters())), before);
 }
 
+TEST(PolicyTrainerTest, AnErrorOfTheTensorLibraryIsAStatusNotACrash) {
+  PolicyTrainer::Options options = SmallOptions();
+  auto trainer = PolicyTrainer::Create(options).value();
+  auto groups = RandomGroups(options.model, 1, 2, 10);
+  groups[0].samples[0].tokens.back() = 1000000;
+  EXPECT_EQ(ErrorReason(trainer->Step(Pointers(groups)).status()), "TORCH");
+}
+
 TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
   PolicyTrainer::Options options = SmallOptions();
   auto original = PolicyTrainer::Create(options).value();
