@@ -60,7 +60,12 @@ class PlainDisplay : public RunDisplay {
     if (!quiet_) Note(absl::StrCat(daemon, " ", what, "\n"));
   }
 
-  void Refresh(const RunView&) override {}
+  // Even a quiet run does not stand still in silence.
+  void Refresh(const RunView& view) override {
+    if (!view.alarm.empty() && alarm_.empty()) Note(view.alarm + "\n");
+    if (view.alarm.empty() && !alarm_.empty()) Note("the run goes on\n");
+    alarm_ = view.alarm;
+  }
 
   void Ended(const RunView& view, const std::string& run_dir, const json& summary) override {
     Note(RenderEnd(view, program_, run_dir, summary));
@@ -90,6 +95,7 @@ class PlainDisplay : public RunDisplay {
 
   const std::string program_;
   const bool quiet_;
+  std::string alarm_;  // that stands
   bool samples_shown_ = false;
   absl::Time last_step_ = absl::InfinitePast();
 };
@@ -157,7 +163,10 @@ class JsonDisplay final : public RunDisplay {
   void Daemon(const std::string& daemon, const std::string& what) override {
     Print({{"event", "daemon"}, {"daemon", daemon}, {"what", what}});
   }
-  void Refresh(const RunView&) override {}
+  void Refresh(const RunView& view) override {
+    if (view.alarm.empty() != alarm_.empty()) Print({{"event", "alarm"}, {"what", view.alarm}});
+    alarm_ = view.alarm;
+  }
   void Ended(const RunView&, const std::string& run_dir, const json& summary) override {
     Print({{"event", "ended"}, {"run_dir", run_dir}, {"summary", summary}});
   }
@@ -168,6 +177,7 @@ class JsonDisplay final : public RunDisplay {
   }
 
   std::ostream& out_;
+  std::string alarm_;  // that stands; "" after its end
 };
 
 std::string RenderFigures(const json& summary) {

@@ -30,8 +30,8 @@ class RunDisplay {
 enum class RunOutput {
   kLive,   // one table that is drawn again and again, for a terminal
   kPlain,  // lines, at most one step a second
-  kQuiet,  // the end only
-  kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "ended", ...}
+  kQuiet,  // the end, and what somebody must mend before it comes
+  kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "alarm" | "ended", ...}
 };
 
 // `program` is how this program was called, for the commands that are suggested. `out` outlives the display.

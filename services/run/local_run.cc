@@ -186,6 +186,7 @@ class LocalRun {
     view_.elapsed_seconds = absl::ToDoubleSeconds(Now() - started_at_);
     view_.syncs = snapshot.syncs;
     view_.waiting = supervision_.stopping() ? "stopping" : snapshot.waiting;
+    view_.alarm = snapshot.alarm;
     view_.daemons.clear();
     for (const auto& [child, restarts] : supervision_.Restarts()) {
       DaemonRow row = snapshot.daemons[child.Name()];

@@ -106,6 +106,7 @@ void RunMonitor::PollTrainer(const DaemonEndpoint& endpoint) {
   row.version = Version(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
   snapshot_.waiting = WhoWaits(status->explanation());
+  snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
 }
 
 void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {

@@ -25,6 +25,7 @@ class RunMonitor {
   struct Snapshot {
     SyncFigures syncs;
     std::string waiting;                       // of the trainer, a sentence
+    std::string alarm;                         // the same, if it waits for what only somebody outside can mend
     std::map<std::string, DaemonRow> daemons;  // by name: state, version, groups, tokens_per_second, idle
   };
 

@@ -58,6 +58,7 @@ struct RunView {
   StepFigures steps;
   SyncFigures syncs;
   std::string waiting;  // who waits for whom, a sentence; "" if nobody
+  std::string alarm;    // what somebody must mend, a sentence; "" if nothing
   std::vector<DaemonRow> daemons;
 };
 

@@ -18,6 +18,8 @@ namespace {
 
 // How often a waiter looks whether a lease has expired.
 constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
+// How long no prompt is leased after the disk has refused an answer: the next one would meet the same fate.
+constexpr absl::Duration kDiskRest = absl::Seconds(1);
 
 }  // namespace
 
@@ -99,7 +101,10 @@ void TrainingData::CollectLocked(Actions* actions) {
   const absl::Time now = parts_.clock->Now();
   std::vector<trainer::IssuedLease> issued;
   if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
-  for (trainer::IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  const bool rests = disk_.has_value() && now - disk_->last < kDiskRest;
+  if (!rests) {
+    for (trainer::IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  }
   for (trainer::IssuedLease& one : issued) {
     actions->leases.emplace_back(SinkLocked(one.session), std::move(one.lease));
   }
@@ -167,8 +172,9 @@ absl::StatusOr<TrainingData::Batch> TrainingData::WaitForBatch(absl::Time deadli
 absl::StatusOr<TrainingData::Batch> TrainingData::MakeDurable(Ledger::Take take) {
   if (!take.is_replay) {
     auto written = log_->AppendAndWait(EncodeLogRecord(take.record), options_.log_timeout);
+    MutexLock lock(&mutex_);
+    NoteDiskLocked(written.status());
     if (!written.ok()) {
-      MutexLock lock(&mutex_);
       refused_take_ = std::move(take);
       return Annotate(written.status(), "writing down which groups the next step trains");
     }
@@ -278,6 +284,23 @@ absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::
 
 // -- Status
 
+void TrainingData::NoteDiskLocked(const absl::Status& status) {
+  const absl::Time now = parts_.clock->Now();
+  if (status.ok()) {
+    disk_.reset();
+  } else if (!absl::IsCancelled(status)) {  // else this is stopping
+    disk_ = DiskTrouble{status, disk_.has_value() ? disk_->since : now, now};
+  }
+}
+
+void TrainingData::ExplainDiskLocked(trainer::Explanation* explanation) const {
+  explanation->waiting_for = "disk";
+  explanation->since_seconds = absl::ToDoubleSeconds(parts_.clock->Now() - disk_->since);
+  explanation->detail = absl::StrCat("answers and batches cannot be written down: ", disk_->why.message());
+  explanation->rollouter.clear();
+  explanation->unblocked_by = "room on that disk; it is tried again every second";
+}
+
 TrainingData::Status TrainingData::GetStatus() const {
   MutexLock lock(&mutex_);
   const absl::Time now = parts_.clock->Now();
@@ -297,12 +320,7 @@ TrainingData::Status TrainingData::GetStatus() const {
                      " evaluation prompts are answered by ", evaluation_->options().version.ToString());
     status.explanation.unblocked_by = "answers of rollouters that serve that version";
   }
-  if (refused_take_.has_value()) {
-    status.explanation.waiting_for = "disk";
-    status.explanation.detail =
-        "the log under the run directory refused to take down which groups the next step trains";
-    status.explanation.unblocked_by = "room on that disk; the log says what is wrong with it";
-  }
+  if (disk_.has_value()) ExplainDiskLocked(&status.explanation);
   for (const auto& [id, session] : ledger_->sessions().all()) {
     status.rollouters.push_back({session.member.replica_id, session.member.incarnation, session.serving, session.leased,
                                  session.room / options_.ledger.samples, session.accepted});

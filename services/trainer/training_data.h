@@ -167,6 +167,9 @@ class TrainingData {
   // Leases that may go out and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the log answered to the latest record.
+  void NoteDiskLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExplainDiskLocked(trainer::Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisconnectLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RolloutSink> SinkLocked(trainer::SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Ledger::Verdict JudgeLocked(trainer::SessionId session, const trainer::SharedGroup& group)
@@ -189,6 +192,12 @@ class TrainingData {
   std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
   // Who waits for a record to become durable.
   std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
+  // While the log's disk refuses what is to be written down.
+  struct DiskTrouble {
+    absl::Status why;
+    absl::Time since, last;
+  };
+  std::optional<DiskTrouble> disk_ ABSL_GUARDED_BY(mutex_);
   // A take that the disk refused; its groups are taken, but not yet durably.
   std::optional<Ledger::Take> refused_take_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -97,6 +97,7 @@ void TrainingData::OnDurable(const LeaseId& lease, const absl::Status& status, u
   Actions actions;
   {
     MutexLock lock(&mutex_);
+    NoteDiskLocked(status);
     if (status.ok()) {
       ledger_->OnLogged(lease, sequence);
     } else {

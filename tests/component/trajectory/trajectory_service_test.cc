@@ -42,6 +42,7 @@ class TrajectoryServiceTest : public ::testing::Test {
     return rollouter;
   }
 
+  HandClock clock_;  // for tests that move it
   TrainingDataWorld world_;
   PolicyVersion version_;
   absl::Duration silent_after_ = absl::InfiniteDuration();
@@ -223,6 +224,7 @@ TEST_F(TrajectoryServiceTest, ReturnedLeaseGoesToAnother) {
 }
 
 TEST_F(TrajectoryServiceTest, FullDiskRefusesTheGroupAndTakesItWhenThereIsRoom) {
+  world_.clock = &clock_;
   Start();
   auto rollouter = Join("r0", 1);
   auto lease = rollouter->WaitForLease(0);
@@ -233,6 +235,7 @@ TEST_F(TrajectoryServiceTest, FullDiskRefusesTheGroupAndTakesItWhenThereIsRoom) 
   ASSERT_THAT(refused, IsOk());
   EXPECT_EQ(refused->result(), Response::ACK_RESULT_INVALID);
   world_.disk.SetCapacity(1 << 30);
+  clock_.Advance(absl::Seconds(1));
   rollouter->Credits(1, version_);
   auto again = rollouter->WaitForLease(1);
   ASSERT_THAT(again, IsOk());

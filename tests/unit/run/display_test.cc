@@ -92,6 +92,23 @@ TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   EXPECT_THAT(Printed(), HasSubstr("exact match     0.980 last, 0.990 best (step 140)"));
 }
 
+TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
+  RunView standing = View();
+  standing.alarm = "the trainer waits for disk: no space left";
+  for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
+    auto display = MakeDisplay(output, "bin/syncopate", &out_);
+    for (int i = 0; i < 3; ++i) display->Refresh(standing);
+    EXPECT_EQ(Printed(), "the trainer waits for disk: no space left\n");
+    for (int i = 0; i < 3; ++i) display->Refresh(View());
+    EXPECT_EQ(Printed(), "the run goes on\n");
+  }
+  auto display = MakeDisplay(RunOutput::kJson, "bin/syncopate", &out_);
+  display->Refresh(standing);
+  EXPECT_EQ(json::parse(Printed(), nullptr, false)["what"], standing.alarm);
+  display->Refresh(View());
+  EXPECT_EQ(json::parse(Printed(), nullptr, false)["event"], "alarm");
+}
+
 TEST_F(RunDisplayTest, LiveDrawsTheTableOverTheOneBeforeAndKeepsNotesAboveIt) {
   auto display = MakeDisplay(RunOutput::kLive, "bin/syncopate", &out_);
   display->Refresh(View());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +12,17 @@
 #include "trainer/data/tasks.h"
 
 namespace syncopate::services {
+
+// Stands still until it is told to go on. Thread-safe.
+class HandClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::FromUnixMicros(micros_.load()); }
+  double UnixSeconds() const override { return 1e-6 * static_cast<double>(micros_.load()); }
+  void Advance(absl::Duration time) { micros_ += absl::ToInt64Microseconds(time); }
+
+ private:
+  std::atomic<int64_t> micros_ = 0;
+};
 
 // A TrainingData over a disk in memory: reverse, groups of 2 samples, batches of `batch` groups.
 class TrainingDataWorld {
@@ -30,7 +43,7 @@ class TrainingDataWorld {
   // At `version`, which is published; `snapshot` as TrainingData::Snapshot gave it.
   absl::StatusOr<std::unique_ptr<TrainingData>> Open(const PolicyVersion& version = {1, 0},
                                                      const std::string& snapshot = "") {
-    TrainingData::Parts parts{&disk, Clock::Real(), prompts.get(), evaluation_prompts.get()};
+    TrainingData::Parts parts{&disk, clock, prompts.get(), evaluation_prompts.get()};
     SYNCOPATE_ASSIGN_OR_RETURN(auto data, TrainingData::Open(options, parts, {version, kRunId, snapshot}));
     data->OnPublished(version);
     return data;
@@ -41,6 +54,7 @@ class TrainingDataWorld {
   }
 
   testing::FaultyFileSystem disk;
+  const Clock* clock = Clock::Real();
   std::unique_ptr<trainer::PromptSource> prompts = *trainer::MakeTask({});
   std::unique_ptr<trainer::PromptSource> evaluation_prompts = *trainer::MakeTask({.seed = 999});
   TrainingData::Options options;

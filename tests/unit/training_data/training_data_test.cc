@@ -167,6 +167,30 @@ TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
   EXPECT_EQ(data_->GetStatus().groups.trained, 2);
 }
 
+TEST_F(TrainingDataTest, LeasesNothingForAWhileAfterTheDiskHasRefusedAnAnswerAndSaysWhy) {
+  HandClock clock;
+  world_.clock = &clock;
+  Open();
+  data_->OnCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  world_.disk.SetCapacity(0);
+  data_->Submit(session_, RightAnswer(sink_->leases.All()[0]));
+  ASSERT_TRUE(sink_->acks.WaitFor(1));
+  EXPECT_THAT(sink_->acks.All()[0].error, HasReason("NO_SPACE"));
+  data_->OnCredits(session_, 1);
+  EXPECT_EQ(sink_->leases.size(), 1u);
+  const trainer::Explanation why = data_->GetStatus().explanation;
+  EXPECT_EQ(why.waiting_for, "disk");
+  EXPECT_THAT(why.detail, ::testing::HasSubstr("/log"));
+
+  world_.disk.SetCapacity(1 << 30);
+  clock.Advance(absl::Seconds(1));
+  Answer(2);
+  EXPECT_EQ(sink_->leases.All()[1].id, (LeaseId{{0, 0}, 2}));
+  EXPECT_NE(data_->GetStatus().explanation.waiting_for, "disk");
+  data_.reset();  // before the clock
+}
+
 TEST_F(TrainingDataTest, RefusesASnapshotThatIsNone) {
   EXPECT_THAT(world_.Open({1, 0}, "\xff\xff nonsense"), HasReason("BAD_SNAPSHOT"));
 }
