@@ -84,8 +84,8 @@ void MetricsResponder::Admit() {
   int fd = acceptor_->Accept();
   if (fd < 0) return;
   if (static_cast<int>(connections_.size()) >= options_.max_connections) {
-    close(fd);
-    return;
+    close(connections_.front().fd);
+    connections_.pop_front();
   }
   Connection connection;
   connection.fd = fd;

@@ -17,13 +17,14 @@
 namespace syncopate::services {
 
 // Answers GET /metrics over HTTP/1.x with Prometheus' text format, and nothing else. One thread serves all connections
-// without blocking on any: each has `timeout` for its whole life, so a slow sender or reader holds only its own place.
+// without blocking on any: each has `timeout` for its whole life, and when all places are taken, the oldest gives way to
+// the newest. An answer takes milliseconds, so those who only hold a place keep nobody out.
 class MetricsResponder {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port, host a literal address; port 0 picks one
     bool insecure_bind = false;           // allow an address that is not loopback
-    int max_connections = 32;             // further ones are closed at once
+    int max_connections = 32;             // a further one takes the place of the oldest
     absl::Duration timeout = absl::Seconds(2);
   };
 

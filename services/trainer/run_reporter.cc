@@ -93,7 +93,9 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
   std::vector<Listener> listeners;
   {
     MutexLock lock(&mutex_);
+    const int64_t before = file_->size();
     absl::Status written = file_->Append(text + "\n");
+    if (!written.ok()) file_->Truncate(before).IgnoreError();  // half a line would spoil the next one
     if (!written.ok() && !write_failed_) {
       SYNCOPATE_LOG(kError, "metrics.jsonl loses lines: %s", written.ToString());
     }

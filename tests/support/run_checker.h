@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -74,10 +75,11 @@ struct RunFindings {
 
   bool clean() const { return violations.empty(); }
   std::string ToString() const;  // the counts, then a line for each violation
+  friend void PrintTo(const RunFindings& findings, std::ostream* out) { *out << findings.ToString(); }
 };
 
-// Reads `run_dir` without changing it; the run may be alive (its last records may be missing then). `checkpoint_dir`
-// empty: checkpoints under run_dir. Errors: the disk's, and those of a log that cannot be read at all.
+// Reads `run_dir` without changing it; also of a run that is alive, if it does not delete a checkpoint just then.
+// `checkpoint_dir` empty: checkpoints under run_dir. Errors: the disk's, and those of a log that cannot be read at all.
 absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std::string& checkpoint_dir = "");
 
 // I1 every accepted group is taken, dropped with a reason, or may still be trained; checkpoints say the same. I2 no

@@ -109,11 +109,12 @@ void ReadSummary(const std::string& path, RunHistory* history) {
 
 absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std::string& checkpoint_dir) {
   RunHistory history;
-  SYNCOPATE_RETURN_IF_ERROR(ReadLog(JoinPath(run_dir, "state/trainer/log"), &history));
+  // In this order, so that of a run that is alive nothing is read that the log does not hold yet.
+  ReadSummary(JoinPath(run_dir, "summary.json"), &history);
   ReadSteps(JoinPath(run_dir, "metrics.jsonl"), &history);
   SYNCOPATE_RETURN_IF_ERROR(
       ReadCheckpoints(checkpoint_dir.empty() ? JoinPath(run_dir, "checkpoints") : checkpoint_dir, &history));
-  ReadSummary(JoinPath(run_dir, "summary.json"), &history);
+  SYNCOPATE_RETURN_IF_ERROR(ReadLog(JoinPath(run_dir, "state/trainer/log"), &history));
   return history;
 }
 

@@ -1,0 +1,168 @@
+// A disk that fills up under a run: what was saved and acknowledged stays, and the run goes on once there is room.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/fault/fault_support.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// A folder on a disk of its own of `megabytes`, unmounted with the object.
+class SmallDisk {
+ public:
+  SmallDisk(std::string path, int megabytes) : path_(std::move(path)) {
+    fs::create_directories(path_);
+    const std::string options = absl::StrCat("size=", megabytes, "m,mode=0700");
+    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0;
+    if (!mounted_) why_not_ = std::strerror(errno);
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+
+  bool mounted() const { return mounted_; }
+  const std::string& why_not() const { return why_not_; }
+  const std::string& path() const { return path_; }
+
+  // Leaves no byte.
+  void Fill() {
+    std::ofstream file(Filler(), std::ios::binary | std::ios::app);
+    const std::string block(4096, 'x');
+    while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+    }
+  }
+  bool Full() const { return fs::space(path_).available == 0; }
+  void Free() { fs::remove(Filler()); }
+
+ private:
+  std::string Filler() const { return path_ + "/filler"; }
+
+  const std::string path_;
+  bool mounted_ = false;
+  std::string why_not_;
+};
+
+int64_t Step(const std::string& checkpoint) {
+  const size_t at = checkpoint.find("-s");
+  return at == std::string::npos ? -1 : std::stoll(checkpoint.substr(at + 2));
+}
+
+class DiskFullTest : public ::testing::Test {
+ protected:
+  // The newest checkpoint that the trainer has saved in this life; "" if none.
+  std::string LastCheckpoint() const {
+    auto status = watch_->Trainer();
+    return status.ok() ? status->last_checkpoint() : "";
+  }
+
+  void Start(bool resume = false) {
+    auto process = resume ? run_->Resume() : run_->Run();
+    ASSERT_THAT(process, IsOk());
+    process_ = *std::move(process);
+    ASSERT_THAT(watch_->AwaitMoreSteps(3), IsOk()) << process_->Log();
+  }
+
+  void Use(const std::vector<std::string>& more) {
+    run_ = std::make_unique<RunHarness>(EndlessRun(more));
+    watch_ = std::make_unique<RunWatch>(run_.get());
+  }
+
+  int Exit() {
+    auto exit = process_->WaitExit(kPatience);
+    EXPECT_THAT(exit, IsOk());
+    return exit.ok() ? exit->code : -1;
+  }
+
+  RunFindings JudgeAll(const std::string& checkpoints = "") const {
+    auto history = ReadRunHistory(run_->run_dir(), checkpoints);
+    if (!history.ok()) return RunFindings{.violations = {history.status().ToString()}};
+    const RunFindings findings = CheckRun(*history, RulesOfEndlessRun());
+    EXPECT_FALSE(history->checkpoints.empty());
+    return findings;
+  }
+
+  TempDir temp_;
+  std::unique_ptr<RunHarness> run_;
+  std::unique_ptr<RunWatch> watch_;
+  std::unique_ptr<Process> process_;
+};
+
+TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
+  SmallDisk disk(temp_.path() + "/checkpoints", 6);
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here: " << disk.why_not();
+  Use({"checkpoint.every_steps=4", "checkpoint.keep=2", "checkpoint.dir=" + disk.path()});
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 8; }));
+  disk.Fill();
+  const std::string last_good = LastCheckpoint();
+  EXPECT_TRUE(Eventually(kPatience,
+                         [&] { return run_->Log("trainer-0").find("free space on that disk") != std::string::npos; }));
+  EXPECT_THAT(run_->Log("trainer-0"), HasSubstr(disk.path()));
+  ASSERT_THAT(watch_->AwaitMoreSteps(8), IsOk()) << "training must go on";
+  EXPECT_THAT(JudgeAll(disk.path()), IsClean());
+  EXPECT_EQ(LastCheckpoint(), last_good);
+
+  disk.Free();
+  EXPECT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) > Step(last_good); }));
+  disk.Fill();
+  ASSERT_THAT(watch_->Stop(), IsOk());
+  EXPECT_EQ(Exit(), 1) << "the last checkpoint is missing, and nobody is told";
+  EXPECT_THAT(process_->Log(), HasSubstr("the last checkpoint could not be saved"));
+  EXPECT_THAT(process_->Log(), HasSubstr(disk.path()));
+
+  disk.Free();
+  ASSERT_NO_FATAL_FAILURE(Start(/*resume=*/true));
+  ASSERT_THAT(watch_->Stop(), IsOk());
+  EXPECT_EQ(Exit(), 0) << process_->Log();
+  EXPECT_THAT(JudgeAll(disk.path()), IsClean());
+}
+
+TEST_F(DiskFullTest, ARunDirectoryWithoutRoomHoldsTheRunUpInWordsOrEndsItAndLosesNothing) {
+  Use({"checkpoint.every_steps=4"});
+  SmallDisk disk(run_->run_dir(), 24);
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here: " << disk.why_not();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 4; }));
+  disk.Fill();
+  // The trainer holds on until there is room. The synchronizer, which must not forget a version, may have had to end
+  // the run before. Either way the reason reaches the terminal: no log on that disk can tell it.
+  EXPECT_TRUE(Eventually(kPatience, [&] { return absl::StrContains(process_->Log(), "free space on that disk"); }));
+  EXPECT_THAT(process_->Log(), HasSubstr(disk.path()));
+  auto trainer = watch_->Trainer();
+  const int64_t acknowledged = trainer.ok() ? trainer->groups().at("accepted") : 0;
+  disk.Free();
+
+  const bool held = Eventually(kPatience, [&] { return !process_->Running() || watch_->AwaitMoreSteps(5).ok(); }) &&
+                    process_->Running();
+  std::printf("the full disk %s the run\n", held ? "held up" : "ended");
+  if (!held) {
+    EXPECT_EQ(Exit(), 1) << process_->Log();
+    ASSERT_NO_FATAL_FAILURE(Start(/*resume=*/true));
+  }
+  ASSERT_THAT(watch_->Stop(), IsOk());
+  EXPECT_EQ(Exit(), 0) << process_->Log();
+  const RunFindings findings = JudgeAll();
+  EXPECT_THAT(findings, IsClean());
+  EXPECT_GE(findings.accepted, acknowledged);
+}
+
+}  // namespace
+}  // namespace syncopate::testing
