@@ -25,10 +25,10 @@ namespace syncopate::testing {
 std::vector<std::string> EndlessRun(std::vector<std::string> more = {});
 RunRules RulesOfEndlessRun();
 
-// Repeatable choices; the seed is in the output of a test that fails.
+// Repeatable choices; --gtest_random_seed=N makes others.
 class Dice {
  public:
-  explicit Dice(uint64_t seed) : generator_(seed) {}
+  explicit Dice(uint64_t seed);
   int64_t Between(int64_t low, int64_t high);  // both included
 
  private:

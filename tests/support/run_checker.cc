@@ -55,6 +55,7 @@ class Check {
     CheckQueued();
     CheckCheckpoints();
     CheckStepLines();
+    CheckVersions();
     CheckSummary();
     return std::move(findings_);
   }
@@ -297,6 +298,28 @@ class Check {
         Violation("I15", absl::StrCat("step ", step, " is missing in metrics.jsonl"));
       }
     }
+  }
+
+  void CheckVersions() {
+    std::map<PolicyVersion, std::string> digests;
+    for (const RunHistory::Served& one : history_.published) CheckDigest(one, &digests);
+    std::map<std::string, PolicyVersion> serving;  // by rollouter
+    for (const RunHistory::Served& one : history_.installed) {
+      PolicyVersion& before = serving[one.daemon];
+      if (one.version < before) {
+        Violation("I3",
+                  absl::StrCat(one.daemon, " went back from ", before.ToString(), " to ", one.version.ToString()));
+      }
+      before = one.version;
+      if (!one.digest.empty()) CheckDigest(one, &digests);
+    }
+  }
+
+  void CheckDigest(const RunHistory::Served& one, std::map<PolicyVersion, std::string>* digests) {
+    const std::string& known = digests->emplace(one.version, one.digest).first->second;
+    if (known == one.digest) return;
+    Violation("I5", absl::StrCat(one.daemon, " has ", one.version.ToString(), " with digest ", one.digest,
+                                 ", another daemon with ", known));
   }
 
   void CheckSummary() {

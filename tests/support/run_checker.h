@@ -34,6 +34,12 @@ struct RunHistory {
     PolicyVersion version;
     trainer::DataState data;
   };
+  // A version that a daemon published, or took into use.
+  struct Served {
+    std::string daemon;
+    PolicyVersion version;
+    std::string digest;  // "" for one that was only relabelled
+  };
   struct Summary {
     std::string status;
     int64_t steps = 0;
@@ -48,6 +54,8 @@ struct RunHistory {
   int64_t torn_lines = 0;               // of metrics.jsonl: no JSON, as a crash or a full disk leaves them
   std::vector<Checkpoint> checkpoints;  // those that verify, lowest first
   std::vector<std::string> damaged_checkpoints;
+  std::vector<Served> published;  // in order of writing; event logs of killed daemons lack their end
+  std::vector<Served> installed;  // the same
   std::optional<Summary> summary;
 };
 
@@ -83,9 +91,10 @@ struct RunFindings {
 absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std::string& checkpoint_dir = "");
 
 // I1 every accepted group is taken, dropped with a reason, or may still be trained; checkpoints say the same. I2 no
-// group is in two takes, and each step has one take. I4 no trained token is beyond the bound. I8 a step that was
-// repeated after a restore has the weights it had at first. I10 the newest checkpoint verifies. I12 groups are whole.
-// I15 metrics.jsonl and summary.json agree with the log. Pure.
+// group is in two takes, and each step has one take. I3 the version that a rollouter serves never goes back. I4 no
+// trained token is beyond the bound. I5 a version has one digest, at the trainer and at every rollouter. I8 a step that
+// was repeated after a restore has the weights it had at first. I10 the newest checkpoint verifies. I12 groups are
+// whole. I15 metrics.jsonl and summary.json agree with the log. Pure.
 RunFindings CheckRun(const RunHistory& history, const RunRules& rules);
 
 // The digests of the surviving history's steps, by step.

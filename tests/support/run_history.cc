@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "services/codec/codec.h"
+#include "services/events/event_reader.h"
 #include "services/trainer/data_codec.h"
 #include "tests/support/process.h"
 #include "tests/support/run_checker.h"
@@ -93,6 +95,19 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
   return absl::OkStatus();
 }
 
+// A run of before its first event, or on a full disk, has none.
+void ReadVersions(const std::string& run_dir, RunHistory* history) {
+  auto events = services::ReadRunEvents(FileSystem::Real(), run_dir);
+  if (!events.ok()) return;
+  for (const v1::Event& event : events->events) {
+    const auto digest = event.fields().find("digest");
+    RunHistory::Served served{event.role(), services::FromProto(event.version()),
+                              digest == event.fields().end() ? "" : digest->second};
+    if (event.kind() == "publish") history->published.push_back(served);
+    if (event.kind() == "install" || event.kind() == "relabel") history->installed.push_back(served);
+  }
+}
+
 void ReadSummary(const std::string& path, RunHistory* history) {
   std::ifstream file(path);
   const json summary = ParseObject(std::string(std::istreambuf_iterator<char>(file), {}));
@@ -112,6 +127,7 @@ absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std:
   // In this order, so that of a run that is alive nothing is read that the log does not hold yet.
   ReadSummary(JoinPath(run_dir, "summary.json"), &history);
   ReadSteps(JoinPath(run_dir, "metrics.jsonl"), &history);
+  ReadVersions(run_dir, &history);
   SYNCOPATE_RETURN_IF_ERROR(
       ReadCheckpoints(checkpoint_dir.empty() ? JoinPath(run_dir, "checkpoints") : checkpoint_dir, &history));
   SYNCOPATE_RETURN_IF_ERROR(ReadLog(JoinPath(run_dir, "state/trainer/log"), &history));

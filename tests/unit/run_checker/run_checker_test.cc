@@ -241,6 +241,21 @@ TEST_F(RunCheckerTest, CatchesADamagedCheckpoint) {
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I10"), HasSubstr("e1-s2"))));
 }
 
+TEST_F(RunCheckerTest, CatchesARollouterThatGoesBackAndOneThatServesOtherBits) {
+  history_.published = {{"trainer-0", {1, 1}, "aa"}, {"trainer-0", {1, 2}, "bb"}};
+  history_.installed = {{"rollouter-0", {1, 1}, "aa"}, {"rollouter-1", {1, 2}, "bb"}, {"rollouter-0", {2, 1}, ""}};
+  EXPECT_THAT(Violations(), IsEmpty());
+  history_.installed.push_back({"rollouter-1", {1, 1}, "aa"});
+  history_.installed.push_back({"rollouter-1", {1, 2}, "cc"});
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I3"), HasSubstr("rollouter-1 went back from e1-s2")),
+                                        AllOf(HasSubstr("I5"), HasSubstr("digest cc"))));
+}
+
+TEST_F(RunCheckerTest, CatchesAVersionThatIsPublishedWithTwoDigests) {
+  history_.published = {{"trainer-0", {1, 1}, "aa"}, {"trainer-0", {1, 1}, "ab"}};
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I5"), HasSubstr("trainer-0"))));
+}
+
 TEST_F(RunCheckerTest, CatchesAStepThatAnOlderEpochDecided) {
   Drop(Lease(4), DropReason::kRolledBack);
   for (int64_t ordinal : {5, 6, 7, 8}) Accept(Lease(ordinal), {2, 2});
