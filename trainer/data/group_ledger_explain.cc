@@ -51,9 +51,10 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
   for (const auto& [id, session] : sessions_.all()) ready += MayReceive(session) ? 1 : 0;
   if (ready == 0 && leased_groups() == 0) {
     explanation->waiting_for = "rollouters";
-    explanation->detail = absl::StrFormat("%d rollouters are connected, none of them serves a version of epoch %d",
-                                          sessions_.all().size(), version_.epoch);
-    explanation->unblocked_by = "a rollouter that connects and takes the current weights";
+    explanation->detail =
+        absl::StrFormat("%d rollouters are connected, none of them serves a version that counts at %s",
+                        sessions_.all().size(), version_.ToString());
+    explanation->unblocked_by = "a rollouter that takes the current weights";
     return;
   }
   explanation->waiting_for = "groups";
