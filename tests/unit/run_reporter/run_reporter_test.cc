@@ -1,0 +1,98 @@
+#include "services/trainer/run_reporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::services {
+namespace {
+
+using syncopate::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class RunReporterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = absl::StrCat(::testing::TempDir(), "/run_reporter_", test->name(), ".jsonl");
+    std::filesystem::remove(path_);
+    auto reporter = RunReporter::Open(FileSystem::Real(), path_);
+    ASSERT_THAT(reporter, IsOk());
+    reporter_ = *std::move(reporter);
+  }
+
+  void Step(int64_t step) {
+    StepReport report;
+    report.version = {1, step};
+    report.step_seconds = 2;
+    report.wait_seconds = 0.5;
+    reporter_->OnStep(report);
+  }
+
+  // What one watcher was told, in order: a step's number, or "end".
+  struct Watcher {
+    std::vector<std::string> told;
+    RunReporter::Listener Listener() {
+      return {[this](int64_t step, const std::string&) { told.push_back(absl::StrCat(step)); },
+              [this] { told.push_back("end"); }};
+    }
+  };
+
+  std::string path_;
+  std::unique_ptr<RunReporter> reporter_;
+};
+
+TEST_F(RunReporterTest, AWatcherGetsThePastItAskedForThenEveryLineThenTheEnd) {
+  Watcher all, some, none;
+  for (int64_t step : {1, 2, 3}) Step(step);
+  auto unwatch_all = reporter_->Watch(10, all.Listener());
+  auto unwatch_some = reporter_->Watch(2, some.Listener());
+  auto unwatch_none = reporter_->Watch(0, none.Listener());
+  unwatch_none();
+  Step(4);
+  reporter_->End();
+  reporter_->End();
+  EXPECT_THAT(all.told, ElementsAre("1", "2", "3", "4", "end"));
+  EXPECT_THAT(some.told, ElementsAre("2", "3", "4", "end"));
+  EXPECT_THAT(none.told, IsEmpty());
+  unwatch_all();
+  unwatch_some();
+}
+
+TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
+  Watcher late;
+  Step(1);
+  reporter_->End();
+  reporter_->Watch(5, late.Listener());
+  EXPECT_THAT(late.told, ElementsAre("1", "end"));
+}
+
+TEST_F(RunReporterTest, LinesAreJsonAndTheSummaryAddsThemUp) {
+  Step(1);
+  Step(2);
+  EvaluationReport evaluation;
+  evaluation.version = {1, 2};
+  evaluation.exact = 0.75;
+  reporter_->OnEvaluation(evaluation);
+  std::ifstream file(path_);
+  std::vector<std::string> kinds;
+  for (std::string line; std::getline(file, line);) kinds.push_back(nlohmann::json::parse(line).at("kind"));
+  EXPECT_THAT(kinds, ElementsAre("step", "step", "eval"));
+  const nlohmann::json summary = reporter_->Summary();
+  EXPECT_EQ(summary["steps"], 2);
+  EXPECT_EQ(summary["idle"], 0.25);
+  EXPECT_EQ(summary["eval"]["best"], 0.75);
+}
+
+}  // namespace
+}  // namespace syncopate::services
