@@ -60,6 +60,11 @@ class ZombieTrainerTest : public ::testing::Test {
     ASSERT_THAT(watch_.AwaitMoreSteps(8), IsOk());
   }
 
+  void KillSynchronizer() {
+    synchronizer_->Kill();
+    ASSERT_THAT(synchronizer_->WaitExit(kPatience), IsOk());
+  }
+
   std::vector<PolicyVersion> VersionsOfEpoch(int64_t epoch) {
     auto endpoint = run_.Endpoint("synchronizer");
     std::vector<PolicyVersion> versions;
@@ -86,7 +91,8 @@ class ZombieTrainerTest : public ::testing::Test {
     EXPECT_THAT(Judge(run_), IsClean());
   }
 
-  RunHarness run_{EndlessRun()};
+  // Full queues: who wakes up has a batch to train on.
+  RunHarness run_{EndlessRun({"staleness.target_staleness=4"})};
   RunWatch watch_{&run_};
   std::unique_ptr<Process> synchronizer_, first_, second_;
   std::unique_ptr<Process> rollouters_[2];
@@ -105,6 +111,24 @@ TEST_F(ZombieTrainerTest, OneThatSleptThroughItsReplacementExitsFencedAndSavesAn
   EXPECT_EQ(exit->code, kFenced) << first_->Log();
   EXPECT_EQ(CheckpointsOfEpoch(run_, 1), saved);
   EXPECT_EQ(VersionsOfEpoch(1), published);
+  EndWithTheSecond();
+}
+
+TEST_F(ZombieTrainerTest, OneThatNobodyCanTellOfItsReplacementLearnsItFromTheDiskBeforeItSaves) {
+  first_->Stop();
+  // A synchronizer of another life: what the first trainer has in its sockets is the end of the old one only.
+  KillSynchronizer();
+  ASSERT_NO_FATAL_FAILURE(Start("synchronizer", 0, {}, &synchronizer_));
+  ASSERT_NO_FATAL_FAILURE(TakeOver());
+  const std::vector<std::string> saved = CheckpointsOfEpoch(run_, 1);
+  KillSynchronizer();
+  first_->Continue();
+  auto exit = first_->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, kFenced) << first_->Log();
+  EXPECT_THAT(run_.Log("trainer-0"), HasSubstr("this one must not save"));
+  EXPECT_EQ(CheckpointsOfEpoch(run_, 1), saved);
+  ASSERT_NO_FATAL_FAILURE(Start("synchronizer", 0, {}, &synchronizer_));
   EndWithTheSecond();
 }
 
