@@ -64,7 +64,8 @@ struct RunRules {
   int64_t batch_groups = 16;
   int64_t samples = 16;  // of a group
   int64_t max_staleness = 4;
-  bool data_end = false;  // data.max_groups is set: the last batch may be smaller
+  bool data_end = false;             // data.max_groups is set: the last batch may be smaller
+  bool reports_may_be_lost = false;  // the disk of metrics.jsonl was full: that costs lines, never the run
 };
 
 // The verdict. `violations` are sentences that begin with the invariant's number.
