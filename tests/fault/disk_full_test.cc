@@ -49,7 +49,6 @@ class SmallDisk {
     while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
     }
   }
-  bool Full() const { return fs::space(path_).available == 0; }
   void Free() { fs::remove(Filler()); }
 
  private:
@@ -79,6 +78,24 @@ class DiskFullTest : public ::testing::Test {
     process_ = *std::move(process);
     ASSERT_THAT(watch_->AwaitMoreSteps(3), IsOk()) << process_->Log();
   }
+
+  template <typename Method, typename Request>
+  void Ask(Method method, const Request& request) {
+    auto endpoint = run_->Endpoint("trainer");
+    ASSERT_THAT(endpoint, IsOk());
+    ASSERT_THAT(Call<v1::TrainerService>(endpoint->grpc, method, request), IsOk());
+  }
+
+  // Between two steps: a save that is under way gives room back when it fails.
+  void FillWhilePaused(SmallDisk& disk) {
+    ASSERT_NO_FATAL_FAILURE(Ask(&v1::TrainerService::Stub::Pause, v1::TrainerServicePauseRequest()));
+    ASSERT_TRUE(Eventually(kPatience, [&] {
+      auto status = watch_->Trainer();
+      return status.ok() && status->state() == "paused";
+    }));
+    disk.Fill();
+  }
+  void GoOn() { Ask(&v1::TrainerService::Stub::Resume, v1::TrainerServiceResumeRequest()); }
 
   void Use(const std::vector<std::string>& more) {
     run_ = std::make_unique<RunHarness>(EndlessRun(more));
@@ -113,8 +130,9 @@ TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
   Use({"checkpoint.every_steps=4", "checkpoint.keep=2", "checkpoint.dir=" + disk.path()});
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 8; }));
-  disk.Fill();
+  ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
   const std::string last_good = LastCheckpoint();
+  ASSERT_NO_FATAL_FAILURE(GoOn());
   EXPECT_TRUE(Eventually(kPatience,
                          [&] { return run_->Log("trainer-0").find("free space on that disk") != std::string::npos; }));
   EXPECT_THAT(run_->Log("trainer-0"), HasSubstr(disk.path()));
@@ -124,7 +142,7 @@ TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
 
   disk.Free();
   EXPECT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) > Step(last_good); }));
-  disk.Fill();
+  ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
   ASSERT_THAT(watch_->Stop(), IsOk());
   EXPECT_EQ(Exit(), 1) << "the last checkpoint is missing, and nobody is told";
   EXPECT_THAT(process_->Log(), HasSubstr("the last checkpoint could not be saved"));
@@ -143,7 +161,8 @@ TEST_F(DiskFullTest, ARunDirectoryWithoutRoomHoldsTheRunUpInWordsOrEndsItAndLose
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here: " << disk.why_not();
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 4; }));
-  disk.Fill();
+  ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
+  ASSERT_NO_FATAL_FAILURE(GoOn());
   // The trainer holds on until there is room. The synchronizer, which must not forget a version, may have had to end
   // the run before. Either way the reason reaches the terminal: no log on that disk can tell it.
   EXPECT_TRUE(Eventually(kPatience, [&] { return absl::StrContains(process_->Log(), "free space on that disk"); }));
