@@ -11,9 +11,9 @@
 #include "base/policy_version.h"
 #include "trainer/data/records.h"
 
-// Judges a run by what it left on disk, after whatever was done to its processes: the invariants of
-// docs/architecture.md that can be decided from the trainer's log, its checkpoints, metrics.jsonl and summary.json
-// alone.
+// Judges a run by what it left on disk, after whatever was done to its processes: those of a run's invariants (I1 to
+// I15, see CheckRun) that the trainer's log, its checkpoints, the event logs, metrics.jsonl and summary.json can
+// decide.
 //
 // The surviving history is the log's: its takes name, for each step, the groups that were trained and the epoch that
 // decided it. A line of metrics.jsonl belongs to it unless it was written by an older epoch than the take of its step:
