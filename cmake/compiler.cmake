@@ -31,7 +31,7 @@ find_program(SYNCOPATE_CCACHE ccache)
 if(SYNCOPATE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${SYNCOPATE_CCACHE})
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${SYNCOPATE_CCACHE})
 endif()
 find_program(SYNCOPATE_MOLD mold)
 if(SYNCOPATE_MOLD)
