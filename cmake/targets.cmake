@@ -4,7 +4,7 @@
 #   A TORCH library is left out when SYNCOPATE_TORCH is OFF.
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
 # syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [LABELS label ...] [TIMEOUT seconds])
-#   One GoogleTest program, registered with ctest under its name.
+#   One GoogleTest program, registered with ctest under its name. Those without torch share one precompiled header.
 include_directories("${CMAKE_SOURCE_DIR}")
 
 function(_syncopate_configure target)
@@ -54,6 +54,7 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+    target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
