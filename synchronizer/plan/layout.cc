@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -9,47 +10,57 @@
 namespace syncopate::synchronizer {
 namespace {
 
-int64_t Align(int64_t bytes) {
-  return (bytes + Manifest::kAlignment - 1) / Manifest::kAlignment * Manifest::kAlignment;
+absl::Status BadPiece(const Piece& piece, const std::string& problem) {
+  return BadLayout(absl::StrFormat("elements [%d, %d) x %d of tensor %d at byte %d of rank %d: %s", piece.begin,
+                                   piece.end, piece.rows, piece.tensor, piece.offset, piece.rank, problem));
 }
 
-int64_t Bytes(const Manifest& manifest, const Piece& piece) {
-  return (piece.end - piece.begin) * DTypeBytes(manifest.tensors()[piece.tensor].dtype);
+bool IsInside(const Piece& piece, int64_t elements) {
+  if (piece.begin < 0 || piece.begin >= piece.end || piece.end > elements || piece.rows < 1) return false;
+  if (piece.rows == 1) return true;
+  return piece.stride >= piece.row_elements() && piece.rows - 1 <= (elements - piece.end) / piece.stride;
 }
 
-absl::Status BadLayout(const Piece& piece, const std::string& problem) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_LAYOUT",
-               absl::StrFormat("elements [%d, %d) of tensor %d at byte %d of rank %d: %s", piece.begin, piece.end,
-                               piece.tensor, piece.offset, piece.rank, problem));
-}
-
-absl::Status CheckPiece(const Manifest& manifest, int32_t ranks, const Piece& piece) {
-  if (piece.rank < 0 || piece.rank >= ranks) return BadLayout(piece, absl::StrFormat("there are %d ranks", ranks));
+absl::Status CheckPiece(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype, const Piece& piece) {
+  if (piece.rank < 0 || piece.rank >= ranks) return BadPiece(piece, absl::StrFormat("there are %d ranks", ranks));
   if (piece.tensor < 0 || piece.tensor >= static_cast<int32_t>(manifest.tensors().size())) {
-    return BadLayout(piece, absl::StrFormat("there are %d tensors", manifest.tensors().size()));
+    return BadPiece(piece, absl::StrFormat("there are %d tensors", manifest.tensors().size()));
   }
   const TensorSpec& spec = manifest.tensors()[piece.tensor];
-  if (piece.begin < 0 || piece.begin >= piece.end || piece.end > spec.NumElements()) {
-    return BadLayout(piece, absl::StrFormat("%s has %d elements", spec.name, spec.NumElements()));
+  if (!IsInside(piece, spec.NumElements())) {
+    return BadPiece(piece, absl::StrFormat("%s has %d elements", spec.name, spec.NumElements()));
   }
-  if (piece.offset < 0 || piece.offset % DTypeBytes(spec.dtype) != 0) return BadLayout(piece, "misaligned");
+  if (piece.offset < 0 || piece.offset % DTypeBytes(dtype.value_or(spec.dtype)) != 0) {
+    return BadPiece(piece, "misaligned");
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<Layout> Layout::Create(const Manifest& manifest, int32_t ranks, std::vector<Piece> pieces) {
+int64_t AlignUp(int64_t bytes) {
+  return (bytes + Manifest::kAlignment - 1) / Manifest::kAlignment * Manifest::kAlignment;
+}
+
+absl::Status BadLayout(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_LAYOUT", message);
+}
+
+absl::StatusOr<Layout> Layout::Create(const Manifest& manifest, int32_t ranks, std::vector<Piece> pieces,
+                                      std::optional<DType> dtype, int64_t min_bytes) {
+  if (ranks < 1) return BadLayout(absl::StrFormat("a layout of %d ranks; at least one is needed", ranks));
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::tie(a.rank, a.offset, a.tensor, a.begin) < std::tie(b.rank, b.offset, b.tensor, b.begin);
   });
-  std::vector<int64_t> arena_bytes(std::max(ranks, 0), 0);
-  for (const Piece& piece : pieces) {
-    SYNCOPATE_RETURN_IF_ERROR(CheckPiece(manifest, ranks, piece));
-    if (piece.offset < arena_bytes[piece.rank]) return BadLayout(piece, "overlaps the piece before it");
-    arena_bytes[piece.rank] = piece.offset + Bytes(manifest, piece);
+  std::vector<int64_t> arena_bytes(ranks, 0);
+  for (Piece& piece : pieces) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckPiece(manifest, ranks, dtype, piece));
+    if (piece.offset < arena_bytes[piece.rank]) return BadPiece(piece, "overlaps the piece before it");
+    DType held = dtype.value_or(manifest.tensors()[piece.tensor].dtype);
+    arena_bytes[piece.rank] = piece.offset + piece.elements() * DTypeBytes(held);
   }
-  for (int64_t& bytes : arena_bytes) bytes = Align(bytes);
-  return Layout(std::move(pieces), std::move(arena_bytes));
+  for (int64_t& bytes : arena_bytes) bytes = AlignUp(std::max(bytes, min_bytes));
+  return Layout(std::move(pieces), std::move(arena_bytes), dtype);
 }
 
 Layout Layout::Whole(const Manifest& manifest, int32_t ranks) {
@@ -60,7 +71,7 @@ Layout Layout::Whole(const Manifest& manifest, int32_t ranks) {
       if (elements > 0) pieces.push_back({rank, static_cast<int32_t>(i), 0, elements, manifest.ranges()[i].begin});
     }
   }
-  return Layout(std::move(pieces), std::vector<int64_t>(ranks, manifest.arena_bytes()));
+  return Layout(std::move(pieces), std::vector<int64_t>(ranks, manifest.arena_bytes()), std::nullopt);
 }
 
 Layout Layout::FlatShards(const Manifest& manifest, int32_t ranks) {
@@ -81,41 +92,18 @@ Layout Layout::FlatShards(const Manifest& manifest, int32_t ranks) {
           {rank, static_cast<int32_t>(i), (begin - range.begin) / width, (end - range.begin) / width, begin - first});
     }
   }
-  return Layout(std::move(pieces), std::move(arena_bytes));
+  return Layout(std::move(pieces), std::move(arena_bytes), std::nullopt);
 }
 
-absl::StatusOr<Layout> Layout::TensorParallel(const Manifest& manifest, int32_t ranks,
-                                              const std::vector<int>& split_dim) {
-  if (split_dim.size() != manifest.tensors().size()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_LAYOUT", "one split dimension a tensor is needed");
+Layout Layout::Only(const std::vector<int32_t>& tensors) const {
+  Layout subset = *this;
+  int32_t count = 0;
+  for (const Piece& piece : pieces_) count = std::max(count, piece.tensor + 1);
+  subset.only_.emplace(count, false);
+  for (int32_t tensor : tensors) {
+    if (tensor >= 0 && tensor < count) (*subset.only_)[tensor] = Moves(tensor);
   }
-  std::vector<Piece> pieces;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    int64_t base = 0;
-    for (size_t i = 0; i < split_dim.size(); ++i) {
-      const TensorSpec& spec = manifest.tensors()[i];
-      int64_t outer = 1;  // slices of the tensor before the split dimension
-      int64_t parts = 1;  // ranks that share it
-      if (split_dim[i] != -1) {
-        bool exists = split_dim[i] >= 0 && split_dim[i] < static_cast<int>(spec.shape.size());
-        if (!exists || spec.shape[split_dim[i]] % ranks != 0) {
-          return Error(absl::StatusCode::kInvalidArgument, "BAD_LAYOUT",
-                       absl::StrFormat("%s cannot be cut along dimension %d into %d", spec.name, split_dim[i], ranks));
-        }
-        for (int d = 0; d < split_dim[i]; ++d) outer *= spec.shape[d];
-        parts = ranks;
-      }
-      int64_t row = outer == 0 ? 0 : spec.NumElements() / outer;
-      int64_t run = row / parts;
-      int64_t skip = parts == 1 ? 0 : rank * run;
-      for (int64_t o = 0; o < outer && run > 0; ++o) {
-        int64_t begin = o * row + skip;
-        pieces.push_back({rank, static_cast<int32_t>(i), begin, begin + run, base + o * run * DTypeBytes(spec.dtype)});
-      }
-      base += Align(outer * run * DTypeBytes(spec.dtype));
-    }
-  }
-  return Create(manifest, ranks, std::move(pieces));
+  return subset;
 }
 
 }  // namespace syncopate::synchronizer

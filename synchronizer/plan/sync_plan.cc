@@ -1,154 +1,164 @@
 #include "synchronizer/plan/sync_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status.h"
+#include "synchronizer/plan/needs.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
-// Elements [begin, end) of one tensor, and the source pieces (ascending) that all hold the whole of it.
-struct Segment {
-  int64_t begin = 0;
-  int64_t end = 0;
-  std::vector<size_t> holders;
-};
-
-// Cuts each tensor at every piece boundary. Indexed by tensor, ordered by begin; elements nobody holds are left out.
-std::vector<std::vector<Segment>> SegmentsOf(const Manifest& manifest, const Layout& source) {
-  struct Edges {
-    std::vector<size_t> opening;
-    std::vector<size_t> closing;
-  };
-  std::vector<std::map<int64_t, Edges>> edges(manifest.tensors().size());
-  for (size_t i = 0; i < source.pieces().size(); ++i) {
-    const Piece& piece = source.pieces()[i];
-    edges[piece.tensor][piece.begin].opening.push_back(i);
-    edges[piece.tensor][piece.end].closing.push_back(i);
-  }
-  std::vector<std::vector<Segment>> segments(edges.size());
-  for (size_t tensor = 0; tensor < edges.size(); ++tensor) {
-    std::set<size_t> open;
-    for (auto edge = edges[tensor].begin(); edge != edges[tensor].end(); ++edge) {
-      for (size_t piece : edge->second.closing) open.erase(piece);
-      open.insert(edge->second.opening.begin(), edge->second.opening.end());
-      if (open.empty()) continue;
-      segments[tensor].push_back({edge->first, std::next(edge)->first, {open.begin(), open.end()}});
-    }
-  }
-  return segments;
+// The smallest offset at or above `at` that is congruent to `like` modulo kAlignment.
+int64_t Congruent(int64_t at, int64_t like) {
+  int64_t step = (like - at) % Manifest::kAlignment;
+  return at + (step < 0 ? step + Manifest::kAlignment : step);
 }
 
-// A copy of elements [begin, end) and the pieces it lies in.
-struct Step {
-  Copy copy;
-  int64_t begin = 0;
-  int64_t end = 0;
-  size_t from = 0;
-  size_t to = 0;
-};
-
-class Planner {
+// One source's send arena, filled with the needs of one destination after the other.
+class SendArenaPlanner {
  public:
-  Planner(const Manifest& manifest, const Layout& source, const Layout& destination)
-      : manifest_(manifest), source_(source), destination_(destination), segments_(SegmentsOf(manifest, source)) {}
-
-  absl::StatusOr<std::vector<Copy>> Run() {
-    for (size_t to = 0; to < destination_.pieces().size(); ++to) {
-      SYNCOPATE_RETURN_IF_ERROR(Cover(to));
+  // Copies of one destination's need; an equal need that was placed before shares its bytes.
+  std::vector<Copy> Place(int32_t source, int32_t destination, const Need& need) {
+    size_t known = 0;
+    while (known < placed_.size() && !(*placed_[known].need == need)) ++known;
+    if (known == placed_.size()) placed_.push_back({&need, Lay(need)});
+    std::vector<Copy> copies;
+    for (size_t i = 0; i < need.messages.size(); ++i) {
+      const Message& message = need.messages[i];
+      copies.push_back({source, destination, placed_[known].offsets[i], message.destination_offset, message.bytes});
     }
-    return std::move(copies_);
+    return copies;
   }
+
+  std::vector<PackOp> TakeOps() { return std::move(ops_); }
+  int64_t bytes() const { return AlignUp(used_); }
 
  private:
-  absl::Status Cover(size_t to) {
-    const Piece& wanted = destination_.pieces()[to];
-    const std::vector<Segment>& segments = segments_[wanted.tensor];
-    auto segment = std::upper_bound(segments.begin(), segments.end(), wanted.begin,
-                                    [](int64_t at, const Segment& s) { return at < s.end; });
-    for (int64_t at = wanted.begin; at < wanted.end; ++segment) {
-      if (segment == segments.end() || segment->begin > at) {
-        const std::string& name = manifest_.tensors()[wanted.tensor].name;
-        return Error(
-            absl::StatusCode::kFailedPrecondition, "PLAN_INCOMPLETE",
-            absl::StrFormat("rank %d wants element %d of %s, which no source rank has", wanted.rank, at, name));
-      }
-      int64_t end = std::min(wanted.end, segment->end);
-      Append(MakeStep(segment->holders[wanted.rank % segment->holders.size()], to, at, end));
-      at = end;
+  struct Placed {
+    const Need* need;
+    std::vector<int64_t> offsets;  // of its messages in the send arena
+  };
+
+  std::vector<int64_t> Lay(const Need& need) {
+    std::vector<int64_t> offsets;
+    for (const Message& message : need.messages) {
+      offsets.push_back(Congruent(used_, message.destination_offset));
+      used_ = offsets.back() + message.bytes;
     }
-    return absl::OkStatus();
-  }
-
-  Step MakeStep(size_t from, size_t to, int64_t begin, int64_t end) const {
-    const Piece& have = source_.pieces()[from];
-    const Piece& want = destination_.pieces()[to];
-    int64_t width = DTypeBytes(manifest_.tensors()[want.tensor].dtype);
-    Copy copy{have.rank, want.rank, have.offset + (begin - have.begin) * width,
-              want.offset + (begin - want.begin) * width, (end - begin) * width};
-    return {copy, begin, end, from, to};
-  }
-
-  // Extends the last copy over `next` where both sides go on without a gap, or with the same padding.
-  void Append(const Step& next) {
-    if (!copies_.empty() && Continues(next)) {
-      Copy& merged = copies_.back();
-      merged.bytes = next.copy.source_offset + next.copy.bytes - merged.source_offset;
-    } else {
-      copies_.push_back(next.copy);
+    for (const Need::Op& packed : need.ops) {
+      ops_.push_back(packed.op);
+      ops_.back().send_offset += offsets[packed.message] - need.messages[packed.message].destination_offset;
     }
-    last_ = next;
+    return offsets;
   }
 
-  bool Continues(const Step& next) const {
-    if (last_.copy.source != next.copy.source || last_.copy.destination != next.copy.destination) return false;
-    int64_t source_gap = next.copy.source_offset - last_.copy.source_offset - last_.copy.bytes;
-    int64_t destination_gap = next.copy.destination_offset - last_.copy.destination_offset - last_.copy.bytes;
-    if (source_gap != destination_gap || source_gap < 0) return false;
-    // Padding, not somebody else's piece, iff the two copies lie in neighbouring pieces and reach their common border.
-    bool padding = last_.from + 1 == next.from && last_.to + 1 == next.to &&
-                   last_.end == source_.pieces()[last_.from].end && next.begin == source_.pieces()[next.from].begin &&
-                   last_.end == destination_.pieces()[last_.to].end;
-    return source_gap == 0 || (padding && source_gap < Manifest::kAlignment);
-  }
-
-  const Manifest& manifest_;
-  const Layout& source_;
-  const Layout& destination_;
-  std::vector<std::vector<Segment>> segments_;
-  std::vector<Copy> copies_;
-  Step last_;
+  std::vector<Placed> placed_;
+  std::vector<PackOp> ops_;
+  int64_t used_ = 0;
 };
 
-uint64_t HashOf(const Manifest& manifest, const Layout& source, const Layout& destination,
-                const std::vector<Copy>& copies) {
-  uint64_t hash = manifest.fingerprint();
-  for (const Layout* layout : {&source, &destination}) {
-    hash = HashCombine(hash, static_cast<uint64_t>(layout->ranks()));
-    for (int32_t rank = 0; rank < layout->ranks(); ++rank) {
-      hash = HashCombine(hash, static_cast<uint64_t>(layout->arena_bytes(rank)));
-    }
-  }
+std::vector<WireBucket> CutIntoBuckets(const std::vector<Copy>& copies, int64_t bucket_bytes) {
+  std::vector<WireBucket> buckets;
   for (const Copy& copy : copies) {
-    for (int64_t field :
-         {int64_t{copy.source}, int64_t{copy.destination}, copy.source_offset, copy.destination_offset, copy.bytes}) {
-      hash = HashCombine(hash, static_cast<uint64_t>(field));
+    for (int64_t done = 0; done < copy.bytes;) {
+      int64_t at = copy.destination_offset + done;
+      int64_t bytes = std::min(copy.bytes - done, bucket_bytes - at % bucket_bytes);
+      buckets.push_back({copy.source, copy.destination, copy.source_offset + done, at, bytes, 0});
+      done += bytes;
     }
   }
-  return hash;
+  std::sort(buckets.begin(), buckets.end(), [](const WireBucket& a, const WireBucket& b) {
+    return std::tie(a.source, a.source_offset, a.destination) < std::tie(b.source, b.source_offset, b.destination);
+  });
+  for (size_t i = 1; i < buckets.size(); ++i) {
+    const WireBucket& last = buckets[i - 1];
+    bool shared = last.source == buckets[i].source && last.source_offset == buckets[i].source_offset;
+    buckets[i].digest_index = last.digest_index + (shared ? 0 : 1);
+  }
+  return buckets;
+}
+
+std::vector<DigestSpan> SpansOf(const std::vector<WireBucket>& buckets, int32_t sources) {
+  std::vector<DigestSpan> spans;
+  auto bucket = buckets.begin();
+  for (int32_t source = 0; source < sources; ++source) {
+    int64_t begin = spans.empty() ? 0 : spans.back().end;
+    int64_t end = begin;
+    for (; bucket != buckets.end() && bucket->source == source; ++bucket) end = bucket->digest_index + 1;
+    spans.push_back({begin, end});
+  }
+  return spans;
+}
+
+class Hasher {
+ public:
+  explicit Hasher(uint64_t seed) : hash_(seed) {}
+
+  void Add(const Layout& layout) {
+    AddAll({layout.ranks()});
+    for (int32_t rank = 0; rank < layout.ranks(); ++rank) AddAll({layout.arena_bytes(rank)});
+  }
+  void Add(int64_t send_bytes, const std::vector<PackOp>& ops) {
+    AddAll({send_bytes, static_cast<int64_t>(ops.size())});
+    for (const PackOp& op : ops) {
+      AddAll({op.tensor, static_cast<int64_t>(op.from), static_cast<int64_t>(op.to), op.source_offset, op.source_stride,
+              op.send_offset, op.send_stride, op.rows, op.row_elements});
+    }
+  }
+  void Add(const Copy& copy) {
+    AddAll({copy.source, copy.destination, copy.source_offset, copy.destination_offset, copy.bytes});
+  }
+
+  uint64_t hash() const { return hash_; }
+
+ private:
+  void AddAll(std::initializer_list<int64_t> fields) {
+    for (int64_t field : fields) hash_ = HashCombine(hash_, static_cast<uint64_t>(field));
+  }
+
+  uint64_t hash_;
+};
+
+std::string Size(int64_t bytes) {
+  if (bytes >= 1000000000) return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
+  if (bytes >= 1000000) return absl::StrFormat("%.2f MB", static_cast<double>(bytes) / 1e6);
+  return absl::StrFormat("%d B", bytes);
 }
 
 }  // namespace
 
 absl::StatusOr<SyncPlan> SyncPlan::Create(const Manifest& manifest, const Layout& source, const Layout& destination) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Copy> copies, Planner(manifest, source, destination).Run());
-  uint64_t hash = HashOf(manifest, source, destination, copies);
-  return SyncPlan(std::move(copies), hash);
+  if (destination.dtype()) return BadLayout("a destination's arena has the manifest's dtypes; name no other");
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<std::vector<Need>> needs, FindNeeds(manifest, source, destination));
+  SyncPlan plan;
+  plan.destinations_ = destination.ranks();
+  for (int32_t from = 0; from < source.ranks(); ++from) {
+    SendArenaPlanner arena;
+    for (int32_t to = 0; to < destination.ranks(); ++to) {
+      std::vector<Copy> copies = arena.Place(from, to, needs[to][from]);
+      plan.copies_.insert(plan.copies_.end(), copies.begin(), copies.end());
+    }
+    plan.packs_.push_back(arena.TakeOps());
+    plan.send_bytes_.push_back(arena.bytes());
+  }
+  std::sort(plan.copies_.begin(), plan.copies_.end(), [](const Copy& a, const Copy& b) {
+    return std::tie(a.destination, a.destination_offset) < std::tie(b.destination, b.destination_offset);
+  });
+  plan.buckets_ = CutIntoBuckets(plan.copies_, manifest.bucket_bytes());
+  plan.digest_spans_ = SpansOf(plan.buckets_, source.ranks());
+  Hasher hasher(manifest.fingerprint());
+  hasher.Add(source);
+  hasher.Add(destination);
+  for (int32_t from = 0; from < source.ranks(); ++from) hasher.Add(plan.send_bytes_[from], plan.packs_[from]);
+  for (const Copy& copy : plan.copies_) hasher.Add(copy);
+  plan.hash_ = hasher.hash();
+  return plan;
 }
 
 std::vector<Copy> SyncPlan::CopiesTo(int32_t destination) const {
@@ -158,6 +168,26 @@ std::vector<Copy> SyncPlan::CopiesTo(int32_t destination) const {
   return mine;
 }
 
+std::vector<WireBucket> SyncPlan::BucketsTo(int32_t destination) const {
+  std::vector<WireBucket> mine;
+  std::copy_if(buckets_.begin(), buckets_.end(), std::back_inserter(mine),
+               [destination](const WireBucket& bucket) { return bucket.destination == destination; });
+  std::sort(mine.begin(), mine.end(),
+            [](const WireBucket& a, const WireBucket& b) { return a.destination_offset < b.destination_offset; });
+  return mine;
+}
+
+std::vector<ByteRange> SyncPlan::StagedBuckets(int32_t source) const {
+  std::vector<ByteRange> staged;
+  int64_t next = digest_spans_[source].begin;
+  for (const WireBucket& bucket : buckets_) {
+    if (bucket.source != source || bucket.digest_index != next) continue;
+    staged.push_back({bucket.source_offset, bucket.source_offset + bucket.bytes});
+    ++next;
+  }
+  return staged;
+}
+
 int64_t SyncPlan::bytes() const {
   int64_t sum = 0;
   for (const Copy& copy : copies_) sum += copy.bytes;
@@ -165,12 +195,31 @@ int64_t SyncPlan::bytes() const {
 }
 
 std::string SyncPlan::ToString() const {
-  std::string text = absl::StrFormat("plan %016x: %d copies, %d bytes\n", hash_, copies_.size(), bytes());
+  constexpr size_t kShown = 8;
+  std::string text = absl::StrFormat("plan %016x: %d sources, %d destinations, %s in %d messages, %d digests\n", hash_,
+                                     sources(), destinations_, Size(bytes()), copies_.size(), digests());
+  for (int32_t source = 0; source < sources(); ++source) {
+    absl::StrAppendFormat(&text, "  source %d: send arena %s, %d pack operations, digests [%d, %d)\n", source,
+                          Size(send_bytes_[source]), packs_[source].size(), digest_spans_[source].begin,
+                          digest_spans_[source].end);
+  }
+  std::map<std::pair<int32_t, int32_t>, std::pair<int64_t, int64_t>> pairs;  // (source, destination) -> count, bytes
   for (const Copy& copy : copies_) {
+    auto& [count, bytes] = pairs[{copy.source, copy.destination}];
+    ++count;
+    bytes += copy.bytes;
+  }
+  for (const auto& [ranks, moved] : pairs) {
+    absl::StrAppendFormat(&text, "  source %d -> destination %d: %s in %d\n", ranks.first, ranks.second,
+                          Size(moved.second), moved.first);
+  }
+  for (size_t i = 0; i < std::min(kShown, copies_.size()); ++i) {
+    const Copy& copy = copies_[i];
     absl::StrAppendFormat(&text, "  source %d [%d, %d) -> destination %d [%d, %d)\n", copy.source, copy.source_offset,
                           copy.source_offset + copy.bytes, copy.destination, copy.destination_offset,
                           copy.destination_offset + copy.bytes);
   }
+  if (copies_.size() > kShown) absl::StrAppendFormat(&text, "  and %d more\n", copies_.size() - kShown);
   return text;
 }
 

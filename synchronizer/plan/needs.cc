@@ -1,0 +1,150 @@
+#include "synchronizer/plan/needs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "synchronizer/plan/runs.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+// Makes the next op a further row of `last`, if it is one.
+bool Fold(PackOp& last, const PackOp& next) {
+  bool same = last.tensor == next.tensor && last.row_elements == next.row_elements && next.rows == 1;
+  if (!same) return false;
+  int64_t source_step = next.source_offset - last.source_offset - (last.rows - 1) * last.source_stride;
+  int64_t send_step = next.send_offset - last.send_offset - (last.rows - 1) * last.send_stride;
+  if (source_step <= 0 || send_step <= 0) return false;
+  if (last.rows > 1 && (source_step != last.source_stride || send_step != last.send_stride)) return false;
+  last.source_stride = source_step;
+  last.send_stride = send_step;
+  ++last.rows;
+  return true;
+}
+
+// What one destination rank needs from each source.
+class NeedBuilder {
+ public:
+  NeedBuilder(const Manifest& manifest, const Layout& source, const Layout& destination)
+      : manifest_(manifest), source_(source), destination_(destination), finder_(manifest, source, destination) {}
+
+  // [source] -> need of the destination rank whose pieces are [first, last).
+  absl::StatusOr<std::vector<Need>> Build(size_t first, size_t last) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Run> runs, finder_.Fill(first, last));
+    needs_.assign(source_.ranks(), Need());
+    last_source_ = -1;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      SYNCOPATE_RETURN_IF_ERROR(CheckDType(runs[i]));
+      int64_t begin = ArenaByte(runs[i].piece, runs[i].begin);
+      int64_t end = ArenaByte(runs[i].piece, runs[i].end);
+      // Padding behind a run travels with it.
+      int64_t padded = std::max(end, std::min(AlignUp(end), BorderAfter(runs[i], last)));
+      Extend(runs[i].source, begin, padded);
+      Pack(runs[i]);
+    }
+    return std::move(needs_);
+  }
+
+ private:
+  int64_t ArenaByte(size_t piece, int64_t dense) const {
+    return destination_.pieces()[piece].offset + dense * DTypeBytes(SpecOf(piece).dtype);
+  }
+  const TensorSpec& SpecOf(size_t piece) const { return manifest_.tensors()[destination_.pieces()[piece].tensor]; }
+
+  absl::Status CheckDType(const Run& run) const {
+    const TensorSpec& spec = SpecOf(run.piece);
+    DType held = source_.DTypeOf(spec);
+    if (held == spec.dtype || held == DType::kFloat32) return absl::OkStatus();
+    return Error(absl::StatusCode::kFailedPrecondition, "DTYPE_MISMATCH",
+                 absl::StrFormat("%s travels as %s but the shards are %s; shard in fp32 or make the model's dtype bf16",
+                                 spec.name, DTypeName(spec.dtype), DTypeName(held)));
+  }
+
+  // Where the arena's next piece begins, moved or not; the run's own end if it stops inside its piece.
+  int64_t BorderAfter(const Run& run, size_t last) const {
+    const Piece& piece = destination_.pieces()[run.piece];
+    if (run.end < piece.elements()) return ArenaByte(run.piece, run.end);
+    if (run.piece + 1 < last) return destination_.pieces()[run.piece + 1].offset;
+    return destination_.arena_bytes(piece.rank);
+  }
+
+  // Adds [begin, end) to the last message if it follows that one directly, padding included; else begins a new one.
+  void Extend(int32_t source, int64_t begin, int64_t end) {
+    std::vector<Message>& messages = needs_[source].messages;
+    if (source == last_source_ && messages.back().destination_offset + messages.back().bytes == begin) {
+      messages.back().bytes = end - messages.back().destination_offset;
+    } else {
+      messages.push_back({begin, end - begin});
+    }
+    last_source_ = source;
+  }
+
+  // A run of rows is at most three operations: the rest of a row, whole rows, the beginning of a row.
+  void Pack(const Run& run) {
+    const Piece& piece = destination_.pieces()[run.piece];
+    int64_t width = piece.row_elements();
+    if (piece.rows == 1 || piece.stride == width) return PackRows(run, run.begin, 1, run.end - run.begin);
+    int64_t at = run.begin;
+    if (at % width != 0) {
+      int64_t rest = std::min(run.end - at, width - at % width);
+      PackRows(run, at, 1, rest);
+      at += rest;
+    }
+    if (int64_t rows = (run.end - at) / width; rows > 0) {
+      PackRows(run, at, rows, width);
+      at += rows * width;
+    }
+    if (at < run.end) PackRows(run, at, 1, run.end - at);
+  }
+
+  void PackRows(const Run& run, int64_t dense, int64_t rows, int64_t row_elements) {
+    const Piece& piece = destination_.pieces()[run.piece];
+    const TensorSpec& spec = SpecOf(run.piece);
+    int64_t element = piece.begin + dense / piece.row_elements() * piece.stride + dense % piece.row_elements();
+    PackOp op;
+    op.tensor = piece.tensor;
+    op.from = source_.DTypeOf(spec);
+    op.to = spec.dtype;
+    op.source_offset = run.source_origin + element * DTypeBytes(op.from);
+    op.send_offset = ArenaByte(run.piece, dense);
+    op.rows = rows;
+    op.row_elements = row_elements;
+    if (rows > 1) {
+      op.source_stride = piece.stride * DTypeBytes(op.from);
+      op.send_stride = row_elements * DTypeBytes(op.to);
+    }
+    Need& need = needs_[run.source];
+    size_t message = need.messages.size() - 1;
+    bool folded = !need.ops.empty() && need.ops.back().message == message && Fold(need.ops.back().op, op);
+    if (!folded) need.ops.push_back({op, message});
+  }
+
+  const Manifest& manifest_;
+  const Layout& source_;
+  const Layout& destination_;
+  const RunFinder finder_;
+  std::vector<Need> needs_;
+  int32_t last_source_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<Need>>> FindNeeds(const Manifest& manifest, const Layout& source,
+                                                         const Layout& destination) {
+  NeedBuilder builder(manifest, source, destination);
+  std::vector<std::vector<Need>> needs;
+  const std::vector<Piece>& pieces = destination.pieces();
+  size_t first = 0;
+  for (int32_t rank = 0; rank < destination.ranks(); ++rank) {
+    size_t last = first;
+    while (last < pieces.size() && pieces[last].rank == rank) ++last;
+    SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Need> need, builder.Build(first, last));
+    needs.push_back(std::move(need));
+    first = last;
+  }
+  return needs;
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,52 @@
+#include "synchronizer/plan/route.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace syncopate::synchronizer {
+namespace {
+
+// Whom replica `m` follows in the chain of the part that it takes in `round`, when M > T.
+Upstream Predecessor(int32_t m, int32_t round, const RouteOptions& options) {
+  const int32_t sources = options.sources;
+  const int32_t klass = m % sources;
+  if (m >= sources) return {Upstream::Kind::kReplica, m - sources};  // the one before it in its residue class
+  int32_t part = (klass + round) % sources;
+  if (round == 0) return {Upstream::Kind::kSource, part};
+  // The first of its class follows the last of the class that took this part in the round before.
+  int32_t before = (klass + 1) % sources;
+  int32_t last = before + (options.replicas - 1 - before) / sources * sources;
+  return {Upstream::Kind::kReplica, last};
+}
+
+}  // namespace
+
+std::vector<std::vector<Fetch>> Routes(const std::vector<Copy>& copies, const RouteOptions& options) {
+  std::vector<std::vector<size_t>> parts(options.sources);  // copies by source
+  for (size_t i = 0; i < copies.size(); ++i) parts[copies[i].source].push_back(i);
+  const bool direct = options.replicas <= options.sources;
+  std::vector<std::vector<Fetch>> routes(options.replicas);
+  for (int32_t m = 0; m < options.replicas; ++m) {
+    int32_t start = direct ? m * options.slices + options.slice : m;
+    for (int32_t round = 0; round < options.sources; ++round) {
+      int32_t part = (start + round) % options.sources;
+      if (parts[part].empty()) continue;
+      Upstream upstream = direct ? Upstream{Upstream::Kind::kSource, part} : Predecessor(m, round, options);
+      routes[m].push_back({round, upstream, parts[part]});
+    }
+  }
+  return routes;
+}
+
+std::vector<Serving> ServedBy(const Upstream& upstream, const std::vector<std::vector<Fetch>>& routes) {
+  std::vector<Serving> served;
+  for (size_t replica = 0; replica < routes.size(); ++replica) {
+    for (const Fetch& fetch : routes[replica]) {
+      if (fetch.upstream == upstream) served.push_back({fetch.round, static_cast<int32_t>(replica), fetch.copies});
+    }
+  }
+  std::stable_sort(served.begin(), served.end(), [](const Serving& a, const Serving& b) { return a.round < b.round; });
+  return served;
+}
+
+}  // namespace syncopate::synchronizer
