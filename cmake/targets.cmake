@@ -54,6 +54,7 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+    target_compile_options(${ARG_NAME} PRIVATE -pthread)  # as the header was compiled; gRPC's users have it anyway
     target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
