@@ -1,6 +1,7 @@
 #include "synchronizer/plan/needs.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -10,18 +11,17 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// Makes the next op a further row of `last`, if it is one.
-bool Fold(PackOp& last, const PackOp& next) {
-  bool same = last.tensor == next.tensor && last.row_elements == next.row_elements && next.rows == 1;
-  if (!same) return false;
+// `last` with `next` as a further row, if it is one.
+std::optional<PackOp> Folded(PackOp last, const PackOp& next) {
+  if (last.tensor != next.tensor || last.row_elements != next.row_elements || next.rows != 1) return std::nullopt;
   int64_t source_step = next.source_offset - last.source_offset - (last.rows - 1) * last.source_stride;
   int64_t send_step = next.send_offset - last.send_offset - (last.rows - 1) * last.send_stride;
-  if (source_step <= 0 || send_step <= 0) return false;
-  if (last.rows > 1 && (source_step != last.source_stride || send_step != last.send_stride)) return false;
+  if (source_step <= 0 || send_step <= 0) return std::nullopt;
+  if (last.rows > 1 && (source_step != last.source_stride || send_step != last.send_stride)) return std::nullopt;
   last.source_stride = source_step;
   last.send_stride = send_step;
   ++last.rows;
-  return true;
+  return last;
 }
 
 // What one destination rank needs from each source.
@@ -35,14 +35,12 @@ class NeedBuilder {
     SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Run> runs, finder_.Fill(first, last));
     needs_.assign(source_.ranks(), Need());
     last_source_ = -1;
-    for (size_t i = 0; i < runs.size(); ++i) {
-      SYNCOPATE_RETURN_IF_ERROR(CheckDType(runs[i]));
-      int64_t begin = ArenaByte(runs[i].piece, runs[i].begin);
-      int64_t end = ArenaByte(runs[i].piece, runs[i].end);
+    for (const Run& run : runs) {
+      SYNCOPATE_RETURN_IF_ERROR(CheckDType(run));
+      int64_t end = ArenaByte(run.piece, run.end);
       // Padding behind a run travels with it.
-      int64_t padded = std::max(end, std::min(AlignUp(end), BorderAfter(runs[i], last)));
-      Extend(runs[i].source, begin, padded);
-      Pack(runs[i]);
+      Extend(run.source, ArenaByte(run.piece, run.begin), std::min(AlignUp(end), BorderAfter(run, last)));
+      Pack(run);
     }
     return std::move(needs_);
   }
@@ -115,10 +113,19 @@ class NeedBuilder {
       op.source_stride = piece.stride * DTypeBytes(op.from);
       op.send_stride = row_elements * DTypeBytes(op.to);
     }
-    Need& need = needs_[run.source];
-    size_t message = need.messages.size() - 1;
-    bool folded = !need.ops.empty() && need.ops.back().message == message && Fold(need.ops.back().op, op);
-    if (!folded) need.ops.push_back({op, message});
+    Append(needs_[run.source], op);
+  }
+
+  // Rows of a source that is itself split by columns come one by one, and are one operation again.
+  static void Append(Need& need, const PackOp& op) {
+    const size_t message = need.messages.size() - 1;
+    std::optional<PackOp> folded;
+    if (!need.ops.empty() && need.ops.back().message == message) folded = Folded(need.ops.back().op, op);
+    if (folded) {
+      need.ops.back().op = *folded;
+    } else {
+      need.ops.push_back({op, message});
+    }
   }
 
   const Manifest& manifest_;

@@ -7,6 +7,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
+constexpr uint64_t kSeeds = SYNCOPATE_PLAN_SEEDS;
 constexpr char kGarbage = '\x5a';  // padding of a shard: never to be sent
 
 // Pack operations stay inside their buffers and no two write the same byte.
@@ -86,7 +87,7 @@ void CheckPlan(const Manifest& manifest, const Layout& source, const Layout& des
 }
 
 TEST(PlanPropertyTest, MovesEveryByteOfAQwenFromAnyShardsToAnyTensorParallelReplica) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 8 * kSeeds; ++seed) {
     RandomCases random(seed);
     const int64_t head_dim = random.Between(1, 3);
     Manifest manifest = random.QwenModel(head_dim);
@@ -98,7 +99,7 @@ TEST(PlanPropertyTest, MovesEveryByteOfAQwenFromAnyShardsToAnyTensorParallelRepl
 }
 
 TEST(PlanPropertyTest, MovesEveryByteOfAnyModelToWholeReplicas) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < 4 * kSeeds; ++seed) {
     RandomCases random(seed);
     Manifest manifest = random.AnyModel();
     std::string from = random.AnyShards(manifest);
@@ -109,7 +110,7 @@ TEST(PlanPropertyTest, MovesEveryByteOfAnyModelToWholeReplicas) {
 }
 
 TEST(PlanPropertyTest, MovesEveryByteBetweenScatteredLayouts) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 8 * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     RandomCases random(seed);
     Manifest manifest = random.AnyModel();
@@ -119,7 +120,7 @@ TEST(PlanPropertyTest, MovesEveryByteBetweenScatteredLayouts) {
 }
 
 TEST(PlanPropertyTest, ASubsetMovesItsBytesAndLeavesItsNeighboursAlone) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < 4 * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     RandomCases random(seed);
     const int64_t head_dim = random.Between(1, 3);
