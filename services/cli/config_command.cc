@@ -47,14 +47,14 @@ void AddConfigCommand(CLI::App* app, Command* chosen) {
   config->require_subcommand(1);
 
   CLI::App* show = config->add_subcommand("show", "Print the whole configuration, defaults included, as YAML");
-  show->add_option("CONFIG", arguments->path, "YAML file; without it, the defaults");
-  show->add_option("OVERRIDES", arguments->overrides, "section.key=value ...");
+  show->add_option("CONFIG", arguments->path, "YAML file; without it, the defaults")->type_name(kFileType);
+  show->add_option("OVERRIDES", arguments->overrides, "section.key=value ...")->type_name(kSettingType);
   show->add_flag("--docs", arguments->docs, "Above each key, what it means and may be");
   show->callback([=] { *chosen = [=] { return Show(*arguments); }; });
 
   CLI::App* check = config->add_subcommand("check", "Report everything that is wrong with a configuration");
-  check->add_option("CONFIG", arguments->path, "YAML file")->required();
-  check->add_option("OVERRIDES", arguments->overrides, "section.key=value ...");
+  check->add_option("CONFIG", arguments->path, "YAML file")->required()->type_name(kFileType);
+  check->add_option("OVERRIDES", arguments->overrides, "section.key=value ...")->type_name(kSettingType);
   check->callback([=] { *chosen = [=] { return Check(*arguments); }; });
 }
 

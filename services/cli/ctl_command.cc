@@ -159,7 +159,8 @@ void AddCtlCommand(CLI::App* app, Command* chosen) {
   Verbs verbs(ctl, chosen);
   CtlArguments* arguments = verbs.arguments();
   ctl->add_option("--target", arguments->daemons.target, "host:port of one daemon");
-  ctl->add_option("--run", arguments->daemons.run_dir, "Run directory; without it, the newest under runs/");
+  ctl->add_option("--run", arguments->daemons.run_dir, "Run directory; without it, the newest under runs/")
+      ->type_name(kFolderType);
   ctl->add_option("--timeout", arguments->timeout, "Longest wait for an answer, such as 10s");
   ctl->add_flag("--json", arguments->json, "What the daemon answered, as JSON, one object a line");
   AddReadingVerbs(&verbs);

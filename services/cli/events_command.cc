@@ -31,7 +31,7 @@ int PrintEvents(const EventsArguments& arguments) {
 void AddEventsCommand(CLI::App* app, Command* chosen) {
   auto arguments = std::make_shared<EventsArguments>();
   CLI::App* events = app->add_subcommand("events", "Print what the daemons of a run recorded, one JSON object a line");
-  events->add_option("RUN_DIR", arguments->run_dir, "run directory")->required();
+  events->add_option("RUN_DIR", arguments->run_dir, "run directory")->required()->type_name(kFolderType);
   events->add_option("--kind", arguments->kind, "only this kind: publish, step, evaluation, checkpoint, install, sync");
   events->callback([=] { *chosen = [=] { return PrintEvents(*arguments); }; });
 }

@@ -10,14 +10,9 @@ constexpr int kUsageExitCode = 2;
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Asynchronous reinforcement learning for language models", "syncopate");
-  app.set_version_flag("--version", SYNCOPATE_VERSION);
-  app.require_subcommand(1);
+  CLI::App app;
   syncopate::services::Command chosen;
-  syncopate::services::AddConfigCommand(&app, &chosen);
-  syncopate::services::AddCtlCommand(&app, &chosen);
-  syncopate::services::AddEventsCommand(&app, &chosen);
-  syncopate::services::AddRunCommand(&app, argv[0], &chosen);
+  syncopate::services::AddCommands(&app, argv[0], &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -67,10 +67,11 @@ void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* run = app->add_subcommand("run", "Train on this machine: start every daemon, watch it, stop it");
   run->footer(kExitCodes);
-  run->add_option("CONFIG", arguments->words, "YAML file, then section.key=value ...");
+  run->add_option("CONFIG", arguments->words, "YAML file, then section.key=value ...")->type_name(kFileOrSettingType);
   run->add_option("--steps", arguments->steps, "The same as run.steps=N");
   run->add_option("--duration", arguments->duration, "The same as run.duration=TIME, e.g. 30s");
-  run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG");
+  run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG")
+      ->type_name(kFolderType);
   CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
   run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
   run->callback([=] { *chosen = [=] { return Run(*arguments, program); }; });
