@@ -28,9 +28,10 @@ void BM_Generate(benchmark::State& state) {
   const model::ModelConfig config = testing::SmallModel();
   const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
   at::set_num_threads(1);
-  rollouter::Engine engine(config, manifest, {.max_sequences = sequences});
+  rollouter::Engine engine(config, std::make_shared<rollouter::HostBackend>(config, manifest),
+                           {.max_sequences = sequences});
   model::InitialiseWeights(config, manifest, 7, reinterpret_cast<float*>(engine.policy().shadow()));
-  engine.policy().Install({1, 0}, 1);
+  if (!engine.policy().Install({1, 0}, 1).ok()) return state.SkipWithError("no weights");
   auto sink = std::make_shared<IgnoringSink>();
   int64_t requests = 0;
   for (auto _ : state) {

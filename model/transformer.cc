@@ -8,11 +8,13 @@
 namespace syncopate::model {
 namespace {
 
-// Rotary embedding in the halves convention: x [R, heads, d], cos and sin [R, 1, d].
+// Rotary embedding in the halves convention: x [R, heads, d], cos and sin [R, 1, d] float32. In float32, rounded to
+// the dtype of x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
-  at::Tensor swapped = at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
-  return at::addcmul(x * cos, swapped, sin);
+  at::Tensor wide = x.to(at::kFloat);
+  at::Tensor swapped = at::cat({wide.narrow(-1, half, half).neg(), wide.narrow(-1, 0, half)}, -1);
+  return at::addcmul(wide * cos, swapped, sin).to(x.scalar_type());
 }
 
 // Finds tensors of an arena by name.
@@ -82,16 +84,17 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 }
 
 Transformer::Transformer(const ModelConfig& config, at::Device device) : config_(config) {
-  at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
-  at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, options) / -config.head_dim);
-  at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, options), frequency);
-  cos_ = at::cat({angle.cos(), angle.cos()}, -1);
-  sin_ = at::cat({angle.sin(), angle.sin()}, -1);
+  // Made on the CPU, so that they are the same on every device.
+  at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, at::kFloat) / -config.head_dim);
+  at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, at::kFloat), frequency);
+  cos_ = at::cat({angle.cos(), angle.cos()}, -1).to(device);
+  sin_ = at::cat({angle.sin(), angle.sin()}, -1).to(device);
 }
 
 at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
-  at::Tensor scale = at::rsqrt(at::mean(x * x, {-1}, /*keepdim=*/true) + config_.rms_norm_eps);
-  return x * scale * weight;
+  at::Tensor wide = x.to(at::kFloat);
+  at::Tensor scale = at::rsqrt(at::mean(wide * wide, {-1}, /*keepdim=*/true) + config_.rms_norm_eps);
+  return (wide * scale).to(x.scalar_type()) * weight;
 }
 
 at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x,

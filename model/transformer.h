@@ -9,6 +9,8 @@
 
 namespace syncopate::model {
 
+inline at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
+
 // Views of one weight arena, ready for matrix products. The views do not own the arena.
 // D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate, V vocabulary.
 struct LayerWeights {
@@ -31,8 +33,8 @@ struct TransformerWeights {
   std::vector<at::Tensor> Distinct() const;
 };
 
-// Views into `arena`, a flat float32 tensor of manifest.arena_bytes() / 4 elements laid out by `manifest`, which must
-// be the manifest of `config`. The views share its storage and are leaves of their own (for autograd).
+// Views into `arena`, a flat tensor of manifest.arena_bytes() bytes laid out by `manifest`, which must be the manifest
+// of `config` in the arena's dtype. The views share its storage and are leaves of their own (for autograd).
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena);
 
 // What attention does with the rows of one call is the caller's business: a trainer attends inside packed sequences, an
@@ -45,7 +47,8 @@ class Attention {
 };
 
 // The decoder: the same code for trainer (under autograd) and engine (under InferenceMode), on any device that ATen
-// knows. Stateless but for the rotary tables; const calls are thread-safe.
+// knows, in the dtype of the weights; norms and rotations are computed in float32. Stateless but for the rotary tables;
+// const calls are thread-safe.
 class Transformer {
  public:
   // `config` must be valid. Tables are made in float32 on `device`.
@@ -54,8 +57,9 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
 
   // ids [R] int64, positions [R] int64 (each < max_position_embeddings) -> final-normed hidden states [R, D].
-  // Each row of the result depends on its own token and on what `attention` returns for it, on nothing else, as long
-  // as R >= kMinRows: smaller products take another path of the BLAS and round differently.
+  // On the CPU each row of the result depends on its own token and on what `attention` returns for it, on nothing else,
+  // as long as R >= kMinRows: smaller products take another path of the BLAS and round differently. On a GPU the BLAS
+  // chooses by R, so that other neighbours may change the last bits.
   at::Tensor Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                      Attention& attention) const;
 

@@ -15,8 +15,16 @@ absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
 }
 
-at::Tensor AsTensor(const std::vector<int64_t>& values) {
-  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong);
+// `values` on `device`: on the CPU a view, which must not outlive them.
+at::Tensor OnDevice(const std::vector<int64_t>& values, at::Device device) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
+      .to(device);
+}
+
+// Where keys and values are kept: in the weights' dtype on a GPU, always float32 on the CPU.
+at::TensorOptions CacheOptions(const EngineBackend& backend) {
+  const at::Device device = backend.device();
+  return at::TensorOptions(device.is_cpu() ? at::kFloat : model::ScalarTypeOf(backend.dtype())).device(device);
 }
 
 }  // namespace
@@ -29,11 +37,12 @@ absl::Status Engine::Options::Validate() const {
   return absl::OkStatus();
 }
 
-Engine::Engine(const model::ModelConfig& config, const Manifest& manifest, const Options& options)
+Engine::Engine(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend, const Options& options)
     : options_(options),
-      transformer_(config, at::kCPU),
-      policy_(config, manifest),
-      cache_(config, options.max_sequences) {
+      backend_(std::move(backend)),
+      transformer_(config, backend_->device()),
+      policy_(&backend_->arenas()),
+      cache_(config, options.max_sequences, CacheOptions(*backend_)) {
   for (int64_t slot = options.max_sequences - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -186,19 +195,29 @@ void Engine::PadBatch(Batch& batch) const {
 at::Tensor Engine::RunForward(Batch& batch) {
   c10::InferenceMode inference;
   PadBatch(batch);
+  const at::Device device = backend_->device();
   std::vector<int64_t> positions;
   positions.reserve(batch.rows.size());
   for (const RowPlace& row : batch.rows) positions.push_back(row.position);
-  CachedAttention attention(transformer_.config(), cache_, std::move(batch.rows));
-  at::Tensor hidden = transformer_.Forward(policy_.weights(), AsTensor(batch.ids), AsTensor(positions), attention);
-  at::Tensor logits = transformer_.Logits(policy_.weights(), hidden.index_select(0, AsTensor(batch.sampled_rows)));
-  // The prompt's keys and values are in the first sequence's slot: the other samples start from a copy.
-  for (ActiveRequest* active : batch.prefilled) {
-    for (size_t i = 1; i < active->sequences.size(); ++i) {
-      cache_.Fork(active->sequences[0].slot, active->sequences[i].slot, active->prefilled);
-    }
+  auto attention = backend_->MakeAttention(cache_, std::move(batch.rows));
+  at::Tensor hidden =
+      transformer_.Forward(policy_.weights(), OnDevice(batch.ids, device), OnDevice(positions, device), *attention);
+  at::Tensor sampled = hidden.index_select(0, OnDevice(batch.sampled_rows, device));
+  at::Tensor logits = transformer_.Logits(policy_.weights(), sampled);
+  ForkPrefilled(batch);
+  return logits.contiguous().to(at::kCPU);
+}
+
+void Engine::ForkPrefilled(const Batch& batch) {
+  for (const ActiveRequest* active : batch.prefilled) {
+    std::vector<int64_t> others;
+    for (size_t i = 1; i < active->sequences.size(); ++i) others.push_back(active->sequences[i].slot);
+    cache_.Fork(active->sequences[0].slot, others, active->prefilled);
   }
-  return logits.contiguous();
+}
+
+void Engine::Synchronize() const {
+  if (stream_.has_value()) stream_->Synchronize();
 }
 
 void Engine::AppendToken(const Batch::Draw& draw, const float* logits) {

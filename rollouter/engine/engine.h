@@ -10,7 +10,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/device_stream.h"
 #include "model/transformer.h"
+#include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/kv_cache.h"
 #include "rollouter/engine/policy_slots.h"
@@ -19,7 +21,8 @@ namespace syncopate::rollouter {
 
 // Continuous batching on one thread: each Step() is one forward pass over every running sequence and over the prompts
 // that have just been admitted, then one token for each. Sequences join and leave at any step. Requests start in the
-// order of Add(); one waits until all of its sequences have a slot. Not thread-safe: EngineLoop owns it.
+// order of Add(); one waits until all of its sequences have a slot. Not thread-safe: EngineLoop owns it. The
+// constructor, BindThread(), Step() and Synchronize() may throw c10::Error, after which only Abort() makes sense.
 class Engine {
  public:
   struct Options {
@@ -28,8 +31,8 @@ class Engine {
     absl::Status Validate() const;
   };
 
-  // `config` must be valid and `manifest` its float32 manifest.
-  Engine(const model::ModelConfig& config, const Manifest& manifest, const Options& options);
+  // `config` must be valid, and `backend` made for it. Allocates the KV cache.
+  Engine(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend, const Options& options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -48,8 +51,16 @@ class Engine {
   // A request that asked for one version throughout is under way: an install must wait.
   bool InstallHeld() const;
 
-  // One forward pass. Precondition: HasWork() and has weights.
+  // Gives the calling thread a stream of its own on the engine's device, until UnbindThread() on the same thread. All
+  // steps come between the two, or all without them on the thread's present stream.
+  void BindThread() { stream_.emplace(backend_->device()); }
+  void UnbindThread() { stream_.reset(); }
+
+  // One forward pass. Precondition: HasWork() and has weights. Everything that reads the weights has ended when it
+  // returns.
   void Step();
+  // Blocks until nothing of the engine's is under way on the device.
+  void Synchronize() const;
 
   PolicySlots& policy() { return policy_; }
   const PolicySlots& policy() const { return policy_; }
@@ -58,6 +69,8 @@ class Engine {
   int64_t waiting_sequences() const;
   double kv_usage() const { return static_cast<double>(slots_in_use()) / static_cast<double>(cache_.slots()); }
   int64_t kv_bytes() const { return cache_.bytes(); }
+  int64_t weight_bytes() const { return backend_->arenas().bytes(); }
+  EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
@@ -96,8 +109,10 @@ class Engine {
   Batch BuildBatch();
   void AddPrefillRows(ActiveRequest& active, int64_t& budget, Batch& batch);
   void PadBatch(Batch& batch) const;
-  // Logits of the sampled rows, [max(kMinRows, sampled_rows), V].
+  // Logits of the sampled rows, [max(kMinRows, sampled_rows), V] float32 on the CPU.
   at::Tensor RunForward(Batch& batch);
+  // The other samples of a prompt that is complete start from a copy of its keys and values.
+  void ForkPrefilled(const Batch& batch);
   void AppendToken(const Batch::Draw& draw, const float* logits);
   // Why the sequence ends with its last token, if it does.
   std::optional<FinishReason> Finished(const ActiveRequest& active, const Sequence& sequence) const;
@@ -105,6 +120,7 @@ class Engine {
   void RemoveFinishedRequests();
 
   const Options options_;
+  const std::shared_ptr<EngineBackend> backend_;
   const model::Transformer transformer_;
   PolicySlots policy_;
   KvCache cache_;
@@ -112,6 +128,7 @@ class Engine {
   std::deque<std::pair<GenerationRequest, std::shared_ptr<GenerationSink>>> waiting_;
   std::list<ActiveRequest> active_;  // stable addresses; in order of admission
   int64_t generated_tokens_ = 0;
+  std::optional<model::DeviceStream> stream_;
 };
 
 }  // namespace syncopate::rollouter

@@ -13,16 +13,19 @@
 
 namespace syncopate::rollouter {
 
+class EngineBackend;
+
 struct EngineStatus {
-  enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained };
+  enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained, kFailed };
   State state = State::kWaitingForWeights;
-  PolicyVersion serving;  // none before the first install
+  absl::Status failure;   // kFailed: why the engine has ended by itself
+  PolicyVersion serving;  // none before the first install, and after a transfer in place that failed
   uint64_t serving_digest = 0;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
   double kv_usage = 0;  // 0 to 1
   int64_t kv_bytes = 0;
-  int64_t weight_bytes = 0;  // both weight sets
+  int64_t weight_bytes = 0;  // all weight sets
   int64_t generated_tokens = 0;
   int64_t installs = 0;
   double busy_seconds = 0;  // in decode steps
@@ -31,6 +34,9 @@ struct EngineStatus {
 
 // The engine and its one thread; for weight syncs the target that receives and installs. All methods are thread-safe.
 // This header needs no libtorch.
+//
+// An error of libtorch on the engine's thread (out of memory, a broken GPU) ends the engine: it is logged once, every
+// request gets its OnFinished with kAborted, nothing is accepted any more, and GetStatus() says why.
 class EngineLoop final : public synchronizer::WeightTarget {
  public:
   struct Options {
@@ -38,10 +44,14 @@ class EngineLoop final : public synchronizer::WeightTarget {
     int64_t max_sequences = 256;
     int64_t max_prefill_tokens = 4096;
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
-    int threads = 1;  // intra-op threads of libtorch
+    DType dtype = DType::kFloat32;  // of the weights, on the wire and here
+    int threads = 1;                // intra-op threads of libtorch
+    // Where it computes, made for this model, dtype and bucket size; null: on the CPU.
+    std::shared_ptr<EngineBackend> backend = nullptr;
   };
 
-  // Allocates KV cache and both weight sets and starts the thread. INVALID_ARGUMENT for options that cannot be.
+  // Allocates KV cache and weights, unless the backend has those, and starts the thread. INVALID_ARGUMENT for options
+  // that cannot be; RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much the cache needs.
   static absl::StatusOr<std::unique_ptr<EngineLoop>> Start(const Options& options);
   ~EngineLoop() override;  // Stop()
   EngineLoop(const EngineLoop&) = delete;
@@ -66,8 +76,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   // (reason RESUMED).
   absl::Status Drain(absl::Duration deadline);
 
-  // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned). They belong to the
-  // one receiver between two installs; no decode step reads them.
+  // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned, where the backend
+  // computes). They belong to the one receiver between two installs; no decode step reads them.
   char* shadow() override;
   // The bytes that serve. Stable while no install runs.
   const char* live() const;
@@ -81,6 +91,13 @@ class EngineLoop final : public synchronizer::WeightTarget {
                                                       absl::Duration deadline) override;
   // The same when the bytes that serve are `version` too: only the stamp changes, nothing is exchanged.
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
+  // With one weight set: no decode step runs from BeginInPlace() on until Install(), or after Invalidate() until a
+  // later Install(). Waits as Install() does, also for requests that hold installs.
+  bool in_place() const override;
+  absl::Status BeginInPlace(absl::Duration deadline) override;
+  void Invalidate() override;
 
   // Called on the engine's thread after each install or relabelling, without locks held; must not block. Set before
   // the first install.

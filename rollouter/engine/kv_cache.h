@@ -3,67 +3,48 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <vector>
 
+#include "absl/types/span.h"
 #include "model/model_config.h"
-#include "model/transformer.h"
 
 namespace syncopate::rollouter {
 
-// Keys and values of every running sequence: one slot of max_position_embeddings positions a sequence, and one scratch
-// slot for the rows that only pad a batch. float32 on the CPU. Not thread-safe.
+// Keys and values of every running sequence, on any device: one slot of max_position_embeddings positions a sequence,
+// and one scratch slot for the rows that only pad a batch. Not thread-safe.
 class KvCache {
  public:
-  KvCache(const model::ModelConfig& config, int64_t slots);
+  // Allocates; may throw c10::Error.
+  KvCache(const model::ModelConfig& config, int64_t slots, at::TensorOptions options);
+
+  static int64_t BytesFor(const model::ModelConfig& config, int64_t slots, int64_t element_bytes);
 
   int64_t slots() const { return slots_; }
   int64_t scratch_slot() const { return slots_; }
-  int64_t bytes() const { return cache_.nbytes(); }
+  int64_t bytes() const { return static_cast<int64_t>(data_.nbytes()); }
 
-  // Copies positions [0, length) of one slot to another, in all layers.
-  void Fork(int64_t from, int64_t to, int64_t length);
+  // Copies positions [0, length) of one slot to others, in all layers.
+  void Fork(int64_t from, absl::Span<const int64_t> to, int64_t length);
 
-  // Start of the keys (values) of `slot` in `layer`: [positions, kv_heads, head_dim].
-  float* Keys(int64_t layer, int64_t slot) { return At(layer, 0, slot); }
-  float* Values(int64_t layer, int64_t slot) { return At(layer, 1, slot); }
-  // Floats per position: kv_heads * head_dim.
-  int64_t position_stride() const { return position_stride_; }
+  // [layers, 2, slots + 1, positions, kv_heads * head_dim], dense; keys at index 0 of the second dimension, values
+  // at 1.
+  const at::Tensor& data() const { return data_; }
+  // Elements from one position, one slot, and from keys to values, to the next.
+  int64_t position_stride() const { return data_.stride(3); }
+  int64_t slot_stride() const { return data_.stride(2); }
+  int64_t value_offset() const { return data_.stride(1); }
+  int64_t layer_stride() const { return data_.stride(0); }
 
  private:
-  float* At(int64_t layer, int64_t which, int64_t slot) {
-    return data_ + ((layer * 2 + which) * (slots_ + 1) + slot) * slot_stride_;
-  }
+  void ForkOnHost(int64_t from, absl::Span<const int64_t> to, int64_t length);
 
-  const int64_t layers_, slots_, position_stride_, slot_stride_;
-  at::Tensor cache_;
-  float* data_;
+  const int64_t slots_;
+  at::Tensor data_;
 };
 
 // Where a row of a batch lives: token `position` of the sequence in `slot`.
 struct RowPlace {
   int64_t slot = 0;
   int64_t position = 0;
-};
-
-// Attention of one batch over the cache: writes the rows' keys and values at their places, then lets each row attend to
-// positions [0, its own] of its slot. Rows of one sequence may come together (prefill, in chunks or whole) or alone
-// (decode): the arithmetic of a row is the same loop over its own positions, so its bits depend on nothing else.
-class CachedAttention final : public model::Attention {
- public:
-  // `cache` must outlive this object. Every position of a row's slot before its own is either in the cache or in
-  // `rows`.
-  CachedAttention(const model::ModelConfig& config, KvCache& cache, std::vector<RowPlace> rows);
-
-  at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
-
- private:
-  void Store(int64_t layer, const at::Tensor& k, const at::Tensor& v);
-  void AttendRow(int64_t layer, const RowPlace& row, const float* q, float* out);
-
-  const model::ModelConfig& config_;
-  KvCache& cache_;
-  const std::vector<RowPlace> rows_;
-  std::vector<float> scores_;
 };
 
 }  // namespace syncopate::rollouter

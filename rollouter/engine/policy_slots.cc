@@ -4,23 +4,22 @@
 
 namespace syncopate::rollouter {
 
-PolicySlots::PolicySlots(const model::ModelConfig& config, const Manifest& manifest) {
-  for (int i = 0; i < 2; ++i) {
-    arenas_[i] = at::zeros({manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))}, at::kFloat);
-    views_[i] = model::ViewWeights(config, manifest, arenas_[i]);
-  }
-}
-
-void PolicySlots::Install(const PolicyVersion& version, uint64_t digest) {
+absl::Status PolicySlots::Install(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) {
   SYNCOPATE_CHECK(version > version_);
-  live_ = 1 - live_;
+  SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange(version, digest, deadline));
   version_ = version;
   digest_ = digest;
+  return absl::OkStatus();
 }
 
 void PolicySlots::Relabel(const PolicyVersion& version) {
   SYNCOPATE_CHECK(has_weights() && version > version_);
   version_ = version;
+}
+
+void PolicySlots::Invalidate() {
+  version_ = PolicyVersion();
+  digest_ = 0;
 }
 
 }  // namespace syncopate::rollouter

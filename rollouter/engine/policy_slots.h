@@ -1,43 +1,41 @@
 #pragma once
 
-#include <ATen/ATen.h>
-
-#include <array>
 #include <cstdint>
 
-#include "base/manifest.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/policy_version.h"
-#include "model/model_config.h"
 #include "model/transformer.h"
+#include "rollouter/engine/engine_backend.h"
 
 namespace syncopate::rollouter {
 
-// The two weight sets of a rollouter: one serves tokens, the other (the shadow arena) receives the next version. An
-// install exchanges their roles, so nothing is copied and no pointer into the live set changes under a decode step.
-// The live side belongs to the engine's thread; the shadow bytes belong to whoever receives.
+// Which policy version the live weights of an engine are. The live side belongs to the engine's thread; the shadow
+// bytes belong to whoever receives.
 class PolicySlots {
  public:
-  // `manifest` is the float32 manifest of `config`. Allocates 2 * manifest.arena_bytes().
-  PolicySlots(const model::ModelConfig& config, const Manifest& manifest);
+  // `arenas` must outlive this object.
+  explicit PolicySlots(WeightArenas* arenas) : arenas_(arenas) {}
 
-  // The bytes that do not serve: manifest.arena_bytes(), 64-byte aligned.
-  char* shadow() { return static_cast<char*>(arenas_[1 - live_].data_ptr()); }
-  const char* live() const { return static_cast<const char*>(arenas_[live_].data_ptr()); }
+  char* shadow() { return arenas_->shadow(); }
+  const char* live() const { return arenas_->live(); }
 
-  // The shadow's contents serve from now on as `version`. Only between decode steps.
-  void Install(const PolicyVersion& version, uint64_t digest);
+  // The shadow's contents serve from now on as `version`. Only between decode steps, when no work on the weights is
+  // under way. After an error what served serves.
+  absl::Status Install(const PolicyVersion& version, uint64_t digest,
+                       absl::Duration deadline = absl::InfiniteDuration());
   // The live contents are also `version` (equal digests): nothing is exchanged.
   void Relabel(const PolicyVersion& version);
+  // The live contents are garbage: nothing serves until the next Install.
+  void Invalidate();
 
   bool has_weights() const { return !version_.IsNone(); }
   const PolicyVersion& version() const { return version_; }
   uint64_t digest() const { return digest_; }
-  const model::TransformerWeights& weights() const { return views_[live_]; }
+  const model::TransformerWeights& weights() const { return arenas_->weights(); }
 
  private:
-  std::array<at::Tensor, 2> arenas_;
-  std::array<model::TransformerWeights, 2> views_;
-  int live_ = 0;
+  WeightArenas* const arenas_;
   PolicyVersion version_;
   uint64_t digest_ = 0;
 };

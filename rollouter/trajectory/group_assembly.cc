@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rollouter/trajectory/logprob_check.h"
 
 namespace syncopate::rollouter {
 
@@ -45,6 +46,8 @@ absl::StatusOr<TrajectoryGroup> GroupAssembly::Finish() {
                                   span.version.ToString(), "; ask again"));
       }
     }
+    SYNCOPATE_RETURN_IF_ERROR(
+        Annotate(CheckLogProbs(sample.logprobs), absl::StrCat("group ", lease_.id.group.ToString())));
     sample.reward = (*reward_)({lease_.prompt_ids, lease_.answer_ids, sample.tokens});
     if (!std::isfinite(sample.reward)) {
       return Error(absl::StatusCode::kInternal, "BAD_REWARD",

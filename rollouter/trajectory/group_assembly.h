@@ -24,6 +24,7 @@ class GroupAssembly final : public GenerationSink {
   // The group, its samples in order with their rewards; or
   //   ABORTED (reason GROUP_ABORTED)        a sample was ended early
   //   ABORTED (reason WRONG_VERSION)        evaluation: a token is not of the version that was asked for
+  //   INTERNAL (reason BAD_LOGPROB)         a log-probability is not finite
   //   INTERNAL (reason BAD_REWARD)          a reward is not finite
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 

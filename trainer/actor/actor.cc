@@ -3,27 +3,36 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <cstring>
 
 namespace syncopate::trainer {
 namespace {
 
-at::Tensor FlatArena(const Manifest& manifest) {
-  return at::zeros({manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))}, at::kFloat);
+at::Tensor FlatArena(const Manifest& manifest, at::Device device) {
+  return at::zeros({manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
+                   at::TensorOptions(at::kFloat).device(device));
+}
+
+// A view of an arena in host memory.
+at::Tensor HostArena(const Manifest& manifest, const void* bytes) {
+  return at::from_blob(const_cast<void*>(bytes), {manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
+                       at::kFloat);
 }
 
 }  // namespace
 
-Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed)
+Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
+             at::Device device)
     : manifest_(manifest),
       options_(options),
-      transformer_(config, at::kCPU),
-      parameters_(FlatArena(manifest)),
-      gradients_(FlatArena(manifest)),
-      first_moment_(FlatArena(manifest)),
-      second_moment_(FlatArena(manifest)),
+      transformer_(config, device),
+      parameters_(FlatArena(manifest, device)),
+      gradients_(FlatArena(manifest, device)),
+      first_moment_(FlatArena(manifest, device)),
+      second_moment_(FlatArena(manifest, device)),
       weights_(model::ViewWeights(config, manifest, parameters_)) {
-  model::InitialiseWeights(config, manifest, seed, parameters_.data_ptr<float>());
+  at::Tensor initial = device.is_cpu() ? parameters_ : FlatArena(manifest, at::kCPU);
+  model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
+  if (!initial.is_same(parameters_)) parameters_.copy_(initial);
   std::vector<at::Tensor> leaves = weights_.Distinct();
   std::vector<at::Tensor> gradients = model::ViewWeights(config, manifest, gradients_).Distinct();
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -51,12 +60,12 @@ absl::StatusOr<double> Actor::OptimizerStep() {
   return norm;
 }
 
-void Actor::Restore(const State& state) {
-  const size_t bytes = static_cast<size_t>(manifest_.arena_bytes());
-  std::memcpy(parameters_.data_ptr(), state.parameters, bytes);
-  std::memcpy(first_moment_.data_ptr(), state.first_moment, bytes);
-  std::memcpy(second_moment_.data_ptr(), state.second_moment, bytes);
-  updates_ = state.updates;
+void Actor::Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates) {
+  at::NoGradGuard no_grad;
+  parameters_.copy_(HostArena(manifest_, parameters));
+  first_moment_.copy_(HostArena(manifest_, first_moment));
+  second_moment_.copy_(HostArena(manifest_, second_moment));
+  updates_ = updates;
 }
 
 }  // namespace syncopate::trainer

@@ -13,23 +13,25 @@
 
 namespace syncopate::trainer {
 
-// The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order, so
-// that the optimizer is a handful of operators and staging a version is one copy. Not thread-safe: the step thread
-// owns it.
+// The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
+// device, so that the optimizer is a handful of operators and staging a version is one copy. Not thread-safe: the step
+// thread owns it. May throw c10::Error.
 class Actor {
  public:
-  // Random initial weights from `seed`.
-  Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed);
+  // Random initial weights from `seed`, the same on every device. `manifest` is the float32 manifest of `config`.
+  Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
+        at::Device device = at::kCPU);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
+  at::Device device() const { return parameters_.device(); }
   const model::Transformer& transformer() const { return transformer_; }
   // Leaves with gradients; backward() accumulates into the flat gradient.
   const model::TransformerWeights& weights() const { return weights_; }
 
   void ZeroGradients() { gradients_.zero_(); }
-  // All gradients in wire order, for the ranks to sum.
+  // All gradients in wire order, for the ranks to sum; memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
@@ -40,21 +42,13 @@ class Actor {
   absl::StatusOr<double> OptimizerStep();
   int64_t updates() const { return updates_; }
 
-  // The parameters as they would be staged: manifest().arena_bytes() bytes.
-  const void* parameters() const { return parameters_.data_ptr(); }
+  // The four tensors' owners are this object; a checkpoint holds three of them and the number of updates.
+  const at::Tensor& parameters() const { return parameters_; }
+  const at::Tensor& first_moment() const { return first_moment_; }
+  const at::Tensor& second_moment() const { return second_moment_; }
 
-  // What a checkpoint holds: three arenas of manifest().arena_bytes() bytes each and the number of updates.
-  struct State {
-    const void* parameters;
-    const void* first_moment;
-    const void* second_moment;
-    int64_t updates;
-  };
-  State state() const {
-    return {parameters_.data_ptr(), first_moment_.data_ptr(), second_moment_.data_ptr(), updates_};
-  }
-  // Copies from the pointers of `state`.
-  void Restore(const State& state);
+  // Copies from host memory: three arenas of manifest().arena_bytes() bytes each.
+  void Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates);
 
  private:
   const Manifest manifest_;

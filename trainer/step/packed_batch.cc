@@ -8,12 +8,16 @@
 namespace syncopate::trainer {
 namespace {
 
-at::Tensor CopyOf(const std::vector<int64_t>& values) { return at::tensor(at::ArrayRef<int64_t>(values), at::kLong); }
-at::Tensor CopyOf(const std::vector<float>& values) { return at::tensor(at::ArrayRef<float>(values), at::kFloat); }
+at::Tensor CopyOf(const std::vector<int64_t>& values, at::Device device) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::kLong).to(device);
+}
+at::Tensor CopyOf(const std::vector<float>& values, at::Device device) {
+  return at::tensor(at::ArrayRef<float>(values), at::kFloat).to(device);
+}
 
 }  // namespace
 
-PackedBatch Pack(const std::vector<TrainingSequence>& sequences) {
+PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device device) {
   SYNCOPATE_CHECK(!sequences.empty());
   PackedBatch batch;
   std::vector<int64_t> ids, positions, predicts, targets;
@@ -33,12 +37,12 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences) {
     }
     batch.lengths.push_back(sequence.input_length());
   }
-  batch.ids = CopyOf(ids);
-  batch.positions = CopyOf(positions);
-  batch.predicts = CopyOf(predicts);
-  batch.targets = CopyOf(targets);
-  batch.behaviour = CopyOf(behaviour);
-  batch.advantage = CopyOf(advantage);
+  batch.ids = CopyOf(ids, device);
+  batch.positions = CopyOf(positions, device);
+  batch.predicts = CopyOf(predicts, device);
+  batch.targets = CopyOf(targets, device);
+  batch.behaviour = CopyOf(behaviour, device);
+  batch.advantage = CopyOf(advantage, device);
   return batch;
 }
 
@@ -57,7 +61,7 @@ std::vector<std::vector<TrainingSequence>> SplitByTokens(const std::vector<Train
   return runs;
 }
 
-PackedAttention::PackedAttention(const std::vector<int64_t>& lengths)
+PackedAttention::PackedAttention(const std::vector<int64_t>& lengths, at::Device device)
     : sequences_(static_cast<int64_t>(lengths.size())), longest_(*std::max_element(lengths.begin(), lengths.end())) {
   std::vector<int64_t> cell_of_row, row_of_cell(static_cast<size_t>(sequences_ * longest_), 0);
   for (int64_t s = 0; s < sequences_; ++s) {
@@ -66,8 +70,8 @@ PackedAttention::PackedAttention(const std::vector<int64_t>& lengths)
       cell_of_row.push_back(s * longest_ + i);
     }
   }
-  cell_of_row_ = CopyOf(cell_of_row);
-  row_of_cell_ = CopyOf(row_of_cell);
+  cell_of_row_ = CopyOf(cell_of_row, device);
+  row_of_cell_ = CopyOf(row_of_cell, device);
 }
 
 at::Tensor PackedAttention::ToRectangle(const at::Tensor& rows, int64_t heads) const {

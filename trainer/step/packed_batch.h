@@ -20,7 +20,8 @@ struct TrainingSequence {
   int64_t input_length() const { return static_cast<int64_t>(prompt_ids->size() + trajectory->tokens.size()) - 1; }
 };
 
-// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on.
+// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on. All tensors on
+// one device.
 struct PackedBatch {
   at::Tensor ids;                // [T] int64
   at::Tensor positions;          // [T] int64, from 0 in each sequence
@@ -34,7 +35,7 @@ struct PackedBatch {
 };
 
 // Packs `sequences` in their order. Not empty; every answer has at least one token.
-PackedBatch Pack(const std::vector<TrainingSequence>& sequences);
+PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device device = at::kCPU);
 
 // Cuts [0, sequences.size()) into runs of at most `max_tokens` input tokens each (a longer sequence is a run of its
 // own), in order: the same batch is always cut the same way.
@@ -45,7 +46,7 @@ std::vector<std::vector<TrainingSequence>> SplitByTokens(const std::vector<Train
 // linear layers never see padding.
 class PackedAttention final : public model::Attention {
  public:
-  explicit PackedAttention(const std::vector<int64_t>& lengths);
+  explicit PackedAttention(const std::vector<int64_t>& lengths, at::Device device = at::kCPU);
   at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
 
  private:

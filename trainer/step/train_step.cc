@@ -85,7 +85,7 @@ at::Tensor TrainStep::LogProbs(const PackedBatch& batch) const {
 }
 
 TrainStep::Forward TrainStep::RunForward(const PackedBatch& batch) const {
-  PackedAttention attention(batch.lengths);
+  PackedAttention attention(batch.lengths, actor_.device());
   const model::Transformer& transformer = actor_.transformer();
   at::Tensor hidden = transformer.Forward(actor_.weights(), batch.ids, batch.positions, attention);
   at::Tensor logits = transformer.Logits(actor_.weights(), hidden.index_select(0, batch.predicts));
@@ -102,7 +102,7 @@ std::vector<at::Tensor> TrainStep::ProximalLogProbs(const std::vector<TrainingSe
   const absl::Time begin = Clock::Real()->Now();
   std::vector<at::Tensor> proximal;
   for (const auto& run : SplitByTokens(sequences, options_.micro_batch_tokens)) {
-    proximal.push_back(LogProbs(Pack(run)));
+    proximal.push_back(LogProbs(Pack(run, actor_.device())));
   }
   metrics.proximal_seconds += SecondsSince(begin);
   return proximal;
@@ -118,7 +118,7 @@ absl::Status TrainStep::RunUpdate(const std::vector<TrainingSequence>& sequences
   Sums sums{};
   const auto runs = SplitByTokens(sequences, options_.micro_batch_tokens);
   for (size_t i = 0; i < runs.size(); ++i) {
-    const PackedBatch batch = Pack(runs[i]);
+    const PackedBatch batch = Pack(runs[i], actor_.device());
     const Forward forward = RunForward(batch);
     const at::Tensor& old = proximal.empty() ? forward.logprobs.detach() : proximal[i];
     PolicyLossSums loss = PolicyLoss({forward.logprobs, old, batch.behaviour, batch.advantage}, options_.loss);

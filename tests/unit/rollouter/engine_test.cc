@@ -30,13 +30,13 @@ struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)
       : config(config),
         manifest(*model::MakeManifest(config, DType::kFloat32)),
-        engine(config, manifest, {max_sequences, max_prefill_tokens}) {
+        engine(config, std::make_shared<HostBackend>(config, manifest), {max_sequences, max_prefill_tokens}) {
     at::set_num_threads(1);
     Install({1, 0}, 7);
   }
   void Install(const PolicyVersion& version, uint64_t seed) {
     model::InitialiseWeights(config, manifest, seed, reinterpret_cast<float*>(engine.policy().shadow()));
-    engine.policy().Install(version, seed);
+    EXPECT_TRUE(engine.policy().Install(version, seed).ok());
   }
   std::shared_ptr<RecordingSink> Add(GenerationRequest request) {
     auto sink = std::make_shared<RecordingSink>();

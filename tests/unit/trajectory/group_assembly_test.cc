@@ -90,6 +90,19 @@ TEST_F(GroupAssemblyTest, RefusesARewardThatIsNotFinite) {
   EXPECT_EQ(ErrorReason(result_->status()), "BAD_REWARD");
 }
 
+TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatAreNotFinite) {
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 0.5f}) {
+    auto assembly = Assemble(MakeLease(2), dense_);
+    Trajectory overflown = Answer({2, 1, 10});
+    overflown.logprobs[1] = bad;
+    assembly->OnFinished(0, Answer({2, 1, 10}));
+    assembly->OnFinished(1, std::move(overflown));
+    ASSERT_TRUE(result_.has_value());
+    EXPECT_EQ(ErrorReason(result_->status()), "BAD_LOGPROB") << bad;
+    result_.reset();
+  }
+}
+
 TEST(RequestForTest, DrawsEachSampleWithItsOwnSeedWhoeverHoldsTheLease) {
   GenerationRequest first = RequestFor(MakeLease(3), "a");
   Lease again = MakeLease(3);

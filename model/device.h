@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+// Where a daemon computes, without libtorch's headers.
+namespace syncopate::model {
+
+// What one process can compute on.
+struct Hardware {
+  bool built_with_cuda = false;  // libtorch's CUDA half is linked in
+  int gpus = 0;                  // that the driver lets this process use
+};
+
+// Looks at the driver; needs no GPU.
+Hardware ProbeHardware();
+
+struct DeviceRequest {
+  std::string key;     // the configuration key that asks, for messages: "train.device"
+  std::string wanted;  // "auto", "cpu", "cuda" or "cuda:N"
+  // Which GPU a "cuda" without a number is: the first `reserved` GPUs are left to others if there are more than those,
+  // and members numbered 0, 1, .. take the rest in turn.
+  int reserved = 0;
+  int64_t member = 0;
+};
+
+// "cpu" or "cuda:N". "auto" is a GPU if there is one. Pure. INVALID_ARGUMENT (reason BAD_DEVICE) for any other word;
+// FAILED_PRECONDITION, each naming the key, what is missing and the remedy:
+//   NO_CUDA   this build has no CUDA
+//   NO_GPU    the driver gives this process no GPU, or none of that number
+absl::StatusOr<std::string> ChooseDevice(const DeviceRequest& request, const Hardware& hardware);
+
+// True for "cuda" and "cuda:N".
+bool IsCuda(const std::string& device);
+
+}  // namespace syncopate::model

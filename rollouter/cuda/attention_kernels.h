@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// Attention over a KV cache, as kernels. Nothing of libtorch, so that nvcc compiles it alone. The cache is
+// [slots, positions, kv_heads, head_dim] for the keys of one layer, and the same for its values.
+namespace syncopate::rollouter {
+
+// Row r of a batch is token position[r] of the sequence in slot[r]; device memory.
+struct RowTable {
+  const int64_t* slot = nullptr;
+  const int64_t* position = nullptr;
+  int64_t rows = 0;
+};
+
+// One layer's part of a cache; strides in elements.
+struct CacheLayer {
+  void* keys = nullptr;
+  void* values = nullptr;
+  int64_t slot_stride = 0;
+  int64_t position_stride = 0;  // kv_heads * head_dim
+};
+
+struct HeadShape {
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+};
+
+constexpr int32_t kMaxHeadDim = 256;
+
+enum class CacheElement : uint8_t { kFloat32, kBFloat16 };
+
+// Writes k and v [rows, kv_heads, head_dim] of `element`, dense, to the rows' places. Queues and returns.
+cudaError_t StoreRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const void* k,
+                      const void* v, cudaStream_t stream);
+
+// out[r, h] = softmax(q[r, h] . keys / sqrt(head_dim)) . values over positions [0, position[r]] of slot[r]; q and out
+// [rows, heads, head_dim] of `element`, dense. Computed in float32 in an order that depends on the row's position
+// alone. head_dim at most kMaxHeadDim. Queues and returns.
+cudaError_t AttendRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const HeadShape& shape,
+                       const void* q, void* out, cudaStream_t stream);
+
+}  // namespace syncopate::rollouter

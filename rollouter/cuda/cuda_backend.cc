@@ -1,0 +1,141 @@
+#include "rollouter/cuda/cuda_backend.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "rollouter/cuda/attention_kernels.h"
+#include "rollouter/cuda/cuda_attention.h"
+#include "synchronizer/cuda/cuda_arena.h"
+#include "synchronizer/cuda/cuda_shadow_check.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using synchronizer::CudaArena;
+using synchronizer::CudaShadowChecker;
+using synchronizer::ExportedMemory;
+using synchronizer::RemappableArenas;
+
+// Views of the weights at `address`, which stays theirs.
+model::TransformerWeights ViewsAt(const model::ModelConfig& config, const Manifest& manifest, char* address,
+                                  at::Device device) {
+  const DType dtype = manifest.tensors().front().dtype;
+  const at::TensorOptions options = at::TensorOptions(model::ScalarTypeOf(dtype)).device(device);
+  at::Tensor arena = at::for_blob(address, {manifest.arena_bytes() / DTypeBytes(dtype)})
+                         .options(options)
+                         .target_device(device)
+                         .make_tensor();
+  return model::ViewWeights(config, manifest, arena);
+}
+
+}  // namespace
+
+class CudaBackend::Arenas : public WeightArenas {
+ public:
+  Arenas(model::TransformerWeights weights, std::unique_ptr<CudaShadowChecker> checker)
+      : weights_(std::move(weights)), checker_(std::move(checker)) {}
+
+  const model::TransformerWeights& weights() const override { return weights_; }
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return checker_->Begin(shadow(), std::move(contents));
+  }
+  virtual absl::StatusOr<ExportedMemory> ExportShadow() const = 0;
+
+ private:
+  const model::TransformerWeights weights_;
+  const std::unique_ptr<CudaShadowChecker> checker_;
+};
+
+// Two weight sets; which memory is behind the live address changes, the address does not.
+class CudaBackend::Remapped final : public Arenas {
+ public:
+  Remapped(std::unique_ptr<RemappableArenas> arenas, model::TransformerWeights weights,
+           std::unique_ptr<CudaShadowChecker> checker)
+      : Arenas(std::move(weights), std::move(checker)),
+        live_(arenas->live()),
+        shadow_(arenas->shadow()),
+        bytes_(2 * arenas->bytes()),
+        arenas_(std::move(arenas)) {}
+
+  char* shadow() override { return shadow_; }
+  const char* live() const override { return live_; }
+  int64_t bytes() const override { return bytes_; }
+  absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
+    MutexLock lock(&mutex_);
+    return arenas_->Exchange();
+  }
+  absl::StatusOr<ExportedMemory> ExportShadow() const override {
+    MutexLock lock(&mutex_);
+    return arenas_->ExportShadow();
+  }
+
+ private:
+  char* const live_;
+  char* const shadow_;
+  const int64_t bytes_;
+  mutable Mutex mutex_;
+  const std::unique_ptr<RemappableArenas> arenas_ ABSL_PT_GUARDED_BY(mutex_);
+};
+
+// One weight set, which receives while nothing is generated.
+class CudaBackend::InPlace final : public Arenas {
+ public:
+  InPlace(std::unique_ptr<CudaArena> arena, model::TransformerWeights weights,
+          std::unique_ptr<CudaShadowChecker> checker)
+      : Arenas(std::move(weights), std::move(checker)), arena_(std::move(arena)) {}
+
+  char* shadow() override { return arena_->data(); }
+  const char* live() const override { return arena_->data(); }
+  int64_t bytes() const override { return arena_->bytes(); }
+  bool in_place() const override { return true; }
+  absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override { return absl::OkStatus(); }
+  absl::StatusOr<ExportedMemory> ExportShadow() const override {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "weights that are received in place are not lent");
+  }
+
+ private:
+  const std::unique_ptr<CudaArena> arena_;
+};
+
+absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
+                                                                 const Manifest& manifest, int device,
+                                                                 Install install) {
+  if (config.head_dim > kMaxHeadDim) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
+                 absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
+  }
+  const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
+  std::unique_ptr<Arenas> arenas;
+  if (install == Install::kRemap) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
+    auto weights = ViewsAt(config, manifest, pair->live(), place);
+    arenas = std::make_unique<Remapped>(std::move(pair), std::move(weights), std::move(checker));
+  } else {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
+                               CudaArena::Create(manifest.arena_bytes(), {.device = device, .what = "the weights"}));
+    auto weights = ViewsAt(config, manifest, arena->data(), place);
+    arenas = std::make_unique<InPlace>(std::move(arena), std::move(weights), std::move(checker));
+  }
+  return std::shared_ptr<CudaBackend>(
+      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas)));
+}
+
+CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
+                         std::unique_ptr<Arenas> arenas)
+    : config_(config), dtype_(dtype), device_(device), arenas_(std::move(arenas)) {}
+
+CudaBackend::~CudaBackend() = default;
+
+WeightArenas& CudaBackend::arenas() { return *arenas_; }
+
+std::unique_ptr<model::Attention> CudaBackend::MakeAttention(KvCache& cache, std::vector<RowPlace> rows) {
+  return std::make_unique<CudaAttention>(config_, cache, rows);
+}
+
+absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
+
+}  // namespace syncopate::rollouter

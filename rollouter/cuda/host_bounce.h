@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/cuda/stream.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::rollouter {
+
+// Lets a transport over host memory ("grpc") receive into a GPU: what arrives in a page-locked buffer is copied on at
+// once, on a stream of its own. The buffer is as large as an arena, and made by the first transfer.
+class HostBounce final : public synchronizer::ReceiverTransport {
+ public:
+  // `arena_bytes`: of the destinations.
+  static absl::StatusOr<std::unique_ptr<HostBounce>> Create(std::unique_ptr<synchronizer::ReceiverTransport> inner,
+                                                            int device, int64_t arena_bytes);
+
+  std::string name() const override { return inner_->name(); }
+  absl::StatusOr<std::string> Open(const synchronizer::Prepare& attempt) override { return inner_->Open(attempt); }
+  absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  void Close(int64_t attempt) override { inner_->Close(attempt); }
+
+ private:
+  HostBounce(std::unique_ptr<synchronizer::ReceiverTransport> inner, int64_t arena_bytes, synchronizer::Stream stream)
+      : inner_(std::move(inner)), arena_bytes_(arena_bytes), stream_(std::move(stream)) {}
+
+  const std::unique_ptr<synchronizer::ReceiverTransport> inner_;
+  const int64_t arena_bytes_;
+  const synchronizer::Stream stream_;
+  synchronizer::PinnedBuffer buffer_;  // of the receiving thread
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/manifest.h"
+#include "base/policy_version.h"
+#include "model/model_config.h"
+#include "model/transformer.h"
+#include "rollouter/engine/kv_cache.h"
+#include "synchronizer/transport/weight_target.h"
+
+namespace syncopate::rollouter {
+
+// The memory of a rollouter's weights: the bytes that serve tokens, and a shadow that receives the next version. The
+// live side belongs to the engine's thread; the shadow bytes, and BeginCheck, to whoever receives.
+class WeightArenas {
+ public:
+  virtual ~WeightArenas() = default;
+  // manifest.arena_bytes() bytes, where the backend computes.
+  virtual char* shadow() = 0;
+  virtual const char* live() const = 0;
+  virtual int64_t bytes() const = 0;  // of memory, all weight sets together
+  // One weight set: shadow() is live().
+  virtual bool in_place() const { return false; }
+  // Views of the live bytes. Another object after Exchange(), perhaps at the same addresses.
+  virtual const model::TransformerWeights& weights() const = 0;
+
+  // The shadow's contents are the live ones from now on. Only between decode steps, when no work on either is under
+  // way. Blocks for the exchange, at most `deadline`. After an error the live bytes are as they were; except INTERNAL
+  // reason WEIGHTS_UNMAPPED: then there are none, and nothing can be done but to destroy the engine.
+  virtual absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) = 0;
+  // As WeightTarget::BeginCheck.
+  virtual absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) = 0;
+};
+
+// What of an engine depends on where it computes. Chosen when the process starts: HostBackend is always there, the one
+// for CUDA is in a library of its own (rollouter/cuda). Not thread-safe, except as WeightArenas says.
+class EngineBackend {
+ public:
+  virtual ~EngineBackend() = default;
+  virtual at::Device device() const = 0;
+  virtual DType dtype() const = 0;  // of weights and activations
+  virtual WeightArenas& arenas() = 0;
+  // Attention of one batch over `cache`, which must outlive it and be on device(). Every position of a row's slot
+  // before its own is either in the cache or in `rows`. What a row gets depends on its own positions alone.
+  virtual std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) = 0;
+};
+
+// float32 or bfloat16 on the CPU; an install exchanges pointers.
+class HostBackend final : public EngineBackend {
+ public:
+  // `manifest` is the manifest of `config`, all in one dtype. Allocates 2 * manifest.arena_bytes().
+  HostBackend(const model::ModelConfig& config, const Manifest& manifest);
+  ~HostBackend() override;
+
+  at::Device device() const override { return at::kCPU; }
+  DType dtype() const override { return dtype_; }
+  WeightArenas& arenas() override;
+  std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override;
+
+ private:
+  class Arenas;
+  const model::ModelConfig config_;
+  const DType dtype_;
+  const std::unique_ptr<Arenas> arenas_;
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,241 @@
+#include "rollouter/engine/engine_backend.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+#include "base/clock.h"
+#include "rollouter/engine/engine_loop.h"
+#include "tests/support/notification.h"
+#include "tests/support/small_model.h"
+
+// What the engine's thread does when the device under it is not the CPU: errors, weights in place, bfloat16.
+namespace syncopate::rollouter {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The host's arenas, as one weight set, or with an Exchange that fails.
+class TestArenas final : public WeightArenas {
+ public:
+  explicit TestArenas(WeightArenas* host) : host_(host) {}
+  char* shadow() override { return in_place_ ? const_cast<char*>(host_->live()) : host_->shadow(); }
+  const char* live() const override { return host_->live(); }
+  int64_t bytes() const override { return host_->bytes(); }
+  bool in_place() const override { return in_place_; }
+  const model::TransformerWeights& weights() const override { return host_->weights(); }
+  absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) override {
+    SYNCOPATE_RETURN_IF_ERROR(exchange_error_);
+    return in_place_ ? absl::OkStatus() : host_->Exchange(version, digest, deadline);
+  }
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return host_->BeginCheck(std::move(contents));
+  }
+
+  bool in_place_ = false;
+  absl::Status exchange_error_;  // set while no install runs
+
+ private:
+  WeightArenas* const host_;
+};
+
+class TestBackend final : public EngineBackend {
+ public:
+  TestBackend(const model::ModelConfig& config, const Manifest& manifest) : host_(config, manifest) {}
+  at::Device device() const override { return host_.device(); }
+  DType dtype() const override { return host_.dtype(); }
+  WeightArenas& arenas() override { return arenas_; }
+  std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override {
+    TORCH_CHECK(!broken_, "an illegal memory access was encountered");
+    return host_.MakeAttention(cache, std::move(rows));
+  }
+
+  std::atomic<bool> broken_ = false;
+
+ private:
+  HostBackend host_;
+
+ public:
+  TestArenas arenas_{&host_.arenas()};
+};
+
+class KeepingSink final : public GenerationSink {
+ public:
+  void OnFinished(int32_t sample, Trajectory trajectory) override { finished.Put(std::move(trajectory)); }
+  Mailbox<Trajectory> finished;
+};
+
+class EngineLoopOnATestBackend : public ::testing::Test {
+ protected:
+  EngineLoopOnATestBackend() {
+    config_.max_position_embeddings = 20000;
+    config_.learned_positions = false;
+    manifest_ = model::MakeManifest(config_, DType::kFloat32).value();
+    backend_ = std::make_shared<TestBackend>(config_, manifest_);
+  }
+  void Start() {
+    EngineLoop::Options options;
+    options.model = config_;
+    options.max_sequences = 4;
+    options.backend = backend_;
+    loop_ = EngineLoop::Start(options).value();
+  }
+  absl::Status Install(const PolicyVersion& version) {
+    model::InitialiseWeights(config_, manifest_, 7, reinterpret_cast<float*>(loop_->shadow()));
+    return loop_->Install(version, /*digest=*/1, kTestDeadline).status();
+  }
+  std::shared_ptr<KeepingSink> Submit(bool holds_install = false, int tokens = 15000) {
+    GenerationRequest request;
+    request.id = "a";
+    request.prompt_ids = {1, 2};
+    request.seeds = {1};
+    request.sampling.max_new_tokens = tokens;
+    request.holds_install = holds_install;
+    auto sink = std::make_shared<KeepingSink>();
+    submitted_ = loop_->Submit(request, sink);
+    return sink;
+  }
+  bool MakesTokens() {
+    const int64_t before = loop_->GetStatus().generated_tokens;
+    const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+    while (loop_->GetStatus().generated_tokens == before) {
+      if (Clock::Real()->Now() > limit) return false;
+    }
+    return true;
+  }
+
+  model::ModelConfig config_ = testing::SmallModel();
+  Manifest manifest_;
+  std::shared_ptr<TestBackend> backend_;
+  std::unique_ptr<EngineLoop> loop_;
+  absl::Status submitted_;
+};
+
+TEST_F(EngineLoopOnATestBackend, AnErrorOfLibtorchEndsTheEngineWithItsReasonAndAnswersEveryRequest) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  auto sink = Submit();
+  ASSERT_TRUE(MakesTokens());
+  backend_->broken_ = true;
+  ASSERT_TRUE(sink->finished.WaitFor(1));
+  EXPECT_EQ(sink->finished.All()[0].finish, FinishReason::kAborted);
+  EXPECT_EQ(loop_->Abort(""), 0);  // does not hang
+  const absl::Status pending = Install({1, 1});
+  EXPECT_EQ(ErrorReason(pending), "INSTALL_BUSY");
+  const EngineStatus status = loop_->GetStatus();
+  EXPECT_EQ(status.state, EngineStatus::State::kFailed);
+  EXPECT_EQ(ErrorReason(status.failure), "TORCH");
+  EXPECT_THAT(std::string(status.failure.message()), HasSubstr("illegal memory access"));
+  Submit();
+  EXPECT_EQ(ErrorReason(submitted_), "DRAINING");
+}
+
+TEST_F(EngineLoopOnATestBackend, AnExchangeThatFailsLeavesWhatServesServing) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  Submit();
+  backend_->arenas_.exchange_error_ = Error(absl::StatusCode::kInternal, "CUDA_ERROR", "no");
+  EXPECT_EQ(ErrorReason(Install({1, 1})), "CUDA_ERROR");
+  EXPECT_EQ(loop_->GetStatus().serving, (PolicyVersion{1, 0}));
+  EXPECT_EQ(loop_->GetStatus().installs, 1);
+  EXPECT_TRUE(MakesTokens());
+}
+
+TEST_F(EngineLoopOnATestBackend, WeightsThatAreGoneEndTheEngine) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  auto sink = Submit();
+  backend_->arenas_.exchange_error_ = Error(absl::StatusCode::kInternal, "WEIGHTS_UNMAPPED", "no");
+  EXPECT_EQ(ErrorReason(Install({1, 1})), "WEIGHTS_UNMAPPED");
+  ASSERT_TRUE(sink->finished.WaitFor(1));
+  loop_->Stop();
+  EXPECT_EQ(ErrorReason(loop_->GetStatus().failure), "WEIGHTS_UNMAPPED");
+}
+
+TEST_F(EngineLoopOnATestBackend, ATransferInPlaceStopsGenerationUntilItIsInstalled) {
+  backend_->arenas_.in_place_ = true;
+  Start();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(Install({1, 0}).ok());
+  Submit();
+  ASSERT_TRUE(MakesTokens());
+  const absl::Time begun = Clock::Real()->Now();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  const int64_t tokens = loop_->GetStatus().generated_tokens;
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
+  auto held = Submit(/*holds_install=*/true, /*tokens=*/1);  // has no token yet, so it holds nothing up
+  model::InitialiseWeights(config_, manifest_, 8, reinterpret_cast<float*>(loop_->shadow()));
+  auto installed = loop_->Install({1, 1}, 2, kTestDeadline);
+  ASSERT_TRUE(installed.ok()) << installed.status();
+  EXPECT_GT(installed->pause_seconds, 0);
+  EXPECT_LE(installed->pause_seconds, absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+  EXPECT_TRUE(held->finished.WaitFor(1));
+  EXPECT_TRUE(MakesTokens());
+}
+
+TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUntilTheNextInstall) {
+  backend_->arenas_.in_place_ = true;
+  Start();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(Install({1, 3}).ok());
+  Submit();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  loop_->Invalidate();
+  const int64_t tokens = loop_->GetStatus().generated_tokens;
+  EXPECT_TRUE(loop_->GetStatus().serving.IsNone());
+  EXPECT_EQ(loop_->GetStatus().state, EngineStatus::State::kWaitingForWeights);
+  Submit();
+  EXPECT_EQ(ErrorReason(submitted_), "NO_WEIGHTS");
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(Install({1, 3}).ok());  // the version that was lost, again
+  EXPECT_TRUE(MakesTokens());
+}
+
+TEST_F(EngineLoopOnATestBackend, TwoWeightSetsRefuseATransferInPlace) {
+  Start();
+  EXPECT_EQ(ErrorReason(loop_->BeginInPlace(kTestDeadline)), "NOT_IN_PLACE");
+}
+
+TEST(EngineLoopTest, BFloat16WeightsTakeHalfTheMemoryAndGiveNearlyTheSameLogProbs) {
+  std::map<DType, Trajectory> made;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    EngineLoop::Options options;
+    options.model = testing::SmallModel();
+    options.max_sequences = 4;
+    options.dtype = dtype;
+    auto loop = EngineLoop::Start(options).value();
+    EXPECT_EQ(loop->manifest().tensors()[0].dtype, dtype);
+    EXPECT_EQ(loop->GetStatus().weight_bytes, 2 * loop->manifest().arena_bytes());
+    const Manifest wide = model::MakeManifest(options.model, DType::kFloat32).value();
+    std::vector<float> weights(static_cast<size_t>(wide.arena_bytes()) / sizeof(float));
+    model::InitialiseWeights(options.model, wide, 7, weights.data());
+    for (size_t i = 0; i < wide.tensors().size(); ++i) {
+      const auto& shape = wide.tensors()[i].shape;
+      at::from_blob(loop->shadow() + loop->manifest().ranges()[i].begin, shape, model::ScalarTypeOf(dtype))
+          .copy_(at::from_blob(weights.data() + wide.ranges()[i].begin / sizeof(float), shape, at::kFloat));
+    }
+    ASSERT_TRUE(loop->Install({1, 0}, 1, kTestDeadline).ok());
+    GenerationRequest request;
+    request.prompt_ids = {8, 1, 2, 3};
+    request.seeds = {1};
+    request.sampling.max_new_tokens = 1;
+    auto sink = std::make_shared<KeepingSink>();
+    ASSERT_TRUE(loop->Submit(request, sink).ok());
+    ASSERT_TRUE(sink->finished.WaitFor(1));
+    made[dtype] = sink->finished.All()[0];
+  }
+  EXPECT_NE(made[DType::kFloat32].logprobs, made[DType::kBFloat16].logprobs);
+  if (made[DType::kFloat32].tokens == made[DType::kBFloat16].tokens) {
+    EXPECT_NEAR(made[DType::kFloat32].logprobs[0], made[DType::kBFloat16].logprobs[0], 0.02);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter
