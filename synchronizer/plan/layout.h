@@ -49,8 +49,8 @@ class Layout {
   // host memory, each rank digests whole buckets of its own.
   static Layout FlatShards(const Manifest& manifest, int32_t ranks);
 
-  // The same places, but what a plan moves is only the tensors of these indices: a subset that the sender has named.
-  // The bytes of the others are left alone, also where they are neighbours of those.
+  // As a destination: the same places, but what a plan moves is only the tensors of these indices, a subset that the
+  // sender has named. The bytes of the others are left alone, also where they are neighbours of those.
   Layout Only(const std::vector<int32_t>& tensors) const;
 
   int32_t ranks() const { return static_cast<int32_t>(arena_bytes_.size()); }

@@ -15,7 +15,7 @@ struct PackOp {
   DType from = DType::kFloat32;
   DType to = DType::kFloat32;
   int64_t source_offset = 0;  // bytes, as all offsets and strides
-  int64_t source_stride = 0;  // of no meaning for one row
+  int64_t source_stride = 0;  // strides are positive; of no meaning for one row
   int64_t send_offset = 0;
   int64_t send_stride = 0;
   int64_t rows = 1;

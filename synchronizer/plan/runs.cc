@@ -35,7 +35,6 @@ RunFinder::RunFinder(const Manifest& manifest, const Layout& source, const Layou
 std::vector<std::vector<RunFinder::Strip>> RunFinder::StripsByTensor(const Layout& source) const {
   std::vector<std::vector<Strip>> strips(manifest_.tensors().size());
   for (const Piece& piece : source.pieces()) {
-    if (!source.Moves(piece.tensor)) continue;
     int64_t width = DTypeBytes(source.DTypeOf(manifest_.tensors()[piece.tensor]));
     bool joined = piece.rows == 1 || piece.stride == piece.row_elements();
     int64_t rows = joined ? 1 : piece.rows;

@@ -16,6 +16,7 @@ void CheckPackOps(const SyncPlan& plan, const Layout& source) {
     std::vector<bool> written(plan.send_bytes(rank), false);
     for (const PackOp& op : plan.pack(rank)) {
       ASSERT_GE(op.source_offset, 0);
+      ASSERT_TRUE(op.rows == 1 || (op.source_stride > 0 && op.send_stride > 0));
       int64_t last = op.source_offset + (op.rows - 1) * op.source_stride + op.row_elements * DTypeBytes(op.from);
       ASSERT_LE(last, source.arena_bytes(rank));
       for (int64_t row = 0; row < op.rows; ++row) {

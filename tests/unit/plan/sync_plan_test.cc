@@ -99,24 +99,44 @@ TEST(SyncPlanTest, TheHashTellsModelsAndLayoutsApart) {
   EXPECT_NE(plain, hash(manifest, "flat:1:fp32", "whole"));
 }
 
-// Manifest, both layouts' sizes and the copies are equal; only what is packed from where differs.
-TEST(SyncPlanTest, TheHashSeesThePackOperations) {
+// Plans that differ in one thing alone.
+TEST(SyncPlanTest, TheHashSeesPackOperationsDTypesAndCopies) {
   Manifest manifest = ManifestOf({{"a", DType::kBFloat16, {128}}, {"b", DType::kBFloat16, {128}}});
-  auto forward = Layout::Create(manifest, 1, {{0, 0, 0, 128, 0}, {0, 1, 0, 128, 256}});
-  auto swapped = Layout::Create(manifest, 1, {{0, 1, 0, 128, 0}, {0, 0, 0, 128, 256}});
-  auto one = SyncPlan::Create(manifest, *forward, Layout::Whole(manifest, 1));
-  auto other = SyncPlan::Create(manifest, *swapped, Layout::Whole(manifest, 1));
-  EXPECT_EQ(one->copies(), other->copies());
-  EXPECT_NE(one->hash(), other->hash());
+  const std::vector<Piece> in_order = {{0, 0, 0, 128, 0}, {0, 1, 0, 128, 512}};
+  auto plan = [&manifest](std::vector<Piece> held, DType dtype, std::vector<Piece> wanted) {
+    return *SyncPlan::Create(manifest, *Layout::Create(manifest, 1, std::move(held), dtype, 1024),
+                             *Layout::Create(manifest, 1, std::move(wanted), std::nullopt, 1024));
+  };
+  SyncPlan one = plan(in_order, DType::kFloat32, in_order);
+  SyncPlan swapped = plan({{0, 1, 0, 128, 0}, {0, 0, 0, 128, 512}}, DType::kFloat32, in_order);
+  EXPECT_EQ(one.copies(), swapped.copies());
+  EXPECT_NE(one.hash(), swapped.hash());
+  SyncPlan narrow = plan(in_order, DType::kBFloat16, in_order);
+  EXPECT_EQ(one.copies(), narrow.copies());
+  EXPECT_NE(one.hash(), narrow.hash());
+  SyncPlan moved = plan(in_order, DType::kFloat32, {{0, 0, 0, 128, 256}, {0, 1, 0, 128, 768}});
+  EXPECT_EQ(one.pack(0), moved.pack(0));
+  EXPECT_NE(one.hash(), moved.hash());
+}
+
+TEST(SyncPlanTest, ASourceThatHoldsSomethingTwiceGivesNoMoreThanItsShare) {
+  Manifest manifest = ManifestOf({{"a", DType::kBFloat16, {1024}}});
+  auto source = Layout::Create(manifest, 2, {{0, 0, 0, 1024, 0}, {0, 0, 0, 1024, 2048}, {1, 0, 0, 1024, 0}});
+  auto plan = SyncPlan::Create(manifest, *source, Layout::Whole(manifest, 1));
+  EXPECT_EQ(plan->copies(), (std::vector<Copy>{{0, 0, 0, 0, 1024}, {1, 0, 0, 1024, 1024}}));
 }
 
 TEST(SyncPlanTest, NamesTheTensorThatNoSourceHas) {
   Manifest manifest = SmallModel();
-  auto partial = Layout::Create(manifest, 1, {{0, 0, 0, 128, 0}, {0, 1, 0, 50, 512}});
-  ASSERT_TRUE(partial.ok());
-  absl::Status status = SyncPlan::Create(manifest, *partial, Layout::Whole(manifest, 1)).status();
-  EXPECT_THAT(status, HasReason("PLAN_INCOMPLETE"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("element 50 of layer.weight"));
+  auto refusal = [&manifest](std::vector<Piece> held) {
+    auto partial = Layout::Create(manifest, 1, std::move(held));
+    absl::Status status = SyncPlan::Create(manifest, *partial, Layout::Whole(manifest, 1)).status();
+    EXPECT_THAT(status, HasReason("PLAN_INCOMPLETE"));
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal({{0, 0, 0, 128, 0}, {0, 1, 0, 50, 512}}), HasSubstr("element 50 of layer.weight"));
+  EXPECT_THAT(refusal({{0, 0, 0, 128, 0}, {0, 1, 7, 96, 512}}), HasSubstr("element 0 of layer.weight"));
+  EXPECT_THAT(refusal({{0, 0, 0, 20, 0}, {0, 0, 30, 128, 512}}), HasSubstr("element 20 of embed"));
 }
 
 TEST(SyncPlanTest, RefusesShardsThatHaveLostPrecision) {

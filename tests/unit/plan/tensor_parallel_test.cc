@@ -105,7 +105,14 @@ TEST(TensorParallelTest, AVocabularyThatDoesNotDivideIsPadded) {
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(ShapesOf(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{3, 6}));
   EXPECT_EQ(PiecesIn(*made, "model.embed_tokens.weight", 3), (std::vector<Piece>{{3, 0, 54, 60, 0}}));
-  for (int32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(made->layout.arena_bytes(rank), made->layout.arena_bytes(0));
+}
+
+TEST(TensorParallelTest, ArenasAreOfOneSizeAlsoWhereTheLastRankHasOnlyPadding) {
+  auto made = MakeTensorParallel(ManifestOf({{"lm_head.weight", kBf16, {9, 256}}}), {.ranks = 8});
+  ASSERT_TRUE(made.ok()) << made.status();
+  for (int32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(made->layout.arena_bytes(rank), 2 * 256 * 2);
+  EXPECT_EQ(PiecesIn(*made, "lm_head.weight", 4).size(), 1u);
+  EXPECT_TRUE(PiecesIn(*made, "lm_head.weight", 5).empty());
 }
 
 TEST(TensorParallelTest, NeverCutsAHead) {
