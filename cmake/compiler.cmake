@@ -11,9 +11,11 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 
 # -fPIC everywhere, programs too: one precompiled header then serves libraries and programs alike.
-add_compile_options(-fPIC -Wall -Wextra -Werror -Wno-unused-parameter -fno-delete-null-pointer-checks)
+# Flags of g++ alone: nvcc reads some of them in its own way (cmake/cuda.cmake).
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-Wall;-Wextra;-Werror;-Wno-unused-parameter>"
+                    $<$<COMPILE_LANGUAGE:CXX>:-fno-delete-null-pointer-checks>)
 if(NOT SYNCOPATE_SANITIZER)
-  add_compile_options(-fstack-protector-strong)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
   add_link_options(-pie -Wl,-z,relro,-z,now)
 elseif(SYNCOPATE_SANITIZER STREQUAL "address")

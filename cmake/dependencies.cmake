@@ -32,4 +32,11 @@ if(SYNCOPATE_TORCH)
   target_link_options(syncopate_libtorch INTERFACE
     "-Wl,-rpath,${SYNCOPATE_TORCH_DIR}/lib" "-Wl,-rpath,${SYNCOPATE_CUDART_DIR}"
     "-Wl,-rpath-link,${SYNCOPATE_TORCH_DIR}/lib" "-Wl,-rpath-link,${SYNCOPATE_CUDART_DIR}")
+  if(SYNCOPATE_CUDA)
+    # libtorch's CUDA half registers itself when it is loaded, so it is linked though nothing names its symbols. What it
+    # needs in turn (cuBLAS, cuDNN, ...) comes with the wheel where there is a GPU and need not be here.
+    target_link_libraries(syncopate_libtorch INTERFACE
+      "-Wl,--push-state,--no-as-needed,-lc10_cuda,-ltorch_cuda,--pop-state" syncopate_cudart)
+    target_link_options(syncopate_libtorch INTERFACE "-Wl,--allow-shlib-undefined")
+  endif()
 endif()

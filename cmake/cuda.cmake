@@ -1,0 +1,48 @@
+# The CUDA toolkit, for the cuda preset. Only the toolkit is needed to build: the driver's calls are looked up at run
+# time (synchronizer/cuda/driver.h), and one shared CUDA runtime, the one that libtorch uses too, is linked.
+if(NOT SYNCOPATE_CUDA)
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin)
+endif()
+set(CMAKE_CUDA_ARCHITECTURES 90)  # H100, H200: their machine code, and PTX for what comes after them
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # syncopate_cudart
+enable_language(CUDA)
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+# The standard is given by hand: Debian's CMake knows nvcc's up to C++17.
+add_compile_options(
+  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=-fPIC,-Wall,-Wno-unused-parameter>")
+if(SYNCOPATE_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+
+file(GLOB SYNCOPATE_CUDART_LIBRARY "${SYNCOPATE_SITE_PACKAGES}/nvidia/cu13/lib/libcudart.so.13")
+if(NOT SYNCOPATE_CUDART_LIBRARY)
+  message(FATAL_ERROR "libcudart.so.13 is not in ${SYNCOPATE_SITE_PACKAGES}. Run scripts/bootstrap.sh.")
+endif()
+get_filename_component(SYNCOPATE_CUDART_LIBRARY_DIR "${SYNCOPATE_CUDART_LIBRARY}" DIRECTORY)
+add_library(syncopate_cudart INTERFACE)
+target_include_directories(syncopate_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+target_link_libraries(syncopate_cudart INTERFACE "${SYNCOPATE_CUDART_LIBRARY}")
+target_link_options(syncopate_cudart INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDART_LIBRARY_DIR}")
+
+# syncopate_gpu_test(NAME name_gpu_test SRCS ... [DEPS ...] [TORCH] [TIMEOUT seconds])
+#   A GoogleTest program with the ctest label `gpu`. It must skip its tests, saying why, where there are not the GPUs
+#   that it needs. One that links libtorch has the label `gpu_torch` too: libtorch's CUDA half starts only beside the
+#   vendor's libraries that the wheel asks for.
+function(syncopate_gpu_test)
+  cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  if(NOT ARG_NAME MATCHES "_gpu_test$")
+    message(FATAL_ERROR "${ARG_NAME}: names of GPU tests end with _gpu_test, by which scripts/gpu_tests.sh finds them")
+  endif()
+  set(labels gpu)
+  set(torch)
+  if(ARG_TORCH)
+    list(APPEND labels gpu_torch)
+    set(torch TORCH)
+  endif()
+  syncopate_test(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} LABELS "${labels}" TIMEOUT "${ARG_TIMEOUT}" ${torch})
+  set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
+endfunction()

@@ -1,0 +1,103 @@
+#include "synchronizer/cuda/cuda_arena_pair.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "synchronizer/cuda/cuda_arena.h"
+#include "synchronizer/cuda/device.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+absl::Status Unmapped(const absl::Status& cause) {
+  return Error(absl::StatusCode::kInternal, "WEIGHTS_UNMAPPED",
+               absl::StrCat("the weights' memory could not be mapped again (", cause.message(),
+                            "): nothing can serve here any more; restart this process"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
+  std::vector<GpuMemoryBlock> blocks;
+  for (const char* what : {"the live weights' arena", "the shadow arena"}) {
+    SYNCOPATE_ASSIGN_OR_RETURN(GpuMemoryBlock block,
+                               GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what));
+    blocks.push_back(std::move(block));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange live, AddressRange::Reserve(blocks[0].bytes()));
+  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange shadow, AddressRange::Reserve(blocks[1].bytes()));
+  std::unique_ptr<RemappableArenas> arenas(
+      new RemappableArenas(options, bytes, std::move(blocks), std::move(live), std::move(shadow)));
+  SYNCOPATE_RETURN_IF_ERROR(arenas->MapAs(0));
+  SYNCOPATE_RETURN_IF_ERROR(ZeroGpuMemory(options.device, arenas->live(), bytes));
+  SYNCOPATE_RETURN_IF_ERROR(ZeroGpuMemory(options.device, arenas->shadow(), bytes));
+  return arenas;
+}
+
+absl::Status RemappableArenas::MapAs(int live) {
+  DeviceScope scope(options_.device);
+  SYNCOPATE_RETURN_IF_ERROR(live_.Unmap());
+  SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
+  SYNCOPATE_RETURN_IF_ERROR(live_.Map(blocks_[live], options_.device));
+  SYNCOPATE_RETURN_IF_ERROR(shadow_.Map(blocks_[1 - live], options_.device));
+  live_block_ = live;
+  return absl::OkStatus();
+}
+
+absl::Status RemappableArenas::Exchange() {
+  if (broken_) return Unmapped(absl::InternalError("it failed before"));
+  absl::Status exchanged = MapAs(1 - live_block_);
+  if (exchanged.ok()) return exchanged;
+  absl::Status restored = MapAs(live_block_);
+  if (restored.ok()) return Annotate(exchanged, "the install was undone");
+  broken_ = true;
+  return Unmapped(exchanged);
+}
+
+absl::StatusOr<std::unique_ptr<CudaArenaPair>> CudaArenaPair::Create(int64_t bytes, BetweenSteps between_steps,
+                                                                     const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<RemappableArenas> arenas, RemappableArenas::Create(bytes, options.arenas));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaShadowChecker> checker,
+                             CudaShadowChecker::Create({options.arenas.device, options.max_check_blocks}));
+  return std::unique_ptr<CudaArenaPair>(
+      new CudaArenaPair(std::move(arenas), std::move(checker), std::move(between_steps)));
+}
+
+PolicyVersion CudaArenaPair::serving() const {
+  MutexLock lock(&mutex_);
+  return serving_;
+}
+
+uint64_t CudaArenaPair::shadow_id() const {
+  MutexLock lock(&mutex_);
+  return arenas_->shadow_id();
+}
+
+absl::StatusOr<ExportedMemory> CudaArenaPair::ExportShadow() const {
+  MutexLock lock(&mutex_);
+  return arenas_->ExportShadow();
+}
+
+absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& version, uint64_t, absl::Duration deadline) {
+  auto remap = [this, &version] {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange());
+    serving_ = version;
+    return absl::OkStatus();
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(absl::Duration pause, between_steps_(remap, deadline));
+  return InstallResult{absl::ToDoubleSeconds(pause)};
+}
+
+absl::StatusOr<InstallResult> CudaArenaPair::Relabel(const PolicyVersion& version, absl::Duration) {
+  MutexLock lock(&mutex_);
+  serving_ = version;
+  return InstallResult();
+}
+
+absl::StatusOr<std::unique_ptr<ShadowCheck>> CudaArenaPair::BeginCheck(ShadowContents contents) {
+  return checker_->Begin(arenas_->shadow(), std::move(contents));
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "synchronizer/cuda/cuda_shadow_check.h"
+#include "synchronizer/cuda/gpu_memory.h"
+#include "synchronizer/transport/weight_target.h"
+
+namespace syncopate::synchronizer {
+
+// Two weight sets on one GPU, at two addresses that never change: `live` serves tokens, `shadow` receives. Exchange()
+// exchanges the physical memory behind them, so that nothing is copied and every pointer and every CUDA graph that was
+// made for the live address stays valid and reads the new weights.
+//
+// Not thread-safe: one owner, who lets no work on either range be under way during Exchange().
+class RemappableArenas {
+ public:
+  struct Options {
+    int device = 0;
+    int64_t chunk_bytes = 0;  // 0: one handle a set; the exchange takes a time per handle, not per byte
+  };
+
+  // Allocates 2 x `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
+  static absl::StatusOr<std::unique_ptr<RemappableArenas>> Create(int64_t bytes, const Options& options);
+
+  char* live() const { return live_.data(); }
+  char* shadow() const { return shadow_.data(); }
+  int64_t bytes() const { return bytes_; }
+  int device() const { return options_.device; }
+  // Of the memory that is behind the shadow's, the live address now.
+  uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
+  uint64_t live_id() const { return blocks_[live_block_].id(); }
+  absl::StatusOr<ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
+
+  // What was shadow is live and the other way round. Blocks for the remap: about 0.7 ms with one handle a set. After an
+  // error the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing
+  // but destroying this object is possible any more.
+  absl::Status Exchange();
+
+ private:
+  RemappableArenas(const Options& options, int64_t bytes, std::vector<GpuMemoryBlock> blocks, AddressRange live,
+                   AddressRange shadow)
+      : options_(options),
+        bytes_(bytes),
+        blocks_(std::move(blocks)),
+        live_(std::move(live)),
+        shadow_(std::move(shadow)) {}
+  // Maps blocks_[live] at the live address and the other one at the shadow's, from whatever is mapped now.
+  absl::Status MapAs(int live);
+
+  const Options options_;
+  const int64_t bytes_;
+  std::vector<GpuMemoryBlock> blocks_;  // two
+  AddressRange live_;
+  AddressRange shadow_;
+  int live_block_ = 0;
+  bool broken_ = false;
+};
+
+// Runs `remap` at a moment when no work that touches the weights is under way and none can begin: between two decode
+// steps, after the stream has drained. Returns for how long no decode step could run because of it. If no such moment
+// comes within `deadline`, an error, and `remap` has not run and never will. What `remap` returns is passed on.
+using BetweenSteps =
+    std::function<absl::StatusOr<absl::Duration>(const std::function<absl::Status()>& remap, absl::Duration deadline)>;
+
+// The target of receivers whose decode loop is not an engine: benchmarks, tools, tests. Thread-safe, except that
+// shadow() belongs to one receiver.
+class CudaArenaPair final : public WeightTarget {
+ public:
+  struct Options {
+    RemappableArenas::Options arenas;
+    int max_check_blocks = 0;  // as CudaShadowChecker::Options::max_blocks
+  };
+
+  // Errors as RemappableArenas::Create.
+  static absl::StatusOr<std::unique_ptr<CudaArenaPair>> Create(int64_t bytes, BetweenSteps between_steps,
+                                                               const Options& options);
+
+  char* shadow() override { return arenas_->shadow(); }
+  char* live() const { return arenas_->live(); }
+  int64_t bytes() const { return arenas_->bytes(); }
+  PolicyVersion serving() const;
+  uint64_t shadow_id() const;
+  absl::StatusOr<ExportedMemory> ExportShadow() const;
+
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                        absl::Duration deadline) override;
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
+
+ private:
+  CudaArenaPair(std::unique_ptr<RemappableArenas> arenas, std::unique_ptr<CudaShadowChecker> checker,
+                BetweenSteps between_steps)
+      : arenas_(std::move(arenas)), checker_(std::move(checker)), between_steps_(std::move(between_steps)) {}
+
+  // The addresses are constant; what is behind them changes under `mutex_`.
+  const std::unique_ptr<RemappableArenas> arenas_;
+  const std::unique_ptr<CudaShadowChecker> checker_;
+  const BetweenSteps between_steps_;
+  mutable Mutex mutex_;
+  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,305 @@
+#include "synchronizer/cuda/cuda_send_arena.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "synchronizer/cuda/cuda_status.h"
+#include "synchronizer/cuda/device.h"
+#include "synchronizer/cuda/findings.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+// The numbers that each operation writes, by arena byte; elements are counted within the operation.
+std::vector<TypedRange> NumbersOf(const Manifest& manifest, const std::vector<PackOp>& ops) {
+  std::vector<TypedRange> numbers;
+  for (const PackOp& op : ops) {
+    const int64_t last_row = op.rows == 1 ? 0 : (op.rows - 1) * op.send_stride;
+    const int64_t end = op.send_offset + last_row + op.row_elements * DTypeBytes(op.to);
+    numbers.push_back({{op.send_offset, end}, op.to, manifest.tensors()[op.tensor].name});
+  }
+  std::sort(numbers.begin(), numbers.end(),
+            [](const TypedRange& a, const TypedRange& b) { return a.range.begin < b.range.begin; });
+  return numbers;
+}
+
+template <typename Item>
+absl::StatusOr<DeviceBuffer> Upload(int device, const std::vector<Item>& items, const std::string& what) {
+  const int64_t bytes = static_cast<int64_t>(items.size() * sizeof(Item));
+  SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, bytes, what));
+  if (bytes == 0) return buffer;
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy(buffer.data(), items.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "loading " + what));
+  return buffer;
+}
+
+absl::Status Superseded() {
+  return Error(absl::StatusCode::kAborted, "SUPERSEDED",
+               "the send slot was needed for a newer version; the next attempt brings that one");
+}
+
+}  // namespace
+
+class CudaSendArena::Reader final : public DeviceReader {
+ public:
+  Reader(CudaSendArena* arena, Slot* slot, const CudaArena* memory, uint64_t occupancy,
+         std::function<void()> on_superseded)
+      : arena_(arena), slot_(slot), memory_(memory), occupancy_(occupancy), on_superseded_(std::move(on_superseded)) {}
+  ~Reader() override { arena_->Unpin(slot_, occupancy_, this); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  absl::Status Read(ByteRange range, char* to) override { return arena_->Read(slot_, occupancy_, range, to); }
+  const CudaArena& arena() const override { return *memory_; }
+  absl::Status CheckCurrent() const override { return arena_->CheckCurrent(slot_, occupancy_); }
+  const std::function<void()>& on_superseded() const { return on_superseded_; }
+
+ private:
+  CudaSendArena* const arena_;
+  Slot* const slot_;
+  const CudaArena* const memory_;
+  const uint64_t occupancy_;
+  const std::function<void()> on_superseded_;
+};
+
+absl::Status CudaSendArena::Options::Validate() const {
+  if (slots >= 1 && slots <= 16) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+               absl::StrFormat("%d send slots: 1 to 16 are possible", slots));
+}
+
+absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manifest& manifest, const SyncPlan& plan,
+                                                                     int32_t source, const Options& options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
+  const std::vector<PackOp>& ops = plan.pack(source);
+  std::vector<ByteRange> buckets = plan.StagedBuckets(source);
+  const StageProgram program = MakeStageProgram(ops, buckets);
+  std::unique_ptr<CudaSendArena> arena(new CudaSendArena(manifest.fingerprint(), plan.send_bytes(source),
+                                                         std::move(buckets), NumbersOf(manifest, ops), options));
+  SYNCOPATE_RETURN_IF_ERROR(arena->Allocate(program, manifest.tensors().size()));
+  return arena;
+}
+
+absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors) {
+  const int device = options_.device;
+  DeviceScope scope(device);
+  {
+    MutexLock lock(&mutex_);
+    slots_.resize(options_.slots);
+    for (Slot& slot : slots_) {
+      // A rank that sends nothing still has an address to be asked for.
+      const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
+      SYNCOPATE_ASSIGN_OR_RETURN(slot.arena,
+                                 CudaArena::Create(bytes, {device, options_.chunk_bytes, "the send arena"}));
+    }
+  }
+  blocks_ = BlocksThatFill(device);
+  SYNCOPATE_ASSIGN_OR_RETURN(copies_, Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(begun_, Event::Create(device, Event::Timing::kOn));
+  SYNCOPATE_ASSIGN_OR_RETURN(done_, Event::Create(device, Event::Timing::kOn));
+  return LoadTables(program, tensors);
+}
+
+absl::Status CudaSendArena::LoadTables(const StageProgram& program, size_t tensors) {
+  const int device = options_.device;
+  const std::string what = "the stage's tables";
+  const int64_t findings = static_cast<int64_t>(buckets_.size() + 1) * 8;
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.vectors, Upload(device, program.vectors, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.elements, Upload(device, program.elements, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.words, Upload(device, program.words, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.bases, DeviceBuffer::Create(device, static_cast<int64_t>(tensors) * 8, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.findings, DeviceBuffer::Create(device, findings, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_bases, PinnedBuffer::Create(static_cast<int64_t>(tensors) * 8));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_findings, PinnedBuffer::Create(findings));
+  vector_items_ = static_cast<int64_t>(program.vectors.size());
+  element_items_ = static_cast<int64_t>(program.elements.size());
+  word_items_ = static_cast<int64_t>(program.words.size());
+  return absl::OkStatus();
+}
+
+CudaSendArena::~CudaSendArena() {
+  // Kernels that were launched and not awaited write to the slots.
+  constexpr absl::Duration kDeadline = absl::Seconds(10);
+  if (staging_.has_value()) done_.Wait(kDeadline, "ending a stage").IgnoreError();
+  MutexLock lock(&mutex_);
+  for (const Slot& slot : slots_) SYNCOPATE_CHECK(slot.readers.empty() && slot.copies == 0);
+}
+
+int64_t CudaSendArena::scratch_bytes() const {
+  return tables_.vectors.bytes() + tables_.elements.bytes() + tables_.words.bytes() + tables_.bases.bytes() +
+         tables_.findings.bytes();
+}
+
+absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream) {
+  if (staging_.has_value()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STAGING",
+                 absl::StrFormat("version %s is still being staged", staging_->version.ToString()));
+  }
+  SYNCOPATE_CHECK(static_cast<int64_t>(bases.size()) * 8 == tables_.bases.bytes());
+  {
+    MutexLock lock(&mutex_);
+    if (version <= newest_) {
+      return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
+                   absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
+                                   newest_.ToString()));
+    }
+  }
+  Slot* slot = TakeSlot();
+  char* memory = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    memory = slot->arena->data();
+  }
+  // The slot is empty now: nobody else touches its bytes, except superseded copies, whose results nobody uses.
+  DeviceScope scope(options_.device);
+  std::copy(bases.begin(), bases.end(), tables_.host_bases.as<uint64_t>());
+  SYNCOPATE_RETURN_IF_ERROR(RunKernels(memory, stream));
+  staging_ = Staging{version, slot};
+  return absl::OkStatus();
+}
+
+absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
+  const Findings findings{tables_.findings.as<uint64_t>(), tables_.findings.as<uint64_t>() + buckets_.size()};
+  const uint64_t* bases = tables_.bases.as<uint64_t>();
+  SYNCOPATE_RETURN_IF_ERROR(begun_.Record(stream));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(tables_.bases.data(), tables_.host_bases.data(),
+                                 static_cast<size_t>(tables_.bases.bytes()), cudaMemcpyHostToDevice, stream),
+                 "staging weights"));
+  SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings, static_cast<int64_t>(buckets_.size()), stream));
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      LaunchPackElements(tables_.elements.as<ElementItem>(), element_items_, bases, arena, findings, blocks_, stream),
+      "staging weights"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(LaunchPack(tables_.vectors.as<PackItem>(), vector_items_, bases, arena, findings, blocks_, stream),
+                 "staging weights"));
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      LaunchCheck(tables_.words.as<CheckItem>(), word_items_, arena, findings, blocks_, stream), "digesting weights"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(tables_.host_findings.data(), tables_.findings.data(),
+                                 static_cast<size_t>(tables_.findings.bytes()), cudaMemcpyDeviceToHost, stream),
+                 "reading digests"));
+  return done_.Record(stream);
+}
+
+absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadline) {
+  if (!staging_.has_value()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "nothing is being staged");
+  }
+  absl::Status ended = done_.Wait(deadline, "staging weights");
+  if (ended.code() == absl::StatusCode::kDeadlineExceeded) return ended;
+  const Staging staging = *std::exchange(staging_, std::nullopt);
+  SYNCOPATE_RETURN_IF_ERROR(ended);
+  char* memory = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    memory = staging.slot->arena->data();
+  }
+  const int64_t first = tables_.host_findings.as<int64_t>()[buckets_.size()];
+  if (first != kAllFinite) {
+    return NonFiniteError(numbers_, first, memory, options_.device, " (counted in what this rank sends of it)");
+  }
+  Staged staged;
+  staged.version = staging.version;
+  staged.digests = FinishDigests(tables_.host_findings.as<uint64_t>(), buckets_);
+  SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, Event::SecondsBetween(begun_, done_));
+  MutexLock lock(&mutex_);
+  staging.slot->version = newest_ = staging.version;
+  return staged;
+}
+
+absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Stage(PolicyVersion version, const ShardBases& bases,
+                                                           cudaStream_t stream, absl::Duration deadline) {
+  SYNCOPATE_RETURN_IF_ERROR(Launch(version, bases, stream));
+  return Await(deadline);
+}
+
+CudaSendArena::Slot* CudaSendArena::TakeSlot() {
+  Slot* slot = nullptr;
+  std::vector<std::function<void()>> tell;
+  {
+    MutexLock lock(&mutex_);
+    // Unpinned slots first, the oldest version first; an empty slot has the oldest one of all.
+    slot = &*std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
+      return std::pair(!a.readers.empty(), a.version) < std::pair(!b.readers.empty(), b.version);
+    });
+    superseded_readers_ += static_cast<int64_t>(slot->readers.size());
+    for (const Reader* reader : slot->readers) tell.push_back(reader->on_superseded());
+    slot->readers.clear();
+    ++slot->occupancy;
+    slot->version = PolicyVersion();
+  }
+  for (const std::function<void()>& on_superseded : tell) on_superseded();
+  MutexLock lock(&mutex_);
+  auto no_copy_under_way = [slot] { return slot->copies == 0; };
+  mutex_.Await(Condition(&no_copy_under_way));  // bounded: a copy is at most one chunk, and no new one begins
+  return slot;
+}
+
+absl::StatusOr<std::unique_ptr<WeightReader>> CudaSendArena::Open(PolicyVersion version) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<WeightReader> reader, Pin(version, [] {}));
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceReader>> CudaSendArena::OpenOnDevice(PolicyVersion version,
+                                                                          std::function<void()> on_superseded) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceReader> reader, Pin(version, std::move(on_superseded)));
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<CudaSendArena::Reader>> CudaSendArena::Pin(PolicyVersion version,
+                                                                          std::function<void()> on_superseded) {
+  MutexLock lock(&mutex_);
+  for (Slot& slot : slots_) {
+    if (version.IsNone() || slot.version != version) continue;
+    auto reader = std::make_unique<Reader>(this, &slot, slot.arena.get(), slot.occupancy, std::move(on_superseded));
+    slot.readers.push_back(reader.get());
+    return reader;
+  }
+  return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+               absl::StrFormat("version %s is not staged; the newest is %s", version.ToString(), newest_.ToString()));
+}
+
+absl::Status CudaSendArena::CheckCurrent(const Slot* slot, uint64_t occupancy) const {
+  MutexLock lock(&mutex_);
+  return slot->occupancy == occupancy ? absl::OkStatus() : Superseded();
+}
+
+absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to) {
+  if (range.begin < 0 || range.end < range.begin || range.end > send_bytes_) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
+                 absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, send_bytes_));
+  }
+  const char* from = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (slot->occupancy != occupancy) return Superseded();
+    ++slot->copies;
+    from = slot->arena->data() + range.begin;
+  }
+  DeviceScope scope(options_.device);
+  // To pageable memory: the bytes are there when this returns.
+  absl::Status copied =
+      CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(range.size()), cudaMemcpyDeviceToHost, copies_.get()),
+                 "copying weights to host memory");
+  if (copied.ok()) copied = CudaStatus(cudaStreamSynchronize(copies_.get()), "copying weights to host memory");
+  MutexLock lock(&mutex_);
+  --slot->copies;
+  return copied;
+}
+
+void CudaSendArena::Unpin(Slot* slot, uint64_t occupancy, Reader* reader) {
+  MutexLock lock(&mutex_);
+  if (slot->occupancy == occupancy) std::erase(slot->readers, reader);
+}
+
+int64_t CudaSendArena::superseded_readers() const {
+  MutexLock lock(&mutex_);
+  return superseded_readers_;
+}
+
+}  // namespace syncopate::synchronizer

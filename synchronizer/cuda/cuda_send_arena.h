@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/manifest.h"
+#include "base/mutex.h"
+#include "base/policy_version.h"
+#include "synchronizer/cuda/cuda_arena.h"
+#include "synchronizer/cuda/shard_bases.h"
+#include "synchronizer/cuda/stage_program.h"
+#include "synchronizer/cuda/stream.h"
+#include "synchronizer/plan/sync_plan.h"
+#include "synchronizer/transport/weight_store.h"
+
+namespace syncopate::synchronizer {
+
+// A version in GPU memory, while it lasts. Pins its slot. Not thread-safe.
+class DeviceReader : public WeightReader {
+ public:
+  // The slot: send_bytes of the plan at data(), in wire order, complete. Other processes map it by id() and Export().
+  virtual const CudaArena& arena() const = 0;
+  // OK while the bytes are those of the version; ABORTED reason SUPERSEDED once the memory has been taken for a newer
+  // one. What was copied is good if this is OK after the copy has ended.
+  virtual absl::Status CheckCurrent() const = 0;
+};
+
+// A source rank's copies of its newest weights in GPU memory, in wire order, from which receivers are served while
+// training goes on.
+//
+// A slot holds one staged version. Readers pin a slot; staging takes a slot that nobody pins, and if there is none it
+// takes the oldest one from its readers: they are told, and their copies no longer count. So the trainer never waits
+// for a receiver; at most for a copy to host memory of one chunk that is under way. Thread-safe; one thread stages.
+class CudaSendArena final : public WeightStore {
+ public:
+  struct Options {
+    int device = 0;
+    int slots = 1;
+    int64_t chunk_bytes = 0;  // as CudaArena's
+    const Clock* clock = Clock::Real();
+    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 16
+  };
+
+  // For what `plan` has source rank `source` send; a rank may send nothing. Allocates slots x plan.send_bytes(source)
+  // and scratch_bytes(). RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
+  static absl::StatusOr<std::unique_ptr<CudaSendArena>> Create(const Manifest& manifest, const SyncPlan& plan,
+                                                               int32_t source, const Options& options);
+  ~CudaSendArena() override;  // no reader may be left
+
+  // Begins to stage `version` in the order of `stream` (of options.device): the shard, as `bases` says, is read once by
+  // work that is on the stream when this returns, and may be changed by what comes on it later. FAILED_PRECONDITION
+  // reason VERSION_ORDER unless `version` is above all that were staged; STAGING if the last one was not awaited.
+  absl::Status Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream);
+
+  struct Staged {
+    PolicyVersion version;
+    std::vector<uint64_t> digests;  // plan.DigestsOf(source)
+    double seconds = 0;             // of the GPU
+  };
+  // Waits for what Launch began; after OK the version can be opened. After an error nothing is staged; the older
+  // versions that are still there stay. DATA_LOSS reason NON_FINITE naming the tensor; DEADLINE_EXCEEDED reason
+  // DEADLINE: then it may be awaited again.
+  absl::StatusOr<Staged> Await(absl::Duration deadline);
+
+  // Both.
+  absl::StatusOr<Staged> Stage(PolicyVersion version, const ShardBases& bases, cudaStream_t stream,
+                               absl::Duration deadline);
+
+  uint64_t fingerprint() const override { return fingerprint_; }
+  int device() const { return options_.device; }
+  int64_t send_bytes() const { return send_bytes_; }
+  // Device memory beside the slots: the kernels' tables.
+  int64_t scratch_bytes() const;
+
+  // Readers' Read copies to host memory.
+  absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
+  // `on_superseded` is called at most once, before the slot is written to again, by the thread that stages: quick, and
+  // without calling this arena.
+  absl::StatusOr<std::unique_ptr<DeviceReader>> OpenOnDevice(
+      PolicyVersion version, std::function<void()> on_superseded = [] {});
+
+  int64_t superseded_readers() const;  // how many lost their slot so far
+
+ private:
+  class Reader;
+
+  struct Slot {
+    std::unique_ptr<CudaArena> arena;
+    PolicyVersion version;         // none: empty, or being staged
+    uint64_t occupancy = 0;        // counts what was staged here; a reader of an older one is superseded
+    std::vector<Reader*> readers;  // of the present occupancy
+    int copies = 0;                // copies to host memory under way, of whatever occupancy
+  };
+
+  // What is on the device and the host for the kernels.
+  struct Tables {
+    DeviceBuffer vectors, elements, words, bases, findings;
+    PinnedBuffer host_bases, host_findings;
+  };
+
+  struct Staging {
+    PolicyVersion version;
+    Slot* slot = nullptr;
+  };
+
+  CudaSendArena(uint64_t fingerprint, int64_t send_bytes, std::vector<ByteRange> buckets,
+                std::vector<TypedRange> numbers, const Options& options)
+      : fingerprint_(fingerprint),
+        send_bytes_(send_bytes),
+        buckets_(std::move(buckets)),
+        numbers_(std::move(numbers)),
+        options_(options) {}
+  absl::Status Allocate(const StageProgram& program, size_t tensors);
+  absl::Status LoadTables(const StageProgram& program, size_t tensors);
+  absl::Status RunKernels(char* arena, cudaStream_t stream);
+  Slot* TakeSlot();
+  absl::StatusOr<std::unique_ptr<Reader>> Pin(PolicyVersion version, std::function<void()> on_superseded);
+  absl::Status CheckCurrent(const Slot* slot, uint64_t occupancy) const;
+  absl::Status Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to);
+  void Unpin(Slot* slot, uint64_t occupancy, Reader* reader);
+
+  const uint64_t fingerprint_;
+  const int64_t send_bytes_;
+  const std::vector<ByteRange> buckets_;   // by digest
+  const std::vector<TypedRange> numbers_;  // of the send arena, for errors
+  const Options options_;
+
+  // Of the staging thread; constant after Create but for the contents of `tables_`.
+  int blocks_ = 0;
+  int64_t vector_items_ = 0;
+  int64_t element_items_ = 0;
+  int64_t word_items_ = 0;
+  Tables tables_;
+  Stream copies_;  // to host memory
+  Event begun_;
+  Event done_;
+  std::optional<Staging> staging_;
+
+  mutable Mutex mutex_;
+  // The structure and the arenas' addresses are constant. A slot's bytes are written by kernels of Launch alone, while
+  // it is empty.
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
+  int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace syncopate::synchronizer

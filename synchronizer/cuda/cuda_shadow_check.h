@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/cuda/kernels.h"
+#include "synchronizer/cuda/stage_program.h"
+#include "synchronizer/cuda/stream.h"
+#include "synchronizer/transport/weight_target.h"
+
+namespace syncopate::synchronizer {
+
+// Digests a shadow on its GPU while it arrives, on a stream of its own and of low priority, behind the streams that
+// bring the bytes. One check at a time; a check ends before its checker does. The tables of the last check are kept, so
+// that syncs of one plan cost no set-up.
+class CudaShadowChecker {
+ public:
+  struct Options {
+    int device = 0;
+    // Blocks that a check may take of the GPU at a time; 0: all. Fewer leave more to the decode steps beside it.
+    int max_blocks = 0;
+  };
+
+  static absl::StatusOr<std::unique_ptr<CudaShadowChecker>> Create(const Options& options);
+
+  // Checks `contents` of the arena at `shadow`, which is on the device. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY if
+  // the tables do not fit: they take scratch_bytes().
+  absl::StatusOr<std::unique_ptr<ShadowCheck>> Begin(const char* shadow, ShadowContents contents);
+
+  int64_t scratch_bytes() const;  // device memory held beside the arenas
+
+ private:
+  class Check;
+
+  CudaShadowChecker(const Options& options, int blocks, Stream stream, Event arrived, Event done)
+      : options_(options),
+        blocks_(blocks),
+        stream_(std::move(stream)),
+        arrived_(std::move(arrived)),
+        done_(std::move(done)) {}
+  absl::Status Load(ShadowContents contents);
+  Findings findings() const;
+
+  const Options options_;
+  const int blocks_;
+  const Stream stream_;
+  const Event arrived_;  // recorded on the stream that brings bytes
+  const Event done_;
+  // Of the last check.
+  ShadowContents contents_;
+  CheckProgram program_;
+  DeviceBuffer items_;     // program_.digests, then program_.numbers
+  DeviceBuffer findings_;  // sums, then the first number that is not finite
+  PinnedBuffer result_;
+};
+
+}  // namespace syncopate::synchronizer

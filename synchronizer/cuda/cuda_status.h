@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace syncopate::synchronizer {
+
+// What the CUDA runtime or driver answered, as a status; OK for success. `what` is what was tried ("copying a bucket").
+//   FAILED_PRECONDITION reason NO_GPU          no device, no driver, or one that is too old
+//   FAILED_PRECONDITION reason NO_PEER_ACCESS  the two GPUs cannot reach each other's memory
+//   RESOURCE_EXHAUSTED  reason OUT_OF_GPU_MEMORY
+//   INTERNAL            reason CUDA_ERROR      everything else, with CUDA's own words
+absl::Status CudaStatus(cudaError_t error, const std::string& what);
+absl::Status DriverStatus(CUresult error, const std::string& what);
+
+// OUT_OF_GPU_MEMORY with the numbers: `bytes` were needed for `what` ("the shadow arena"), so and so many of the device
+// are free. Metadata: needed, free, total (bytes), device.
+absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what);
+
+}  // namespace syncopate::synchronizer

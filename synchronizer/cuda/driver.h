@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "absl/status/statusor.h"
+
+namespace syncopate::synchronizer {
+
+// The driver calls that the CUDA runtime has no equivalent of, mostly those of virtual memory. They are looked up at
+// run time, so that a program starts, and can say what is missing, on a machine without a driver. Immutable.
+struct Driver {
+  decltype(&::cuGetErrorString) get_error_string = nullptr;
+  decltype(&::cuDeviceGetAttribute) device_attribute = nullptr;
+  decltype(&::cuDevicePrimaryCtxGetState) primary_context_state = nullptr;
+  decltype(&::cuMemGetAllocationGranularity) granularity = nullptr;
+  decltype(&::cuMemAddressReserve) reserve = nullptr;
+  decltype(&::cuMemAddressFree) free_reservation = nullptr;
+  decltype(&::cuMemCreate) create = nullptr;
+  decltype(&::cuMemRelease) release = nullptr;
+  decltype(&::cuMemMap) map = nullptr;
+  decltype(&::cuMemUnmap) unmap = nullptr;
+  decltype(&::cuMemSetAccess) set_access = nullptr;
+  decltype(&::cuMemExportToShareableHandle) export_handle = nullptr;
+  decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
+
+  // The process's driver; lives for ever. Thread-safe. FAILED_PRECONDITION reason NO_GPU without one, or if it is too
+  // old; looked for again at the next call.
+  static absl::StatusOr<const Driver*> Load();
+};
+
+}  // namespace syncopate::synchronizer

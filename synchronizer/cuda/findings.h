@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/manifest.h"
+#include "synchronizer/cuda/kernels.h"
+#include "synchronizer/transport/weight_target.h"
+
+// What the kernels found, made into digests and errors.
+namespace syncopate::synchronizer {
+
+inline constexpr int64_t kAllFinite = -1;  // what first_non_finite holds if no item found anything
+
+// Findings as the kernels need them at first, in the order of `stream`. The two arrays of `findings` are neighbours.
+absl::Status ClearFindings(Findings findings, int64_t digests, cudaStream_t stream);
+
+// The digest of each bucket from the sum of its words.
+std::vector<uint64_t> FinishDigests(const uint64_t* sums, const std::vector<ByteRange>& buckets);
+
+// DATA_LOSS reason NON_FINITE, naming tensor and element: the first of `numbers` (by begin) that is not finite at or
+// behind byte `begin` of the arena on `device`. Elements are counted from the begin of their range; `counted` says so
+// where that is not the tensor's begin. Blocks while it reads those bytes back.
+absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begin, const char* arena, int device,
+                            const std::string& counted = "");
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/mix64.h"
+#include "synchronizer/cuda/kernels.h"
+
+// What the kernels share: the digest of base/digest.h a word at a time, and the finite test of a vector.
+namespace syncopate::synchronizer {
+
+inline constexpr int kThreads = 256;
+inline constexpr int kBlocksPerMultiprocessor = 4;  // bounds the registers of a thread to 64
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// What word `index` of a bucket adds to its sum is Mix64(word + Position(index)).
+__device__ __forceinline__ uint64_t Position(int64_t index) { return static_cast<uint64_t>(index + 1) * kDigestStride; }
+
+__device__ __forceinline__ uint64_t Word(uint32_t low, uint32_t high) {
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// Both words of a vector, the first of which has this position.
+__device__ __forceinline__ uint64_t DigestVector(uint4 vector, uint64_t position) {
+  return Mix64(Word(vector.x, vector.y) + position) + Mix64(Word(vector.z, vector.w) + position + kDigestStride);
+}
+
+// A number is not finite iff all bits of its exponent are set: then, and only then, adding `carry` to the exponent's
+// bits sets the bit above them. One fp32 or two bf16 at a time.
+struct FiniteTest {
+  uint32_t exponent;
+  uint32_t carry;
+  uint32_t above;
+
+  __device__ __forceinline__ explicit FiniteTest(NumberKind kind) {
+    const bool pairs = kind == NumberKind::kBFloat16;
+    exponent = kind == NumberKind::kNone ? 0u : pairs ? 0x7f807f80u : 0x7f800000u;
+    carry = pairs ? 0x00800080u : 0x00800000u;
+    above = pairs ? 0x80008000u : 0x80000000u;
+  }
+  // Not zero iff a number in these bits is not finite.
+  __device__ __forceinline__ uint32_t operator()(uint32_t bits) const { return ((bits & exponent) + carry) & above; }
+  __device__ __forceinline__ uint32_t operator()(uint4 vector) const {
+    return (*this)(vector.x) | (*this)(vector.y) | (*this)(vector.z) | (*this)(vector.w);
+  }
+};
+
+// Calls use(v, load(v)) for this thread's share of `count` vectors, in ascending order of v, with kUnroll loads in
+// flight.
+template <int kUnroll, typename Load, typename Use>
+__device__ __forceinline__ void ForEachVector(int32_t count, const Load& load, const Use& use) {
+  int32_t v = threadIdx.x;
+  for (; v + (kUnroll - 1) * kThreads < count; v += kUnroll * kThreads) {
+    decltype(load(v)) loaded[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) loaded[u] = load(v + u * kThreads);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) use(v + u * kThreads, loaded[u]);
+  }
+  for (; v < count; v += kThreads) use(v, load(v));
+}
+
+// What the position of a thread's vector is ahead of that of its vector before.
+inline constexpr uint64_t kPositionStep = 2 * kThreads * kDigestStride;
+
+// Adds up a warp's share of a sum and tells of numbers that are not finite. All lanes must call it together.
+__device__ __forceinline__ void Report(uint64_t sum, int32_t digest, uint32_t bad, int64_t begin, Findings findings) {
+  if (digest >= 0) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  }
+  const bool any_bad = __any_sync(kAllLanes, bad != 0);
+  if (threadIdx.x % kWarp != 0) return;
+  if (digest >= 0) atomicAdd(reinterpret_cast<unsigned long long*>(findings.sums + digest), sum);
+  if (any_bad) {
+    atomicMin(reinterpret_cast<unsigned long long*>(findings.first_non_finite), static_cast<unsigned long long>(begin));
+  }
+}
+
+}  // namespace syncopate::synchronizer
