@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "synchronizer/transport/finite_check.h"
 #include "trainer/checkpoint/policy_files.h"
 
 namespace syncopate::services {
@@ -24,6 +25,14 @@ double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(Now() - beg
 
 absl::Status RunOver() {
   return Error(absl::StatusCode::kCancelled, "RUN_OVER", "the run has ended; it saves its last checkpoint by itself");
+}
+
+// Says what can be done about weights that are not finite; other errors stay as they are.
+absl::Status Explained(const absl::Status& status, const PolicyVersion& version) {
+  if (ErrorReason(status) != "NON_FINITE") return status;
+  return Annotate(status, absl::StrCat("training has spoilt the weights of ", version.ToString(),
+                                       "; go on from the last checkpoint with a lower train.learning_rate or "
+                                       "train.max_grad_norm"));
 }
 
 }  // namespace
@@ -98,8 +107,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const absl::Time begin = Now();
   // Before the first publication only what is there already counts: without it rollouters have nothing to do.
   const bool wait = !published_.version.IsNone();
-  absl::StatusOr<TrainingData::Batch> batch =
-      parts_.data->WaitForBatch(wait ? begin + kBatchPoll : absl::InfinitePast());
+  absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
   waited_seconds_ += SecondsSince(begin);
   AddPhase("idle", SecondsSince(begin));
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
@@ -111,6 +119,17 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
     AwaitStop(kDiskRetry);
   }
   return std::optional<TrainingData::Batch>();
+}
+
+absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
+  SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
+  {
+    MutexLock lock(&mutex_);
+    if (requests_.paused || requests_.stop) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "somebody wants no step to begin");
+    }
+  }
+  return parts_.data->TakeBatch();
 }
 
 bool StepLoop::AwaitStop(absl::Duration timeout) {
@@ -140,8 +159,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   report.staleness = batch.staleness;
   ReportStep(batch, std::move(report));
   if (!batch.is_replay) StartEvaluationIfDue();
-  SaveIfDue();
-  return absl::OkStatus();
+  return SaveIfDue();
 }
 
 bool StepLoop::PublishIsDue() const {
@@ -151,17 +169,19 @@ bool StepLoop::PublishIsDue() const {
 absl::Status StepLoop::EnsurePublished() {
   if (published_.version == version_) return absl::OkStatus();
   const size_t bytes = static_cast<size_t>(parts_.policy->manifest().arena_bytes());
-  SYNCOPATE_ASSIGN_OR_RETURN(published_, parts_.arena->Stage(version_, [&](char* arena) {
+  auto staged = parts_.arena->Stage(version_, [&](char* arena) {
     std::memcpy(arena, parts_.policy->parameters(), bytes);
     return absl::OkStatus();
-  }));
+  });
+  if (!staged.ok()) return Explained(staged.status(), version_);
+  published_ = *std::move(staged);
   AddPhase("stage", published_.seconds);
   parts_.data->OnPublished(version_);
   parts_.events->Record({"publish", version_, 0, {{"digest", absl::StrFormat("%016x", published_.digest)}}});
-  parts_.publisher->Publish({.version = version_,
-                             .bucket_digests = published_.bucket_digests,
-                             .manifest_fingerprint = parts_.policy->manifest().fingerprint(),
-                             .stage_seconds = published_.seconds});
+  parts_.publish({.version = version_,
+                  .bucket_digests = published_.bucket_digests,
+                  .manifest_fingerprint = parts_.policy->manifest().fingerprint(),
+                  .stage_seconds = published_.seconds});
   return absl::OkStatus();
 }
 
@@ -243,16 +263,28 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
   parts_.reporter->OnEvaluation(report);
 }
 
-void StepLoop::SaveIfDue() {
-  if (options_.checkpoint_every_steps == 0 || version_.step % options_.checkpoint_every_steps != 0) return;
+absl::Status StepLoop::SaveIfDue() {
+  if (options_.checkpoint_every_steps == 0 || version_.step % options_.checkpoint_every_steps != 0) {
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::string> saved = Save();
+  if (ErrorReason(saved.status()) == "NON_FINITE") return saved.status();
   if (ErrorReason(saved.status()) == "FENCED") StopFenced();
   // Else training goes on: the last good checkpoint is untouched, and the log still holds everything since.
   if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
+  return absl::OkStatus();
+}
+
+// Staging looks at every version, but not every step is published.
+absl::Status StepLoop::CheckWeights() const {
+  if (published_.version == version_) return absl::OkStatus();
+  const char* weights = static_cast<const char*>(parts_.policy->parameters());
+  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), weights), version_);
 }
 
 absl::StatusOr<std::string> StepLoop::Save() {
   const absl::Time begin = Now();
+  SYNCOPATE_RETURN_IF_ERROR(CheckWeights());
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
   trainer::CheckpointStore::SaveRequest request;
   request.version = version_;

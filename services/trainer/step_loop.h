@@ -19,7 +19,7 @@
 #include "synchronizer/transport/send_arena.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/prompts.h"
-#include "trainer/step/policy_trainer.h"
+#include "trainer/step/policy.h"
 
 namespace syncopate::services {
 
@@ -44,15 +44,16 @@ class StepLoop {
   };
   // All borrowed; they must outlive the loop.
   struct Parts {
-    trainer::PolicyTrainer* policy;
+    trainer::Policy* policy;
     TrainingData* data;
     synchronizer::SendArena* arena;
-    VersionPublisher* publisher;
     RunReporter* reporter;
     trainer::CheckpointStore* checkpoints;
     TrainerMetrics* metrics;
     EventRecorder* events;
     const trainer::PromptSource* evaluation_prompts;
+    // Tells the synchronizer of a staged version. Does not block.
+    std::function<void(VersionPublisher::Publication)> publish;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
   };
@@ -67,8 +68,10 @@ class StepLoop {
   StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start);
 
   // Blocks until the run is over. An error means that it cannot go on; the log and the last checkpoint are whole.
+  // NON_FINITE: training has spoilt the weights; they are neither published nor saved.
   absl::StatusOr<Outcome> Run();
 
+  // No step begins after this has returned; the one under way ends.
   void Pause();
   void Resume();
   // Ends the run after the step under way, with a checkpoint. Idempotent.
@@ -104,6 +107,8 @@ class StepLoop {
   Requests TakeRequests();
   // None: not yet, or the disk refuses it for now. OUT_OF_RANGE (reason DATA_ENDED): never.
   absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
+  // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
+  absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
   // Stages the present weights and hands them to the publisher, unless that was done.
   absl::Status EnsurePublished();
@@ -111,8 +116,9 @@ class StepLoop {
   void StartEvaluationIfDue();
   void CollectEvaluation(absl::Time deadline);
   void ReportEvaluation(const trainer::EvaluationResult& result);
-  void SaveIfDue();
+  absl::Status SaveIfDue();
   absl::StatusOr<std::string> Save();
+  absl::Status CheckWeights() const;
   absl::Status CheckNotFenced() const;
   void PruneOldCheckpoints();
   absl::StatusOr<Outcome> EndRun();

@@ -145,8 +145,9 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, StepLoop::kDataFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto policy, trainer::RestoredPolicy::Parse(policy_->manifest(), model, optimizer));
-  policy_->Restore(policy.state());
+  auto policy = trainer::RestoredPolicy::Parse(policy_->manifest(), model, optimizer);
+  if (!policy.ok()) return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString()));
+  policy_->Restore(policy->state());
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};
 }
@@ -230,21 +231,23 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .member = daemon_->Member(),
                                            .on_fenced = [this](const absl::Status& why) { OnRefused(why); }}));
-  loop_ = std::make_unique<StepLoop>(LoopOptionsOf(daemon_->config()),
-                                     StepLoop::Parts{.policy = policy_.get(),
-                                                     .data = data_.get(),
-                                                     .arena = arena_.get(),
-                                                     .publisher = publisher_.get(),
-                                                     .reporter = reporter_.get(),
-                                                     .checkpoints = checkpoints_.get(),
-                                                     .metrics = metrics_.get(),
-                                                     .events = daemon_->events(),
-                                                     .evaluation_prompts = evaluation_prompts_.get(),
-                                                     .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
-                                                       SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
-                                                       return identity.epoch;
-                                                     }},
-                                     start);
+  loop_ = std::make_unique<StepLoop>(
+      LoopOptionsOf(daemon_->config()),
+      StepLoop::Parts{
+          .policy = policy_.get(),
+          .data = data_.get(),
+          .arena = arena_.get(),
+          .reporter = reporter_.get(),
+          .checkpoints = checkpoints_.get(),
+          .metrics = metrics_.get(),
+          .events = daemon_->events(),
+          .evaluation_prompts = evaluation_prompts_.get(),
+          .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
+          .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
+            SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+            return identity.epoch;
+          }},
+      start);
   MutexLock lock(&mutex_);
   started_ = true;
   return refused_;

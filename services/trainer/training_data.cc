@@ -147,24 +147,34 @@ void TrainingData::Perform(Actions actions) {
 
 // -- Steps
 
-absl::StatusOr<TrainingData::Batch> TrainingData::WaitForBatch(absl::Time deadline) {
-  std::optional<Ledger::Take> take;
-  while (!take.has_value()) {
+bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || ledger_->HasBatch(); }
+
+absl::Status TrainingData::NoBatchLocked() const {
+  if (stopped_) return StoppedError();
+  if (ledger_->DataEnded()) return Error(absl::StatusCode::kOutOfRange, "DATA_ENDED", "all prompts are done with");
+  return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "no batch is ready yet");
+}
+
+absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
+  while (true) {
     ExpireLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || refused_take_.has_value() || ledger_->HasBatch() || ledger_->DataEnded();
+      return stopped_ || HasBatchLocked() || ledger_->DataEnded();
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
-    if (stopped_) return StoppedError();
-    if (!met && left <= kExpiryCheck) {
-      return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "no batch is ready yet");
-    }
+    if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
+    if (met || left <= kExpiryCheck) return NoBatchLocked();
+  }
+}
+
+absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
+  std::optional<Ledger::Take> take;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_ || !HasBatchLocked()) return NoBatchLocked();
     take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : ledger_->TakeBatch();
-    if (met && !take.has_value()) {
-      return Error(absl::StatusCode::kOutOfRange, "DATA_ENDED", "all prompts are done with");
-    }
   }
   return MakeDurable(*std::move(take));
 }

@@ -38,11 +38,11 @@ class RolloutSink {
 
 // All data of a training run: prompts, leases, accepted groups, their log, staleness, evaluation. A thread-safe shell
 // round GroupLedger and Evaluation (which decide) and TrajectoryLog (which remembers). What a rollouter is told was
-// accepted is durable; what WaitForBatch returns is durable as taken.
+// accepted is durable; what TakeBatch returns is durable as taken.
 //
 // The step thread's loop, in this order:
-//   OnPublished(v) before anybody is told of v; WaitForBatch; train; OnStepDone; OnPublished(next) ...
-// Snapshot and StartEvaluation belong between OnStepDone and the next WaitForBatch. No lock is held during disk or
+//   OnPublished(v) before anybody is told of v; AwaitBatch; TakeBatch; train; OnStepDone; OnPublished(next) ...
+// Snapshot and StartEvaluation belong between OnStepDone and the next TakeBatch. No lock is held during disk or
 // network calls.
 class TrainingData {
  public:
@@ -108,9 +108,12 @@ class TrainingData {
   ~TrainingData();  // Stop()
 
   // -- The step thread.
-  // The next batch, its take durable. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; OUT_OF_RANGE (reason DATA_ENDED):
-  // there will be none; CANCELLED (reason STOPPED); the disk's error: the same batch comes with the next call.
-  absl::StatusOr<Batch> WaitForBatch(absl::Time deadline);
+  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; OUT_OF_RANGE (reason
+  // DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
+  absl::Status AwaitBatch(absl::Time deadline);
+  // The next batch, its take durable; the errors of AwaitBatch without a wait, and the disk's: the same batch comes
+  // with the next call.
+  absl::StatusOr<Batch> TakeBatch();
   void OnStepDone();
   void OnPublished(const PolicyVersion& version);
   // UNAVAILABLE (reason TAKE_PENDING) while the disk refuses the next batch's take: the data are between two steps
@@ -190,6 +193,8 @@ class TrainingData {
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
   std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Who waits for a record to become durable.
   std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
   // While the log's disk refuses what is to be written down.

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/safetensors.h"
+#include "synchronizer/transport/finite_check.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -60,8 +61,7 @@ absl::Status CheckCount(const model::SafetensorsFile& file, size_t expected, con
 
 }  // namespace
 
-std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Manifest& manifest,
-                                                             const PolicyTrainer::State& state) {
+std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Manifest& manifest, const Policy::State& state) {
   std::vector<model::StoredTensor> parameters, moments;
   AppendTensors(manifest, "", state.parameters, parameters);
   AppendTensors(manifest, kFirstMoment, state.first_moment, moments);
@@ -80,6 +80,8 @@ absl::StatusOr<RestoredPolicy> RestoredPolicy::Parse(const Manifest& manifest, c
   SYNCOPATE_RETURN_IF_ERROR(CheckCount(moments, 2 * manifest.tensors().size(), kOptimizerFile));
   RestoredPolicy policy;
   SYNCOPATE_ASSIGN_OR_RETURN(policy.parameters_, ReadArena(manifest, parameters, ""));
+  const char* arena = reinterpret_cast<const char*>(policy.parameters_.data());
+  SYNCOPATE_RETURN_IF_ERROR(Annotate(synchronizer::CheckFinite(manifest, arena), kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(policy.first_moment_, ReadArena(manifest, moments, kFirstMoment));
   SYNCOPATE_ASSIGN_OR_RETURN(policy.second_moment_, ReadArena(manifest, moments, kSecondMoment));
   auto updates = moments.metadata().find(kUpdates);

@@ -7,7 +7,7 @@
 #include "base/manifest.h"
 #include "base/status.h"
 #include "trainer/checkpoint/checkpoint_store.h"
-#include "trainer/step/policy_trainer.h"
+#include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 
@@ -18,20 +18,18 @@ inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
 
 // Contents that are written piece by piece from `state`'s arenas, which must stay as they are until the save is over.
-std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Manifest& manifest,
-                                                             const PolicyTrainer::State& state);
+std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Manifest& manifest, const Policy::State& state);
 
 // A policy read back: owns its arenas.
 class RestoredPolicy {
  public:
-  // DATA_LOSS (reason CHECKPOINT_MISMATCH), naming the tensor, if the files do not hold exactly the manifest's tensors;
-  // INVALID_ARGUMENT (reason BAD_SAFETENSORS) if one is no safetensors file.
+  // DATA_LOSS, naming the tensor, if the files do not hold exactly the manifest's tensors (reason CHECKPOINT_MISMATCH)
+  // or one of the parameters is not finite (reason NON_FINITE); INVALID_ARGUMENT (reason BAD_SAFETENSORS) if one is no
+  // safetensors file.
   static absl::StatusOr<RestoredPolicy> Parse(const Manifest& manifest, const std::string& model_file,
                                               const std::string& optimizer_file);
   // Valid while this object lives.
-  PolicyTrainer::State state() const {
-    return {parameters_.data(), first_moment_.data(), second_moment_.data(), updates_};
-  }
+  Policy::State state() const { return {parameters_.data(), first_moment_.data(), second_moment_.data(), updates_}; }
 
  private:
   std::vector<float> parameters_, first_moment_, second_moment_;  // arenas in wire order

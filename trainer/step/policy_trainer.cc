@@ -14,7 +14,8 @@ namespace syncopate::trainer {
 class PolicyTrainer::Core {
  public:
   Core(const Options& options, const Manifest& manifest)
-      : actor(options.model, manifest, options.optimizer, options.seed), step(actor, ranks, options.step) {}
+      : actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device)),
+        step(actor, ranks, options.step) {}
 
   SingleRank ranks;
   Actor actor;
@@ -43,15 +44,16 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
   }
 }
 
-const void* PolicyTrainer::parameters() const { return core_->actor.parameters(); }
+const void* PolicyTrainer::parameters() const { return core_->actor.parameters().data_ptr(); }
 
-PolicyTrainer::State PolicyTrainer::state() const {
-  const Actor::State state = core_->actor.state();
-  return {state.parameters, state.first_moment, state.second_moment, state.updates};
+Policy::State PolicyTrainer::state() const {
+  const Actor& actor = core_->actor;
+  return {actor.parameters().data_ptr(), actor.first_moment().data_ptr(), actor.second_moment().data_ptr(),
+          actor.updates()};
 }
 
 void PolicyTrainer::Restore(const State& state) {
-  core_->actor.Restore({state.parameters, state.first_moment, state.second_moment, state.updates});
+  core_->actor.Restore(state.parameters, state.first_moment, state.second_moment, state.updates);
 }
 
 }  // namespace syncopate::trainer

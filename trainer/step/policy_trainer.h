@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/manifest.h"
@@ -9,12 +10,13 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "trainer/step/options.h"
+#include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 
 // The policy under training and everything that changes it: actor, loss, optimizer. The border to libtorch: this header
 // needs none of it. Owned by the step thread; not thread-safe.
-class PolicyTrainer {
+class PolicyTrainer final : public Policy {
  public:
   struct Options {
     model::ModelConfig model;
@@ -22,34 +24,22 @@ class PolicyTrainer {
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
-    int threads = 1;  // intra-op threads of libtorch, for the whole process
+    int threads = 1;             // intra-op threads of libtorch, for the whole process
+    std::string device = "cpu";  // or "cuda:N", as model::ChooseDevice says
   };
 
   // Builds the model with random initial weights. INVALID_ARGUMENT for options that cannot be.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
-  ~PolicyTrainer();
+  ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;
   PolicyTrainer& operator=(const PolicyTrainer&) = delete;
 
-  const Manifest& manifest() const;
-
-  // One training step on whole groups, in this order; a pure function of state and groups. Blocks for its duration.
-  // After an error the run cannot go on from this state; INTERNAL (reason TORCH) is libtorch's own.
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups);
-
-  // The current weights in wire order, float32: manifest().arena_bytes() bytes, valid until the next Step() or
-  // Restore().
-  const void* parameters() const;
-
-  // Everything a resumed run needs for the same bits: three arenas of manifest().arena_bytes() bytes and a counter. The
-  // pointers are valid until the next Step() or Restore().
-  struct State {
-    const void* parameters = nullptr;
-    const void* first_moment = nullptr;
-    const void* second_moment = nullptr;
-    int64_t updates = 0;
-  };
-  State state() const;
+  const Manifest& manifest() const override;
+  // INTERNAL (reason TORCH) is libtorch's own error.
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) override;
+  // These are float32, and valid until the next Step() or Restore().
+  const void* parameters() const override;
+  State state() const override;
   void Restore(const State& state);
 
  private:

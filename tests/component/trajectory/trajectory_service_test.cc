@@ -67,7 +67,7 @@ TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
     EXPECT_EQ(FromProto(ack->lease()), lease->id);
   }
   EXPECT_EQ(rollouter->leases(), 2u) << "no credits, no leases";
-  auto batch = data_->WaitForBatch(absl::InfiniteFuture());
+  auto batch = NextBatch(*data_, absl::InfiniteFuture());
   ASSERT_THAT(batch, IsOk());
   EXPECT_EQ(batch->produces, (PolicyVersion{3, 1}));
   EXPECT_EQ(batch->groups.size(), 2u);

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/philox.h"
 #include "tests/support/small_model.h"
+#include "trainer/step/policy_trainer.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -75,6 +78,22 @@ TEST(PolicyFilesTest, RefusesFilesThatAreMissingTensorsOrNoSafetensors) {
   const std::string model = BytesOf(files[kModelFile]);
   EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), model, model).status()), "CHECKPOINT_MISMATCH");
   EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), "garbage", model).status()), "BAD_SAFETENSORS");
+}
+
+TEST(PolicyFilesTest, RefusesParametersThatAreNotFiniteNamingTheTensor) {
+  auto original = PolicyTrainer::Create(SmallOptions(1)).value();
+  const Manifest& manifest = original->manifest();
+  std::vector<float> spoilt(static_cast<size_t>(manifest.arena_bytes()) / sizeof(float));
+  std::memcpy(spoilt.data(), original->parameters(), static_cast<size_t>(manifest.arena_bytes()));
+  const size_t last = manifest.tensors().size() - 1;
+  spoilt[static_cast<size_t>(manifest.ranges()[last].begin) / sizeof(float)] = std::nanf("");
+  Policy::State state = original->state();
+  state.parameters = spoilt.data();
+  auto files = PolicyFiles(manifest, state);
+  auto refused = RestoredPolicy::Parse(manifest, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  EXPECT_EQ(ErrorReason(refused.status()), "NON_FINITE");
+  EXPECT_NE(refused.status().message().find(manifest.tensors()[last].name), absl::string_view::npos)
+      << refused.status();
 }
 
 }  // namespace

@@ -60,6 +60,12 @@ class TrainingDataWorld {
   TrainingData::Options options;
 };
 
+// The next batch as the step thread gets it.
+inline absl::StatusOr<TrainingData::Batch> NextBatch(TrainingData& data, absl::Time deadline) {
+  SYNCOPATE_RETURN_IF_ERROR(data.AwaitBatch(deadline));
+  return data.TakeBatch();
+}
+
 // The right answer, n times, with rewards 0, 1, ...
 inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& version) {
   TrajectoryGroup group;

@@ -56,7 +56,7 @@ class TrainingDataTest : public ::testing::Test {
   }
 
   std::vector<LeaseId> Train() {
-    auto batch = data_->WaitForBatch(Clock::Real()->Now() + kTestDeadline);
+    auto batch = NextBatch(*data_, Clock::Real()->Now() + kTestDeadline);
     EXPECT_THAT(batch, IsOk());
     if (!batch.ok()) return {};
     std::vector<LeaseId> ids;
@@ -84,7 +84,7 @@ class TrainingDataTest : public ::testing::Test {
 
 TEST_F(TrainingDataTest, SaysWhenThereIsNoBatchYet) {
   Open();
-  EXPECT_THAT(data_->WaitForBatch(absl::InfinitePast()), HasReason("NO_BATCH"));
+  EXPECT_THAT(NextBatch(*data_, absl::InfinitePast()), HasReason("NO_BATCH"));
   EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "groups");
 }
 
@@ -94,13 +94,13 @@ TEST_F(TrainingDataTest, EndsWithAPartialBatchAndThenTheData) {
   Answer(3);
   EXPECT_EQ(Train().size(), 2u);
   EXPECT_EQ(Train().size(), 1u);
-  EXPECT_THAT(data_->WaitForBatch(absl::InfiniteFuture()), HasReason("DATA_ENDED"));
+  EXPECT_THAT(NextBatch(*data_, absl::InfiniteFuture()), HasReason("DATA_ENDED"));
 }
 
 TEST_F(TrainingDataTest, StopWakesEveryWaiter) {
   Open();
   Mailbox<absl::Status> woken;
-  std::thread batch([&] { woken.Put(data_->WaitForBatch(absl::InfiniteFuture()).status()); });
+  std::thread batch([&] { woken.Put(NextBatch(*data_, absl::InfiniteFuture()).status()); });
   data_->StartEvaluation({1, 0});
   std::thread evaluation([&] { woken.Put(data_->WaitForEvaluation(absl::InfiniteFuture()).status()); });
   data_->Stop();
@@ -157,7 +157,7 @@ TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
   Open();
   Answer(4);
   world_.disk.SetCapacity(0);
-  EXPECT_FALSE(data_->WaitForBatch(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(NextBatch(*data_, absl::InfiniteFuture()).ok());
   EXPECT_THAT(data_->Snapshot(), HasReason("TAKE_PENDING"));
   EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "disk");
   world_.disk.SetCapacity(1 << 30);
@@ -279,7 +279,7 @@ TEST(TrainingDataThreadsTest, ManyRolloutersAndTheStepThreadAgree) {
   }
   std::set<GroupId> trained;
   for (int64_t step = 0; step < 40; ++step) {
-    auto batch = data->WaitForBatch(Clock::Real()->Now() + kTestDeadline);
+    auto batch = NextBatch(*data, Clock::Real()->Now() + kTestDeadline);
     ASSERT_THAT(batch, IsOk());
     EXPECT_LE(batch->staleness.Max(), 2);
     for (const trainer::SharedGroup& group : batch->groups) EXPECT_TRUE(trained.insert(group->lease.group).second);

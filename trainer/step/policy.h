@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/manifest.h"
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "trainer/step/options.h"
+
+namespace syncopate::trainer {
+
+// A policy under training, as whoever takes its steps sees it: PolicyTrainer, or a test's own. Owned by one thread.
+class Policy {
+ public:
+  // Everything a resumed run needs for the same bits: three arenas of manifest().arena_bytes() bytes and a counter. The
+  // pointers are valid until the next Step().
+  struct State {
+    const void* parameters = nullptr;
+    const void* first_moment = nullptr;
+    const void* second_moment = nullptr;
+    int64_t updates = 0;
+  };
+
+  virtual ~Policy() = default;
+
+  virtual const Manifest& manifest() const = 0;
+  // One training step on whole groups, in this order; a pure function of state and groups. Blocks for its duration.
+  // After an error the run cannot go on from this state.
+  virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) = 0;
+  // The current weights in wire order: manifest().arena_bytes() bytes, valid until the next Step().
+  virtual const void* parameters() const = 0;
+  virtual State state() const = 0;
+};
+
+}  // namespace syncopate::trainer
