@@ -143,3 +143,4 @@ void RolloutNode::Leave(absl::Duration grace) {
 }
 
 }  // namespace syncopate::services
+  work_->Report();

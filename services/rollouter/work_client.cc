@@ -147,10 +147,27 @@ void WorkClient::ScheduleBeatLocked(int64_t stream) {
 }
 
 void WorkClient::Beat(int64_t stream) {
+  v1::ExchangeRequest work = WorkSoFar();
   MutexLock lock(&mutex_);
   if (stream != book_.stream() || !book_.welcomed()) return;
-  SendCreditsLocked();
+  SendCreditsLocked(std::move(work));
   ScheduleBeatLocked(stream);
+}
+
+void WorkClient::Report() {
+  v1::ExchangeRequest work = WorkSoFar();
+  MutexLock lock(&mutex_);
+  SendCreditsLocked(std::move(work));
+}
+
+v1::ExchangeRequest WorkClient::WorkSoFar() const {
+  const rollouter::EngineStatus engine = engine_->GetStatus();
+  v1::ExchangeRequest request;
+  request.mutable_work()->set_generated_tokens(engine.generated_tokens);
+  request.mutable_work()->set_groups_submitted(counters().submitted);
+  request.mutable_work()->set_busy_seconds(engine.busy_seconds);
+  request.mutable_work()->set_idle_seconds(engine.idle_seconds);
+  return request;
 }
 
 void WorkClient::ScheduleConnectLocked() {
@@ -245,7 +262,7 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease) {
 }
 
 void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
-  v1::ExchangeRequest request;
+  v1::ExchangeRequest request = WorkSoFar();
   if (group.ok()) {
     *request.mutable_group() = ToProto(*group);
     if (MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
@@ -316,9 +333,8 @@ void WorkClient::SendLocked(v1::ExchangeRequest request) {
   stream_->Write(std::move(request));  // if it is ending, on_done will say so
 }
 
-void WorkClient::SendCreditsLocked() {
+void WorkClient::SendCreditsLocked(v1::ExchangeRequest request) {
   if (!book_.welcomed()) return;
-  v1::ExchangeRequest request;
   request.mutable_credits()->set_groups(book_.Credits());
   SendLocked(std::move(request));
 }

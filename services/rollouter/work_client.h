@@ -32,7 +32,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from us at least this often
-    int64_t max_send_bytes = 64 << 20;  // a group that is larger cannot be submitted and is handed back
+    int64_t max_send_bytes = 64 << 20;            // a group that is larger cannot be submitted and is handed back
     StreamOptions stream = {};
 
     absl::Status Validate() const;
@@ -58,6 +58,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetServing(const PolicyVersion& version);
   // While draining no work is asked for or taken; what runs is finished and submitted.
   void SetDraining(bool draining);
+  // Tells the trainer now what a heartbeat would: before the process leaves, its last figures.
+  void Report();
   // True as soon as nothing is generated and every submission has been answered; false after `deadline`.
   bool WaitIdle(absl::Duration deadline);
 
@@ -91,7 +93,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void GiveBack(const LeaseId& lease, const absl::Status& why);
   void AbortLater(int64_t stream, const LeaseId& lease);
   void SendLocked(v1::ExchangeRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SendCreditsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::ExchangeRequest WorkSoFar() const;  // asks the engine: not under the lock
+  void SendCreditsLocked(v1::ExchangeRequest request = {}) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   rollouter::EngineLoop* const engine_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "services/report/sync_outcome.h"
 #include "services/report/words.h"
 #include "services/rpc/channel.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
@@ -176,7 +177,9 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
-  bool ok = record.result() == "ok" || record.result() == "relabelled";
+  const SyncOutcome outcome = SyncOutcomeOf(record.result());
+  if (outcome == SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  const bool ok = outcome != SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;

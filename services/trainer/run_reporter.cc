@@ -81,7 +81,7 @@ void RunReporter::OnStep(const StepReport& report) {
 void RunReporter::OnEvaluation(const EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
-    best_exact_ = std::max(best_exact_, report.exact);
+    best_exact_ = std::max(best_exact_.value_or(report.exact), report.exact);
     last_exact_ = report.exact;
   }
   WriteLine(report.version.step, EvaluationJson(report));
@@ -90,7 +90,7 @@ void RunReporter::OnEvaluation(const EvaluationReport& report) {
 void RunReporter::WriteLine(int64_t step, const json& line) {
   // Tokens that are no text cannot make a report fail: bytes that are not UTF-8 are replaced.
   const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace);
-  std::vector<Listener> listeners;
+  std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mutex_);
     const int64_t before = file_->size();
@@ -102,45 +102,73 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
     write_failed_ = !written.ok();
     recent_.push_back({step, text});
     if (recent_.size() > kRecentLines) recent_.pop_front();
-    for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
+    for (const auto& watcher : watchers_) watcher->untold.push_back({step, text});
+    watchers = watchers_;
   }
-  for (const Listener& listener : listeners) listener.on_line(step, text);
+  for (const auto& watcher : watchers) Tell(watcher);
+}
+
+void RunReporter::Tell(const std::shared_ptr<Watcher>& watcher) {
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(watcher->being_told, true)) return;  // who does so now will find what was added
+  }
+  while (true) {
+    std::optional<Line> line;
+    {
+      MutexLock lock(&mutex_);
+      const bool ends = watcher->untold.empty() && std::exchange(watcher->end_untold, false);
+      if (watcher->gone || (watcher->untold.empty() && !ends)) {
+        watcher->being_told = false;
+        return;
+      }
+      if (!ends) {
+        line = std::move(watcher->untold.front());
+        watcher->untold.pop_front();
+      }
+    }
+    if (line.has_value()) {
+      watcher->listener.on_line(line->step, line->text);
+    } else {
+      watcher->listener.on_end();
+    }
+  }
 }
 
 std::function<void()> RunReporter::Watch(size_t last, Listener listener) {
-  std::vector<Line> past;
-  int64_t id;
-  bool ended;
+  auto watcher = std::make_shared<Watcher>();
+  watcher->listener = std::move(listener);
   {
     MutexLock lock(&mutex_);
-    ended = ended_;
-    const size_t count = std::min(last, recent_.size());
-    past.assign(recent_.end() - static_cast<int64_t>(count), recent_.end());
-    id = next_listener_++;
-    listeners_[id] = listener;
+    const auto count = static_cast<int64_t>(std::min(last, recent_.size()));
+    watcher->untold.assign(recent_.end() - count, recent_.end());
+    watcher->end_untold = ended_;
+    watchers_.push_back(watcher);
   }
-  for (const Line& line : past) listener.on_line(line.step, line.text);
-  if (ended) listener.on_end();
-  return [this, id] {
+  Tell(watcher);
+  return [this, watcher] {
     MutexLock lock(&mutex_);
-    listeners_.erase(id);
+    watcher->gone = true;
+    watchers_.erase(std::remove(watchers_.begin(), watchers_.end(), watcher), watchers_.end());
   };
 }
 
 void RunReporter::End() {
-  std::vector<Listener> listeners;
+  std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mutex_);
     if (std::exchange(ended_, true)) return;
-    for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
+    for (const auto& watcher : watchers_) watcher->end_untold = true;
+    watchers = watchers_;
   }
-  for (const Listener& listener : listeners) listener.on_end();
+  for (const auto& watcher : watchers) Tell(watcher);
 }
 
 json RunReporter::Summary() const {
+  auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
   MutexLock lock(&mutex_);
   return {{"steps", last_step_},
-          {"eval", {{"best", best_exact_}, {"last", last_exact_}}},
+          {"eval", {{"best", or_null(best_exact_)}, {"last", or_null(last_exact_)}}},
           {"trained_tokens", trained_tokens_},
           {"idle", step_seconds_ > 0 ? wait_seconds_ / step_seconds_ : 0.0},
           {"staleness",

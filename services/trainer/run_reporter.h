@@ -3,12 +3,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "absl/base/thread_annotations.h"
 #include "base/file_system.h"
@@ -51,7 +50,8 @@ struct EvaluationReport {
 // the log. Thread-safe.
 class RunReporter {
  public:
-  // Called with no lock held, from the thread that reported; must not block.
+  // Called with no lock held, one call at a time and in the order of the lines, from a thread that reports, watches or
+  // ends; must not block.
   struct Listener {
     std::function<void(int64_t step, const std::string& line)> on_line;  // of metrics.jsonl
     std::function<void()> on_end;                                        // there will be no more lines
@@ -63,14 +63,14 @@ class RunReporter {
   void OnStep(const StepReport& report);
   void OnEvaluation(const EvaluationReport& report);
 
-  // Gives the last `last` lines (at most 1000) at once, then every new one until End or until the returned function is
-  // called.
+  // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
+  // after which at most the call under way goes on.
   std::function<void()> Watch(size_t last, Listener listener);
   // The run is over: tells everybody who watches or will.
   void End();
 
-  // "steps", "eval", "trained_tokens", "idle" (share of step time without a batch) and "staleness" (without its bound);
-  // all but "steps" of this life only.
+  // "steps", "eval" (its figures are null if nothing was evaluated), "trained_tokens", "idle" (share of step time
+  // without a batch) and "staleness" (without its bound); all but "steps" of this life only.
   nlohmann::json Summary() const;
 
  private:
@@ -78,22 +78,31 @@ class RunReporter {
     int64_t step;
     std::string text;
   };
+  // One listener and what it has not been told yet. Whoever finds that nobody tells it becomes the one who does.
+  struct Watcher {
+    Listener listener;
+    std::deque<Line> untold;
+    bool end_untold = false;
+    bool being_told = false;
+    bool gone = false;
+  };
+
   explicit RunReporter(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
   void WriteLine(int64_t step, const nlohmann::json& line);
+  void Tell(const std::shared_ptr<Watcher>& watcher);
 
   mutable Mutex mutex_;
   const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
-  int64_t next_listener_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well
   int64_t last_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t trained_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   double wait_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
-  double best_exact_ ABSL_GUARDED_BY(mutex_) = 0;
-  double last_exact_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<double> best_exact_ ABSL_GUARDED_BY(mutex_);
+  std::optional<double> last_exact_ ABSL_GUARDED_BY(mutex_);
   trainer::StalenessTally staleness_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,11 +1,15 @@
 #include "services/trainer/run_summary.h"
 
 #include <algorithm>
+#include <future>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "services/codec/codec.h"
+#include "services/report/sync_outcome.h"
+#include "services/report/words.h"
 #include "services/rpc/channel.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
@@ -32,19 +36,29 @@ std::vector<v1::SyncRecord> AskSyncs(v1::SynchronizerService::Stub& stub) {
   return records;
 }
 
-void AskRollouter(const v1::MemberStatus& member, RunWitnesses& witnesses) {
-  auto channel = MakeChannel(member.address());
-  absl::Status status = channel.status();
-  if (status.ok()) {
-    auto stub = v1::RolloutService::NewStub(*channel);
-    auto answer =
-        CallUnary(stub.get(), &v1::RolloutService::Stub::GetStatus, v1::RolloutServiceGetStatusRequest(), kPatience);
-    status = answer.status();
-    if (status.ok()) witnesses.rollouters.push_back(*std::move(answer));
+absl::StatusOr<v1::RolloutServiceGetStatusResponse> AskRollouter(const std::string& address) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(address));
+  auto stub = v1::RolloutService::NewStub(channel);
+  return CallUnary(stub.get(), &v1::RolloutService::Stub::GetStatus, v1::RolloutServiceGetStatusRequest(), kPatience);
+}
+
+// All at once, each on a thread of its own: this happens once in a run.
+std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(const std::vector<v1::MemberStatus>& members) {
+  std::vector<std::future<absl::StatusOr<v1::RolloutServiceGetStatusResponse>>> answers;
+  for (const v1::MemberStatus& member : members) {
+    answers.push_back(std::async(std::launch::async, AskRollouter, member.address()));
   }
-  if (!status.ok()) {
-    SYNCOPATE_LOG(kWarning, "the summary lacks %s: %s", member.member().replica_id(), status.ToString());
+  std::vector<v1::RolloutServiceGetStatusResponse> given;
+  for (size_t i = 0; i < members.size(); ++i) {
+    auto answer = answers[i].get();
+    if (answer.ok()) {
+      given.push_back(*std::move(answer));
+    } else {
+      SYNCOPATE_LOG(kWarning, "%s does not answer, the summary has what it said last: %s",
+                    members[i].member().replica_id(), answer.status().ToString());
+    }
   }
+  return given;
 }
 
 // The q-quantile of `values` by nearest rank; 0 if there are none.
@@ -56,28 +70,29 @@ double Quantile(std::vector<double> values, double q) {
 
 json SyncSummary(const std::vector<v1::SyncRecord>& syncs, json* pauses) {
   std::vector<double> total_ms, pause_ms;
-  int64_t failed = 0, bytes = 0, relabelled = 0;
+  std::map<SyncOutcome, int64_t> outcomes;
+  int64_t bytes = 0;
   for (const v1::SyncRecord& sync : syncs) {
     bytes += sync.bytes();
-    if (sync.result() == "relabelled") ++relabelled;
-    if (sync.result() != "ok" && sync.result() != "relabelled") {
-      ++failed;
-      continue;
-    }
+    const SyncOutcome outcome = SyncOutcomeOf(sync.result());
+    ++outcomes[outcome];
+    if (outcome != SyncOutcome::kDone && outcome != SyncOutcome::kRelabelled) continue;
     auto total = sync.seconds().find("total");
     if (total != sync.seconds().end()) total_ms.push_back(1000 * total->second);
     pause_ms.push_back(1000 * sync.pause_seconds());
   }
   *pauses = {{"p50", Quantile(pause_ms, 0.5)}, {"max", Quantile(pause_ms, 1)}};
   return {{"count", syncs.size()},
-          {"failed", failed},
-          {"relabelled", relabelled},
+          {"failed", outcomes[SyncOutcome::kFailed]},
+          {"relabelled", outcomes[SyncOutcome::kRelabelled]},
+          {"superseded", outcomes[SyncOutcome::kSuperseded]},
           {"total_ms",
            {{"p50", Quantile(total_ms, 0.5)}, {"p99", Quantile(total_ms, 0.99)}, {"max", Quantile(total_ms, 1)}}},
           {"bytes", bytes}};
 }
 
-json GroupSummary(const trainer::GroupLedger::Counters& groups) {
+json GroupSummary(const TrainingData::Status& data) {
+  const trainer::GroupLedger::Counters& groups = data.groups;
   return {{"generated", groups.accepted + groups.failed + groups.duplicate + groups.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},
@@ -88,7 +103,58 @@ json GroupSummary(const trainer::GroupLedger::Counters& groups) {
             {"expired", groups.expired},
             {"rolled_back", groups.rolled_back}}},
           {"duplicate", groups.duplicate},
+          {"invalid", json(data.invalid)},
           {"reissued", groups.reissued}};
+}
+
+// One rollouter process at the end of the run.
+struct RollouterFigures {
+  std::string replica_id;
+  std::string incarnation;
+  PolicyVersion version;
+  RolloutRoster::Work work;
+  bool answered = false;  // these are its figures now, not those it gave last
+};
+
+std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWitnesses& witnesses) {
+  std::vector<RollouterFigures> figures;
+  std::map<std::string, size_t> by_incarnation;
+  for (const v1::RolloutServiceGetStatusResponse& status : witnesses.rollouters) {
+    by_incarnation[status.member().incarnation()] = figures.size();
+    figures.push_back({status.member().replica_id(),
+                       status.member().incarnation(),
+                       FromProto(status.serving()),
+                       {.generated_tokens = status.generated_tokens(),
+                        .groups_submitted = status.groups_submitted(),
+                        .busy_seconds = status.busy_seconds(),
+                        .idle_seconds = status.idle_seconds()},
+                       true});
+  }
+  for (const RolloutRoster::Entry& entry : roster.entries()) {
+    if (by_incarnation.contains(entry.member.incarnation)) continue;
+    figures.push_back({entry.member.replica_id, entry.member.incarnation, entry.serving, entry.work, false});
+  }
+  return figures;
+}
+
+// Adds "rollouters", "tokens" and "idle".
+void AddRollouters(const SummaryInput& input, const json& figures, const RunWitnesses& witnesses, json* summary) {
+  RolloutRoster::Work all = input.roster.earlier();
+  (*summary)["rollouters"] = json::array();
+  for (const RollouterFigures& one : FiguresOf(input.roster, witnesses)) {
+    all.generated_tokens += one.work.generated_tokens;
+    all.busy_seconds += one.work.busy_seconds;
+    all.idle_seconds += one.work.idle_seconds;
+    (*summary)["rollouters"].push_back({{"id", one.replica_id},
+                                        {"incarnation", one.incarnation},
+                                        {"alive", one.answered},
+                                        {"groups", one.work.groups_submitted},
+                                        {"tokens", one.work.generated_tokens},
+                                        {"version", one.version.ToString()}});
+  }
+  (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", figures.at("trained_tokens")}};
+  (*summary)["idle"] = {{"trainer", figures.at("idle")},
+                        {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }
 
 }  // namespace
@@ -105,10 +171,12 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address) {
     SYNCOPATE_LOG(kWarning, "the summary lacks rollouters: %s", members.status().ToString());
     return witnesses;
   }
+  std::vector<v1::MemberStatus> rollouters;
   for (const v1::MemberStatus& member : members->members()) {
     const bool alive = member.state() == v1::MEMBER_STATE_ALIVE || member.state() == v1::MEMBER_STATE_SUSPECT;
-    if (alive && member.member().role() == v1::ROLE_ROLLOUTER) AskRollouter(member, witnesses);
+    if (alive && member.member().role() == v1::ROLE_ROLLOUTER) rollouters.push_back(member);
   }
+  witnesses.rollouters = AskRollouters(rollouters);
   return witnesses;
 }
 
@@ -119,24 +187,11 @@ json MakeSummary(const SummaryInput& input, const json& figures, const RunWitnes
                   {"wall_seconds", input.wall_seconds},
                   {"eval", figures.at("eval")},
                   {"syncs", SyncSummary(witnesses.syncs, &pauses)},
-                  {"groups", GroupSummary(input.data.groups)},
+                  {"groups", GroupSummary(input.data)},
                   {"staleness", figures.at("staleness")}};
   summary["pause_ms"] = pauses;
   summary["staleness"]["bound"] = input.data.staleness_bound;
-  int64_t generated = 0;
-  double busy = 0, idle = 0;
-  summary["rollouters"] = json::array();
-  for (const auto& rollouter : witnesses.rollouters) {
-    generated += rollouter.generated_tokens();
-    busy += rollouter.busy_seconds();
-    idle += rollouter.idle_seconds();
-    summary["rollouters"].push_back({{"id", rollouter.member().replica_id()},
-                                     {"incarnation", rollouter.member().incarnation()},
-                                     {"groups", rollouter.groups_submitted()},
-                                     {"version", FromProto(rollouter.serving()).ToString()}});
-  }
-  summary["tokens"] = {{"generated", generated}, {"trained", figures.at("trained_tokens")}};
-  summary["idle"] = {{"trainer", figures.at("idle")}, {"rollouters", busy + idle > 0 ? idle / (busy + idle) : 0.0}};
+  AddRollouters(input, figures, witnesses, &summary);
   return summary;
 }
 

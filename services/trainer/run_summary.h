@@ -17,15 +17,18 @@ struct RunWitnesses {
   std::vector<v1::RolloutServiceGetStatusResponse> rollouters;  // those that answered
 };
 
-// Asks the synchronizer for syncs and members, and each live rollouter for its status. Who does not answer within a
-// second is left out and said in the log: a summary must not hang on a dead peer. Blocks; not from a gRPC callback.
+// Asks the synchronizer for syncs and members, then all live rollouters at once for their status. Who does not answer
+// within a second is left out and said in the log: a summary must not hang on a dead peer. Blocks for at most three
+// seconds; not from a gRPC callback.
 RunWitnesses AskWitnesses(const std::string& synchronizer_address);
 
-// summary.json: `figures` is RunReporter::Summary().
+// summary.json: `figures` is RunReporter::Summary(). What rollouters did that are gone, or do not answer, is taken from
+// what they said last.
 struct SummaryInput {
   std::string status;  // "completed", "stopped" or "failed"
   double wall_seconds = 0;
-  TrainingData::Status data;
+  TrainingData::Status data = {};
+  RolloutRoster roster = {};
 };
 nlohmann::json MakeSummary(const SummaryInput& input, const nlohmann::json& figures, const RunWitnesses& witnesses);
 

@@ -299,9 +299,9 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_seconds) {
-  const nlohmann::json summary =
-      MakeSummary({.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus()}, reporter_->Summary(),
-                  AskWitnesses(daemon_->config().synchronizer().address()));
+  const nlohmann::json summary = MakeSummary(
+      {.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus(), .roster = data_->GetRoster()},
+      reporter_->Summary(), AskWitnesses(daemon_->config().synchronizer().address()));
   return WriteFileAtomically(Files(), daemon_->Path("summary.json"), summary.dump(2) + "\n");
 }
 

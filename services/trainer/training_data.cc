@@ -349,6 +349,11 @@ void TrainingData::Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;
     sinks = std::exchange(sinks_, {});
+RolloutRoster TrainingData::GetRoster() const {
+  MutexLock lock(&mutex_);
+  return roster_;
+}
+
   }
   for (auto& [session, sink] : sinks) sink->Close(StoppedError());
   if (log_ != nullptr) log_->Stop();

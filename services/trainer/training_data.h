@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
+#include "services/trainer/rollout_roster.h"
 #include "trainer/data/evaluation.h"
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/prompts.h"
@@ -142,6 +143,7 @@ class TrainingData {
   void ReturnLease(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
   // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
   void Reject(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
+  void OnWork(trainer::SessionId session, const RolloutRoster::Work& work);
   void Disconnect(trainer::SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
@@ -150,6 +152,8 @@ class TrainingData {
 
   // Wakes all waiters, closes all streams, writes what was handed to the log. Idempotent; blocks for the disk.
   void Stop();
+  // Every rollouter process of this trainer's life.
+  RolloutRoster GetRoster() const;
 
  private:
   using Ledger = trainer::GroupLedger;
@@ -189,6 +193,8 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<Ledger> ledger_ ABSL_GUARDED_BY(mutex_);
+  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<trainer::Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);

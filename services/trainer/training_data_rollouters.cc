@@ -36,6 +36,7 @@ absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const st
       DisconnectLocked(*connected.replaced);
     }
     sinks_[session] = std::move(sink);
+    roster_.OnConnected(member);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
@@ -47,6 +48,7 @@ void TrainingData::OnServing(SessionId session, const PolicyVersion& version) {
   {
     MutexLock lock(&mutex_);
     ledger_->OnServing(session, version);
+    if (auto* known = ledger_->sessions().Find(session)) roster_.OnServing(known->member.incarnation, version);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));

@@ -51,6 +51,12 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
       return;
     }
     if (message.has_serving()) data_->OnServing(session_, FromProto(message.serving()));
+    if (message.has_work()) {
+      data_->OnWork(session_, {.generated_tokens = message.work().generated_tokens(),
+                               .groups_submitted = message.work().groups_submitted(),
+                               .busy_seconds = message.work().busy_seconds(),
+                               .idle_seconds = message.work().idle_seconds()});
+    }
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
         data_->OnCredits(session_, message.credits().groups());

@@ -72,7 +72,13 @@ void VersionPublisher::Run() {
       if (stopping_) return;
       publication = *std::exchange(pending_, std::nullopt);
     }
-    if (!ShouldRetry(publication, caller_->Call(options_.member, publication, options_.call_timeout))) {
+    const absl::Status status = caller_->Call(options_.member, publication, options_.call_timeout);
+    const bool retry = ShouldRetry(publication, status);
+    if (ErrorReason(status) == "FENCED") {
+      options_.on_fenced(status);
+      return;
+    }
+    if (!retry) {
       backoff = kFirstBackoff;
       continue;
     }
@@ -90,7 +96,6 @@ bool VersionPublisher::ShouldRetry(const Publication& publication, const absl::S
     return true;
   }
   SYNCOPATE_LOG(kError, "the synchronizer refused version %s: %s", publication.version.ToString(), status.ToString());
-  if (ErrorReason(status) == "FENCED") options_.on_fenced(status);
   return false;
 }
 

@@ -23,7 +23,7 @@ class VersionPublisher {
  public:
   struct Publication {
     PolicyVersion version;
-    std::vector<uint64_t> bucket_digests;
+    std::vector<uint64_t> bucket_digests = {};
     uint64_t manifest_fingerprint = 0;
     double stage_seconds = 0;
   };
@@ -32,7 +32,7 @@ class VersionPublisher {
     MemberId member;
     absl::Duration call_timeout = absl::Seconds(5);
     // Called at most once, from the publisher's thread, when the synchronizer says that a newer trainer has taken
-    // over (reason FENCED): this one must exit.
+    // over (reason FENCED): this one must exit, and nothing more is published.
     std::function<void(const absl::Status&)> on_fenced;
   };
 

@@ -11,9 +11,8 @@ constexpr char kStep[] =
     R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
     R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
     R"("weights_digest":"ab"})";
-constexpr char kEvaluation[] =
-    R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
-    R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
+constexpr char kEvaluation[] = R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
+                               R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
 
 TEST(StepRecordTest, ReadsALineOfAStep) {
   auto record = ParseStepRecord(kStep);

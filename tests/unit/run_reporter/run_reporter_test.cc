@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -67,6 +68,39 @@ TEST_F(RunReporterTest, AWatcherGetsThePastItAskedForThenEveryLineThenTheEnd) {
   EXPECT_THAT(none.told, IsEmpty());
   unwatch_all();
   unwatch_some();
+}
+
+TEST_F(RunReporterTest, LinesThatComeWhileThePastIsToldDoNotOvertakeIt) {
+  std::vector<std::string> told;
+  for (int64_t step : {1, 2, 3}) Step(step);
+  reporter_->Watch(10, {[&](int64_t step, const std::string&) {
+                          if (step == 1) {  // what another thread might do just now
+                            Step(4);
+                            reporter_->End();
+                          }
+                          told.push_back(absl::StrCat(step));
+                        },
+                        [&] { told.push_back("end"); }});
+  EXPECT_THAT(told, ElementsAre("1", "2", "3", "4", "end"));
+}
+
+TEST_F(RunReporterTest, NothingIsToldAfterTheWatchHasEnded) {
+  std::vector<std::string> told;
+  std::function<void()> unwatch;
+  auto stop_at_two = [&](int64_t step, const std::string&) {
+    told.push_back(absl::StrCat(step));
+    if (step == 2) unwatch();
+  };
+  unwatch = reporter_->Watch(0, {stop_at_two, [&] { told.push_back("end"); }});
+  for (int64_t step : {1, 2, 3}) Step(step);
+  reporter_->End();
+  EXPECT_THAT(told, ElementsAre("1", "2"));
+}
+
+TEST_F(RunReporterTest, WithoutAnEvaluationThereIsNoFigureOfOne) {
+  Step(1);
+  EXPECT_TRUE(reporter_->Summary()["eval"]["best"].is_null());
+  EXPECT_TRUE(reporter_->Summary()["eval"]["last"].is_null());
 }
 
 TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {

@@ -1,0 +1,12 @@
+#include "services/report/sync_outcome.h"
+
+namespace syncopate::services {
+
+SyncOutcome SyncOutcomeOf(const std::string& result) {
+  if (result == "ok") return SyncOutcome::kDone;
+  if (result == "relabelled") return SyncOutcome::kRelabelled;
+  if (result == "SUPERSEDED" || result == "VERSION_NOT_STAGED") return SyncOutcome::kSuperseded;
+  return SyncOutcome::kFailed;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,48 @@
+#include "services/trainer/rollout_roster.h"
+
+#include <algorithm>
+
+namespace syncopate::services {
+namespace {
+
+// A century of a fast GPU; sums of many processes stay far from overflow.
+constexpr int64_t kMostTokens = int64_t{1} << 50;
+constexpr double kMostSeconds = 1e10;
+
+bool IsPossible(const RolloutRoster::Work& work) {
+  auto counts = [](int64_t count) { return count >= 0 && count <= kMostTokens; };
+  auto lasts = [](double seconds) { return seconds >= 0 && seconds <= kMostSeconds; };  // false for NaN
+  return counts(work.generated_tokens) && counts(work.groups_submitted) && lasts(work.busy_seconds) &&
+         lasts(work.idle_seconds);
+}
+
+}  // namespace
+
+RolloutRoster::Entry* RolloutRoster::Find(const std::string& incarnation) {
+  auto found = std::find_if(entries_.rbegin(), entries_.rend(),
+                            [&](const Entry& entry) { return entry.member.incarnation == incarnation; });
+  return found == entries_.rend() ? nullptr : &*found;
+}
+
+void RolloutRoster::OnConnected(const MemberId& member) {
+  if (Find(member.incarnation) != nullptr) return;
+  entries_.push_back({.member = member});
+  if (entries_.size() <= kListed) return;
+  const Work& oldest = entries_.front().work;
+  if (earlier_.generated_tokens <= kMostTokens) earlier_.generated_tokens += oldest.generated_tokens;
+  if (earlier_.groups_submitted <= kMostTokens) earlier_.groups_submitted += oldest.groups_submitted;
+  earlier_.busy_seconds += oldest.busy_seconds;
+  earlier_.idle_seconds += oldest.idle_seconds;
+  entries_.pop_front();
+}
+
+void RolloutRoster::OnServing(const std::string& incarnation, const PolicyVersion& version) {
+  if (Entry* entry = Find(incarnation)) entry->serving = version;
+}
+
+void RolloutRoster::OnWork(const std::string& incarnation, const Work& work) {
+  Entry* entry = Find(incarnation);
+  if (entry != nullptr && IsPossible(work)) entry->work = work;
+}
+
+}  // namespace syncopate::services

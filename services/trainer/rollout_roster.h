@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "base/trajectory.h"
+
+namespace syncopate::services {
+
+// What each rollouter process that ever took prompts has done, as far as it said before it left or died. The newest
+// kListed processes are kept one by one, those before them as a sum. Plain state, no lock; what a peer says cannot make
+// it grow or overflow.
+class RolloutRoster {
+ public:
+  static constexpr size_t kListed = 256;
+
+  // Since the process started.
+  struct Work {
+    int64_t generated_tokens = 0;
+    int64_t groups_submitted = 0;
+    double busy_seconds = 0;
+    double idle_seconds = 0;
+  };
+  struct Entry {
+    MemberId member = {};
+    PolicyVersion serving = {};  // as it said last
+    Work work = {};
+  };
+
+  // A process takes prompts, for the first time or again.
+  void OnConnected(const MemberId& member);
+  void OnServing(const std::string& incarnation, const PolicyVersion& version);
+  // Replaces what it said before. Figures that no process can have are ignored.
+  void OnWork(const std::string& incarnation, const Work& work);
+
+  const std::deque<Entry>& entries() const { return entries_; }  // in order of their first connection
+  const Work& earlier() const { return earlier_; }               // of processes that are listed no more
+
+ private:
+  Entry* Find(const std::string& incarnation);
+
+  std::deque<Entry> entries_;
+  Work earlier_;
+};
+
+}  // namespace syncopate::services

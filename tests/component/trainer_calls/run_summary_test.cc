@@ -1,0 +1,125 @@
+#include "services/trainer/run_summary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "services/rpc/acceptor.h"
+#include "services/rpc/server.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+using nlohmann::json;
+
+json Figures() {
+  return {{"steps", 7},
+          {"eval", {{"best", nullptr}, {"last", nullptr}}},
+          {"trained_tokens", 100},
+          {"idle", 0.25},
+          {"staleness", {{"mean", 1.0}, {"max", 2}, {"violations", 0}}}};
+}
+
+v1::SyncRecord Sync(const std::string& result, double seconds) {
+  v1::SyncRecord record;
+  record.set_result(result);
+  (*record.mutable_seconds())["total"] = seconds;
+  record.set_bytes(10);
+  return record;
+}
+
+v1::RolloutServiceGetStatusResponse Alive(const std::string& replica, const std::string& incarnation, int64_t tokens) {
+  v1::RolloutServiceGetStatusResponse status;
+  status.mutable_member()->set_replica_id(replica);
+  status.mutable_member()->set_incarnation(incarnation);
+  status.set_generated_tokens(tokens);
+  status.set_busy_seconds(3);
+  status.set_idle_seconds(1);
+  return status;
+}
+
+TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
+  RunWitnesses witnesses;
+  for (const char* result : {"ok", "relabelled", "SUPERSEDED", "VERSION_NOT_STAGED", "DEADLINE"}) {
+    witnesses.syncs.push_back(Sync(result, 0.002));
+  }
+  const json syncs = MakeSummary({.status = "completed"}, Figures(), witnesses)["syncs"];
+  EXPECT_EQ(syncs["count"], 5);
+  EXPECT_EQ(syncs["failed"], 1);
+  EXPECT_EQ(syncs["superseded"], 2);
+  EXPECT_EQ(syncs["relabelled"], 1);
+  EXPECT_EQ(syncs["total_ms"]["p50"], 2);
+}
+
+TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
+  SummaryInput input{.status = "completed"};
+  input.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "killed"});
+  input.roster.OnWork("killed", {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
+  input.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "restarted"});
+  input.roster.OnWork("restarted", {.generated_tokens = 20});  // before it was asked
+  RunWitnesses witnesses;
+  witnesses.rollouters = {Alive("rollouter-0", "restarted", 40)};
+  const json summary = MakeSummary(input, Figures(), witnesses);
+  EXPECT_EQ(summary["tokens"]["generated"], 540);
+  EXPECT_EQ(summary["idle"]["rollouters"], 0.5);
+  ASSERT_EQ(summary["rollouters"].size(), 2u);
+  EXPECT_EQ(summary["rollouters"][0]["alive"], true);
+  EXPECT_EQ(summary["rollouters"][1]["alive"], false);
+  EXPECT_EQ(summary["rollouters"][1]["incarnation"], "killed");
+  EXPECT_EQ(summary["rollouters"][1]["groups"], 5);
+  EXPECT_TRUE(summary["eval"]["best"].is_null());
+}
+
+TEST(RunSummaryTest, SaysWhyAnswersWereRefused) {
+  SummaryInput input{.status = "completed"};
+  input.data.invalid = {{"BAD_LOGPROB", 3}};
+  EXPECT_EQ(MakeSummary(input, Figures(), {})["groups"]["invalid"]["BAD_LOGPROB"], 3);
+}
+
+// Lists rollouters at one address.
+class ListingService final : public v1::SynchronizerService::Service {
+ public:
+  ListingService(std::string address, int rollouters) : address_(std::move(address)), rollouters_(rollouters) {}
+
+  grpc::Status ListMembers(grpc::ServerContext*, const v1::ListMembersRequest*,
+                           v1::ListMembersResponse* response) override {
+    for (int i = 0; i < rollouters_; ++i) {
+      v1::MemberStatus* member = response->add_members();
+      member->mutable_member()->set_role(v1::ROLE_ROLLOUTER);
+      member->mutable_member()->set_replica_id(absl::StrCat("rollouter-", i));
+      member->set_state(v1::MEMBER_STATE_ALIVE);
+      member->set_address(address_);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status WatchSyncs(grpc::ServerContext*, const v1::WatchSyncsRequest*,
+                          grpc::ServerWriter<v1::WatchSyncsResponse>*) override {
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string address_;
+  const int rollouters_;
+};
+
+TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
+  // Connections are taken by the kernel, and nobody ever says a word on them.
+  auto mute = Acceptor::Listen({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(mute.ok());
+  ListingService listing((*mute)->endpoint().ToString(), 8);
+  auto server = Server::Start({}, {&listing});
+  ASSERT_TRUE(server.ok());
+  const absl::Time begin = Clock::Real()->Now();
+  EXPECT_TRUE(AskWitnesses((*server)->address()).rollouters.empty());
+  EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(4));
+}
+
+}  // namespace
+}  // namespace syncopate::services

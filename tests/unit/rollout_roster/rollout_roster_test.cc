@@ -1,0 +1,58 @@
+#include "services/trainer/rollout_roster.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::services {
+namespace {
+
+MemberId Process(const std::string& incarnation) { return {"rollouter", "rollouter-0", 0, 1, incarnation}; }
+
+int64_t TokensOfAll(const RolloutRoster& roster) {
+  int64_t tokens = roster.earlier().generated_tokens;
+  for (const RolloutRoster::Entry& entry : roster.entries()) tokens += entry.work.generated_tokens;
+  return tokens;
+}
+
+TEST(RolloutRosterTest, KeepsTheLastWordOfEveryProcess) {
+  RolloutRoster roster;
+  for (const char* incarnation : {"a", "b"}) roster.OnConnected(Process(incarnation));
+  roster.OnWork("a", {.generated_tokens = 10});
+  roster.OnWork("a", {.generated_tokens = 30});
+  roster.OnConnected(Process("a"));  // its stream broke
+  roster.OnServing("a", {1, 7});
+  roster.OnWork("b", {.generated_tokens = 5});
+  ASSERT_EQ(roster.entries().size(), 2u);
+  EXPECT_EQ(roster.entries()[0].work.generated_tokens, 30);
+  EXPECT_EQ(roster.entries()[0].serving, (PolicyVersion{1, 7}));
+  EXPECT_EQ(TokensOfAll(roster), 35);
+}
+
+TEST(RolloutRosterTest, ManyProcessesAreASumAndNothingGrows) {
+  RolloutRoster roster;
+  for (int i = 0; i < 1000; ++i) {
+    roster.OnConnected(Process(absl::StrCat(i)));
+    roster.OnWork(absl::StrCat(i), {.generated_tokens = 2, .busy_seconds = 0.5});
+  }
+  EXPECT_EQ(roster.entries().size(), RolloutRoster::kListed);
+  EXPECT_EQ(TokensOfAll(roster), 2000);
+  EXPECT_EQ(roster.entries().back().member.incarnation, "999");
+}
+
+TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
+  RolloutRoster roster;
+  roster.OnConnected(Process("liar"));
+  roster.OnWork("liar", {.generated_tokens = 3});
+  roster.OnWork("liar", {.generated_tokens = -1});
+  roster.OnWork("liar", {.generated_tokens = std::numeric_limits<int64_t>::max()});
+  roster.OnWork("liar", {.generated_tokens = 4, .busy_seconds = std::numeric_limits<double>::quiet_NaN()});
+  roster.OnWork("nobody", {.generated_tokens = 100});
+  EXPECT_EQ(TokensOfAll(roster), 3);
+}
+
+}  // namespace
+}  // namespace syncopate::services
