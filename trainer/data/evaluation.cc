@@ -29,18 +29,37 @@ Lease Evaluation::MakeLease(int64_t ordinal) const {
   return lease;
 }
 
+std::map<SessionId, int64_t> Evaluation::Held() const {
+  std::map<SessionId, int64_t> held;
+  for (const Asked& asked : asked_) {
+    if (asked.stage == Stage::kLeased) ++held[asked.session];
+  }
+  return held;
+}
+
+int64_t Evaluation::FairShare(const RolloutSessions& sessions, absl::Time now) const {
+  int64_t rollouters = 0;
+  for (const auto& [id, session] : sessions.all()) {
+    rollouters += session.serving <= options_.version && !session.IsQuarantined(now) ? 1 : 0;
+  }
+  return (options_.prompts + std::max<int64_t>(rollouters, 1) - 1) / std::max<int64_t>(rollouters, 1);
+}
+
 std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl::Time now) {
   std::vector<IssuedLease> issued;
+  const int64_t share = FairShare(*sessions, now);
+  std::map<SessionId, int64_t> held = Held();
   for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
     Asked& asked = asked_[i];
     if (asked.stage != Stage::kWaiting) continue;
     RolloutSession* best = nullptr;
     for (auto& [id, session] : sessions->all()) {
-      if (session.room < 1 || session.serving != options_.version) continue;
-      if (best == nullptr || session.room > best->room) best = &session;
+      if (session.room < 1 || session.serving != options_.version || session.IsQuarantined(now)) continue;
+      if (held[id] < share && (best == nullptr || held[id] < held[best->id])) best = &session;
     }
     if (best == nullptr) break;
     --best->room;
+    ++held[best->id];
     ++asked.attempt;
     asked.stage = Stage::kLeased;
     asked.session = best->id;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,8 @@ class Evaluation {
 
   static bool IsEvaluation(const LeaseId& lease) { return lease.group.pass < 0; }
 
-  // All leases that may go out now. One takes the room of one sample.
+  // All leases that may go out now. One takes the room of one sample. No rollouter holds more than its share of the
+  // prompts at a time, so that those who come to serve the version a moment later find work, too.
   std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
   std::vector<Revocation> ExpireLeases(absl::Time now);
   // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason; nothing is logged.
@@ -78,6 +80,9 @@ class Evaluation {
   };
 
   Lease MakeLease(int64_t ordinal) const;
+  std::map<SessionId, int64_t> Held() const;  // leases by holder
+  // Of the prompts, among the rollouters that serve the version or may come to.
+  int64_t FairShare(const RolloutSessions& sessions, absl::Time now) const;
   Asked* Find(const LeaseId& lease);
   bool Holds(const Asked& asked, SessionId session, const LeaseId& lease) const;
 

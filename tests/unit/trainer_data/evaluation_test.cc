@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 
 #include "base/status.h"
@@ -58,7 +59,7 @@ class EvaluationTest : public ::testing::Test {
 };
 
 TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEach) {
-  Join("older", {1, 9}, 8);
+  Join("newer", {1, 11}, 8);
   SessionId right = Join("right", kVersion, 3);
   std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(3)) << "as much as it has room for";
@@ -71,6 +72,40 @@ TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEa
     EXPECT_EQ(one.lease.sampling.temperature, 0);
   }
   EXPECT_EQ(sessions_.Find(right)->room, 0);
+}
+
+TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
+  const SessionId first = Join("first", kVersion, 100);
+  const SessionId second = Join("second", {1, 9}, 100);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2)) << "half of four prompts";
+  for (const IssuedLease& one : issued) EXPECT_EQ(one.session, first);
+  sessions_.Find(second)->serving = kVersion;  // a moment later
+  issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2));
+  for (const IssuedLease& one : issued) EXPECT_EQ(one.session, second);
+}
+
+TEST_F(EvaluationTest, WhoIsDoneWithItsShareTakesOverThatOfOneThatDoesNotCome) {
+  const SessionId first = Join("first", kVersion, 100);
+  Join("never", {1, 9}, 100);
+  int64_t answered = 0;
+  for (std::vector<IssuedLease> issued = Leases(); !issued.empty(); issued = Leases()) {
+    for (const IssuedLease& one : issued) {
+      EXPECT_EQ(evaluation_->Submit(first, RightAnswer(one.lease), rules_).result, Result::kAccepted);
+      ++answered;
+    }
+  }
+  EXPECT_EQ(answered, 4);
+  EXPECT_TRUE(evaluation_->done());
+}
+
+TEST_F(EvaluationTest, SpreadsThePromptsEvenlyWhateverRoomTheRolloutersHave) {
+  std::map<SessionId, int64_t> given;
+  given[Join("wide", kVersion, 1000)] = 0;
+  given[Join("narrow", kVersion, 2)] = 0;
+  for (const IssuedLease& one : Leases()) ++given[one.session];
+  for (const auto& [session, count] : given) EXPECT_EQ(count, 2) << session;
 }
 
 TEST_F(EvaluationTest, CountsExactAnswersAndShowsTheFirst) {
@@ -112,8 +147,9 @@ TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
   EXPECT_THAT(evaluation_->ExpireLeases(now_), SizeIs(2));
   EXPECT_EQ(evaluation_->Submit(a, RightAnswer(issued[1].lease), rules_).result, Result::kExpired);
   SessionId b = Join("b", kVersion, 4);
-  EXPECT_THAT(Leases(), SizeIs(4));
+  EXPECT_THAT(Leases(), SizeIs(2)) << "its share";
   evaluation_->OnSessionLost(b);
+  sessions_.Remove(b);
   sessions_.Find(a)->room = 4;
   EXPECT_THAT(Leases(), SizeIs(4));
 }
