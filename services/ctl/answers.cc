@@ -107,13 +107,27 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
       "to keep the trainer busy: staleness.target_staleness about %.1f, max_staleness at least %.1f\n",
       why.mean_group_seconds(), why.longest_group_seconds(), why.step_interval_seconds(),
       why.suggested_target_staleness(), why.suggested_max_staleness());
-  Table table({{"ROLLOUTER"}, {"SERVES"}, {"LEASED", kRight}, {"CREDITS", kRight}, {"ACCEPTED", kRight}, {"STREAM"}});
+  Table table({{"ROLLOUTER"},
+               {"SERVES"},
+               {"LEASED", kRight},
+               {"CREDITS", kRight},
+               {"ACCEPTED", kRight},
+               {"INVALID", kRight},
+               {"STREAM"}});
+  std::string faults;
   for (const auto& rollouter : status.rollouters()) {
+    const bool quarantined = rollouter.quarantine_seconds() > 0;
     table.AddRow({rollouter.replica_id(), Version(rollouter.serving()), absl::StrCat(rollouter.leased_groups()),
                   absl::StrCat(rollouter.credits()), Thousands(rollouter.accepted_groups()),
-                  rollouter.connected() ? "connected" : "broken"});
+                  Thousands(rollouter.invalid_groups()),
+                  quarantined             ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
+                  : rollouter.connected() ? "connected"
+                                          : "broken"});
+    if (rollouter.last_fault().empty()) continue;
+    absl::StrAppend(&faults, rollouter.replica_id(), quarantined ? " gets no prompts: " : ": ", rollouter.last_fault(),
+                    "\n");
   }
-  return text + table.ToString();
+  return absl::StrCat(text, table.ToString(), faults);
 }
 
 std::string SyncHeading() {

@@ -10,6 +10,8 @@ const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4
 TrainerMetrics::TrainerMetrics(prometheus::Registry& registry)
     : groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
               {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed"}),
+      quarantines_(AddCounter(registry, "syncopate_rollouter_quarantines_total",
+                              "Times that a rollouter got no more prompts because its answers were invalid")),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")

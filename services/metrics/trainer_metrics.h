@@ -25,6 +25,8 @@ class TrainerMetrics {
   // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back" or
   // "failed". From one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
+  // How often a rollouter was quarantined so far. From one thread at a time.
+  void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
   // Staleness in steps of one trained sample, by its oldest token.
   void ObserveStaleness(int64_t steps) { staleness_.Observe(Double(steps)); }
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
@@ -40,6 +42,7 @@ class TrainerMetrics {
   static double Double(int64_t value) { return static_cast<double>(value); }
 
   LabelledCounter groups_;
+  prometheus::Counter& quarantines_;
   prometheus::Histogram& staleness_;
   prometheus::Counter& violations_;
   LabelledCounter phases_;

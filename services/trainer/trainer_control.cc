@@ -51,6 +51,7 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
 void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
   FillExplanation(data.explanation, response->mutable_explanation());
   FillGroups(data.groups, response->mutable_groups());
+  response->mutable_invalid()->insert(data.invalid.begin(), data.invalid.end());
   response->set_queued_groups(data.queued_groups);
   response->set_leased_groups(data.leased_groups);
   response->set_mean_staleness(data.staleness.Mean());
@@ -66,6 +67,9 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
     view->set_credits(static_cast<int32_t>(rollouter.credits));
     view->set_accepted_groups(rollouter.accepted_groups);
     view->set_connected(true);
+    view->set_invalid_groups(rollouter.invalid_groups);
+    view->set_quarantine_seconds(rollouter.quarantine_seconds);
+    view->set_last_fault(rollouter.last_fault);
   }
 }
 

@@ -74,6 +74,7 @@ void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
   metrics->SetGroups("duplicate", data.groups.duplicate);
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("failed", data.groups.failed);
+  metrics->SetQuarantines(data.quarantines);
 }
 
 }  // namespace

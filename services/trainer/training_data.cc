@@ -317,6 +317,8 @@ TrainingData::Status TrainingData::GetStatus() const {
   Status status{.version = ledger_->version(),
                 .explanation = ledger_->Explain(now),
                 .groups = ledger_->counters(),
+                .invalid = invalid_,
+                .quarantines = quarantines_,
                 .queued_groups = ledger_->queued_groups(),
                 .leased_groups = ledger_->leased_groups(),
                 .staleness_bound = options_.ledger.gate.max_staleness,
@@ -332,10 +334,24 @@ TrainingData::Status TrainingData::GetStatus() const {
   }
   if (disk_.has_value()) ExplainDiskLocked(&status.explanation);
   for (const auto& [id, session] : ledger_->sessions().all()) {
-    status.rollouters.push_back({session.member.replica_id, session.member.incarnation, session.serving, session.leased,
-                                 session.room / options_.ledger.samples, session.accepted});
+    const absl::Duration quarantine = session.conduct.quarantined_until - now;
+    status.rollouters.push_back(
+        {.replica_id = session.member.replica_id,
+         .incarnation = session.member.incarnation,
+         .serving = session.serving,
+         .leased_groups = session.leased,
+         .credits = session.room / options_.ledger.samples,
+         .accepted_groups = session.accepted,
+         .invalid_groups = session.invalid,
+         .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
+         .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())});
   }
   return status;
+}
+
+RolloutRoster TrainingData::GetRoster() const {
+  MutexLock lock(&mutex_);
+  return roster_;
 }
 
 PolicyVersion TrainingData::version() const {
@@ -349,11 +365,6 @@ void TrainingData::Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;
     sinks = std::exchange(sinks_, {});
-RolloutRoster TrainingData::GetRoster() const {
-  MutexLock lock(&mutex_);
-  return roster_;
-}
-
   }
   for (auto& [session, sink] : sinks) sink->Close(StoppedError());
   if (log_ != nullptr) log_->Stop();

@@ -89,11 +89,16 @@ class TrainingData {
     int64_t leased_groups = 0;
     int64_t credits = 0;
     int64_t accepted_groups = 0;
+    int64_t invalid_groups = 0;
+    double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
+    std::string last_fault;         // why its last answers were invalid; "" if the last one was not
   };
   struct Status {
     PolicyVersion version;
     trainer::Explanation explanation;  // waiting_for may be "evaluation" or "disk" too
     trainer::GroupLedger::Counters groups;
+    std::map<std::string, int64_t> invalid;  // answers that were refused, by reason
+    int64_t quarantines = 0;                 // that have begun
     int64_t queued_groups = 0;
     int64_t leased_groups = 0;
     int64_t staleness_bound = 0;
@@ -138,22 +143,22 @@ class TrainingData {
                                              std::shared_ptr<RolloutSink> sink);
   void OnServing(trainer::SessionId session, const PolicyVersion& version);
   void OnCredits(trainer::SessionId session, int32_t groups);
+  void OnWork(trainer::SessionId session, const RolloutRoster::Work& work);
   void Submit(trainer::SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
   // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
   void ReturnLease(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
   // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
   void Reject(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
-  void OnWork(trainer::SessionId session, const RolloutRoster::Work& work);
   void Disconnect(trainer::SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
+  // Every rollouter process of this trainer's life.
+  RolloutRoster GetRoster() const;
   // The version that the trainer is at, and its epoch.
   PolicyVersion version() const;
 
   // Wakes all waiters, closes all streams, writes what was handed to the log. Idempotent; blocks for the disk.
   void Stop();
-  // Every rollouter process of this trainer's life.
-  RolloutRoster GetRoster() const;
 
  private:
   using Ledger = trainer::GroupLedger;
@@ -179,12 +184,17 @@ class TrainingData {
   void ExplainDiskLocked(trainer::Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DisconnectLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RolloutSink> SinkLocked(trainer::SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What an answer was worth tells on who gave it.
+  void NoteAnswerLocked(trainer::SessionId session, const absl::Status& judgement)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Ledger::Verdict JudgeLocked(trainer::SessionId session, const trainer::SharedGroup& group)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
 
   void OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence);
   void ExpireLeases();
+  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Batch> MakeDurable(Ledger::Take take);
 
   const Options options_;
@@ -193,14 +203,13 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<Ledger> ledger_ ABSL_GUARDED_BY(mutex_);
-  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<trainer::Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
   std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RolloutRoster roster_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> invalid_ ABSL_GUARDED_BY(mutex_);  // by reason, all of which are ours
+  int64_t quarantines_ ABSL_GUARDED_BY(mutex_) = 0;
   // Who waits for a record to become durable.
   std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
   // While the log's disk refuses what is to be written down.

@@ -64,10 +64,32 @@ void TrainingData::OnCredits(SessionId session, int32_t groups) {
   Perform(std::move(actions));
 }
 
+void TrainingData::OnWork(SessionId session, const RolloutRoster::Work& work) {
+  MutexLock lock(&mutex_);
+  if (auto* known = ledger_->sessions().Find(session)) roster_.OnWork(known->member.incarnation, work);
+}
+
+void TrainingData::NoteAnswerLocked(SessionId session, const absl::Status& judgement) {
+  if (!judgement.ok()) ++invalid_[ErrorReason(judgement)];
+  if (!ledger_->sessions().OnAnswer(session, judgement, parts_.clock->Now())) return;
+  ++quarantines_;
+  SYNCOPATE_LOG(kError, "%s gets no prompts for %s: its last %d answers were all invalid, the latest: %s",
+                ledger_->sessions().Find(session)->member.replica_id,
+                absl::FormatDuration(trainer::RolloutSessions::kQuarantine), trainer::RolloutSessions::kInvalidInRow,
+                judgement.ToString());
+}
+
 GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer::SharedGroup& group) {
-  if (!Evaluation::IsEvaluation(group->lease)) return ledger_->Submit(session, group, parts_.clock->Now());
-  if (!evaluation_.has_value()) return {.result = Ledger::Result::kExpired};
-  return evaluation_->Submit(session, *group, ledger_->rules());
+  GroupLedger::Verdict verdict{.result = Ledger::Result::kExpired};
+  if (!Evaluation::IsEvaluation(group->lease)) {
+    verdict = ledger_->Submit(session, group, parts_.clock->Now());
+  } else if (evaluation_.has_value()) {
+    verdict = evaluation_->Submit(session, *group, ledger_->rules());
+  }
+  // An install in the middle of an evaluation is nobody's fault.
+  const bool invalid = verdict.result == Ledger::Result::kInvalid && ErrorReason(verdict.error) != "WRONG_VERSION";
+  if (invalid || verdict.result == Ledger::Result::kAccepted) NoteAnswerLocked(session, verdict.error);
+  return verdict;
 }
 
 void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
@@ -134,6 +156,7 @@ void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::S
   {
     MutexLock lock(&mutex_);
     sink = SinkLocked(session);
+    NoteAnswerLocked(session, why);
   }
   if (sink != nullptr) sink->SendAck({lease, Ledger::Result::kInvalid, why});
   ReturnLease(session, lease, why);

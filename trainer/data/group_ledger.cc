@@ -36,8 +36,8 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       version_(version),
       gate_(options.gate, version.step),
       queue_(std::move(restored.queue)),
-      rules_({.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(),
-              .epoch = version.epoch}),
+      rules_(
+          {.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(), .epoch = version.epoch}),
       replays_(std::move(restored.replays)),
       unlogged_drops_(std::move(restored.drops)),
       waiting_since_(now) {
@@ -107,10 +107,11 @@ bool GroupLedger::MayReceive(const RolloutSession& session) const {
   return session.serving.epoch == version_.epoch && rules_.known_steps.contains(session.serving.step);
 }
 
-RolloutSession* GroupLedger::NextReceiver() {
+RolloutSession* GroupLedger::NextReceiver(absl::Time now) {
   RolloutSession* best = nullptr;
   for (auto& [id, session] : sessions_.all()) {
-    if (session.room < options_.samples || !MayReceive(session) || !gate_.MayAdmit(session.serving.step)) continue;
+    if (session.room < options_.samples || !MayReceive(session) || session.IsQuarantined(now)) continue;
+    if (!gate_.MayAdmit(session.serving.step)) continue;
     if (best == nullptr || session.room > best->room) best = &session;
   }
   return best;
@@ -133,7 +134,7 @@ Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) co
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   std::vector<IssuedLease> issued;
   while (queue_.Head().has_value()) {
-    RolloutSession* session = NextReceiver();
+    RolloutSession* session = NextReceiver(now);
     if (session == nullptr) break;
     const LeaseId id = queue_.Lease();
     gate_.Admit(id.group, session->serving.step);

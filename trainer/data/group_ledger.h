@@ -167,7 +167,7 @@ class GroupLedger {
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
-  RolloutSession* NextReceiver();
+  RolloutSession* NextReceiver(absl::Time now);
   Lease MakeLease(const LeaseId& id, const PolicyVersion& version) const;
   Groups::iterator FindHeld(SessionId session, const LeaseId& lease);
   Verdict SettledVerdict(const Group& group, const LeaseId& lease);

@@ -47,14 +47,20 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
     explanation->unblocked_by = absl::StrCat("group ", blocker->ToString(), " from ", explanation->rollouter);
     return;
   }
-  int64_t ready = 0;
-  for (const auto& [id, session] : sessions_.all()) ready += MayReceive(session) ? 1 : 0;
+  int64_t ready = 0, quarantined = 0;
+  for (const auto& [id, session] : sessions_.all()) {
+    quarantined += session.IsQuarantined(now) ? 1 : 0;
+    ready += MayReceive(session) && !session.IsQuarantined(now) ? 1 : 0;
+  }
   if (ready == 0 && leased_groups() == 0) {
     explanation->waiting_for = "rollouters";
     explanation->detail =
         absl::StrFormat("%d rollouters are connected, none of them serves a version that counts at %s",
                         sessions_.all().size(), version_.ToString());
     explanation->unblocked_by = "a rollouter that takes the current weights";
+    if (quarantined == 0) return;
+    absl::StrAppendFormat(&explanation->detail, " and sends valid answers; %d are quarantined", quarantined);
+    explanation->unblocked_by = "a rollouter that takes the current weights and sends valid answers";
     return;
   }
   explanation->waiting_for = "groups";

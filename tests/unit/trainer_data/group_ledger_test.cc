@@ -384,5 +384,24 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
   EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");
 }
 
+TEST_F(GroupLedgerTest, AQuarantinedRollouterGetsNoLeasesAndTheOthersDo) {
+  Start(Options(2, 4, 1));
+  const SessionId bad = Join("bad", 8);
+  const absl::Status fault = Error(absl::StatusCode::kInvalidArgument, "BAD_LOGPROB", "nan");
+  for (int64_t i = 0; i < RolloutSessions::kInvalidInRow; ++i) ledger_->sessions().OnAnswer(bad, fault, now_);
+  EXPECT_THAT(Leases(), IsEmpty());
+  const Explanation explanation = ledger_->Explain(now_);
+  EXPECT_EQ(explanation.waiting_for, "rollouters");
+  EXPECT_NE(explanation.detail.find("1 are quarantined"), std::string::npos) << explanation.detail;
+  const SessionId good = Join("good", 1);
+  std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+  ASSERT_EQ(issued.size(), 1u);
+  EXPECT_EQ(issued[0].session, good);
+  now_ += RolloutSessions::kQuarantine;
+  issued = ledger_->NextLeases(now_);
+  ASSERT_FALSE(issued.empty());
+  EXPECT_EQ(issued[0].session, bad);
+}
+
 }  // namespace
 }  // namespace syncopate::trainer

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <deque>
 #include <memory>
 #include <set>
@@ -326,6 +327,45 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   EXPECT_EQ(*again, state);
   state.consumed_above = {{1, 25}};
   EXPECT_THAT(DecodeDataState(EncodeDataState(state)), HasReason("BAD_SNAPSHOT"));
+}
+
+TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndItIsSaidWhy) {
+  Open();
+  for (int64_t i = 1; i <= trainer::RolloutSessions::kInvalidInRow; ++i) {
+    data_->OnCredits(session_, 1);
+    ASSERT_TRUE(sink_->leases.WaitFor(static_cast<size_t>(i)));
+    TrajectoryGroup group = RightAnswer(sink_->leases.All().back());
+    group.samples[1].logprobs[0] = std::nanf("");
+    data_->Submit(session_, std::move(group));
+    ASSERT_TRUE(sink_->acks.WaitFor(static_cast<size_t>(i)));
+    EXPECT_EQ(sink_->acks.All().back().result, Result::kInvalid);
+    EXPECT_THAT(sink_->acks.All().back().error, HasReason("BAD_LOGPROB"));
+  }
+  data_->OnCredits(session_, 1);
+  EXPECT_EQ(sink_->leases.size(), static_cast<size_t>(trainer::RolloutSessions::kInvalidInRow));
+  const TrainingData::Status status = data_->GetStatus();
+  EXPECT_EQ(status.invalid.at("BAD_LOGPROB"), trainer::RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.groups.failed, trainer::RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.quarantines, 1);
+  ASSERT_EQ(status.rollouters.size(), 1u);
+  EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
+  EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("sample 1"));
+
+  auto other = std::make_shared<RecordingSink>();
+  const trainer::SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
+  data_->OnServing(good, {1, 0});
+  data_->OnCredits(good, 1);
+  EXPECT_EQ(other->leases.size(), 1u);
+}
+
+TEST_F(TrainingDataTest, AnswersThatCannotBeReadCountAsInvalidToo) {
+  Open();
+  data_->OnCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  data_->Reject(session_, sink_->leases.All()[0].id,
+                Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "no such finish reason"));
+  EXPECT_EQ(data_->GetStatus().invalid.at("BAD_MESSAGE"), 1);
+  EXPECT_EQ(data_->GetStatus().rollouters[0].invalid_groups, 1);
 }
 
 }  // namespace
