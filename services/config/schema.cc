@@ -42,11 +42,15 @@ std::string Range(const v1::ConfigField& option) {
 
 std::string ConfigKey::Expected() const {
   if (option.duration()) return "a duration above zero with a unit, such as 250ms, 10s or 5m";
+  if (option.choices_size() == 1) return absl::StrCat(option.choices(0), ", which is all that is built");
   if (option.choices_size() > 0) return absl::StrCat("one of ", absl::StrJoin(option.choices(), ", "));
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
     case FieldDescriptor::CPPTYPE_INT64:
+      if (option.has_min() && option.has_max() && option.min() == option.max()) {
+        return absl::StrCat(option.min(), ", which is all that is built");
+      }
       return absl::StrCat("an integer", Range(option));
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return absl::StrCat("a number", Range(option));

@@ -1,0 +1,84 @@
+// Every key does what it says: a daemon reads it, or it has one value only and any other is an error.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/config/run_config.h"
+#include "services/config/schema.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+std::vector<std::string> SourcesOfServices() {
+  std::vector<std::string> sources;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(std::string(SYNCOPATE_SOURCE_DIR) + "/services")) {
+    const std::string path = entry.path().string();
+    const bool judges_only = absl::EndsWith(path, "/config/rules.cc");
+    if (entry.path().extension() != ".cc" || judges_only) continue;
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    sources.push_back(text.str());
+  }
+  return sources;
+}
+
+// Some file has the section in hand and asks a message for the key.
+bool IsRead(const ConfigKey& key, const std::vector<std::string>& sources) {
+  const std::regex section(
+      absl::StrCat("config(_|\\(\\))?\\.", key.section->name(), "\\(\\)|v1::", key.field->containing_type()->name()));
+  const std::string getter = absl::StrCat(".", key.field->name(), "()");
+  for (const std::string& source : sources) {
+    if (absl::StrContains(source, getter) && std::regex_search(source, section)) return true;
+  }
+  return false;
+}
+
+TEST(UsedKeysTest, AKeyThatNoDaemonReadsHasOneValueOnly) {
+  const std::vector<std::string> sources = SourcesOfServices();
+  ASSERT_GT(sources.size(), 50u);
+  const ConfigSchema schema;
+  std::vector<std::string> unread;
+  for (const ConfigKey& key : schema.keys()) {
+    if (!IsRead(key, sources)) unread.push_back(key.path);
+  }
+  EXPECT_THAT(unread, UnorderedElementsAre("trainer.world", "train.advantage", "staleness.on_deadline"));
+}
+
+std::vector<ConfigProblem> ProblemsOf(const std::string& setting) {
+  return ParseRunConfig("", "f", {setting}).problems;
+}
+
+TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
+  const std::vector<std::vector<std::string>> cases = {{"trainer.world", "2", "1, which is all that is built"},
+                                                       {"trainer.world", "0", "1, which is all that is built"},
+                                                       {"train.advantage", "gae", "grpo, which is all that is built"},
+                                                       {"staleness.on_deadline", "mask", "stall; mask is not built"},
+                                                       {"staleness.on_deadline", "migrate", "migrate is not built"},
+                                                       {"staleness.on_deadline", "drop", "drop is not built"},
+                                                       {"staleness.on_deadline", "reweight", "reweight is not built"}};
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one[0] + "=" + one[1]);
+    const std::vector<ConfigProblem> problems = ProblemsOf(one[0] + "=" + one[1]);
+    ASSERT_EQ(problems.size(), 1u);
+    EXPECT_THAT(problems[0].key, HasSubstr(one[0]));
+    EXPECT_THAT(problems[0].expected, HasSubstr(one[2]));
+  }
+  for (const char* built : {"trainer.world=1", "train.advantage=grpo", "staleness.on_deadline=stall"}) {
+    EXPECT_TRUE(ProblemsOf(built).empty()) << built;
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::services
