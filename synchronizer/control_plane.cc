@@ -14,6 +14,11 @@ std::string Describe(const MemberKey& key) {
   return absl::StrFormat("%s %s rank %d", key.role, key.replica_id, key.rank);
 }
 
+SyncPeer PeerOf(const Member& member) {
+  const Hello& hello = member.hello;
+  return {hello.member, hello.transports, hello.facts, hello.layout};
+}
+
 // How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
 absl::Status Farewell(const MemberChange& change) {
   if (change.reason == "LEFT") return absl::OkStatus();
@@ -282,7 +287,7 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     bool first = replica.ranks.empty();
     world = member.hello.member.world;
     replica.serving = first ? member.hello.serving : std::min(replica.serving, member.hello.serving);
-    replica.ranks.push_back({member.hello.member, member.hello.transports});
+    replica.ranks.push_back(PeerOf(member));
   }
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&
                   replica.ranks.back().id.rank == world - 1;
@@ -301,7 +306,9 @@ void ControlPlane::RefreshSources(absl::Time now) {
   std::vector<MemberId> ranks = trainer_.CompleteRanks();
   for (const MemberId& id : ranks) {
     const Member* member = membership_.Find(KeyOf(id));
-    if (member != nullptr && member->Reachable()) sources.ranks.push_back({id, member->hello.transports});
+    if (member == nullptr || !member->Reachable()) continue;
+    sources.ranks.push_back(PeerOf(*member));
+    sources.destination_layout = member->hello.destination_layout;
   }
   if (sources.ranks.size() != ranks.size()) sources.ranks.clear();
   Emit(coordinator_.SetSources(std::move(sources), now));

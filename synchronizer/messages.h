@@ -34,6 +34,16 @@ struct PublishedVersion {
 
 // Upwards.
 
+// What a member's process sees of its machine; "" and false where it has no GPU. Transports are chosen by it.
+struct DeviceFacts {
+  std::string host;                    // equal iff two processes run on the same machine in the same boot
+  std::string gpu_uuid;                // of the one that holds the weights
+  std::vector<std::string> peer_gpus;  // uuids of the GPUs whose memory this one can reach
+  bool nvlink = false;                 // all of peer_gpus over NVLink
+  std::string nccl_version;            // "2.28.9"
+  friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;
+};
+
 struct Hello {
   MemberId member;
   std::string run_id;
@@ -46,6 +56,9 @@ struct Hello {
   int64_t held_epoch = 0;
   int64_t checkpoint_epoch = 0;
   std::string build;
+  DeviceFacts facts;
+  std::string layout;              // of this member's weights; "": flat shards (trainer), whole (rollouter)
+  std::string destination_layout;  // trainer: the receivers' layout that it stages for; "": whole
 };
 
 enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
@@ -53,12 +66,13 @@ enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
 struct SyncReport {
   int64_t attempt = 0;
   SyncStage stage = SyncStage::kPrepare;
-  absl::Status status;        // OK: the stage is done; else it failed or was refused
-  bool already_held = false;  // kPrepare: the receiver serves these bits
-  double verify_seconds = 0;  // kTransfer: the part of it that went into digests and finite checks
-  int64_t bytes = 0;          // kTransfer
-  double pause_seconds = 0;   // kInstall
-  std::string rendezvous;     // kPrepare by a source
+  absl::Status status;         // OK: the stage is done; else it failed or was refused
+  bool already_held = false;   // kPrepare: the receiver serves these bits
+  double verify_seconds = 0;   // kTransfer: the part of it that went into digests and finite checks
+  double connect_seconds = 0;  // kTransfer: the part that formed communicators or mapped memory
+  int64_t bytes = 0;           // kTransfer
+  double pause_seconds = 0;    // kInstall
+  std::string rendezvous;      // kPrepare: where the others find this member
 };
 
 // Downwards.
@@ -78,6 +92,13 @@ struct Welcome {
   Directory directory;
 };
 
+// A rank that takes part in an attempt, and where the others find it.
+struct SyncMember {
+  MemberId id;
+  std::string rendezvous;
+  friend bool operator==(const SyncMember&, const SyncMember&) = default;
+};
+
 struct Prepare {
   int64_t attempt = 0;
   PolicyVersion version;
@@ -89,12 +110,19 @@ struct Prepare {
   absl::Duration deadline;  // for the whole attempt, from now
   int32_t receivers = 0;
   int32_t sources = 0;  // ranks that send; the plan is a function of it
+  // GroupName of the sources and of all receivers that were asked. Fewer may take part in the end: see Transfer.
+  std::string group = {};
+  std::string source_layout = {};  // as in Hello; with the next one, what the plan is a function of
+  std::string destination_layout = {};
 };
 
+// To everybody who takes part, sources too, once all of them have agreed.
 struct Transfer {
   int64_t attempt = 0;
-  std::vector<std::string> rendezvous;  // of the sources, by rank
-  std::vector<uint64_t> bucket_digests;
+  std::vector<SyncMember> sources = {};    // by rank
+  std::vector<SyncMember> receivers = {};  // by (replica_id, rank)
+  std::string group = {};                  // GroupName of these
+  std::vector<uint64_t> bucket_digests = {};
 };
 
 struct Install {
@@ -127,6 +155,9 @@ struct SyncRecord {
   double pause_seconds = 0;
 
   bool ok() const { return result == "ok" || result == "relabelled"; }
+  // Nothing went wrong: a newer version took this one's place before the receiver had it.
+  bool superseded() const { return result == "SUPERSEDED" || result == "VERSION_NOT_STAGED"; }
+  bool failed() const { return !ok() && !superseded(); }
 };
 
 }  // namespace syncopate::synchronizer

@@ -13,6 +13,8 @@ namespace syncopate::services {
 namespace {
 
 constexpr int kMaxTransports = 16;
+constexpr int kMaxPeerGpus = 64;
+constexpr size_t kMaxFactBytes = 256;  // of each name that a member says of its machine or layout
 
 absl::Status BadMessage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
@@ -28,6 +30,38 @@ v1::JoinResponse::Directory DirectoryToProto(const synchronizer::Directory& dire
 
 synchronizer::Directory DirectoryFromProto(const v1::JoinResponse::Directory& message) {
   return {message.trainer_address(), message.trainer_epoch(), FromProto(message.newest())};
+}
+
+v1::JoinResponse::Transfer::Participant ParticipantToProto(const synchronizer::SyncMember& member) {
+  v1::JoinResponse::Transfer::Participant message;
+  *message.mutable_member() = ToProto(member.id);
+  message.set_rendezvous(member.rendezvous);
+  return message;
+}
+
+absl::StatusOr<synchronizer::SyncMember> ParticipantFromProto(const v1::JoinResponse::Transfer::Participant& message) {
+  synchronizer::SyncMember member;
+  SYNCOPATE_ASSIGN_OR_RETURN(member.id, FromProto(message.member()));
+  member.rendezvous = message.rendezvous();
+  return member;
+}
+
+v1::JoinRequest::DeviceFacts FactsToProto(const synchronizer::DeviceFacts& facts) {
+  v1::JoinRequest::DeviceFacts message;
+  message.set_host(facts.host);
+  message.set_gpu_uuid(facts.gpu_uuid);
+  message.mutable_peer_gpus()->Assign(facts.peer_gpus.begin(), facts.peer_gpus.end());
+  message.set_nvlink(facts.nvlink);
+  message.set_nccl_version(facts.nccl_version);
+  return message;
+}
+
+synchronizer::DeviceFacts FactsFromProto(const v1::JoinRequest::DeviceFacts& message) {
+  return {message.host(),
+          message.gpu_uuid(),
+          {message.peer_gpus().begin(), message.peer_gpus().end()},
+          message.nvlink(),
+          message.nccl_version()};
 }
 
 // Fills in the one message of a JoinResponse that a command is.
@@ -57,12 +91,20 @@ struct CommandWriter {
     message->set_deadline_ms(absl::ToInt64Milliseconds(prepare.deadline));
     message->set_receivers(prepare.receivers);
     message->set_sources(prepare.sources);
+    message->set_group(prepare.group);
+    message->set_source_layout(prepare.source_layout);
+    message->set_destination_layout(prepare.destination_layout);
   }
   void operator()(const synchronizer::Transfer& transfer) const {
     auto* message = response.mutable_transfer();
     message->set_attempt(transfer.attempt);
-    message->mutable_rendezvous()->Assign(transfer.rendezvous.begin(), transfer.rendezvous.end());
     message->mutable_bucket_digests()->Assign(transfer.bucket_digests.begin(), transfer.bucket_digests.end());
+    for (const synchronizer::SyncMember& member : transfer.sources)
+      *message->add_sources() = ParticipantToProto(member);
+    for (const synchronizer::SyncMember& member : transfer.receivers) {
+      *message->add_receivers() = ParticipantToProto(member);
+    }
+    message->set_group(transfer.group);
   }
   void operator()(const synchronizer::Install& install) const {
     response.mutable_install()->set_attempt(install.attempt);
@@ -93,7 +135,41 @@ synchronizer::Prepare PrepareFromProto(const v1::JoinResponse::Prepare& message)
   prepare.deadline = absl::Milliseconds(message.deadline_ms());
   prepare.receivers = message.receivers();
   prepare.sources = message.sources();
+  prepare.group = message.group();
+  prepare.source_layout = message.source_layout();
+  prepare.destination_layout = message.destination_layout();
   return prepare;
+}
+
+absl::StatusOr<synchronizer::Command> TransferFromProto(const v1::JoinResponse::Transfer& message) {
+  synchronizer::Transfer transfer;
+  transfer.attempt = message.attempt();
+  for (const auto& participant : message.sources()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncMember member, ParticipantFromProto(participant));
+    transfer.sources.push_back(std::move(member));
+  }
+  for (const auto& participant : message.receivers()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncMember member, ParticipantFromProto(participant));
+    transfer.receivers.push_back(std::move(member));
+  }
+  transfer.group = message.group();
+  transfer.bucket_digests.assign(message.bucket_digests().begin(), message.bucket_digests().end());
+  return transfer;
+}
+
+double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& phase) {
+  auto found = message.seconds().find(phase);
+  return found == message.seconds().end() ? 0.0 : found->second;
+}
+
+absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
+  const v1::JoinRequest::DeviceFacts& facts = message.facts();
+  if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
+  for (const std::string* name :
+       {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(), &message.destination_layout()}) {
+    if (name->size() > kMaxFactBytes) return BadMessage("hello: a fact or a layout is too long");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -111,6 +187,9 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   message.set_held_epoch(hello.held_epoch);
   message.set_checkpoint_epoch(hello.checkpoint_epoch);
   message.set_build(hello.build);
+  *message.mutable_facts() = FactsToProto(hello.facts);
+  message.set_layout(hello.layout);
+  message.set_destination_layout(hello.destination_layout);
   return message;
 }
 
@@ -120,6 +199,7 @@ absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& mess
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, FromProto(message.manifest()));
   if (message.held_epoch() < 0 || message.checkpoint_epoch() < 0) return BadMessage("hello: an epoch is negative");
   if (message.transports_size() > kMaxTransports) return BadMessage("hello.transports: too many");
+  SYNCOPATE_RETURN_IF_ERROR(CheckFacts(message));
   hello.run_id = message.run_id();
   hello.address = message.address();
   hello.metrics_address = message.metrics_address();
@@ -130,6 +210,9 @@ absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& mess
   hello.held_epoch = message.held_epoch();
   hello.checkpoint_epoch = message.checkpoint_epoch();
   hello.build = message.build();
+  hello.facts = FactsFromProto(message.facts());
+  hello.layout = message.layout();
+  hello.destination_layout = message.destination_layout();
   return hello;
 }
 
@@ -141,6 +224,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
   message.set_already_held(report.already_held);
   if (report.stage == synchronizer::SyncStage::kTransfer) {
     (*message.mutable_seconds())["verify"] = report.verify_seconds;
+    (*message.mutable_seconds())["connect"] = report.connect_seconds;
   }
   message.set_bytes(report.bytes);
   message.set_pause_seconds(report.pause_seconds);
@@ -157,12 +241,13 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.stage = static_cast<synchronizer::SyncStage>(message.stage());
   if (message.has_error()) report.status = FromProto(message.error());
   report.already_held = message.already_held();
-  auto verify = message.seconds().find("verify");
-  if (verify != message.seconds().end()) report.verify_seconds = verify->second;
+  report.verify_seconds = SecondsOf(message, "verify");
+  report.connect_seconds = SecondsOf(message, "connect");
   report.bytes = message.bytes();
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
-  bool sane = report.verify_seconds >= 0 && report.bytes >= 0 && report.pause_seconds >= 0;
+  bool sane =
+      report.verify_seconds >= 0 && report.connect_seconds >= 0 && report.bytes >= 0 && report.pause_seconds >= 0;
   if (!sane) return BadMessage("report: a time or a number of bytes is negative");
   return report;
 }
@@ -181,12 +266,8 @@ absl::StatusOr<synchronizer::Command> FromProto(const v1::JoinResponse& message)
       return DirectoryFromProto(message.directory());
     case v1::JoinResponse::kPrepare:
       return PrepareFromProto(message.prepare());
-    case v1::JoinResponse::kTransfer: {
-      const auto& transfer = message.transfer();
-      return synchronizer::Transfer{transfer.attempt(),
-                                    {transfer.rendezvous().begin(), transfer.rendezvous().end()},
-                                    {transfer.bucket_digests().begin(), transfer.bucket_digests().end()}};
-    }
+    case v1::JoinResponse::kTransfer:
+      return TransferFromProto(message.transfer());
     case v1::JoinResponse::kInstall:
       return synchronizer::Install{message.install().attempt()};
     case v1::JoinResponse::kFinish:

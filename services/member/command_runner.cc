@@ -32,50 +32,77 @@ SyncReport NotDone(int64_t attempt, SyncStage stage, absl::Status why) {
 
 }  // namespace
 
+void CommandRunner::Stream::Add(int64_t attempt) {
+  MutexLock lock(&mutex);
+  ++attempts[attempt].commands;
+}
+
+void CommandRunner::Stream::Finish(int64_t attempt) {
+  MutexLock lock(&mutex);
+  auto found = attempts.find(attempt);
+  if (found != attempts.end()) found->second.finished = true;
+}
+
+void CommandRunner::Stream::End() {
+  MutexLock lock(&mutex);
+  ended = true;
+}
+
+bool CommandRunner::Stream::Wants(int64_t attempt) {
+  MutexLock lock(&mutex);
+  return !ended && !attempts.at(attempt).finished;
+}
+
+bool CommandRunner::Stream::Done(int64_t attempt) {
+  MutexLock lock(&mutex);
+  auto found = attempts.find(attempt);
+  bool finished = found->second.finished || ended;
+  if (--found->second.commands == 0) attempts.erase(found);
+  return !finished;
+}
+
+std::shared_ptr<CommandRunner::Stream> CommandRunner::Present() {
+  MutexLock lock(&mutex_);
+  return stream_;
+}
+
 void CommandRunner::Begin(Reply reply) {
   MutexLock lock(&mutex_);
   SYNCOPATE_CHECK(stream_ == nullptr);
-  stream_ = std::make_shared<Stream>();
-  stream_->reply = std::move(reply);
+  stream_ = std::make_shared<Stream>(std::move(reply));
 }
 
 void CommandRunner::Run(Command command) {
-  std::shared_ptr<Stream> stream;
+  std::shared_ptr<Stream> stream = Present();
+  if (stream == nullptr) return;
   const int64_t attempt = AttemptOf(command);
   const SyncStage stage = StageOf(command);
-  {
-    MutexLock lock(&mutex_);
-    if (stream_ == nullptr) return;
-    stream = stream_;
-    ++stream->attempts[attempt].commands;
-  }
+  stream->Add(attempt);
   auto task = [this, stream, command = std::move(command), arrived = clock_->Now()]() mutable {
     Execute(stream, std::move(command), arrived);
   };
   if (thread_.Post(std::move(task))) return;
-  Done(*stream, attempt);
+  stream->Done(attempt);
   stream->reply(NotDone(attempt, stage,
                         Error(absl::StatusCode::kResourceExhausted, "BUSY",
                               "too many commands wait; an earlier one is still under way")));
 }
 
 void CommandRunner::Finish(int64_t attempt) {
-  {
-    MutexLock lock(&mutex_);
-    if (stream_ == nullptr) return;
-    auto found = stream_->attempts.find(attempt);
-    if (found != stream_->attempts.end()) found->second.finished = true;
-  }
+  std::shared_ptr<Stream> stream = Present();
+  if (stream == nullptr) return;
+  stream->Finish(attempt);
   participant_->Finish(attempt);
 }
 
 void CommandRunner::End() {
+  std::shared_ptr<Stream> stream;
   {
     MutexLock lock(&mutex_);
-    if (stream_ == nullptr) return;
-    stream_->ended = true;
-    stream_ = nullptr;
+    stream.swap(stream_);
   }
+  if (stream == nullptr) return;
+  stream->End();
   participant_->FinishAll();
 }
 
@@ -86,46 +113,35 @@ void CommandRunner::Stop() {
 
 void CommandRunner::Execute(const std::shared_ptr<Stream>& stream, Command command, absl::Time arrived) {
   const int64_t attempt = AttemptOf(command);
-  SyncReport report;
-  if (Wanted(*stream, attempt)) {
-    report = CarryOut(command, arrived);
-  } else {
-    report = NotDone(attempt, StageOf(command),
-                     Error(absl::StatusCode::kCancelled, "CANCELLED",
-                           absl::StrCat("attempt ", attempt, " was over before this command's turn came")));
+  const SyncStage stage = StageOf(command);
+  if (!stream->Wants(attempt)) {
+    stream->Done(attempt);
+    return stream->reply(
+        NotDone(attempt, stage,
+                Error(absl::StatusCode::kCancelled, "CANCELLED",
+                      absl::StrCat("attempt ", attempt, " was over before this command's turn came"))));
   }
-  // A Finish that came while a Prepare was under way may have found nothing to finish.
-  if (!Done(*stream, attempt)) participant_->Finish(attempt);
-  stream->reply(report);
+  // A Finish that came while a Prepare was under way may have found nothing to finish. A Transfer or an Install ends
+  // what its Prepare has begun, so they are found; and a source's Transfer may end when the participant is no more.
+  SyncParticipant* again = stage == SyncStage::kPrepare ? participant_ : nullptr;
+  CarryOut(command, arrived, [stream, attempt, stage, again](SyncReport report) {
+    report.attempt = attempt;
+    report.stage = stage;
+    if (!stream->Done(attempt) && again != nullptr) again->Finish(attempt);
+    stream->reply(report);
+  });
 }
 
-SyncReport CommandRunner::CarryOut(Command& command, absl::Time arrived) {
-  SyncReport report;
+void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipant::Done done) {
   if (auto* prepare = std::get_if<synchronizer::Prepare>(&command)) {
     // The deadline counts from the command's arrival.
     prepare->deadline = std::max(prepare->deadline - (clock_->Now() - arrived), absl::ZeroDuration());
-    report = participant_->Prepare(*prepare);
+    done(participant_->Prepare(*prepare));
   } else if (const auto* transfer = std::get_if<synchronizer::Transfer>(&command)) {
-    report = participant_->Transfer(*transfer);
+    participant_->Transfer(*transfer, std::move(done));
   } else {
-    report = participant_->Install(std::get<synchronizer::Install>(command));
+    done(participant_->Install(std::get<synchronizer::Install>(command)));
   }
-  report.attempt = AttemptOf(command);
-  report.stage = StageOf(command);
-  return report;
-}
-
-bool CommandRunner::Wanted(const Stream& stream, int64_t attempt) {
-  MutexLock lock(&mutex_);
-  return !stream.ended && !stream.attempts.at(attempt).finished;
-}
-
-bool CommandRunner::Done(Stream& stream, int64_t attempt) {
-  MutexLock lock(&mutex_);
-  auto found = stream.attempts.find(attempt);
-  bool finished = found->second.finished || stream.ended;
-  if (--found->second.commands == 0) stream.attempts.erase(found);
-  return !finished;
 }
 
 }  // namespace syncopate::services

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <variant>
 
 #include "absl/time/time.h"
@@ -16,14 +17,16 @@
 namespace syncopate::services {
 
 // Carries out the sync commands of one Join stream after the other, on one thread in their order. Each command gets
-// exactly one report; a stream that is gone gets no more. Thread-safe; only Stop blocks.
+// exactly one report; a stream that is gone gets no more. A source's Transfer is only begun in that order: its report
+// comes when it has ended. Thread-safe; only Stop blocks.
 //
 // Finish does not queue behind the commands, because it must end a transfer under way. So it can overtake commands of
 // its own attempt: those are not carried out any more, and a Prepare that was under way is finished afterwards.
 class CommandRunner {
  public:
   using Command = std::variant<synchronizer::Prepare, synchronizer::Transfer, synchronizer::Install>;
-  // Sends a report up the stream that brought the command; does nothing once that has ended. No lock is held.
+  // Sends a report up the stream that brought the command; does nothing once that has ended. No lock is held. May
+  // outlive the runner, in the hands of a transfer that has not ended.
   using Reply = std::function<void(const synchronizer::SyncReport&)>;
 
   // `participant` and `clock` are borrowed.
@@ -46,19 +49,27 @@ class CommandRunner {
     int commands = 0;  // queued or under way; forgotten when there are none
     bool finished = false;
   };
-  // Guarded by mutex_, except `reply`, which is constant.
+  // Shared with the commands of it that are under way.
   struct Stream {
-    Reply reply;
-    std::map<int64_t, Attempt> attempts;
-    bool ended = false;
+    explicit Stream(Reply reply) : reply(std::move(reply)) {}
+    void Add(int64_t attempt);
+    void Finish(int64_t attempt);
+    void End();
+    // False if the attempt was finished or the stream has ended.
+    bool Wants(int64_t attempt);
+    // One command less; false if the attempt was finished meanwhile.
+    bool Done(int64_t attempt);
+
+    const Reply reply;
+    Mutex mutex;
+    std::map<int64_t, Attempt> attempts ABSL_GUARDED_BY(mutex);
+    bool ended ABSL_GUARDED_BY(mutex) = false;
   };
 
   void Execute(const std::shared_ptr<Stream>& stream, Command command, absl::Time arrived);
-  synchronizer::SyncReport CarryOut(Command& command, absl::Time arrived);
-  // False if the attempt was finished or its stream has ended.
-  bool Wanted(const Stream& stream, int64_t attempt);
-  // One command less; false if the attempt was finished meanwhile.
-  bool Done(Stream& stream, int64_t attempt);
+  // Calls `done` exactly once.
+  void CarryOut(Command& command, absl::Time arrived, SyncParticipant::Done done);
+  std::shared_ptr<Stream> Present();
 
   SyncParticipant* const participant_;
   const Clock* const clock_;

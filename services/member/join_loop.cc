@@ -67,9 +67,9 @@ void JoinLoop::Connect() {
 }
 
 void JoinLoop::Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr<grpc::Channel>& channel) {
-  commands_.Begin([this, stream](const synchronizer::SyncReport& report) { SendReport(stream, report); });
-  auto stub = v1::SynchronizerService::NewStub(channel);
   auto self = shared_from_this();
+  commands_.Begin([self, stream](const synchronizer::SyncReport& report) { self->SendReport(stream, report); });
+  auto stub = v1::SynchronizerService::NewStub(channel);
   stream->Start([&stub](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
                 {.on_message = [self](const v1::JoinResponse& message) { self->OnMessage(message); },
                  .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});

@@ -1,5 +1,7 @@
 #include "services/member/sync_participant.h"
 
+#include <utility>
+
 #include "base/status.h"
 
 namespace syncopate::services {
@@ -7,43 +9,45 @@ namespace {
 
 using synchronizer::SyncReport;
 
-SyncReport Failed(const absl::Status& status) {
+SyncReport ReportOf(const absl::Status& status) {
   SyncReport report;
   report.status = status;
   return report;
 }
 
 SyncReport OnlySends() {
-  return Failed(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_RECEIVER",
-                      "a trainer sends weights and receives none; join with the role rollouter to receive"));
+  return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_RECEIVER",
+                        "a trainer sends weights and receives none; join with the role rollouter to receive"));
 }
 
 }  // namespace
 
 SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
   if (command.source) {
-    return Failed(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_SOURCE",
-                        "a rollouter receives weights and sends none; join with the role trainer to send"));
+    return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_SOURCE",
+                          "a rollouter receives weights and sends none; join with the role trainer to send"));
   }
   absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
-  if (!prepared.ok()) return Failed(prepared.status());
+  if (!prepared.ok()) return ReportOf(prepared.status());
   SyncReport report;
   report.already_held = prepared->already_held;
+  report.rendezvous = std::move(prepared->rendezvous);
   return report;
 }
 
-SyncReport ReceiverParticipant::Transfer(const synchronizer::Transfer& command) {
+void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
-  if (!received.ok()) return Failed(received.status());
+  if (!received.ok()) return done(ReportOf(received.status()));
   SyncReport report;
   report.bytes = received->bytes;
   report.verify_seconds = received->verify_seconds;
-  return report;
+  report.connect_seconds = received->connect_seconds;
+  done(report);
 }
 
 SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
-  if (!installed.ok()) return Failed(installed.status());
+  if (!installed.ok()) return ReportOf(installed.status());
   SyncReport report;
   report.pause_seconds = installed->pause_seconds;
   return report;
@@ -52,13 +56,15 @@ SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
 SyncReport SourceParticipant::Prepare(const synchronizer::Prepare& command) {
   if (!command.source) return OnlySends();
   absl::StatusOr<std::string> rendezvous = source_->Prepare(command);
-  if (!rendezvous.ok()) return Failed(rendezvous.status());
+  if (!rendezvous.ok()) return ReportOf(rendezvous.status());
   SyncReport report;
   report.rendezvous = *std::move(rendezvous);
   return report;
 }
 
-SyncReport SourceParticipant::Transfer(const synchronizer::Transfer&) { return OnlySends(); }
+void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
+  source_->Transfer(command, [done = std::move(done)](const absl::Status& status) { done(ReportOf(status)); });
+}
 
 SyncReport SourceParticipant::Install(const synchronizer::Install&) { return OnlySends(); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/weight_receiver.h"
@@ -16,9 +17,12 @@ class SyncParticipant {
  public:
   virtual ~SyncParticipant() = default;
 
-  // The answer to a command. `attempt` and `stage` are filled in by the caller.
+  // Takes the answer to a command. `attempt` and `stage` are filled in by the caller.
+  using Done = std::function<void(synchronizer::SyncReport)>;
+
   virtual synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) = 0;
-  virtual synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) = 0;
+  // `done` is called exactly once, by any thread, before or after this returns.
+  virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
 
   // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
@@ -34,7 +38,7 @@ class ReceiverParticipant final : public SyncParticipant {
   explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : receiver_(receiver) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
-  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override;
+  void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
   void Finish(int64_t attempt) override { receiver_->Finish(attempt); }
   void FinishAll() override { receiver_->FinishAny(); }
@@ -43,15 +47,15 @@ class ReceiverParticipant final : public SyncParticipant {
   synchronizer::WeightReceiver* const receiver_;
 };
 
-// A trainer rank's part. It only sends: whatever asks it to receive is refused with FAILED_PRECONDITION reason
-// NOT_A_RECEIVER.
+// A trainer rank's part. It only sends: what asks it to receive or to install is refused with FAILED_PRECONDITION
+// reason NOT_A_RECEIVER. Its Transfer does not block: other receivers' commands do not wait for a push.
 class SourceParticipant final : public SyncParticipant {
  public:
   // `source` is borrowed.
   explicit SourceParticipant(synchronizer::WeightSource* source) : source_(source) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
-  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override;
+  void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
   void Finish(int64_t attempt) override { source_->Finish(attempt); }
   void FinishAll() override { source_->FinishAll(); }

@@ -82,8 +82,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
       target_(engine_.get(), options.events, registry),
-      receiver_({.manifest = engine_->manifest(), .rank = options.member.rank, .world = options.member.world}, &target_,
-                {&transport_}),
+      receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, {&transport_}),
       participant_(&receiver_),
       metrics_(std::make_shared<RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());

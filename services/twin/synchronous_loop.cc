@@ -92,7 +92,11 @@ absl::Status SynchronousLoop::SyncWeights() {
                                 .sources = 1};
   SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, receiver_.Prepare(prepare));
   if (!prepared.already_held) {
-    SYNCOPATE_RETURN_IF_ERROR(receiver_.Transfer({attempt, {kRendezvous}, staged.bucket_digests}).status());
+    const synchronizer::Transfer transfer{.attempt = attempt,
+                                          .sources = {{.id = {}, .rendezvous = kRendezvous}},
+                                          .receivers = {{}},
+                                          .bucket_digests = staged.bucket_digests};
+    SYNCOPATE_RETURN_IF_ERROR(receiver_.Transfer(transfer).status());
   }
   SYNCOPATE_RETURN_IF_ERROR(receiver_.Install({attempt}).status());
   receiver_.Finish(attempt);

@@ -23,7 +23,8 @@ absl::Status BadChunk(const std::string& detail) {
 // plan, never from the peer.
 class Placement {
  public:
-  Placement(const std::vector<Copy>& copies, char* destination) : copies_(copies), destination_(destination) {}
+  Placement(const std::vector<Copy>& copies, char* destination, const synchronizer::Arrived& on_arrived)
+      : copies_(copies), destination_(destination), on_arrived_(on_arrived) {}
 
   absl::Status Place(const v1::FetchWeightsResponse& chunk) {
     if (next_ == copies_.size()) return BadChunk("more bytes than the plan has");
@@ -33,7 +34,9 @@ class Placement {
       return BadChunk(absl::StrFormat("%d bytes at %d instead of up to %d at %d", bytes, chunk.offset(),
                                       copy.bytes - done_, copy.source_offset + done_));
     }
-    std::memcpy(destination_ + copy.destination_offset + done_, chunk.data().data(), chunk.data().size());
+    const int64_t to = copy.destination_offset + done_;
+    std::memcpy(destination_ + to, chunk.data().data(), chunk.data().size());
+    on_arrived_({to, to + bytes}, nullptr);
     done_ += bytes;
     if (done_ == copy.bytes) {
       ++next_;
@@ -47,6 +50,7 @@ class Placement {
  private:
   const std::vector<Copy>& copies_;
   char* const destination_;
+  const synchronizer::Arrived& on_arrived_;
   size_t next_ = 0;
   int64_t done_ = 0;  // bytes of copies_[next_]
 };
@@ -97,10 +101,10 @@ absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destinat
   std::map<int32_t, std::vector<Copy>> by_source;
   for (const Copy& copy : request.copies) by_source[copy.source].push_back(copy);
   for (const auto& [source, copies] : by_source) {
-    if (source >= static_cast<int32_t>(request.rendezvous.size())) {
+    if (source >= static_cast<int32_t>(request.sources.size())) {
       return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", source));
     }
-    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, request.rendezvous[source], copies, destination, stop));
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, request.sources[source].rendezvous, copies, destination, stop));
   }
   return absl::OkStatus();
 }
@@ -113,7 +117,7 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   context.set_deadline(CallDeadline(request.deadline - clock_->Now()));
   std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   auto stream = stub->FetchWeights(&context, MakeRequest(request, copies));
-  Placement placement(copies, destination);
+  Placement placement(copies, destination, request.on_arrived);
   v1::FetchWeightsResponse chunk;
   absl::Status placed;
   while (placed.ok() && stream->Read(&chunk)) placed = placement.Place(chunk);

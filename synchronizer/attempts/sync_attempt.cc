@@ -4,8 +4,10 @@
 #include <iterator>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "synchronizer/attempts/group_name.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -16,6 +18,9 @@ std::string ReasonOf(const absl::Status& status) {
   return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
 
+// The bytes came, so the communicator has done its work: nobody else is concerned.
+bool AfterTheBytes(const std::string& reason) { return reason == "DIGEST_MISMATCH" || reason == "NON_FINITE"; }
+
 }  // namespace
 
 void AttemptOutput::Append(AttemptOutput other) {
@@ -24,33 +29,36 @@ void AttemptOutput::Append(AttemptOutput other) {
 }
 
 SyncAttempt::SyncAttempt(Spec spec) : spec_(std::move(spec)) {
-  for (const MemberId& id : spec_.sources) sources_.push_back({id, false, ""});
+  for (const MemberId& id : spec_.sources) sources_.push_back({id, SourceState::kPreparing, ""});
   for (const Receiver& receiver : spec_.receivers) {
     Part& part = parts_[receiver.replica_id];
     part.receiver = receiver;
-    for (const MemberId& id : receiver.ranks) part.ranks.push_back({id, RankState::kPreparing, false, {}});
+    for (const MemberId& id : receiver.ranks) part.ranks.push_back({id, RankState::kPreparing, false, ""});
   }
   open_parts_ = static_cast<int>(parts_.size());
 }
 
 AttemptOutput SyncAttempt::Begin() {
   AttemptOutput output;
+  std::vector<MemberId> planned;
+  for (const auto& [replica_id, part] : parts_) absl::c_copy(part.receiver.ranks, std::back_inserter(planned));
   Prepare prepare;
   prepare.attempt = spec_.id;
   prepare.version = spec_.version.version;
   prepare.digest = spec_.version.digest;
   prepare.manifest_fingerprint = spec_.manifest_fingerprint;
+  prepare.plan_hash = spec_.plan_hash;
   prepare.transport = spec_.transport;
   prepare.deadline = spec_.deadline - spec_.begun;
   prepare.receivers = static_cast<int32_t>(parts_.size());
   prepare.sources = static_cast<int32_t>(sources_.size());
+  prepare.group = GroupName(spec_.sources, planned);
+  prepare.source_layout = spec_.source_layout;
+  prepare.destination_layout = spec_.destination_layout;
   prepare.source = true;
   for (const Source& source : sources_) output.sends.emplace_back(source.id, prepare);
   prepare.source = false;
-  for (const auto& [replica_id, part] : parts_) {
-    prepare.plan_hash = part.receiver.plan_hash;
-    for (const Rank& rank : part.ranks) output.sends.emplace_back(rank.id, prepare);
-  }
+  for (const MemberId& id : planned) output.sends.emplace_back(id, prepare);
   return output;
 }
 
@@ -67,17 +75,20 @@ AttemptOutput SyncAttempt::OnReport(const MemberId& from, const SyncReport& repo
 }
 
 AttemptOutput SyncAttempt::OnSourceReport(Source& source, const SyncReport& report, absl::Time now) {
-  if (source.ready || report.stage != SyncStage::kPrepare) return {};
+  bool answers = (source.state == SourceState::kPreparing && report.stage == SyncStage::kPrepare) ||
+                 (source.state == SourceState::kTransferring && report.stage == SyncStage::kTransfer);
+  if (!answers) return {};
   if (!report.status.ok()) {
     return EndSources(ReasonOf(report.status),
                       absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message()), now);
   }
-  source.ready = true;
+  if (report.stage == SyncStage::kTransfer) {
+    source.state = SourceState::kSent;
+    return {};
+  }
+  source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
-  AttemptOutput output;
-  if (!SourcesReady()) return output;
-  for (auto& [replica_id, part] : parts_) output.Append(Advance(part, now));
-  return output;
+  return OpenBarrierIfComplete(now);
 }
 
 AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now) {
@@ -87,16 +98,23 @@ AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport
   if (!answers) return {};
   if (!report.status.ok()) {
     std::string where = rank.id.world == 1 ? "" : absl::StrFormat("rank %d: ", rank.id.rank);
-    return End(part, ReasonOf(report.status), absl::StrCat(where, report.status.message()), now);
+    return Fail(part, ReasonOf(report.status), absl::StrCat(where, report.status.message()), now);
   }
+  Take(part, rank, report);
+  return Advance(part, now);
+}
+
+void SyncAttempt::Take(Part& part, Rank& rank, const SyncReport& report) {
   switch (report.stage) {
     case SyncStage::kPrepare:
       rank.held = report.already_held;
+      rank.rendezvous = report.rendezvous;
       rank.state = rank.held ? RankState::kVerified : RankState::kPrepared;
       break;
     case SyncStage::kTransfer:
       rank.state = RankState::kVerified;
       part.bytes += report.bytes;
+      part.connect_seconds = std::max(part.connect_seconds, report.connect_seconds);
       part.verify_seconds = std::max(part.verify_seconds, report.verify_seconds);
       break;
     case SyncStage::kInstall:
@@ -104,69 +122,107 @@ AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport
       part.pause_seconds = std::max(part.pause_seconds, report.pause_seconds);
       break;
   }
-  return Advance(part, now);
 }
 
 AttemptOutput SyncAttempt::EndReceiver(const std::string& replica_id, const std::string& reason,
                                        const std::string& detail, absl::Time now) {
   auto found = parts_.find(replica_id);
   if (found == parts_.end()) return {};
-  return End(found->second, reason, detail, now);
+  return Fail(found->second, reason, detail, now);
 }
 
 AttemptOutput SyncAttempt::EndSources(const std::string& reason, const std::string& detail, absl::Time now) {
   AttemptOutput output;
   for (auto& [replica_id, part] : parts_) {
-    bool needs_bytes = !AllAt(part, RankState::kVerified) && part.install_sent == absl::InfiniteFuture();
-    if (needs_bytes) output.Append(End(part, reason, detail, now));
+    if (NeedsBytes(part)) output.Append(End(part, reason, detail, now));
   }
   return output;
 }
 
-AttemptOutput SyncAttempt::Expire(absl::Time now) {
+AttemptOutput SyncAttempt::Tick(absl::Time now) {
   AttemptOutput output;
-  for (auto& [replica_id, part] : parts_) {
-    output.Append(End(part, "DEADLINE",
-                      absl::StrFormat("not finished within %s", absl::FormatDuration(spec_.deadline - spec_.begun)),
-                      now));
+  if (now >= spec_.deadline) {
+    std::string detail = absl::StrFormat("not finished within %s", absl::FormatDuration(spec_.deadline - spec_.begun));
+    for (auto& [replica_id, part] : parts_) output.Append(End(part, "DEADLINE", detail, now));
+  } else {
+    output = OpenBarrierIfComplete(now);
   }
   return output;
+}
+
+absl::Time SyncAttempt::NextDeadline() const {
+  bool waits_for_receivers = !barrier_open_ && SourcesReady();
+  return waits_for_receivers ? std::min(spec_.prepare_by, spec_.deadline) : spec_.deadline;
 }
 
 bool SyncAttempt::SourcesReady() const {
-  return absl::c_all_of(sources_, [](const Source& source) { return source.ready; });
+  return absl::c_all_of(sources_, [](const Source& source) { return source.state != SourceState::kPreparing; });
 }
 
 bool SyncAttempt::AllAt(const Part& part, RankState state) {
   return absl::c_all_of(part.ranks, [state](const Rank& rank) { return rank.state == state; });
 }
 
+bool SyncAttempt::AnyAt(const Part& part, RankState state) {
+  return absl::c_any_of(part.ranks, [state](const Rank& rank) { return rank.state == state; });
+}
+
+bool SyncAttempt::NeedsBytes(const Part& part) const {
+  return !part.ended && !AllAt(part, RankState::kVerified) && part.install_sent == absl::InfiniteFuture();
+}
+
 AttemptOutput SyncAttempt::Advance(Part& part, absl::Time now) {
-  if (part.ended) return {};
   if (AllAt(part, RankState::kInstalled)) {
     bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.held; });
     return End(part, moved ? "ok" : "relabelled", "", now);
   }
-  if (AllAt(part, RankState::kVerified)) return SendInstalls(part, now);
-  bool agreed = absl::c_all_of(part.ranks, [](const Rank& rank) {
-    return rank.state == RankState::kPrepared || rank.state == RankState::kVerified;
-  });
-  if (agreed && SourcesReady() && part.transfer_sent == absl::InfiniteFuture()) return SendTransfers(part, now);
-  return {};
+  AttemptOutput output;
+  if (AllAt(part, RankState::kVerified)) output = SendInstalls(part, now);
+  output.Append(OpenBarrierIfComplete(now));
+  return output;
 }
 
-AttemptOutput SyncAttempt::SendTransfers(Part& part, absl::Time now) {
+AttemptOutput SyncAttempt::OpenBarrierIfComplete(absl::Time now) {
+  if (barrier_open_ || done() || !SourcesReady()) return {};
+  bool all_answered = absl::c_all_of(
+      parts_, [](const auto& entry) { return entry.second.ended || !AnyAt(entry.second, RankState::kPreparing); });
+  if (!all_answered && now < spec_.prepare_by) return {};
+  barrier_open_ = true;
+  AttemptOutput output;
+  std::string detail =
+      absl::StrFormat("no answer to Prepare within %s", absl::FormatDuration(spec_.prepare_by - spec_.begun));
+  for (auto& [replica_id, part] : parts_) {
+    bool silent = !part.ended && AnyAt(part, RankState::kPreparing);
+    if (silent) output.Append(End(part, "NOT_PREPARED", detail, now));
+  }
+  output.Append(SendTransfers(now));
+  return output;
+}
+
+AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   AttemptOutput output;
   Transfer transfer;
   transfer.attempt = spec_.id;
   transfer.bucket_digests = spec_.version.bucket_digests;
-  for (const Source& source : sources_) transfer.rendezvous.push_back(source.rendezvous);
-  for (Rank& rank : part.ranks) {
-    if (rank.state != RankState::kPrepared) continue;
-    rank.state = RankState::kTransferring;
-    output.sends.emplace_back(rank.id, transfer);
+  for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
+  std::vector<MemberId> receivers;
+  for (auto& [replica_id, part] : parts_) {
+    if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
+    part.transfer_sent = now;
+    for (Rank& rank : part.ranks) {
+      if (rank.state != RankState::kPrepared) continue;
+      rank.state = RankState::kTransferring;
+      receivers.push_back(rank.id);
+      transfer.receivers.push_back({rank.id, rank.rendezvous});
+    }
   }
-  part.transfer_sent = now;
+  if (receivers.empty()) return output;
+  transfer.group = GroupName(spec_.sources, receivers);
+  for (Source& source : sources_) {
+    source.state = SourceState::kTransferring;
+    output.sends.emplace_back(source.id, transfer);
+  }
+  for (const MemberId& id : receivers) output.sends.emplace_back(id, transfer);
   return output;
 }
 
@@ -177,6 +233,21 @@ AttemptOutput SyncAttempt::SendInstalls(Part& part, absl::Time now) {
     output.sends.emplace_back(rank.id, Install{spec_.id});
   }
   part.install_sent = now;
+  return output;
+}
+
+AttemptOutput SyncAttempt::Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now) {
+  bool breaks_group =
+      spec_.group_transport && !part.ended && AnyAt(part, RankState::kTransferring) && !AfterTheBytes(result);
+  AttemptOutput output = End(part, result, detail, now);
+  if (breaks_group) {
+    for (auto& [replica_id, other] : parts_) {
+      bool in_it = !other.ended && AnyAt(other, RankState::kTransferring);
+      std::string why = absl::StrFormat("%s left the group: %s", part.receiver.replica_id, result);
+      if (in_it) output.Append(End(other, "GROUP_LOST", why, now));
+    }
+  }
+  if (!done()) output.Append(OpenBarrierIfComplete(now));
   return output;
 }
 
@@ -211,11 +282,12 @@ SyncRecord SyncAttempt::RecordOf(const Part& part, absl::Time now) const {
   absl::Time install_begun = std::min(part.install_sent, now);
   absl::Time prepare_ended = std::min(part.transfer_sent, install_begun);
   double receive = absl::ToDoubleSeconds(install_begun - prepare_ended);
-  double verify = std::min(part.verify_seconds, receive);
+  double connect = std::min(part.connect_seconds, receive);
+  double verify = std::min(part.verify_seconds, receive - connect);
   std::map<std::string, double>& seconds = record.seconds;
   seconds["stage"] = spec_.stage_seconds;
-  seconds["prepare"] = absl::ToDoubleSeconds(prepare_ended - spec_.begun);
-  seconds["transfer"] = receive - verify;
+  seconds["prepare"] = absl::ToDoubleSeconds(prepare_ended - spec_.begun) + connect;
+  seconds["transfer"] = receive - connect - verify;
   seconds["verify"] = verify;
   seconds["install"] = absl::ToDoubleSeconds(now - install_begun);
   seconds["total"] = spec_.stage_seconds + absl::ToDoubleSeconds(now - spec_.begun);

@@ -11,13 +11,6 @@
 
 namespace syncopate::synchronizer {
 
-// A rank that can take part in a sync.
-struct SyncPeer {
-  MemberId id;
-  std::vector<std::string> transports;
-  friend bool operator==(const SyncPeer&, const SyncPeer&) = default;
-};
-
 // What an event made of an attempt: commands to be sent in this order, and receivers whose part has ended.
 struct AttemptOutput {
   std::vector<std::pair<MemberId, Command>> sends;
@@ -28,28 +21,37 @@ struct AttemptOutput {
 
 // One weight sync: one version, all source ranks, and the replicas that were idle when it began. Sans-IO.
 //
-// Each replica goes its own way and ends on its own: Prepare, Transfer once the sources and all ranks of the replica
-// have agreed, Install once all its ranks have verified, Finish. A rank that holds the bits already skips Transfer. A
-// replica that refuses, fails, disappears or runs out of time ends with the reason, tells its ranks to drop their
-// shadow, and holds up nobody. A source that refuses or disappears ends all replicas that still need bytes; those that
-// have verified go on. When the last replica has ended, the sources are told to unpin the version.
+// Prepare goes to everybody. A rank that holds the bits already skips Transfer. There is one barrier: Transfer goes to
+// the sources and to all other replicas at once, when all of them have agreed, or when `prepare_by` has passed and the
+// sources have agreed; a replica that has not answered by then ends with NOT_PREPARED. From there on each replica goes
+// its own way: Install once all its ranks have verified, Finish. A replica that refuses, fails, disappears or runs out
+// of time ends with the reason, tells its ranks to drop their shadow, and holds up nobody.
+//
+// Where the members form one group (Spec::group_transport) a member that fails or disappears during Transfer takes the
+// communicator with it: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or
+// disappears ends all replicas that still need bytes; those that have verified go on. When the last replica has ended,
+// the sources are told to unpin the version.
 class SyncAttempt {
  public:
   struct Receiver {
     std::string replica_id;
     std::vector<MemberId> ranks;  // in rank order
-    uint64_t plan_hash = 0;
   };
   struct Spec {
     int64_t id = 0;
     PublishedVersion version;
     uint64_t manifest_fingerprint = 0;
+    uint64_t plan_hash = 0;
+    std::string source_layout;
+    std::string destination_layout;
     std::string transport;
     std::string transport_reason;
-    double stage_seconds = 0;       // 0.0 unless this attempt follows the staging at once
-    std::vector<MemberId> sources;  // in rank order
-    std::vector<Receiver> receivers;
+    bool group_transport = false;
+    double stage_seconds = 0;         // 0.0 unless this attempt follows the staging at once
+    std::vector<MemberId> sources;    // in rank order
+    std::vector<Receiver> receivers;  // by replica_id
     absl::Time begun;
+    absl::Time prepare_by;
     absl::Time deadline;
   };
 
@@ -64,8 +66,10 @@ class SyncAttempt {
                             absl::Time now);
   // The sources cannot go on.
   AttemptOutput EndSources(const std::string& reason, const std::string& detail, absl::Time now);
-  // The deadline has come: every part that is still under way ends with reason DEADLINE.
-  AttemptOutput Expire(absl::Time now);
+  // Call when NextDeadline() has come: the barrier opens for those who are there, or every part that is still under
+  // way ends with reason DEADLINE.
+  AttemptOutput Tick(absl::Time now);
+  absl::Time NextDeadline() const;
 
   bool done() const { return open_parts_ == 0; }
   const Spec& spec() const { return spec_; }
@@ -77,7 +81,7 @@ class SyncAttempt {
     MemberId id;
     RankState state = RankState::kPreparing;
     bool held = false;
-    SyncReport last;  // newest report that was taken
+    std::string rendezvous;
   };
 
   struct Part {
@@ -86,24 +90,32 @@ class SyncAttempt {
     bool ended = false;
     absl::Time transfer_sent = absl::InfiniteFuture();
     absl::Time install_sent = absl::InfiniteFuture();
-    double verify_seconds = 0;  // the slowest rank's
-    double pause_seconds = 0;   // likewise
+    double connect_seconds = 0;  // the slowest rank's
+    double verify_seconds = 0;   // likewise
+    double pause_seconds = 0;    // likewise
     int64_t bytes = 0;
   };
 
+  enum class SourceState : uint8_t { kPreparing, kReady, kTransferring, kSent };
   struct Source {
     MemberId id;
-    bool ready = false;
+    SourceState state = SourceState::kPreparing;
     std::string rendezvous;
   };
 
   bool SourcesReady() const;
   static bool AllAt(const Part& part, RankState state);
+  static bool AnyAt(const Part& part, RankState state);
+  bool NeedsBytes(const Part& part) const;
   AttemptOutput OnSourceReport(Source& source, const SyncReport& report, absl::Time now);
   AttemptOutput OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
+  static void Take(Part& part, Rank& rank, const SyncReport& report);
   AttemptOutput Advance(Part& part, absl::Time now);
-  AttemptOutput SendTransfers(Part& part, absl::Time now);
+  AttemptOutput OpenBarrierIfComplete(absl::Time now);
+  AttemptOutput SendTransfers(absl::Time now);
   AttemptOutput SendInstalls(Part& part, absl::Time now);
+  // Ends the part, and the group with it if the part broke the group.
+  AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);
   AttemptOutput End(Part& part, const std::string& result, const std::string& detail, absl::Time now);
   SyncRecord RecordOf(const Part& part, absl::Time now) const;
 
@@ -111,6 +123,7 @@ class SyncAttempt {
   std::vector<Source> sources_;
   std::map<std::string, Part> parts_;  // by replica
   int open_parts_ = 0;
+  bool barrier_open_ = false;
 };
 
 }  // namespace syncopate::synchronizer

@@ -3,31 +3,37 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "synchronizer/plan/layout.h"
-#include "synchronizer/plan/sync_plan.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
 constexpr double kDeadlineMedians = 4;
 
-bool VersionIsGone(const std::string& reason) { return reason == "SUPERSEDED" || reason == "VERSION_NOT_STAGED"; }
+// The same question would get the same answer while everybody stays what it is.
+bool IsPermanent(const std::string& reason) {
+  constexpr const char* kPermanent[] = {"MODEL_MISMATCH",      "LAYOUT_MISMATCH", "DTYPE_MISMATCH", "PLAN_MISMATCH",
+                                        "PLAN_INCOMPLETE",     "NCCL_MISMATCH",   "BAD_LAYOUT",     "TRANSPORT_UNKNOWN",
+                                        "NO_COMMON_TRANSPORT", "NOT_A_SOURCE",    "NOT_A_RECEIVER"};
+  return absl::c_linear_search(kPermanent, reason);
+}
 
 }  // namespace
 
 absl::Status SyncCoordinator::Options::Validate() const {
-  if (min_deadline > absl::ZeroDuration() && backoff > absl::ZeroDuration() && max_backoff >= backoff) {
+  if (min_deadline > absl::ZeroDuration() && prepare_deadline > absl::ZeroDuration() &&
+      backoff > absl::ZeroDuration() && max_backoff >= backoff) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-               absl::StrFormat("deadline %s and back-off %s to %s must be positive and in order",
-                               absl::FormatDuration(min_deadline), absl::FormatDuration(backoff),
-                               absl::FormatDuration(max_backoff)));
+               absl::StrFormat("deadlines %s and %s and back-off %s to %s must be positive and in order",
+                               absl::FormatDuration(min_deadline), absl::FormatDuration(prepare_deadline),
+                               absl::FormatDuration(backoff), absl::FormatDuration(max_backoff)));
 }
 
 AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
@@ -38,8 +44,10 @@ AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
     });
     if (!kept) output.Append(attempt.EndSources("SOURCE_LOST", "a trainer rank is no longer reachable", now));
   }
+  bool same_model = sources_.manifest != nullptr && sources_.manifest == sources.manifest;
   sources_ = std::move(sources);
-  plan_hashes_.clear();
+  if (!same_model) plans_.emplace(sources_.manifest);
+  ForgetRefusals();
   output = Settle(std::move(output), now);
   output.Append(Form(0.0, now));
   return output;
@@ -73,6 +81,7 @@ AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double s
   for (auto& [replica_id, state] : receivers_) {
     if (state.wants_newer) state.not_before = absl::InfinitePast();
   }
+  ForgetRefusals();
   return Form(stage_seconds, now);
 }
 
@@ -84,13 +93,18 @@ AttemptOutput SyncCoordinator::OnReport(const MemberId& from, const SyncReport& 
 
 AttemptOutput SyncCoordinator::Trigger(absl::Time now) {
   for (auto& [replica_id, state] : receivers_) state.not_before = absl::InfinitePast();
+  ForgetRefusals();
   return Form(0.0, now);
+}
+
+void SyncCoordinator::ForgetRefusals() {
+  for (auto& [replica_id, state] : receivers_) state.refusal.clear();
 }
 
 AttemptOutput SyncCoordinator::Tick(absl::Time now) {
   AttemptOutput output;
   for (auto& [id, attempt] : attempts_) {
-    if (attempt.spec().deadline <= now) output.Append(attempt.Expire(now));
+    if (attempt.NextDeadline() <= now) output.Append(attempt.Tick(now));
   }
   output = Settle(std::move(output), now);
   output.Append(Form(0.0, now));
@@ -99,11 +113,11 @@ AttemptOutput SyncCoordinator::Tick(absl::Time now) {
 
 absl::Time SyncCoordinator::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.spec().deadline);
+  for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.NextDeadline());
   bool can_send = newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
   if (!can_send) return next;
   for (const auto& [replica_id, state] : receivers_) {
-    if (state.attempt == 0 && IsBehind(state)) next = std::min(next, state.not_before);
+    if (state.attempt == 0 && IsBehind(state) && state.refusal.empty()) next = std::min(next, state.not_before);
   }
   return next;
 }
@@ -115,6 +129,13 @@ int SyncCoordinator::behind() const {
 int64_t SyncCoordinator::AttemptOf(const std::string& replica_id) const {
   auto found = receivers_.find(replica_id);
   return found == receivers_.end() ? 0 : found->second.attempt;
+}
+
+std::string SyncCoordinator::WhyLeftAlone(const std::string& replica_id) const {
+  auto found = receivers_.find(replica_id);
+  if (found == receivers_.end() || found->second.refusal.empty() || !IsBehind(found->second)) return "";
+  return absl::StrFormat("not synced: %s; tried again when it or the trainer changes, or at the next version",
+                         found->second.refusal);
 }
 
 absl::Duration SyncCoordinator::CurrentDeadline() const {
@@ -133,65 +154,71 @@ AttemptOutput SyncCoordinator::Form(double stage_seconds, absl::Time now) {
   AttemptOutput output;
   bool can_send = newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
   if (!can_send) return output;
-  std::map<std::string, std::pair<TransportChoice, std::vector<std::string>>> by_transport;
+  struct Group {
+    Route route;
+    std::vector<std::string> replica_ids;
+  };
+  std::map<std::tuple<std::string, uint64_t, std::string>, Group> groups;  // by transport, plan, laggard
   for (auto& [replica_id, state] : receivers_) {
-    if (state.attempt != 0 || !IsBehind(state) || state.not_before > now) continue;
-    absl::StatusOr<TransportChoice> choice = Choose(state.replica);
-    if (choice.ok()) {
-      by_transport[choice->name].first = *choice;
-      by_transport[choice->name].second.push_back(replica_id);
+    bool wants = state.attempt == 0 && IsBehind(state) && state.not_before <= now && state.refusal.empty();
+    if (!wants) continue;
+    absl::StatusOr<Route> route = RouteTo(state.replica);
+    if (route.ok()) {
+      Group& group = groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : ""}];
+      group.replica_ids.push_back(replica_id);
+      group.route = *std::move(route);
     } else {
-      output.ended.push_back(Refusal(replica_id, choice.status()));
+      output.ended.push_back(Refusal(replica_id, route.status()));
       NoteEnd(output.ended.back(), now);
     }
   }
-  for (const auto& [name, group] : by_transport) {
-    output.Append(FormWith(group.second, group.first, stage_seconds, now));
+  for (const auto& [key, group] : groups) {
+    output.Append(FormWith(group.replica_ids, group.route, stage_seconds, now));
   }
   return output;
 }
 
-AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_ids, const TransportChoice& choice,
+absl::StatusOr<SyncCoordinator::Route> SyncCoordinator::RouteTo(const ReceiverReplica& replica) {
+  const int32_t world = static_cast<int32_t>(replica.ranks.size());
+  Route route;
+  route.destination_layout = DestinationLayoutName(sources_.destination_layout, world);
+  for (const SyncPeer& peer : replica.ranks) {
+    SYNCOPATE_RETURN_IF_ERROR(
+        CheckSameLayout(DestinationLayoutName(peer.layout, world), route.destination_layout, replica.replica_id));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(auto planned, plans_->Get({sources_.layout(), static_cast<int32_t>(sources_.ranks.size()),
+                                                        route.destination_layout, world}));
+  route.plan_hash = planned->plan.hash();
+  SYNCOPATE_ASSIGN_OR_RETURN(route.transport, ChooseTransport(options_.transport, sources_.ranks, replica.ranks));
+  return route;
+}
+
+AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_ids, const Route& route,
                                         double stage_seconds, absl::Time now) {
   SyncAttempt::Spec spec;
   spec.id = next_attempt_++;
   spec.version = *newest_;
   spec.manifest_fingerprint = sources_.manifest->fingerprint();
-  spec.transport = choice.name;
-  spec.transport_reason = choice.reason;
+  spec.plan_hash = route.plan_hash;
+  spec.source_layout = SourceLayoutName(sources_.layout(), static_cast<int32_t>(sources_.ranks.size()));
+  spec.destination_layout = route.destination_layout;
+  spec.transport = route.transport.name;
+  spec.transport_reason = route.transport.reason;
+  spec.group_transport = IsGroupTransport(spec.transport);
   spec.stage_seconds = stage_seconds;
   for (const SyncPeer& peer : sources_.ranks) spec.sources.push_back(peer.id);
   for (const std::string& replica_id : replica_ids) {
     State& state = receivers_.at(replica_id);
     state.attempt = spec.id;
-    SyncAttempt::Receiver receiver;
-    receiver.replica_id = replica_id;
+    SyncAttempt::Receiver receiver{replica_id, {}};
     for (const SyncPeer& peer : state.replica.ranks) receiver.ranks.push_back(peer.id);
-    receiver.plan_hash = PlanHash(static_cast<int32_t>(receiver.ranks.size()));
     spec.receivers.push_back(std::move(receiver));
   }
   spec.begun = now;
+  spec.prepare_by = now + options_.prepare_deadline;
   spec.deadline = now + CurrentDeadline();
   int64_t id = spec.id;
   return attempts_.emplace(id, SyncAttempt(std::move(spec))).first->second.Begin();
-}
-
-absl::StatusOr<TransportChoice> SyncCoordinator::Choose(const ReceiverReplica& replica) const {
-  std::vector<std::vector<std::string>> offers;
-  for (const SyncPeer& peer : sources_.ranks) offers.push_back(peer.transports);
-  for (const SyncPeer& peer : replica.ranks) offers.push_back(peer.transports);
-  return ChooseTransport(options_.transport, offers);
-}
-
-uint64_t SyncCoordinator::PlanHash(int32_t receiver_world) {
-  auto known = plan_hashes_.find(receiver_world);
-  if (known != plan_hashes_.end()) return known->second;
-  const Manifest& manifest = *sources_.manifest;
-  int32_t source_world = static_cast<int32_t>(sources_.ranks.size());
-  auto plan =
-      SyncPlan::Create(manifest, Layout::FlatShards(manifest, source_world), Layout::Whole(manifest, receiver_world));
-  SYNCOPATE_CHECK(plan.ok());  // flat shards hold every element
-  return plan_hashes_[receiver_world] = plan->hash();
 }
 
 AttemptOutput SyncCoordinator::Settle(AttemptOutput output, absl::Time now) {
@@ -217,16 +244,18 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
   state.not_before = absl::InfinitePast();
   if (record.ok()) {
     state.failures = 0;
+    state.laggard = false;
     state.replica.serving = record.version;
-    return;
-  }
-  ++state.failures;
-  if (!VersionIsGone(record.result)) {
+  } else if (record.superseded()) {
+    state.wants_newer = record.version == newest_->version;
+    if (state.wants_newer) state.not_before = now + options_.max_backoff;
+  } else if (IsPermanent(record.result)) {
+    state.refusal = record.result;
+  } else if (record.result != "GROUP_LOST") {
+    ++state.failures;
+    if (record.result == "NOT_PREPARED" || record.result == "DEADLINE") state.laggard = true;
     double doubled = std::exp2(std::min(state.failures, 16) - 1);
     state.not_before = now + std::min(options_.max_backoff, options_.backoff * doubled);
-  } else if (record.version == newest_->version) {
-    state.wants_newer = true;
-    state.not_before = now + options_.max_backoff;
   }
 }
 

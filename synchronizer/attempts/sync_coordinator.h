@@ -15,14 +15,18 @@
 #include "synchronizer/attempts/sync_attempt.h"
 #include "synchronizer/attempts/transport_choice.h"
 #include "synchronizer/messages.h"
+#include "synchronizer/transport/plan_cache.h"
 
 namespace syncopate::synchronizer {
 
 // The ranks that send, and what they send.
 struct SourceGroup {
   int64_t epoch = 0;
-  std::vector<SyncPeer> ranks;  // in rank order; empty while the group is not complete
+  std::vector<SyncPeer> ranks;  // in rank order, of one layout; empty while the group is not complete
   std::shared_ptr<const Manifest> manifest;
+  std::string destination_layout = {};  // that they stage for, as in Hello
+
+  std::string layout() const { return ranks.empty() ? "" : ranks.front().layout; }
 };
 
 // A replica all of whose ranks are reachable.
@@ -35,17 +39,24 @@ struct ReceiverReplica {
 // Keeps every reachable replica at the newest version: starts sync attempts, ends them by their deadline, repeats what
 // failed. Sans-IO and deterministic.
 //
-// A new publication, a replica that has become reachable or idle, and a back-off that has run out each start an attempt
-// with all replicas that are idle, behind and not backing off. So a replica takes part in one attempt at a time, one
-// that is busy joins the next attempt when it ends, a publication aborts nothing, and nobody waits for anybody else.
+// A new publication, a replica that has become reachable or idle, and a back-off that has run out each start attempts
+// with all replicas that are idle, behind and not backing off, one attempt a transport. So a replica takes part in one
+// attempt at a time, one that is busy joins the next attempt when it ends, and a publication aborts nothing. A replica
+// that did not answer in time last time gets attempts of its own until one succeeds, so that it holds the others up
+// once, for `prepare_deadline`, and no more.
+//
 // A failed replica is tried again with the version that is newest then, after a back-off that doubles with each failure
-// in a row up to a bound; one that was superseded waits for the newer version instead. Only versions of the epoch that
-// the present sources work in are sent: an older trainer's bits are gone.
+// in a row up to a bound. There are three exceptions. One that was superseded waits for the newer version instead. One
+// whose group was lost through another member is tried again at once. And a refusal that would be repeated for ever
+// (another model, layout, dtype, plan, NCCL version, no common transport) is not: the replica is left alone until it or
+// the sources change, or another version is published, or somebody triggers. Only versions of the epoch that the
+// present sources work in are sent: an older trainer's bits are gone.
 class SyncCoordinator {
  public:
   struct Options {
     std::string transport = "auto";
-    absl::Duration min_deadline = absl::Seconds(10);  // an attempt may take max(this, 4 x the recent median)
+    absl::Duration min_deadline = absl::Seconds(10);     // an attempt may take max(this, 4 x the recent median)
+    absl::Duration prepare_deadline = absl::Seconds(1);  // receivers that have not agreed by then are left behind
     absl::Duration backoff = absl::Milliseconds(100);
     absl::Duration max_backoff = absl::Seconds(2);
     int64_t first_attempt = 1;  // above those of an earlier life, so that old reports are never mistaken for new ones
@@ -75,6 +86,8 @@ class SyncCoordinator {
   int attempts_under_way() const { return static_cast<int>(attempts_.size()); }
   // The attempt that a replica takes part in; 0 if none.
   int64_t AttemptOf(const std::string& replica_id) const;
+  // Why a replica that is behind is left alone, and until when, for people; "" if it is not.
+  std::string WhyLeftAlone(const std::string& replica_id) const;
   const std::map<int64_t, SyncAttempt>& attempts() const { return attempts_; }
   absl::Duration CurrentDeadline() const;
 
@@ -87,14 +100,22 @@ class SyncCoordinator {
     int failures = 0;     // in a row
     absl::Time not_before = absl::InfinitePast();
     bool wants_newer = false;  // failed because its version is no longer staged: a publication ends the back-off
+    bool laggard = false;      // did not answer in time: gets attempts of its own
+    std::string refusal;       // reason of a refusal that would be repeated for ever; "" otherwise
   };
 
   bool IsBehind(const State& state) const;
   AttemptOutput Form(double stage_seconds, absl::Time now);
-  AttemptOutput FormWith(const std::vector<std::string>& replica_ids, const TransportChoice& choice,
-                         double stage_seconds, absl::Time now);
-  absl::StatusOr<TransportChoice> Choose(const ReceiverReplica& replica) const;
-  uint64_t PlanHash(int32_t receiver_world);
+  // Whether and how the replica could be served now.
+  struct Route {
+    TransportChoice transport;
+    std::string destination_layout;
+    uint64_t plan_hash = 0;
+  };
+  absl::StatusOr<Route> RouteTo(const ReceiverReplica& replica);
+  AttemptOutput FormWith(const std::vector<std::string>& replica_ids, const Route& route, double stage_seconds,
+                         absl::Time now);
+  void ForgetRefusals();
   // Takes note of what ended, forgets finished attempts, starts what became possible.
   AttemptOutput Settle(AttemptOutput output, absl::Time now);
   void NoteEnd(const SyncRecord& record, absl::Time now);
@@ -105,7 +126,7 @@ class SyncCoordinator {
   std::optional<PublishedVersion> newest_;
   std::map<std::string, State> receivers_;
   std::map<int64_t, SyncAttempt> attempts_;
-  std::map<int32_t, uint64_t> plan_hashes_;  // of the present sources and manifest, by receiver world
+  std::optional<PlanCache> plans_;  // of the present sources' manifest
   std::deque<double> recent_seconds_;
   int64_t next_attempt_;
 };

@@ -1,33 +1,144 @@
 #include "synchronizer/attempts/transport_choice.h"
 
+#include <iterator>
+#include <set>
+#include <utility>
+
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr const char* kFastestFirst[] = {"inproc", "grpc"};
+constexpr const char* kFastestFirst[] = {"inproc", "ipc", "nccl", "grpc"};
 
-bool AllOffer(const std::string& name, const std::vector<std::vector<std::string>>& offers) {
-  return absl::c_all_of(offers, [&name](const auto& offer) { return absl::c_linear_search(offer, name); });
+using Peers = std::vector<SyncPeer>;
+
+std::string NameOf(const SyncPeer& peer) {
+  return peer.id.world == 1 ? peer.id.replica_id : absl::StrCat(peer.id.replica_id, " rank ", peer.id.rank);
+}
+
+// Why a transport can be used, or what stands in its way.
+struct Verdict {
+  bool usable = false;
+  std::string why;
+  const char* reason = "NO_COMMON_TRANSPORT";
+};
+
+Verdict Usable(std::string why) { return {true, std::move(why)}; }
+Verdict Unusable(std::string why) { return {false, std::move(why)}; }
+
+Verdict CheckOffers(const std::string& name, const Peers& all) {
+  for (const SyncPeer& peer : all) {
+    if (!absl::c_linear_search(peer.transports, name)) {
+      return Unusable(absl::StrFormat("%s does not offer %s", NameOf(peer), name));
+    }
+  }
+  return Usable("");
+}
+
+// With `strict` unknown facts count against the transport; without, only facts that contradict it do.
+Verdict CheckGpus(const Peers& all, bool strict) {
+  for (const SyncPeer& peer : all) {
+    if (strict && peer.facts.gpu_uuid.empty()) return Unusable(NameOf(peer) + " has no GPU");
+  }
+  return Usable("");
+}
+
+Verdict CheckIpc(const Peers& sources, const Peers& receivers, const Peers& all, bool strict) {
+  const DeviceFacts& first = all.front().facts;
+  bool nvlink = true;
+  for (const SyncPeer& peer : all) {
+    const bool known = strict || !(peer.facts.host.empty() || first.host.empty());
+    if (known && peer.facts.host != first.host) {
+      return Unusable(absl::StrFormat("%s and %s are on different hosts", NameOf(all.front()), NameOf(peer)));
+    }
+    nvlink = nvlink && peer.facts.nvlink;
+  }
+  Verdict gpus = CheckGpus(all, strict);
+  if (!gpus.usable) return gpus;
+  for (const SyncPeer& source : sources) {
+    for (const SyncPeer& receiver : receivers) {
+      bool reaches = source.facts.gpu_uuid == receiver.facts.gpu_uuid ||
+                     absl::c_linear_search(receiver.facts.peer_gpus, source.facts.gpu_uuid);
+      if (strict && !reaches) {
+        return Unusable(absl::StrFormat("%s has no peer access to the GPU of %s", NameOf(receiver), NameOf(source)));
+      }
+    }
+  }
+  return Usable(nvlink ? "one host, peer access, NVLink" : "one host, peer access");
+}
+
+Verdict CheckNccl(const Peers& all, bool strict) {
+  Verdict gpus = CheckGpus(all, strict);
+  if (!gpus.usable) return gpus;
+  std::set<std::string> hosts;
+  const SyncPeer* with_version = nullptr;
+  for (const SyncPeer& peer : all) {
+    const std::string& version = peer.facts.nccl_version;
+    hosts.insert(peer.facts.host);
+    if (version.empty()) {
+      if (strict) return Unusable(NameOf(peer) + " has no NCCL");
+      continue;
+    }
+    if (with_version == nullptr) with_version = &peer;
+    const std::string& expected = with_version->facts.nccl_version;
+    if (version == expected) continue;
+    return {false,
+            absl::StrFormat("NCCL is %s at %s and %s at %s", expected, NameOf(*with_version), version, NameOf(peer)),
+            "NCCL_MISMATCH"};
+  }
+  return Usable(absl::StrFormat("members on %d host%s, NCCL %s everywhere", hosts.size(), hosts.size() == 1 ? "" : "s",
+                                with_version == nullptr ? "?" : with_version->facts.nccl_version));
+}
+
+Verdict Check(const std::string& name, const Peers& sources, const Peers& receivers, bool strict) {
+  Peers all = sources;
+  absl::c_copy(receivers, std::back_inserter(all));
+  Verdict offered = CheckOffers(name, all);
+  if (!offered.usable) return offered;
+  if (name == "ipc") return CheckIpc(sources, receivers, all, strict);
+  if (name == "nccl") return CheckNccl(all, strict);
+  return Usable(name == "inproc" ? "all in one process" : "all members offer it");
+}
+
+// What ruled out the fastest transport that somebody offers: the most interesting reason for a slower one.
+std::string WhyNotFaster(const Peers& sources, const Peers& receivers, const std::string& chosen) {
+  for (const char* name : {"ipc", "nccl"}) {
+    if (name == chosen) break;
+    auto offers = [name](const SyncPeer& peer) { return absl::c_linear_search(peer.transports, name); };
+    if (!absl::c_any_of(sources, offers) && !absl::c_any_of(receivers, offers)) continue;
+    return absl::StrFormat("not %s: %s", name, Check(name, sources, receivers, /*strict=*/true).why);
+  }
+  return "";
+}
+
+absl::StatusOr<TransportChoice> ChooseFastest(const Peers& sources, const Peers& receivers) {
+  for (const char* name : kFastestFirst) {
+    Verdict verdict = Check(name, sources, receivers, /*strict=*/true);
+    if (!verdict.usable) continue;
+    std::string not_faster = WhyNotFaster(sources, receivers, name);
+    return TransportChoice{name, not_faster.empty() ? verdict.why : absl::StrCat(verdict.why, "; ", not_faster)};
+  }
+  return Error(absl::StatusCode::kFailedPrecondition, "NO_COMMON_TRANSPORT",
+               absl::StrFormat("there is no transport that all members can use: %s",
+                               Check("grpc", sources, receivers, /*strict=*/true).why));
 }
 
 }  // namespace
 
-absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested,
-                                                const std::vector<std::vector<std::string>>& offers) {
-  if (requested != "auto" && AllOffer(requested, offers)) {
-    return TransportChoice{requested, "the configuration asks for it"};
-  }
-  if (requested == "auto") {
-    for (const char* name : kFastestFirst) {
-      if (AllOffer(name, offers)) return TransportChoice{name, "auto: the fastest that all members offer"};
-    }
-  }
-  return Error(
-      absl::StatusCode::kFailedPrecondition, "NO_COMMON_TRANSPORT",
-      absl::StrFormat("not all members offer transport %s; set sync.transport to one that they share", requested));
+bool IsGroupTransport(const std::string& name) { return name == "nccl"; }
+
+absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
+                                                const std::vector<SyncPeer>& receivers) {
+  if (requested == "auto") return ChooseFastest(sources, receivers);
+  Verdict verdict = Check(requested, sources, receivers, /*strict=*/false);
+  if (verdict.usable) return TransportChoice{requested, "the configuration asks for it"};
+  return Error(absl::StatusCode::kFailedPrecondition, verdict.reason,
+               absl::StrFormat("transport %s cannot be used: %s; set sync.transport to one that all share", requested,
+                               verdict.why));
 }
 
 }  // namespace syncopate::synchronizer

@@ -4,17 +4,31 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "synchronizer/messages.h"
 
 namespace syncopate::synchronizer {
 
-struct TransportChoice {
-  std::string name;
-  std::string reason;  // why this one, for people
+// A rank that can take part in a sync.
+struct SyncPeer {
+  MemberId id;
+  std::vector<std::string> transports;  // names that it offers
+  DeviceFacts facts = {};
+  std::string layout = {};  // as in Hello
+  friend bool operator==(const SyncPeer&, const SyncPeer&) = default;
 };
 
-// The transport of a sync: `requested`, or for "auto" the fastest one that every member can use. `offers` holds each
-// member's list of transports. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none.
-absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested,
-                                                const std::vector<std::vector<std::string>>& offers);
+struct TransportChoice {
+  std::string name;
+  std::string reason;  // why this one, for people: "one host, peer access, NVLink"
+};
+
+// The members of a sync over this transport form one communicator, which is lost with any of them.
+bool IsGroupTransport(const std::string& name);
+
+// The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in
+// the order inproc, ipc, nccl, grpc. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member
+// that stands in the way of the one that was asked for, or NCCL_MISMATCH if that is nccl and versions differ.
+absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
+                                                const std::vector<SyncPeer>& receivers);
 
 }  // namespace syncopate::synchronizer

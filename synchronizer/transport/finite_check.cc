@@ -1,6 +1,6 @@
 #include "synchronizer/transport/finite_check.h"
 
-#include <cstdint>
+#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -13,39 +13,42 @@ constexpr uint32_t kFloat32Exponent = 0x7f800000u;
 constexpr uint16_t kBFloat16Exponent = 0x7f80u;
 
 template <typename Word>
-bool AllFinite(const Word* words, int64_t count, Word exponent) {
+std::optional<int64_t> Find(const Word* words, int64_t count, Word exponent) {
   bool bad = false;  // no early exit, so that the loop is vectorised
   for (int64_t i = 0; i < count; ++i) bad |= (words[i] & exponent) == exponent;
-  return !bad;
-}
-
-template <typename Word>
-int64_t FirstNonFinite(const Word* words, Word exponent) {
-  int64_t i = 0;
-  while ((words[i] & exponent) != exponent) ++i;
-  return i;
-}
-
-template <typename Word>
-absl::Status CheckTensor(const TensorSpec& spec, const char* bytes, Word exponent) {
-  const Word* words = reinterpret_cast<const Word*>(bytes);
-  if (AllFinite(words, spec.NumElements(), exponent)) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
-               absl::StrFormat("element %d of %s is not finite; these weights must not be served",
-                               FirstNonFinite(words, exponent), spec.name),
-               {{"tensor", spec.name}});
+  if (!bad) return std::nullopt;
+  int64_t first = 0;
+  while ((words[first] & exponent) != exponent) ++first;
+  return first;
 }
 
 }  // namespace
 
+std::optional<int64_t> FindNonFinite(DType dtype, const char* bytes, int64_t count) {
+  return dtype == DType::kFloat32 ? Find(reinterpret_cast<const uint32_t*>(bytes), count, kFloat32Exponent)
+                                  : Find(reinterpret_cast<const uint16_t*>(bytes), count, kBFloat16Exponent);
+}
+
 absl::Status CheckFinite(const Manifest& manifest, const char* arena) {
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const TensorSpec& spec = manifest.tensors()[i];
-    const char* bytes = arena + manifest.ranges()[i].begin;
-    SYNCOPATE_RETURN_IF_ERROR(spec.dtype == DType::kFloat32 ? CheckTensor<uint32_t>(spec, bytes, kFloat32Exponent)
-                                                            : CheckTensor<uint16_t>(spec, bytes, kBFloat16Exponent));
+    SYNCOPATE_RETURN_IF_ERROR(
+        CheckFinite(TypedRange{manifest.ranges()[i], spec.dtype, spec.name}, manifest.ranges()[i], arena));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckFinite(const TypedRange& numbers, ByteRange within, const char* arena) {
+  const int64_t width = DTypeBytes(numbers.dtype);
+  const int64_t skipped = std::max<int64_t>(0, within.begin - numbers.range.begin + width - 1) / width;
+  const int64_t begin = numbers.range.begin + skipped * width;
+  const int64_t count = std::max<int64_t>(0, std::min(within.end, numbers.range.end) - begin) / width;
+  std::optional<int64_t> bad = FindNonFinite(numbers.dtype, arena + begin, count);
+  if (!bad.has_value()) return absl::OkStatus();
+  return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+               absl::StrFormat("element %d of %s is not finite; these weights must not be served", skipped + *bad,
+                               numbers.tensor),
+               {{"tensor", numbers.tensor}});
 }
 
 }  // namespace syncopate::synchronizer

@@ -39,7 +39,7 @@ absl::Status InprocReceiver::Receive(const ReceiveRequest& request, char* destin
 absl::StatusOr<std::unique_ptr<WeightReader>> InprocReceiver::OpenSource(const ReceiveRequest& request,
                                                                          int32_t rank) const {
   WeightStore* store =
-      rank < static_cast<int32_t>(request.rendezvous.size()) ? hub_->Find(request.rendezvous[rank]) : nullptr;
+      rank < static_cast<int32_t>(request.sources.size()) ? hub_->Find(request.sources[rank].rendezvous) : nullptr;
   if (store == nullptr) {
     return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", rank));
   }
@@ -58,7 +58,9 @@ absl::Status InprocReceiver::CopyChunks(const ReceiveRequest& request, const Cop
     }
     int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
     int64_t from = copy.source_offset + done;
-    SYNCOPATE_RETURN_IF_ERROR(reader->Read({from, from + bytes}, destination + copy.destination_offset + done));
+    int64_t to = copy.destination_offset + done;
+    SYNCOPATE_RETURN_IF_ERROR(reader->Read({from, from + bytes}, destination + to));
+    request.on_arrived({to, to + bytes}, nullptr);
     done += bytes;
   }
   return absl::OkStatus();

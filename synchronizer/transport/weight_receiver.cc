@@ -1,12 +1,14 @@
 #include "synchronizer/transport/weight_receiver.h"
 
+#include <algorithm>
+#include <atomic>
+#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status.h"
-#include "synchronizer/plan/layout.h"
-#include "synchronizer/transport/finite_check.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -15,105 +17,196 @@ absl::Status Refuse(absl::string_view reason, const std::string& message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
+ShadowContents ContentsOf(const Manifest& manifest, const Layout& layout, const std::vector<WireBucket>& buckets,
+                          int32_t rank) {
+  ShadowContents contents;
+  for (const WireBucket& bucket : buckets) {
+    contents.buckets.push_back({bucket.destination_offset, bucket.destination_offset + bucket.bytes});
+  }
+  for (const Piece& piece : layout.pieces()) {  // by (rank, offset)
+    if (piece.rank != rank) continue;
+    const TensorSpec& spec = manifest.tensors()[piece.tensor];
+    const int64_t bytes = piece.elements() * DTypeBytes(spec.dtype);
+    contents.numbers.push_back({{piece.offset, piece.offset + bytes}, spec.dtype, spec.name});
+  }
+  return contents;
+}
+
+// A ShadowCheck that knows how long it was at work.
+class TimedCheck {
+ public:
+  TimedCheck(std::unique_ptr<ShadowCheck> check, const Clock* clock) : check_(std::move(check)), clock_(clock) {}
+
+  void Arrived(ByteRange range, void* stream) {
+    absl::Time begun = clock_->Now();
+    check_->Arrived(range, stream);
+    nanoseconds_ += absl::ToInt64Nanoseconds(clock_->Now() - begun);
+  }
+  absl::StatusOr<std::vector<uint64_t>> Finish(absl::Duration deadline) { return check_->Finish(deadline); }
+  absl::Duration busy() const { return absl::Nanoseconds(nanoseconds_.load()); }
+
+ private:
+  const std::unique_ptr<ShadowCheck> check_;
+  const Clock* const clock_;
+  std::atomic<int64_t> nanoseconds_ = 0;
+};
+
 }  // namespace
 
 WeightReceiver::WeightReceiver(Options options, WeightTarget* target, std::vector<ReceiverTransport*> transports)
-    : options_(std::move(options)), target_(target), transports_(std::move(transports)) {}
+    : options_(std::move(options)),
+      target_(target),
+      transports_(std::move(transports)),
+      plans_(std::make_shared<const Manifest>(options_.manifest)) {}
 
 absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchronizer::Prepare& command) {
-  SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, CheckPrepare(command));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto planned, CheckPlan(command));
+  SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
+  SYNCOPATE_RETURN_IF_ERROR(Begin(command));
+  planned_ = std::move(planned);
+  transport_ = transport;
+  if (already_held_) {
+    Leave(Phase::kVerified);
+    return Prepared{true, ""};
+  }
+  absl::StatusOr<std::string> opened = transport_->Open(command);
+  if (opened.ok()) {
+    MutexLock lock(&mutex_);
+    opened_ = transport_;
+  }
+  Leave(opened.ok() ? Phase::kPrepared : Phase::kIdle);
+  SYNCOPATE_RETURN_IF_ERROR(opened.status());
+  return Prepared{false, *std::move(opened)};
+}
+
+absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(const synchronizer::Prepare& command) {
+  if (command.manifest_fingerprint != options_.manifest.fingerprint()) {
+    return Refuse("MODEL_MISMATCH", "the attempt is of another model than this receiver was made for");
+  }
+  const int32_t world = options_.member.world;
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameLayout(DestinationLayoutName(options_.layout, world),
+                                            DestinationLayoutName(command.destination_layout, world), "this receiver"));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
+                             plans_.Get({command.source_layout, command.sources, command.destination_layout, world}));
+  if (planned->plan.hash() != command.plan_hash) {
+    return Refuse("PLAN_MISMATCH", absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
+                                                   "same build on all members",
+                                                   command.sources, planned->plan.hash(), command.plan_hash));
+  }
+  return planned;
+}
+
+absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::string& name) const {
+  for (ReceiverTransport* transport : transports_) {
+    if (transport->name() == name) return transport;
+  }
+  return Refuse("TRANSPORT_UNKNOWN", absl::StrFormat("this receiver cannot receive by %s", name));
+}
+
+absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command) {
   MutexLock lock(&mutex_);
   if (phase_ != Phase::kIdle) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", absl::StrFormat("attempt %d has not been finished", attempt_));
   }
-  if (command.version <= serving_) {
+  const bool lost = serving_.IsNone() && !served_.IsNone();  // in place: the same version may come again
+  if (lost ? command.version < served_ : command.version <= served_) {
     return Refuse("OLD_VERSION", absl::StrFormat("version %s is not above %s, which serves", command.version.ToString(),
-                                                 serving_.ToString()));
+                                                 served_.ToString()));
   }
   offer_ = command;
-  transport_ = transport;
   deadline_ = options_.clock->Now() + command.deadline;
   already_held_ = !serving_.IsNone() && serving_digest_ == command.digest;
   attempt_ = command.attempt;
   finished_ = false;
   stop_ = std::stop_source();
-  phase_ = already_held_ ? Phase::kVerified : Phase::kPrepared;
-  return Prepared{already_held_};
-}
-
-absl::StatusOr<ReceiverTransport*> WeightReceiver::CheckPrepare(const synchronizer::Prepare& command) {
-  if (command.manifest_fingerprint != options_.manifest.fingerprint()) {
-    return Refuse("MODEL_MISMATCH", "the attempt is of another model than this receiver was made for");
-  }
-  SYNCOPATE_ASSIGN_OR_RETURN(const SyncPlan* plan, PlanFor(command.sources));
-  if (plan->hash() != command.plan_hash) {
-    return Refuse("PLAN_MISMATCH", absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
-                                                   "same build on all members",
-                                                   command.sources, plan->hash(), command.plan_hash));
-  }
-  for (ReceiverTransport* transport : transports_) {
-    if (transport->name() == command.transport) return transport;
-  }
-  return Refuse("TRANSPORT_UNKNOWN", absl::StrFormat("this receiver cannot receive by %s", command.transport));
-}
-
-absl::StatusOr<const SyncPlan*> WeightReceiver::PlanFor(int32_t sources) {
-  auto known = plans_.find(sources);
-  if (known != plans_.end()) return &known->second;
-  if (sources < 1) return Refuse("PLAN_MISMATCH", "an attempt needs a source");
-  SYNCOPATE_ASSIGN_OR_RETURN(SyncPlan plan,
-                             SyncPlan::Create(options_.manifest, Layout::FlatShards(options_.manifest, sources),
-                                              Layout::Whole(options_.manifest, options_.world)));
-  plans_.clear();  // the number of sources changes with a restart of the trainer, if ever
-  return &plans_.emplace(sources, std::move(plan)).first->second;
+  phase_ = Phase::kPreparing;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchronizer::Transfer& command) {
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kPrepared, Phase::kTransferring));
   absl::StatusOr<Received> received = ReceiveAndVerify(command);
+  if (!received.ok()) AbandonInPlace();
   Leave(received.ok() ? Phase::kVerified : Phase::kPrepared);
   return received;
 }
 
-absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const synchronizer::Transfer& command) {
-  bool announced = command.bucket_digests.size() == options_.manifest.buckets().size() &&
-                   CombineDigests(command.bucket_digests) == offer_.digest;
-  if (!announced) {
-    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the bucket digests are not those of the version");
-  }
+absl::StatusOr<ReceiveRequest> WeightReceiver::RequestFor(const synchronizer::Transfer& command) {
   ReceiveRequest request;
   request.attempt = offer_.attempt;
   request.version = offer_.version;
   request.manifest_fingerprint = offer_.manifest_fingerprint;
-  request.rendezvous = command.rendezvous;
-  request.copies = plans_.at(offer_.sources).CopiesTo(options_.rank);
+  request.sources = command.sources;
+  request.receivers = command.receivers;
+  auto self =
+      absl::c_find_if(command.receivers, [this](const SyncMember& receiver) { return receiver.id == options_.member; });
+  if (self == command.receivers.end()) {
+    return Refuse("NOT_A_RECEIVER", "the transfer does not name this member among its receivers");
+  }
+  request.self = static_cast<int32_t>(self - command.receivers.begin());
+  std::set<std::string> replicas;
+  for (const SyncMember& receiver : command.receivers) replicas.insert(receiver.id.replica_id);
+  request.replicas = static_cast<int32_t>(replicas.size());
+  request.world = options_.member.world;
+  request.group = command.group;
+  request.copies = planned_->plan.CopiesTo(options_.member.rank);
   request.deadline = deadline_;
+  return request;
+}
+
+absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const synchronizer::Transfer& command) {
+  bool announced = static_cast<int64_t>(command.bucket_digests.size()) == planned_->plan.digests() &&
+                   CombineDigests(command.bucket_digests) == offer_.digest;
+  if (!announced) {
+    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the bucket digests are not those of the version");
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(ReceiveRequest request, RequestFor(command));
   std::stop_token stop;
   {
     MutexLock lock(&mutex_);
     stop = stop_.get_token();
   }
+  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace());
+  const int32_t rank = options_.member.rank;
+  const std::vector<WireBucket> buckets = planned_->plan.BucketsTo(rank);
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured,
+                             target_->BeginCheck(ContentsOf(options_.manifest, planned_->destination, buckets, rank)));
+  TimedCheck check(std::move(unmeasured), options_.clock);
+  const absl::Time begun = options_.clock->Now();
+  absl::Time connected = begun;
+  request.on_arrived = [&check](ByteRange range, void* stream) { check.Arrived(range, stream); };
+  request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
+  SYNCOPATE_RETURN_IF_ERROR(transport_->Receive(request, target_->shadow(), stop));
+  const absl::Time arrived = options_.clock->Now();
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(deadline_ - arrived));
+  SYNCOPATE_RETURN_IF_ERROR(CheckDigests(buckets, command.bucket_digests, digests));
   Received received;
   for (const Copy& copy : request.copies) received.bytes += copy.bytes;
-  char* shadow = target_->shadow();
-  absl::Time begun = options_.clock->Now();
-  SYNCOPATE_RETURN_IF_ERROR(transport_->Receive(request, shadow, stop));
-  absl::Time arrived = options_.clock->Now();
-  SYNCOPATE_RETURN_IF_ERROR(Verify(command.bucket_digests, shadow));
-  received.transfer_seconds = absl::ToDoubleSeconds(arrived - begun);
-  received.verify_seconds = absl::ToDoubleSeconds(options_.clock->Now() - arrived);
+  const absl::Duration checking = std::min(check.busy(), arrived - connected);
+  received.connect_seconds = absl::ToDoubleSeconds(connected - begun);
+  received.transfer_seconds = absl::ToDoubleSeconds(arrived - connected - checking);
+  received.verify_seconds = absl::ToDoubleSeconds(checking + (options_.clock->Now() - arrived));
   return received;
 }
 
-absl::Status WeightReceiver::Verify(const std::vector<uint64_t>& bucket_digests, const char* shadow) const {
-  std::vector<uint64_t> arrived = DigestBuckets(options_.manifest, shadow);
+absl::Status WeightReceiver::PauseIfInPlace() {
+  if (!target_->in_place()) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(target_->BeginInPlace(deadline_ - options_.clock->Now()));
+  MutexLock lock(&mutex_);
+  overwriting_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets,
+                                          const std::vector<uint64_t>& announced,
+                                          const std::vector<uint64_t>& arrived) {
   for (size_t i = 0; i < arrived.size(); ++i) {
-    if (arrived[i] == bucket_digests[i]) continue;
+    if (arrived[i] == announced[buckets[i].digest_index]) continue;
     return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
                  absl::StrFormat("bucket %d of %d arrived damaged; it is fetched again", i, arrived.size()),
                  {{"bucket", absl::StrFormat("%d", i)}});
   }
-  return CheckFinite(options_.manifest, shadow);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchronizer::Install& command) {
@@ -121,9 +214,11 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   absl::StatusOr<Installed> installed = CallTarget(already_held_);
   if (installed.ok()) {
     MutexLock lock(&mutex_);
-    serving_ = offer_.version;
+    serving_ = served_ = offer_.version;
     serving_digest_ = offer_.digest;
+    overwriting_ = false;
   }
+  AbandonInPlace();
   // The shadow holds the older weights now, or garbage: nothing more can come of this attempt.
   Leave(Phase::kPrepared);
   return installed;
@@ -137,29 +232,51 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabe
   return Installed{absl::ToDoubleSeconds(options_.clock->Now() - begun), result.pause_seconds, relabel};
 }
 
-void WeightReceiver::Finish(int64_t attempt) {
-  std::stop_source stop(std::nostopstate);
+void WeightReceiver::AbandonInPlace() {
   {
     MutexLock lock(&mutex_);
-    if (attempt == attempt_) stop = EndLocked();
+    if (!std::exchange(overwriting_, false)) return;
+    serving_ = PolicyVersion();
+    serving_digest_ = 0;
   }
-  stop.request_stop();
+  target_->Invalidate();
+}
+
+void WeightReceiver::Finish(int64_t attempt) {
+  FinishIf([attempt](int64_t present) { return present == attempt; });
 }
 
 void WeightReceiver::FinishAny() {
-  std::stop_source stop(std::nostopstate);
-  {
-    MutexLock lock(&mutex_);
-    stop = EndLocked();
-  }
-  stop.request_stop();
+  FinishIf([](int64_t) { return true; });
 }
 
-std::stop_source WeightReceiver::EndLocked() {
-  bool blocking = phase_ == Phase::kTransferring || phase_ == Phase::kInstalling;
-  finished_ = true;
-  if (!blocking) phase_ = Phase::kIdle;
-  return stop_;
+void WeightReceiver::FinishIf(const std::function<bool(int64_t attempt)>& wanted) {
+  std::stop_source stop(std::nostopstate);
+  bool idle = false;
+  {
+    MutexLock lock(&mutex_);
+    if (phase_ == Phase::kIdle || phase_ == Phase::kEnding || !wanted(attempt_)) return;
+    idle = phase_ == Phase::kPrepared || phase_ == Phase::kVerified;
+    finished_ = true;
+    if (idle) phase_ = Phase::kEnding;
+    stop = stop_;
+  }
+  stop.request_stop();
+  if (idle) ClearUp();  // else Leave does it
+}
+
+void WeightReceiver::ClearUp() {
+  ReceiverTransport* opened = nullptr;
+  int64_t attempt = 0;
+  {
+    MutexLock lock(&mutex_);
+    opened = std::exchange(opened_, nullptr);
+    attempt = attempt_;
+  }
+  AbandonInPlace();
+  if (opened != nullptr) opened->Close(attempt);
+  MutexLock lock(&mutex_);
+  phase_ = Phase::kIdle;
 }
 
 absl::Status WeightReceiver::Enter(int64_t attempt, Phase from, Phase to) {
@@ -173,8 +290,13 @@ absl::Status WeightReceiver::Enter(int64_t attempt, Phase from, Phase to) {
 }
 
 void WeightReceiver::Leave(Phase to) {
-  MutexLock lock(&mutex_);
-  phase_ = finished_ ? Phase::kIdle : to;
+  bool finished = false;
+  {
+    MutexLock lock(&mutex_);
+    finished = finished_;
+    phase_ = finished ? Phase::kEnding : to;
+  }
+  if (finished) ClearUp();
 }
 
 PolicyVersion WeightReceiver::serving() const {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@
 #include "base/manifest.h"
 #include "base/mutex.h"
 #include "synchronizer/messages.h"
-#include "synchronizer/plan/sync_plan.h"
+#include "synchronizer/transport/plan_cache.h"
 #include "synchronizer/transport/transport.h"
 #include "synchronizer/transport/weight_target.h"
 
@@ -20,14 +20,15 @@ namespace syncopate::synchronizer {
 
 // A receiver's part in sync attempts: prepare -> transfer into the shadow -> verify -> install -> finish, one attempt
 // at a time. Whatever fails before the install leaves what serves untouched, and the serving version never goes back.
+// With a target that has no shadow (in_place) whatever fails after the transfer has begun leaves nothing that serves.
 //
 // Prepare, Transfer and Install are called by one thread in the order of the commands; Finish and the getters by any.
 class WeightReceiver {
  public:
   struct Options {
     Manifest manifest;
-    int32_t rank = 0;
-    int32_t world = 1;
+    MemberId member = {};     // of the process that this receiver is part of; its rank and world choose its slice
+    std::string layout = {};  // of the target; "": whole
     const Clock* clock = Clock::Real();
   };
 
@@ -36,18 +37,22 @@ class WeightReceiver {
 
   struct Prepared {
     bool already_held = false;  // the bits that serve are those of the version: the next step is Install
+    std::string rendezvous;     // where the others find this receiver, if they need to
   };
-  // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, PLAN_MISMATCH, TRANSPORT_UNKNOWN or
-  // OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been finished).
+  // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
+  // TRANSPORT_UNKNOWN or OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been
+  // finished), or what the transport says (NCCL_MISMATCH, ...).
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
     int64_t bytes = 0;
+    double connect_seconds = 0;  // forming communicators, mapping memory; 0.0 where there is none to form
     double transfer_seconds = 0;
     double verify_seconds = 0;
   };
   // Blocks until the bytes are there and verified, the attempt's deadline, or Finish. What the transport says;
-  // DATA_LOSS reason DIGEST_MISMATCH naming the bucket, or NON_FINITE; FAILED_PRECONDITION reason NOT_PREPARED.
+  // DATA_LOSS reason DIGEST_MISMATCH naming the bucket, or NON_FINITE; FAILED_PRECONDITION reason NOT_PREPARED, or
+  // NOT_A_RECEIVER if the command does not name this member.
   absl::StatusOr<Received> Transfer(const synchronizer::Transfer& command);
 
   struct Installed {
@@ -65,30 +70,40 @@ class WeightReceiver {
   // Whatever attempt there is: the stream to the synchronizer has broken.
   void FinishAny();
 
+  // None, and 0, before the first install and after an in-place transfer that failed.
   PolicyVersion serving() const;
   uint64_t serving_digest() const;
 
  private:
-  enum class Phase : uint8_t { kIdle, kPrepared, kTransferring, kVerified, kInstalling };
+  enum class Phase : uint8_t { kIdle, kPreparing, kPrepared, kTransferring, kVerified, kInstalling, kEnding };
 
-  absl::StatusOr<ReceiverTransport*> CheckPrepare(const synchronizer::Prepare& command);
-  absl::StatusOr<const SyncPlan*> PlanFor(int32_t sources);
-  absl::Status Verify(const std::vector<uint64_t>& bucket_digests, const char* shadow) const;
+  absl::StatusOr<std::shared_ptr<const PlannedLayouts>> CheckPlan(const synchronizer::Prepare& command);
+  absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
+  absl::Status Begin(const synchronizer::Prepare& command);
+  absl::StatusOr<ReceiveRequest> RequestFor(const synchronizer::Transfer& command);
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
+  static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
+                                   const std::vector<uint64_t>& arrived);
+  absl::Status PauseIfInPlace();
+  // Nothing serves any more, if this attempt has begun to overwrite what served.
+  void AbandonInPlace();
   absl::StatusOr<Installed> CallTarget(bool relabel);
-  // What to request once the lock is released: stopping calls into the transport.
-  std::stop_source EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves from one phase to the next; an error if the attempt or its phase is another one.
   absl::Status Enter(int64_t attempt, Phase from, Phase to);
   // The end of a blocking phase; an attempt that was finished meanwhile is forgotten.
   void Leave(Phase to);
+  // Ends the attempt if `wanted` says so: at once, or as soon as the blocking phase under way has returned.
+  void FinishIf(const std::function<bool(int64_t attempt)>& wanted);
+  // After kEnding was entered: lets go of what the attempt holds.
+  void ClearUp();
 
   const Options options_;
   WeightTarget* const target_;
   const std::vector<ReceiverTransport*> transports_;
 
-  // Written by the commands' thread while no blocking phase is under way.
-  std::map<int32_t, SyncPlan> plans_;  // by number of sources
+  // Of the commands' thread.
+  PlanCache plans_;
+  std::shared_ptr<const PlannedLayouts> planned_;  // the present attempt's
   synchronizer::Prepare offer_;
   ReceiverTransport* transport_ = nullptr;
   absl::Time deadline_;
@@ -98,8 +113,11 @@ class WeightReceiver {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
   int64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when it ends
+  ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // to be closed when the attempt ends
+  bool overwriting_ ABSL_GUARDED_BY(mutex_) = false;             // in place: begun and not installed
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);
-  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
+  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);   // the newest ever: versions do not go back
+  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);  // that, or none
   uint64_t serving_digest_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -2,31 +2,72 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "synchronizer/transport/plan_cache.h"
 
 namespace syncopate::synchronizer {
 
-WeightSource::WeightSource(WeightStore* store, std::vector<SourceTransport*> transports)
-    : store_(store), transports_(std::move(transports)) {}
+WeightSource::WeightSource(WeightStore* store, std::vector<SourceTransport*> transports, Options options)
+    : store_(store), transports_(std::move(transports)), options_(std::move(options)) {}
 
 absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& command) {
-  if (command.manifest_fingerprint != store_->fingerprint()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the attempt is of another model");
-  }
-  SourceTransport* transport = nullptr;
-  for (SourceTransport* candidate : transports_) {
-    if (candidate->name() == command.transport) transport = candidate;
-  }
-  if (transport == nullptr) {
-    return Error(absl::StatusCode::kFailedPrecondition, "TRANSPORT_UNKNOWN",
-                 absl::StrFormat("this source cannot send by %s", command.transport));
-  }
+  SYNCOPATE_ASSIGN_OR_RETURN(SourceTransport * transport, CheckPrepare(command));
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<WeightReader> reader, store_->Open(command.version));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport->Open(command));
   MutexLock lock(&mutex_);
   pins_[command.attempt] = {std::move(reader), transport};
   return rendezvous;
+}
+
+absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::Prepare& command) const {
+  if (command.manifest_fingerprint != store_->fingerprint()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the attempt is of another model");
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameLayout(SourceLayoutName(options_.layout, command.sources),
+                                            SourceLayoutName(command.source_layout, command.sources), "this source"));
+  if (!options_.destination_layout.empty()) {
+    SYNCOPATE_RETURN_IF_ERROR(
+        CheckSameLayout(options_.destination_layout, command.destination_layout, "the receivers it stages for"));
+  }
+  if (store_->plan_hash() != 0 && store_->plan_hash() != command.plan_hash) {
+    return Error(absl::StatusCode::kFailedPrecondition, "PLAN_MISMATCH",
+                 absl::StrFormat("weights are staged for plan %016x, the attempt has plan %016x; run the same build on "
+                                 "all members",
+                                 store_->plan_hash(), command.plan_hash));
+  }
+  auto transport = absl::c_find_if(
+      transports_, [&command](const auto* candidate) { return candidate->name() == command.transport; });
+  if (transport != transports_.end()) return *transport;
+  return Error(absl::StatusCode::kFailedPrecondition, "TRANSPORT_UNKNOWN",
+               absl::StrFormat("this source cannot send by %s", command.transport));
+}
+
+void WeightSource::Transfer(const synchronizer::Transfer& command, std::function<void(absl::Status)> done) {
+  SourceTransport* transport = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    auto found = pins_.find(command.attempt);
+    if (found != pins_.end()) {
+      transport = found->second.transport;
+      found->second.starting = true;
+    }
+  }
+  if (transport == nullptr) {
+    return done(Error(absl::StatusCode::kFailedPrecondition, "NOT_PREPARED",
+                      absl::StrFormat("attempt %d is not under way at this source", command.attempt)));
+  }
+  const absl::Status started = transport->Start(command, done);
+  if (!started.ok()) done(started);
+  bool finished = false;
+  {
+    MutexLock lock(&mutex_);
+    Pin& pin = pins_.at(command.attempt);
+    pin.starting = false;
+    finished = pin.finished;
+  }
+  if (finished) Finish(command.attempt);
 }
 
 void WeightSource::Finish(int64_t attempt) {
@@ -35,6 +76,8 @@ void WeightSource::Finish(int64_t attempt) {
     MutexLock lock(&mutex_);
     auto found = pins_.find(attempt);
     if (found == pins_.end()) return;
+    found->second.finished = true;
+    if (found->second.starting) return;
     pin = std::move(found->second);
     pins_.erase(found);
   }
@@ -42,12 +85,12 @@ void WeightSource::Finish(int64_t attempt) {
 }
 
 void WeightSource::FinishAll() {
-  std::map<int64_t, Pin> pins;
+  std::vector<int64_t> attempts;
   {
     MutexLock lock(&mutex_);
-    pins.swap(pins_);
+    for (const auto& [attempt, pin] : pins_) attempts.push_back(attempt);
   }
-  for (auto& [attempt, pin] : pins) pin.transport->Close(attempt);
+  for (int64_t attempt : attempts) Finish(attempt);
 }
 
 int WeightSource::pinned() const {

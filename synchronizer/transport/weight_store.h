@@ -25,6 +25,9 @@ class WeightStore {
   virtual ~WeightStore() = default;
   // Of the model whose weights, or whose shard of them, are staged here.
   virtual uint64_t fingerprint() const = 0;
+  // Of the plan in whose wire order weights are staged here; 0: in the manifest's own order, which every plan of one
+  // unsharded source and whole receivers has.
+  virtual uint64_t plan_hash() const { return 0; }
   // NOT_FOUND reason VERSION_NOT_STAGED if the version is not there (any more).
   virtual absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) = 0;
 };

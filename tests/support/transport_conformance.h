@@ -56,14 +56,16 @@ class SyncRig {
   ~SyncRig() { harness_->KillSource(end_); }  // a process's server goes before its weights
 
   struct Receiver {
-    explicit Receiver(int64_t bytes) : target(bytes) {}
+    explicit Receiver(int64_t bytes, MemberId id) : id(std::move(id)), target(bytes) {}
+    const MemberId id;
     ArenaPair target;
     std::unique_ptr<WeightReceiver> receiver;
   };
 
   Receiver* AddReceiver() {
-    auto added = std::make_unique<Receiver>(manifest_.arena_bytes());
-    added->receiver = std::make_unique<WeightReceiver>(WeightReceiver::Options{manifest_}, &added->target,
+    auto added =
+        std::make_unique<Receiver>(manifest_.arena_bytes(), RollouterId(static_cast<int>(receivers_.size()), "r"));
+    added->receiver = std::make_unique<WeightReceiver>(WeightReceiver::Options{manifest_, added->id}, &added->target,
                                                        std::vector<ReceiverTransport*>{harness_->receiver()});
     receivers_.push_back(std::move(added));
     return receivers_.back().get();
@@ -95,7 +97,15 @@ class SyncRig {
   absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
     SYNCOPATE_RETURN_IF_ERROR(to->receiver->Prepare(prepare).status());
-    return to->receiver->Transfer({prepare.attempt, {rendezvous}, staged_.bucket_digests});
+    return to->receiver->Transfer(TransferOf(to, prepare, rendezvous));
+  }
+  Transfer TransferOf(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
+    Transfer transfer;
+    transfer.attempt = prepare.attempt;
+    transfer.sources = {{TrainerId("t"), rendezvous}};
+    transfer.receivers = {{to->id, ""}};
+    transfer.bucket_digests = staged_.bucket_digests;
+    return transfer;
   }
 
   void Finish(Receiver* to, int64_t attempt) {
@@ -213,7 +223,7 @@ TEST_P(TransportConformanceTest, GathersShardsOfSeveralSources) {
     stores.push_back(std::make_unique<FaultyStore>(arenas.back().get(), manifest.fingerprint()));
     Prepare prepare;
     prepare.version = {1, 9};
-    request.rendezvous.push_back(*harness_->AddSource(stores.back().get())->Open(prepare));
+    request.sources.push_back({TrainerId("t", rank, 3), *harness_->AddSource(stores.back().get())->Open(prepare)});
   }
   request.manifest_fingerprint = manifest.fingerprint();
   request.version = {1, 9};
@@ -255,8 +265,7 @@ TEST_P(TransportConformanceTest, TwoReceiversAreServedAtTheSameTime) {
   std::string rendezvous = *rig.source()->Prepare(prepare);
   std::thread thread([&] {
     other = second->receiver->Prepare(prepare).status();
-    if (other.ok())
-      other = second->receiver->Transfer({prepare.attempt, {rendezvous}, rig.staged().bucket_digests}).status();
+    if (other.ok()) other = second->receiver->Transfer(rig.TransferOf(second, prepare, rendezvous)).status();
   });
   EXPECT_TRUE(rig.Move(rig.receiver(), prepare).ok());
   thread.join();
@@ -294,7 +303,7 @@ TEST_P(TransportConformanceTest, ASenderThatDiesBeforeTheTransferIsReported) {
   ASSERT_TRUE(rig.receiver()->receiver->Prepare(prepare).ok());
   harness_->KillSource(rig.end());
   absl::Status status =
-      rig.receiver()->receiver->Transfer({prepare.attempt, {rendezvous}, rig.staged().bucket_digests}).status();
+      rig.receiver()->receiver->Transfer(rig.TransferOf(rig.receiver(), prepare, rendezvous)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(status, HasReason("PEER_LOST"));
 }

@@ -120,6 +120,32 @@ TEST_F(MemberCommandsTest, ABrokenStreamEndsAllAttemptsAndDropsTheirReports) {
   EXPECT_THAT(member_.participant().calls().All(), Not(Contains("prepare 2")));
 }
 
+TEST_F(MemberCommandsTest, APushDoesNotHoldUpLaterCommandsAndIsReportedWhenItEnds) {
+  member_.participant().Push();
+  fake_.Send(Transfer{1, {}, {}});
+  fake_.Send(PrepareOf(2));
+  ASSERT_TRUE(fake_.reports().WaitFor(1));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2"));
+  SyncReport failed;
+  failed.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "a receiver is gone");
+  member_.participant().pushes().All().at(0)(failed);
+  ASSERT_TRUE(fake_.reports().WaitFor(2));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2", "transfer 1"));
+  EXPECT_THAT(fake_.reports().All()[1].status, HasReason("PEER_LOST"));
+}
+
+TEST_F(MemberCommandsTest, APushThatEndsAfterItsStreamIsReportedToNobody) {
+  member_.participant().Push();
+  fake_.Send(Transfer{1, {}, {}});
+  ASSERT_TRUE(member_.participant().pushes().WaitFor(1));
+  fake_.Newest()->Cancel();
+  ASSERT_TRUE(fake_.hellos().WaitFor(2));
+  member_.participant().pushes().All().at(0)({});
+  fake_.Send(PrepareOf(2));
+  ASSERT_TRUE(fake_.reports().WaitFor(1));
+  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2"));
+}
+
 TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards) {
   // Finishes the attempt while Prepare is under way, before there is anything to finish.
   class Overtaken final : public SyncParticipant {
@@ -129,7 +155,7 @@ TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards)
       held = true;
       return {};
     }
-    SyncReport Transfer(const synchronizer::Transfer&) override { return {}; }
+    void Transfer(const synchronizer::Transfer&, Done done) override { done({}); }
     SyncReport Install(const synchronizer::Install&) override { return {}; }
     void Finish(int64_t) override { held = false; }
     void FinishAll() override { held = false; }
@@ -173,9 +199,9 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
       deadlines.Put(command.deadline);
       return {};
     }
-    SyncReport Transfer(const synchronizer::Transfer&) override {
+    void Transfer(const synchronizer::Transfer&, Done done) override {
       go.WaitFor(1);
-      return {};
+      done({});
     }
     SyncReport Install(const synchronizer::Install&) override { return {}; }
     void Finish(int64_t) override {}
@@ -210,8 +236,8 @@ TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {
   SourceParticipant sender(&source);
   prepare.source = false;
   EXPECT_THAT(sender.Prepare(prepare).status, HasReason("NOT_A_RECEIVER"));
-  EXPECT_THAT(sender.Transfer({}).status, HasReason("NOT_A_RECEIVER"));
   EXPECT_THAT(sender.Install({}).status, HasReason("NOT_A_RECEIVER"));
+  sender.Transfer({}, [](const SyncReport& report) { EXPECT_THAT(report.status, HasReason("NOT_PREPARED")); });
 }
 
 }  // namespace

@@ -29,16 +29,23 @@ class ScriptedParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override {
     return Called("prepare", command.attempt);
   }
-  synchronizer::SyncReport Transfer(const synchronizer::Transfer& command) override {
-    const bool blocks = Blocks(command.attempt);
-    synchronizer::SyncReport report = Called("transfer", command.attempt);
-    if (!blocks) return report;
+  // Transfers end when the test calls what they leave in `pushes`, like a source's.
+  void Push() {
     MutexLock lock(&mutex_);
-    auto ended = [this, &command]()
-                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return blocked_.count(command.attempt) == 0; };
-    SYNCOPATE_CHECK(mutex_.AwaitWithTimeout(Condition(&ended), kTestDeadline));
-    report.status = Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
-    return report;
+    pushing_ = true;
+  }
+  Mailbox<Done>& pushes() { return pushes_; }
+
+  void Transfer(const synchronizer::Transfer& command, Done done) override {
+    const bool blocks = Blocks(command.attempt);
+    const bool pushing = Pushing();
+    synchronizer::SyncReport report = Called("transfer", command.attempt);
+    if (pushing) return pushes_.Put(std::move(done));
+    if (blocks) {
+      AwaitFinish(command.attempt);
+      report.status = Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+    }
+    done(std::move(report));
   }
   synchronizer::SyncReport Install(const synchronizer::Install& command) override {
     return Called("install", command.attempt);
@@ -66,8 +73,21 @@ class ScriptedParticipant final : public SyncParticipant {
     return blocked_.count(attempt) > 0;
   }
 
+  void AwaitFinish(int64_t attempt) {
+    MutexLock lock(&mutex_);
+    auto ended = [this, attempt]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return blocked_.count(attempt) == 0; };
+    SYNCOPATE_CHECK(mutex_.AwaitWithTimeout(Condition(&ended), kTestDeadline));
+  }
+
+  bool Pushing() {
+    MutexLock lock(&mutex_);
+    return pushing_;
+  }
+
   Mailbox<std::string> calls_;
+  Mailbox<Done> pushes_;
   Mutex mutex_;
+  bool pushing_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<int64_t> blocked_ ABSL_GUARDED_BY(mutex_);
   synchronizer::SyncReport answer_ ABSL_GUARDED_BY(mutex_);
 };

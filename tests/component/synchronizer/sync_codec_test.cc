@@ -30,8 +30,19 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(welcome.heartbeat, absl::Seconds(1));
   EXPECT_EQ(welcome.dead_after, absl::Seconds(5));
   EXPECT_EQ(welcome.directory, directory);
-  auto prepare = RoundTrip(
-      synchronizer::Prepare{7, {1, 2}, 0xffffffffffffffffu, 9, 10, "grpc", true, absl::Milliseconds(1500), 3, 2});
+  auto prepare = RoundTrip(synchronizer::Prepare{7,
+                                                 {1, 2},
+                                                 0xffffffffffffffffu,
+                                                 9,
+                                                 10,
+                                                 "grpc",
+                                                 true,
+                                                 absl::Milliseconds(1500),
+                                                 3,
+                                                 2,
+                                                 "group",
+                                                 "flat:2:fp32",
+                                                 "tp:2:x"});
   EXPECT_EQ(prepare.attempt, 7);
   EXPECT_EQ(prepare.version, (PolicyVersion{1, 2}));
   EXPECT_EQ(prepare.digest, 0xffffffffffffffffu);
@@ -42,8 +53,16 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(prepare.deadline, absl::Milliseconds(1500));
   EXPECT_EQ(prepare.receivers, 3);
   EXPECT_EQ(prepare.sources, 2);
-  auto transfer = RoundTrip(synchronizer::Transfer{7, {"a:1", "b:2"}, {1, 2, 3}});
-  EXPECT_EQ(transfer.rendezvous, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(prepare.group, "group");
+  EXPECT_EQ(prepare.source_layout, "flat:2:fp32");
+  EXPECT_EQ(prepare.destination_layout, "tp:2:x");
+  const std::vector<synchronizer::SyncMember> sources = {{synchronizer::TrainerId("t", 0, 2), "a:1"},
+                                                         {synchronizer::TrainerId("t", 1, 2), "b:2"}};
+  const std::vector<synchronizer::SyncMember> receivers = {{synchronizer::RollouterId(0, "r"), ""}};
+  auto transfer = RoundTrip(synchronizer::Transfer{7, sources, receivers, "group", {1, 2, 3}});
+  EXPECT_EQ(transfer.sources, sources);
+  EXPECT_EQ(transfer.receivers, receivers);
+  EXPECT_EQ(transfer.group, "group");
   EXPECT_EQ(transfer.bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(RoundTrip(synchronizer::Install{8}).attempt, 8);
   EXPECT_EQ(RoundTrip(synchronizer::Finish{9, "DEADLINE"}).reason, "DEADLINE");
@@ -58,6 +77,9 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   hello.serving_digest = 77;
   hello.held_epoch = 2;
   hello.checkpoint_epoch = 1;
+  hello.facts = {"boot-7 host", "GPU-1", {"GPU-2", "GPU-3"}, true, "2.28.9"};
+  hello.layout = "tp:2:x";
+  hello.destination_layout = "whole";
   auto back = FromProto(ToProto(hello));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->member, hello.member);
@@ -68,6 +90,9 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   EXPECT_EQ(back->held_epoch, 2);
   EXPECT_EQ(back->checkpoint_epoch, 1);
   EXPECT_EQ(back->run_id, "run");
+  EXPECT_EQ(back->facts, hello.facts);
+  EXPECT_EQ(back->layout, "tp:2:x");
+  EXPECT_EQ(back->destination_layout, "whole");
 }
 
 TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
@@ -76,18 +101,24 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   report.stage = synchronizer::SyncStage::kTransfer;
   report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
   report.verify_seconds = 0.5;
+  report.connect_seconds = 0.25;
   report.bytes = 12;
   auto back = FromProto(ToProto(report));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(back->status, HasReason("SUPERSEDED"));
   EXPECT_EQ(back->status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(back->verify_seconds, 0.5);
+  EXPECT_EQ(back->connect_seconds, 0.25);
   EXPECT_EQ(back->bytes, 12);
 }
 
 TEST(SyncCodecTest, RefusesWhatCannotBe) {
   EXPECT_THAT(FromProto(v1::JoinResponse()).status(), HasReason("BAD_MESSAGE"));
   EXPECT_THAT(FromProto(v1::JoinRequest::Hello()).status(), HasReason("BAD_MESSAGE"));
+  auto hello =
+      ToProto(HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
+  hello.mutable_facts()->set_host(std::string(1000, 'x'));
+  EXPECT_THAT(FromProto(hello).status(), HasReason("BAD_MESSAGE"));
   EXPECT_THAT(FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
   EXPECT_THAT(FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
   v1::JoinRequest::SyncReport negative;

@@ -23,6 +23,7 @@ class SynchronizerHost {
     options_.loop.plane.membership.suspect_after = absl::Seconds(1);
     options_.loop.plane.membership.dead_after = absl::Seconds(2);
     options_.loop.plane.sync.min_deadline = absl::Seconds(6);
+    options_.loop.plane.sync.prepare_deadline = absl::Milliseconds(300);
     Start();
   }
   ~SynchronizerHost() { Kill(); }

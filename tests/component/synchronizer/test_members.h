@@ -117,7 +117,7 @@ class TestRollouter {
   TestRollouter(const std::string& synchronizer, int index, const std::string& incarnation, const Manifest& model)
       : model_(model),
         target_(model.arena_bytes()),
-        receiver_({.manifest = model}, &target_, {&transport_}),
+        receiver_({.manifest = model, .member = synchronizer::RollouterId(index, incarnation)}, &target_, {&transport_}),
         participant_(&receiver_) {
     MemberClient::Options options;
     options.synchronizer_address = synchronizer;

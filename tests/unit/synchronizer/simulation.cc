@@ -225,8 +225,15 @@ void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare
 }
 
 void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer) {
+  if (node->id.role == kTrainerRole) {
+    if (node->pins.count(transfer.attempt) == 0) Violate("a source was told to send what it was not asked to prepare");
+    SyncReport report;
+    report.attempt = transfer.attempt;
+    report.stage = SyncStage::kTransfer;
+    return Report(node, session, report);
+  }
   if (transfer.attempt != node->attempt) return Violate("a transfer of an attempt that was not prepared");
-  if (transfer.rendezvous.size() != 1 || transfer.rendezvous[0] != "trainer") Violate("no rendezvous");
+  if (transfer.sources.size() != 1 || transfer.sources[0].rendezvous != "trainer") Violate("no rendezvous");
   node->stage = SyncStage::kTransfer;
   NodePtr source = trainer_;
   int64_t attempt = transfer.attempt;
@@ -475,7 +482,10 @@ void Simulation::CheckLag(PolicyVersion version, double published) {
     auto look = std::make_shared<std::function<void()>>();
     *look = [this, node = node, replica, version, published, look] {
       bool over = disturbed_.count(replica) > 0 || node->serving >= version || now_ - published > 5;
-      if (disturbed_.count(replica) == 0) worst_lag_ = std::max(worst_lag_, now_ - published);
+      if (disturbed_.count(replica) == 0) {
+        worst_lag_ = std::max(worst_lag_, now_ - published);
+        if (now_ - published > 0.2) late_.insert(version);
+      }
       if (over) {
         *look = nullptr;
       } else {

@@ -54,6 +54,8 @@ class Simulation {
   int64_t epochs() const { return epoch_owner_.size(); }
   // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
   double worst_lag() const { return worst_lag_; }
+  // Versions that some such rollouter did not serve within 0.2 s.
+  int64_t late() const { return static_cast<int64_t>(late_.size()); }
 
  private:
   struct Node {  // a process, for the length of one life
@@ -164,6 +166,7 @@ class Simulation {
   int64_t failures_ = 0;
   int64_t relabels_ = 0;
   double worst_lag_ = 0;
+  std::set<PolicyVersion> late_;
 };
 
 }  // namespace syncopate::synchronizer

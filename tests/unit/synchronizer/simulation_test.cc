@@ -56,7 +56,7 @@ TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {
   }
 }
 
-TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysNoOther) {
+TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysTheOthersAtMostForThePrepareDeadline) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Simulation::Options options;
     options.seed = seed;
@@ -66,7 +66,8 @@ TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysNoOther) {
     Simulation simulation(options);
     simulation.Run();
     EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
-    EXPECT_LT(simulation.worst_lag(), 0.2) << "seed " << seed;
+    EXPECT_LT(simulation.worst_lag(), 1.2) << "seed " << seed;
+    EXPECT_LE(simulation.late(), 7) << "once, so only the versions of that second, seed " << seed;
     EXPECT_GT(simulation.worst_lag(), 0.01);
   }
 }

@@ -221,10 +221,9 @@ TEST_F(WeightReceiverTest, InstallsNothingThatWasNotVerifiedOrWasFinished) {
 TEST_F(WeightReceiverTest, RefusesDigestsThatAreNotTheVersions) {
   Prepare prepare = rig_.Offer();
   ASSERT_TRUE(rig_.receiver()->receiver->Prepare(prepare).ok());
-  std::vector<uint64_t> digests = rig_.staged().bucket_digests;
-  digests[0] ^= 1;
-  EXPECT_THAT(rig_.receiver()->receiver->Transfer({prepare.attempt, {"source-0"}, digests}).status(),
-              HasReason("DIGEST_MISMATCH"));
+  Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
+  transfer.bucket_digests[0] ^= 1;
+  EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("DIGEST_MISMATCH"));
   EXPECT_EQ(rig_.store()->chunks(), 0);
 }
 
@@ -242,8 +241,9 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   Prepare prepare = rig_.Offer();
   prepare.digest = CombineDigests(digests);
   ASSERT_TRUE(rig_.receiver()->receiver->Prepare(prepare).ok());
-  EXPECT_THAT(rig_.receiver()->receiver->Transfer({prepare.attempt, {"source-0"}, digests}).status(),
-              HasReason("NON_FINITE"));
+  Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
+  transfer.bucket_digests = digests;
+  EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
 }
 
 }  // namespace
