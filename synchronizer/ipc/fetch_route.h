@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/ipc/fetch_cursor.h"
+#include "synchronizer/ipc/rendezvous.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::synchronizer::ipc {
+
+// Whom a receiver reads from, and what in which order.
+struct FetchRoute {
+  struct Upstream {
+    std::string name;  // for people: "source rank 1", "rollouter-2 rank 0"
+    Rendezvous where;
+    int64_t bytes = 0;  // that its memory must have
+  };
+  std::vector<Upstream> upstreams;
+  std::vector<Segment> segments;
+};
+
+// This receiver's part of Routes() for a request: a source is read at the source's offsets, another replica at the
+// destination's, since it has the same slice at the same place. Every receiver of an attempt computes it from the same
+// facts. If some receiver does not relay (its rendezvous is empty), all read from the sources.
+//
+// UNAVAILABLE reason PEER_LOST if a source that is needed is not in the request; INVALID_ARGUMENT reason
+// BAD_RENDEZVOUS; FAILED_PRECONDITION reason OTHER_HOST, naming the member, if one is not on `host`.
+absl::StatusOr<FetchRoute> RouteFor(const ReceiveRequest& request, const std::string& host);
+
+}  // namespace syncopate::synchronizer::ipc

@@ -1,0 +1,115 @@
+#include "synchronizer/ipc/ipc_receiver.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "synchronizer/ipc/fetch_route.h"
+#include "synchronizer/ipc/reception.h"
+#include "synchronizer/ipc/rendezvous.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+absl::Status Failed(const absl::Status& why) {
+  return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
+               "the replica that relays these weights failed itself: " + std::string(why.message()));
+}
+
+}  // namespace
+
+absl::Status IpcReceiver::Options::Validate() const {
+  bool good = engine != nullptr && chunk_bytes > 0 && bytes_in_flight > 0 && poll_interval > absl::ZeroDuration() &&
+              drain_deadline > absl::ZeroDuration() && mapped_memories > 0;
+  if (good) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+               "an ipc receiver needs a copy engine, and sizes and durations above zero");
+}
+
+absl::StatusOr<std::unique_ptr<IpcReceiver>> IpcReceiver::Create(Options options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string host, ipc::HostId());
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ipc::IpcServer> server, ipc::IpcServer::Start(options.server));
+  return std::unique_ptr<IpcReceiver>(new IpcReceiver(std::move(options), std::move(host), std::move(server)));
+}
+
+IpcReceiver::IpcReceiver(Options options, std::string host, std::unique_ptr<ipc::IpcServer> server)
+    : options_(std::move(options)),
+      host_(std::move(host)),
+      mappings_(std::make_shared<ipc::MappingCache>(options_.mapped_memories)),
+      server_(std::move(server)) {}
+
+IpcReceiver::~IpcReceiver() = default;
+
+absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(stuck_);
+  }
+  if (options_.shadow == nullptr) return std::string();
+  absl::StatusOr<ipc::SharedMemory> shadow = options_.shadow();
+  if (!shadow.ok()) {
+    SYNCOPATE_LOG(kWarning, "ipc: this receiver relays nothing: %s", std::string(shadow.status().message()));
+    return std::string();
+  }
+  ipc::OfferTable::Offer offer;
+  offer.attempt = attempt.attempt;
+  offer.version = attempt.version;
+  offer.fingerprint = attempt.manifest_fingerprint;
+  offer.memory = *std::move(shadow);
+  offer.progress.assign(static_cast<size_t>(attempt.sources), 0);
+  ipc::Rendezvous where{host_, offer.memory->info.id, server_->socket_path()};
+  server_->Reclaim(where.memory);
+  server_->Add(std::move(offer));
+  return where.ToString();
+}
+
+absl::Status IpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ipc::CopyQueue> queue, TakeQueue());
+  absl::Status received = ReceiveWith(queue.get(), request, destination, stop);
+  if (received.ok()) {
+    server_->Complete(request.attempt);
+  } else {
+    server_->Withdraw(request.attempt, Failed(received));
+  }
+  GiveBack(std::move(queue), received);
+  return received;
+}
+
+absl::Status IpcReceiver::ReceiveWith(ipc::CopyQueue* queue, const ReceiveRequest& request, char* destination,
+                                      const std::stop_token& stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(ipc::FetchRoute route, ipc::RouteFor(request, host_));
+  ipc::Reception::Options options{options_.chunk_bytes, options_.bytes_in_flight, options_.poll_interval,
+                                  options_.drain_deadline, options_.clock};
+  ipc::Reception::Parts parts{options_.engine, queue, mappings_, server_.get()};
+  ipc::Reception reception(options, std::move(parts), request, std::move(route), destination);
+  return reception.Run(stop);
+}
+
+void IpcReceiver::Close(int64_t attempt) { server_->Retire(attempt); }
+
+absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> IpcReceiver::TakeQueue() {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(stuck_);
+    if (!idle_queues_.empty()) {
+      std::unique_ptr<ipc::CopyQueue> queue = std::move(idle_queues_.back());
+      idle_queues_.pop_back();
+      return queue;
+    }
+  }
+  return options_.engine->NewQueue();
+}
+
+void IpcReceiver::GiveBack(std::unique_ptr<ipc::CopyQueue> queue, const absl::Status& received) {
+  MutexLock lock(&mutex_);
+  if (ErrorReason(received) != "COPY_STUCK") {
+    idle_queues_.push_back(std::move(queue));
+    return;
+  }
+  // Its copies may be under way for ever: nothing that they use may be freed.
+  [[maybe_unused]] ipc::CopyQueue* leaked = queue.release();
+  stuck_ = received;
+}
+
+}  // namespace syncopate::synchronizer

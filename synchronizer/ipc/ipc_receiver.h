@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "synchronizer/ipc/copy_engine.h"
+#include "synchronizer/ipc/ipc_server.h"
+#include "synchronizer/ipc/mapping_cache.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::synchronizer {
+
+// The receiver's end of the transport "ipc": maps the memory of whoever it reads from, once, and copies from it with
+// its own copy engine, in chunks, while it listens on their sockets. With more replicas than sources it reads from
+// another replica as that receives, and lends its own shadow to the next one.
+//
+// An upstream that dies, takes its memory back or closes the attempt ends Receive within milliseconds. Its memory stays
+// mapped, so the copies under way end well; they have ended whenever Receive returns. If they cannot be waited for
+// (INTERNAL reason COPY_STUCK: the GPU does not answer) this receiver takes part in nothing any more, since they might
+// still write to the destination.
+class IpcReceiver final : public ReceiverTransport {
+ public:
+  struct Options {
+    ipc::CopyEngine* engine = nullptr;  // borrowed
+    // The memory of the destination that the next Receive will write: what is lent to other replicas. Null, or an
+    // error, and this receiver is only read to, never from.
+    std::function<absl::StatusOr<ipc::SharedMemory>()> shadow = nullptr;
+    int64_t chunk_bytes = 64 << 20;                          // of one copy: the unit of progress and cancellation
+    int64_t bytes_in_flight = 256 << 20;                     // copies queued ahead, so that the engine never waits
+    absl::Duration poll_interval = absl::Microseconds(100);  // between two looks at copies under way
+    absl::Duration drain_deadline = absl::Seconds(5);        // for the copies under way when an attempt fails
+    size_t mapped_memories = 64;                             // that are kept mapped between syncs
+    ipc::IpcServer::Options server;
+    const Clock* clock = Clock::Real();
+
+    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS
+  };
+
+  static absl::StatusOr<std::unique_ptr<IpcReceiver>> Create(Options options);
+  ~IpcReceiver() override;
+
+  std::string name() const override { return "ipc"; }
+  // "" if it lends nothing.
+  absl::StatusOr<std::string> Open(const Prepare& attempt) override;
+  // FAILED_PRECONDITION reason OTHER_HOST or NO_PEER_ACCESS before any byte moves.
+  absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  // What has arrived whole stays readable for the replicas that still copy it, until the memory is next received into.
+  void Close(int64_t attempt) override;
+
+  size_t mapped_memories() const { return mappings_->size(); }
+
+ private:
+  IpcReceiver(Options options, std::string host, std::unique_ptr<ipc::IpcServer> server);
+
+  absl::Status ReceiveWith(ipc::CopyQueue* queue, const ReceiveRequest& request, char* destination,
+                           const std::stop_token& stop);
+  absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> TakeQueue();
+  void GiveBack(std::unique_ptr<ipc::CopyQueue> queue, const absl::Status& received);
+
+  const Options options_;
+  const std::string host_;
+  const std::shared_ptr<ipc::MappingCache> mappings_;
+  const std::unique_ptr<ipc::IpcServer> server_;
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<ipc::CopyQueue>> idle_queues_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stuck_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::synchronizer

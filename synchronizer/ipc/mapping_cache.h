@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+
+#include "base/mutex.h"
+#include "synchronizer/ipc/copy_engine.h"
+
+namespace syncopate::synchronizer::ipc {
+
+// Other processes' memory that is mapped here, by its id, so that it is mapped once and not in every sync. Whoever uses
+// a mapping shares it: what is dropped meanwhile goes when the last user is done. Thread-safe.
+class MappingCache {
+ public:
+  explicit MappingCache(size_t capacity) : capacity_(capacity) {}
+
+  std::shared_ptr<const MappedMemory> Find(uint64_t memory_id);  // null if it is not here
+  // Drops the one that was not used for longest if there are more than `capacity`.
+  void Insert(uint64_t memory_id, std::shared_ptr<const MappedMemory> mapped);
+  void Drop(uint64_t memory_id);
+  size_t size() const;
+
+ private:
+  struct Entry {
+    uint64_t memory_id = 0;
+    std::shared_ptr<const MappedMemory> mapped;
+  };
+  std::list<Entry> Take(uint64_t memory_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t capacity_;
+  mutable Mutex mutex_;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the last used first
+};
+
+}  // namespace syncopate::synchronizer::ipc

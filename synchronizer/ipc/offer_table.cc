@@ -1,0 +1,125 @@
+#include "synchronizer/ipc/offer_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace syncopate::synchronizer::ipc {
+namespace {
+
+absl::Status Superseded() {
+  return Error(absl::StatusCode::kAborted, "SUPERSEDED", "the memory was taken for a newer version");
+}
+
+absl::Status PeerLost(int64_t attempt) {
+  return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
+               absl::StrFormat("whoever was to be read from has ended attempt %d", attempt));
+}
+
+}  // namespace
+
+OfferTable::Actions OfferTable::Add(Offer offer) {
+  SYNCOPATE_CHECK(offer.memory != nullptr && offer.memory->handles.size() <= kMaxHandles);
+  int64_t attempt = offer.attempt;
+  Actions actions = Withdraw(attempt, Superseded());
+  offers_[attempt] = std::move(offer);
+  return actions;
+}
+
+OfferTable::Actions OfferTable::Advance(int64_t attempt, int32_t source, int64_t bytes) {
+  auto found = offers_.find(attempt);
+  if (found == offers_.end()) return {};
+  Offer& offer = found->second;
+  if (source < 0 || source >= static_cast<int32_t>(offer.progress.size())) return {};
+  offer.progress[source] = std::max(offer.progress[source], bytes);
+  return ProgressOf(offer);
+}
+
+OfferTable::Actions OfferTable::Complete(int64_t attempt) {
+  auto found = offers_.find(attempt);
+  if (found != offers_.end()) found->second.complete = true;
+  return {};  // the last Advance has said it
+}
+
+OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& why) {
+  auto found = offers_.find(attempt);
+  if (found == offers_.end()) return {};
+  Actions actions = Tell(attempt, RefusalOf(attempt, why));
+  offers_.erase(found);
+  std::erase_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
+  return actions;
+}
+
+OfferTable::Actions OfferTable::Retire(int64_t attempt) {
+  auto found = offers_.find(attempt);
+  if (found == offers_.end()) return {};
+  return found->second.complete ? Actions{} : Withdraw(attempt, PeerLost(attempt));
+}
+
+OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id) {
+  std::vector<int64_t> attempts;
+  for (const auto& [attempt, offer] : offers_) {
+    if (offer.memory->info.id == memory_id) attempts.push_back(attempt);
+  }
+  Actions actions;
+  for (int64_t attempt : attempts) std::ranges::move(Withdraw(attempt, Superseded()), std::back_inserter(actions));
+  return actions;
+}
+
+absl::StatusOr<OfferTable::Actions> OfferTable::OnMessage(SessionId session, const Message& message) {
+  if (const auto* want = std::get_if<Want>(&message)) return OnWant(session, *want);
+  if (const auto* release = std::get_if<Release>(&message)) {
+    auto found = reading_.find(session);
+    if (found != reading_.end() && found->second == release->attempt) reading_.erase(found);
+    return Actions{};
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a downstream may only ask and release");
+}
+
+void OfferTable::OnGone(SessionId session) { reading_.erase(session); }
+
+OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
+  reading_.erase(session);  // one grant a session
+  absl::Status good = Check(want);
+  if (!good.ok()) return {{session, RefusalOf(want.attempt, good), nullptr}};
+  const Offer& offer = offers_.at(want.attempt);
+  reading_[session] = want.attempt;
+  bool with_handles = want.mapped_memory != offer.memory->info.id;
+  Grant grant{want.attempt, offer.memory->info, offer.complete, offer.progress, with_handles};
+  return {{session, std::move(grant), with_handles ? offer.memory : nullptr}};
+}
+
+absl::Status OfferTable::Check(const Want& want) const {
+  auto found = offers_.find(want.attempt);
+  if (found == offers_.end()) return PeerLost(want.attempt);
+  const Offer& offer = found->second;
+  if (offer.fingerprint != want.fingerprint) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");
+  }
+  if (offer.version != want.version) {
+    return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+                 absl::StrFormat("attempt %d is of version %s, not %s", want.attempt, offer.version.ToString(),
+                                 want.version.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+int64_t OfferTable::readers(int64_t attempt) const {
+  return std::ranges::count_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
+}
+
+OfferTable::Actions OfferTable::Tell(int64_t attempt, const Message& message) const {
+  Actions actions;
+  for (const auto& [session, reads] : reading_) {
+    if (reads == attempt) actions.push_back({session, message, nullptr});
+  }
+  return actions;
+}
+
+OfferTable::Actions OfferTable::ProgressOf(const Offer& offer) const {
+  return Tell(offer.attempt, Progress{offer.attempt, offer.progress});
+}
+
+}  // namespace syncopate::synchronizer::ipc

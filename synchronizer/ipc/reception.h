@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "synchronizer/ipc/copy_engine.h"
+#include "synchronizer/ipc/fetch_cursor.h"
+#include "synchronizer/ipc/fetch_route.h"
+#include "synchronizer/ipc/ipc_server.h"
+#include "synchronizer/ipc/mapping_cache.h"
+#include "synchronizer/ipc/unix_socket.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::synchronizer::ipc {
+
+// One Receive of the transport "ipc", from the first connection to the last chunk. One thread.
+class Reception {
+ public:
+  struct Options {
+    int64_t chunk_bytes = 0;
+    int64_t bytes_in_flight = 0;
+    absl::Duration poll_interval;
+    absl::Duration drain_deadline;
+    const Clock* clock = nullptr;
+  };
+  // What it works with. All borrowed but the cache, which outlives this in the server's watches.
+  struct Parts {
+    CopyEngine* engine = nullptr;
+    CopyQueue* queue = nullptr;  // idle
+    std::shared_ptr<MappingCache> mappings;
+    IpcServer* server = nullptr;  // told how far this has got, for those who read from the destination
+  };
+
+  Reception(const Options& options, Parts parts, const ReceiveRequest& request, FetchRoute route, char* destination);
+  ~Reception();  // hangs up, except on memory that stays mapped
+
+  // As ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue, which then
+  // must not be freed.
+  absl::Status Run(const std::stop_token& stop);
+
+ private:
+  struct Link {
+    FileDescriptor socket;
+    std::shared_ptr<const MappedMemory> mapped;  // null until it is granted, unless it was mapped before
+    bool granted = false;
+  };
+
+  absl::Status Attempt();
+  absl::Status ConnectAll();
+  absl::Status WaitForGrants();
+  absl::Status CopyAll();
+  absl::Status IssueChunks();
+  absl::Status SettleChunks();
+  // Sleeps until there is news, or it is time to look at the copies, and takes the news in.
+  absl::Status WaitForNews();
+  absl::Status TakeNews(size_t upstream);
+  absl::Status OnMessage(size_t upstream, Packet packet);
+  absl::Status OnGrant(size_t upstream, Grant grant, std::vector<FileDescriptor> handles);
+  absl::Status CheckTime() const;
+  absl::Status Blame(size_t upstream, const absl::Status& status) const;
+
+  const Options options_;
+  const Parts parts_;
+  const ReceiveRequest& request_;
+  const FetchRoute route_;
+  char* const destination_;
+  const WakeUp wake_;
+
+  std::stop_token stop_;
+  FetchCursor cursor_;
+  std::vector<Link> links_;  // as route_.upstreams
+  int64_t finished_ = 0;     // of all copies that the queue has ever seen
+};
+
+}  // namespace syncopate::synchronizer::ipc

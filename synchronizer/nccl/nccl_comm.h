@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/cuda/cuda_send_arena.h"
+#include "synchronizer/nccl/communicator.h"
+#include "synchronizer/nccl/group_worker.h"
+#include "synchronizer/nccl/nccl_receiver.h"
+#include "synchronizer/nccl/nccl_source.h"
+#include "synchronizer/nccl/staged_memory.h"
+
+// NCCL behind the seams of communicator.h. NCCL's own environment variables are the caller's; nothing here reads or
+// sets any.
+namespace syncopate::synchronizer {
+
+// FAILED_PRECONDITION reason NO_GPU.
+absl::StatusOr<NcclFacts> ReadNcclFacts(int device);
+
+// An id for NcclSource: from now on this process answers there, until as many members as they say have met.
+absl::StatusOr<nccl::UniqueId> NewNcclId();
+
+struct NcclDeviceOptions {
+  int device = 0;
+  int max_ctas = 0;  // multiprocessors that one message may occupy; 0: NCCL's choice. Fewer than 16 halve the rate
+};
+
+// For GroupWorker: makes the stream, the mark and the scratch memory on the worker's thread.
+nccl::GroupWorker::DeviceFactory NcclDevices(const NcclDeviceOptions& options);
+
+// The slots of a send arena, for NcclSource. Thread-safe.
+class CudaStagedMemory final : public StagedMemory {
+ public:
+  explicit CudaStagedMemory(CudaSendArena* arena) : arena_(arena) {}  // borrowed
+  absl::StatusOr<std::unique_ptr<StagedVersion>> Pin(PolicyVersion version,
+                                                     std::function<void()> on_superseded) override;
+
+ private:
+  CudaSendArena* const arena_;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/nccl/group_plan.h"
+#include "synchronizer/nccl/group_worker.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::synchronizer {
+
+// What a process says of its NCCL and its GPU.
+struct NcclFacts {
+  int version = 0;  // NCCL's own number, e.g. 22809
+  std::string gpu;  // UUID
+};
+
+// The receiver's end of the transport "nccl", on GPUs of one or many hosts: forms communicators with the other members
+// of an attempt, or uses those of the last attempt of the same members, and receives in few large messages. One Receive
+// at a time.
+//
+// A member that is lost, or leaves the transfer, leaves the others hanging: NCCL does not tell them. So the attempt's
+// deadline, or whoever notices, ends Receive (`stop`), which aborts the communicators within about half a second. The
+// GPU stays usable, and the next attempt forms new ones.
+class NcclReceiver final : public ReceiverTransport {
+ public:
+  struct Options {
+    NcclFacts facts;
+    nccl::RoundOptions rounds;
+    nccl::GroupWorker::Options worker;
+
+    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS
+  };
+
+  static absl::StatusOr<std::unique_ptr<NcclReceiver>> Create(const Options& options,
+                                                              nccl::GroupWorker::DeviceFactory device);
+
+  std::string name() const override { return "nccl"; }
+  absl::StatusOr<std::string> Open(const Prepare& attempt) override;
+  // Before a communicator exists: FAILED_PRECONDITION reason NCCL_MISMATCH or DUPLICATE_GPU, INVALID_ARGUMENT reason
+  // BAD_RENDEZVOUS. Later also UNAVAILABLE reason GROUP_LOST or PEER_LOST, INTERNAL reason NCCL_ERROR, ABORT_STUCK or
+  // COPY_STUCK.
+  absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+
+ private:
+  NcclReceiver(const Options& options, nccl::GroupWorker::DeviceFactory device)
+      : options_(options), worker_(std::move(device), options.worker) {}
+
+  const Options options_;
+  nccl::GroupWorker worker_;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/manifest.h"
+#include "base/mutex.h"
+#include "synchronizer/nccl/group_plan.h"
+#include "synchronizer/nccl/group_worker.h"
+#include "synchronizer/nccl/nccl_receiver.h"
+#include "synchronizer/nccl/staged_memory.h"
+#include "synchronizer/transport/plan_cache.h"
+#include "synchronizer/transport/transport.h"
+
+namespace syncopate::synchronizer {
+
+// The source's end of the transport "nccl": sends its part of a staged version to all receivers of an attempt, on a
+// thread of its own. Source rank 0 makes the ids by which the members of a new group meet. Thread-safe.
+//
+// If the trainer needs the memory for a newer version meanwhile, the messages under way are sent to their end, so that
+// no communicator is lost, and this source reports ABORTED reason SUPERSEDED; receivers find that the digests differ.
+class NcclSource final : public SourceTransport {
+ public:
+  using NewId = std::function<absl::StatusOr<nccl::UniqueId>()>;
+
+  struct Options {
+    int32_t rank = 0;  // among the sources
+    std::shared_ptr<const Manifest> manifest;
+    NcclFacts facts;
+    nccl::RoundOptions rounds;
+    nccl::GroupWorker::Options worker;
+
+    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS
+  };
+
+  // `memory` is borrowed.
+  static absl::StatusOr<std::unique_ptr<NcclSource>> Create(const Options& options, StagedMemory* memory,
+                                                            nccl::GroupWorker::DeviceFactory device, NewId new_id);
+
+  std::string name() const override { return "nccl"; }
+  absl::StatusOr<std::string> Open(const Prepare& attempt) override;
+  // As NcclReceiver::Receive, by way of `on_done`.
+  absl::Status Start(const Transfer& attempt, std::function<void(absl::Status)> on_done) override;
+  void Close(int64_t attempt) override;
+
+ private:
+  // What an attempt needs between Open and Close.
+  struct Opened {
+    Prepare prepare;
+    absl::Time deadline;
+    std::shared_ptr<StagedVersion> version;  // a transfer under way holds it too
+    std::shared_ptr<std::atomic<bool>> superseded;
+    bool started = false;
+    std::vector<nccl::UniqueId> ids;  // that were made for it
+  };
+
+  NcclSource(const Options& options, StagedMemory* memory, nccl::GroupWorker::DeviceFactory device, NewId new_id)
+      : options_(options),
+        memory_(memory),
+        new_id_(std::move(new_id)),
+        plans_(options.manifest),
+        worker_(std::move(device), options.worker) {}
+
+  bool Keeps(const std::string& group);
+  absl::StatusOr<std::vector<nccl::UniqueId>> IdsFor(const Prepare& attempt);
+  absl::StatusOr<std::shared_ptr<const PlannedLayouts>> PlanFor(const Prepare& attempt, int32_t world);
+  absl::StatusOr<Opened> TakeToStart(int64_t attempt);
+
+  const Options options_;
+  StagedMemory* const memory_;
+  const NewId new_id_;
+
+  Mutex mutex_;
+  PlanCache plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Opened> opened_ ABSL_GUARDED_BY(mutex_);  // by attempt
+  std::string lost_group_ ABSL_GUARDED_BY(mutex_);            // that some member does not keep any more
+  // Ids at which nobody was told to meet. NCCL answers at each of them until the process ends, so none is wasted.
+  std::vector<nccl::UniqueId> spare_ids_ ABSL_GUARDED_BY(mutex_);
+
+  nccl::GroupWorker worker_;  // last: ends before what its jobs use
+};
+
+}  // namespace syncopate::synchronizer
