@@ -102,7 +102,7 @@ class CudaBackend::InPlace final : public Arenas {
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
-                                                                 Install install) {
+                                                                 CudaInstall install) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
                  absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
   SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
   std::unique_ptr<Arenas> arenas;
-  if (install == Install::kRemap) {
+  if (install == CudaInstall::kRemap) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
     auto weights = ViewsAt(config, manifest, pair->live(), place);
     arenas = std::make_unique<Remapped>(std::move(pair), std::move(weights), std::move(checker));
@@ -137,5 +137,12 @@ std::unique_ptr<model::Attention> CudaBackend::MakeAttention(KvCache& cache, std
 }
 
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
+
+absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
+                                           CudaInstall install) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
+                             CudaBackend::Create(config, manifest, device, install));
+  return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
+}
 
 }  // namespace syncopate::rollouter

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "rollouter/cuda/make_cuda_backend.h"
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 
@@ -12,12 +13,10 @@ namespace syncopate::rollouter {
 // install exchanges the memory behind them, or there is one weight set and none is needed.
 class CudaBackend final : public EngineBackend {
  public:
-  enum class Install { kRemap, kInPlace };
-
   // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT reason BAD_MODEL for heads that are
   // too large; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
   static absl::StatusOr<std::shared_ptr<CudaBackend>> Create(const model::ModelConfig& config, const Manifest& manifest,
-                                                             int device, Install install);
+                                                             int device, CudaInstall install);
   ~CudaBackend() override;
 
   at::Device device() const override { return device_; }

@@ -1,12 +1,10 @@
 #include "rollouter/engine/engine_loop.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "model/torch_error.h"
 #include "rollouter/engine/engine.h"
 
 namespace syncopate::rollouter {
@@ -24,16 +23,6 @@ namespace {
 
 // What WeightArenas::Exchange says when it could not even restore what was.
 constexpr char kWeightsUnmapped[] = "WEIGHTS_UNMAPPED";
-
-// What libtorch (or the allocator under it) threw, as a status.
-absl::Status TorchError(const std::exception& error, const std::string& what) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-                      dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const std::string words = torch != nullptr ? torch->what_without_backtrace() : error.what();
-  return memory ? Error(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY", absl::StrCat(what, ": ", words))
-                : Error(absl::StatusCode::kInternal, "TORCH", absl::StrCat(what, ": ", words));
-}
 
 }  // namespace
 
@@ -273,7 +262,7 @@ void EngineLoop::Core::Run() {
   try {
     why = Loop();
   } catch (const std::exception& error) {
-    why = TorchError(error, "the engine cannot go on");
+    why = model::TorchError(error, "the engine cannot go on");
   }
   if (!why.ok()) SYNCOPATE_LOG(kError, "this rollouter generates nothing any more: %s", why.ToString());
   End(why);
@@ -418,10 +407,10 @@ absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Start(const Options& opt
         new EngineLoop(std::make_unique<Core>(options, std::move(manifest), std::move(backend))));
   } catch (const std::exception& error) {
     const int64_t cache = KvCache::BytesFor(options.model, options.max_sequences, sizeof(float));
-    return TorchError(error, absl::StrCat("the engine cannot start; the KV cache of ", options.max_sequences,
-                                          " sequences needs up to ", cache >> 20,
-                                          " MiB beside the weights: lower rollout.max_sequences or "
-                                          "model.max_position_embeddings"));
+    return model::TorchError(error, absl::StrCat("the engine cannot start; the KV cache of ", options.max_sequences,
+                                                 " sequences needs up to ", cache >> 20,
+                                                 " MiB beside the weights: lower rollout.max_sequences or "
+                                                 "model.max_position_embeddings"));
   }
 }
 

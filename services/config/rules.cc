@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/manifest.h"
 #include "services/config/duration.h"
@@ -106,6 +107,31 @@ void CheckModel(const v1::ModelSection& model, Rules* rules) {
   }
 }
 
+bool IsDevice(const std::string& text) {
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  const std::string number = absl::StartsWith(text, "cuda:") ? text.substr(5) : "";
+  return !number.empty() && number.size() <= 3 && std::all_of(number.begin(), number.end(), absl::ascii_isdigit);
+}
+
+void CheckDevices(const v1::RunConfig& config, Rules* rules) {
+  const std::string& train = config.train().device();
+  const std::string& rollout = config.rollout().device();
+  const char* expected = "auto, cpu, cuda, or cuda:N such as cuda:0";
+  rules->Expect(IsDevice(train), {"train.device"}, expected);
+  rules->Expect(IsDevice(rollout), {"rollout.device"}, expected);
+  const std::string& transport = config.sync().transport();
+  const bool between_gpus = transport == "ipc" || transport == "nccl";
+  rules->Expect(!between_gpus || (train != "cpu" && rollout != "cpu"),
+                {"sync.transport", "train.device", "rollout.device"},
+                absl::StrCat("auto or grpc, as ", transport, " goes from GPU to GPU and ",
+                             train == "cpu" ? "train.device" : "rollout.device", " is cpu"));
+  const std::string& install = config.sync().install();
+  rules->Expect(install != "swap" || !absl::StartsWith(rollout, "cuda"), {"sync.install", "rollout.device"},
+                "auto, remap or in_place, as swap is for rollouters on the CPU");
+  rules->Expect((install != "remap" && install != "in_place") || rollout != "cpu", {"sync.install", "rollout.device"},
+                absl::StrCat("auto or swap, as ", install, " is for rollouters on a GPU"));
+}
+
 void CheckData(const v1::RunConfig& config, Rules* rules) {
   TaskShape shape = ShapeOf(config.data());
   const auto& model = config.model();
@@ -184,6 +210,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckRun(config.run(), &rules);
   CheckAddresses(config, &rules);
   CheckModel(config.model(), &rules);
+  CheckDevices(config, &rules);
   CheckData(config, &rules);
   CheckRollout(config, &rules);
   CheckStaleness(config, &rules);

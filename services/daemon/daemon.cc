@@ -26,7 +26,8 @@ Severity SeverityOf(const std::string& level) {
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitDone;
   const std::string reason = ErrorReason(status);
-  return reason == "FENCED" ? kExitFenced : reason == "BAD_CONFIG" ? kExitBadConfig : kExitFailed;
+  const bool refused = reason == "BAD_CONFIG" || reason == "NO_CUDA";  // trying again would not help
+  return reason == "FENCED" ? kExitFenced : refused ? kExitBadConfig : kExitFailed;
 }
 
 int Usage(const std::string& role) {

@@ -25,11 +25,33 @@ model::ModelConfig ModelConfigOf(const v1::RunConfig& config) {
   return model;
 }
 
+DType WireDTypeOf(const v1::RunConfig& config) {
+  const std::string& dtype = config.model().dtype();
+  if (dtype == "auto") return model::IsCuda(config.rollout().device()) ? DType::kBFloat16 : DType::kFloat32;
+  return dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+}
+
+absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config) {
+  return model::MakeManifest(ModelConfigOf(config), WireDTypeOf(config), config.sync().bucket_bytes());
+}
+
+model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config) {
+  return {.key = "train.device", .wanted = config.train().device()};
+}
+
+model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
+  return {.key = "rollout.device",
+          .wanted = config.rollout().device(),
+          .reserved = 1,
+          .member = config.rollouter().index()};
+}
+
 rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config) {
   rollouter::EngineLoop::Options options;
   options.model = ModelConfigOf(config);
   options.max_sequences = config.rollout().max_sequences();
   options.bucket_bytes = config.sync().bucket_bytes();
+  options.dtype = WireDTypeOf(config);
   options.threads = static_cast<int>(config.run().threads());
   return options;
 }

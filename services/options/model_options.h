@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/device.h"
 #include "model/model_config.h"
 #include "rollouter/engine/engine_loop.h"
 #include "syncopate/v1/config.pb.h"
@@ -10,6 +11,18 @@ namespace syncopate::services {
 // model.vocab_size 0 becomes the task's vocabulary.
 model::ModelConfig ModelConfigOf(const v1::RunConfig& config);
 
+// Numbers of the weights that travel and that rollouters hold: model.dtype, with auto resolved by the configuration
+// alone, so that every daemon resolves it alike.
+DType WireDTypeOf(const v1::RunConfig& config);
+
+// Of the weights as they travel and as rollouters hold them. Errors as model::MakeManifest.
+absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config);
+
+// For model::ChooseDevice: where this process of the run is to compute.
+model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config);
+model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
+
+// The engine on the CPU; a GPU's backend is for the caller to set.
 rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config);
 
 }  // namespace syncopate::services

@@ -29,7 +29,9 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
 absl::Status RunRollouter(Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   const absl::Duration grace = CheckedDuration(config.run().grace());
-  SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(NodeOptions(daemon), *daemon.registry()));
+  RolloutNode::Options options = NodeOptions(daemon);
+  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(), {node->metrics()}));
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},
@@ -38,12 +40,12 @@ absl::Status RunRollouter(Daemon& daemon) {
   SYNCOPATE_RETURN_IF_ERROR(node->Join(advertise.empty() ? server->address() : advertise, metrics_address));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
-  while (!daemon.StopRequested(absl::Milliseconds(200)) && node->refused().ok()) {
+  while (!daemon.StopRequested(absl::Milliseconds(200)) && node->CheckAlive().ok()) {
   }
   server->SetServing(false);
   node->Leave(grace);
   server->Stop(absl::ZeroDuration());
-  return node->refused();
+  return node->CheckAlive();
 }
 
 }  // namespace

@@ -27,6 +27,18 @@ RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient
   return figures;
 }
 
+std::vector<synchronizer::ReceiverTransport*> TransportsOf(const RolloutDevice& device) {
+  std::vector<synchronizer::ReceiverTransport*> transports;
+  for (const auto& transport : device.transports) transports.push_back(transport.get());
+  return transports;
+}
+
+RolloutNode::Options WithDevice(RolloutNode::Options options) {
+  if (options.device == nullptr) options.device = HostRolloutDevice();
+  options.engine.backend = options.device->backend;
+  return options;
+}
+
 RolloutService::Options ServiceOptions(const MemberId& member, const std::shared_ptr<WorkClient>& work) {
   RolloutService::Options options;
   options.member = member;
@@ -60,8 +72,14 @@ absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Relabel
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& options,
-                                                                 prometheus::Registry& registry) {
+void RolloutNode::MeasuredTarget::Invalidate() {
+  engine_->Invalidate();
+  SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
+  if (events_ != nullptr) events_->Record({"invalidate"});
+}
+
+absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& given, prometheus::Registry& registry) {
+  const Options options = WithDevice(given);
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineLoop> engine,
                              rollouter::EngineLoop::Start(options.engine));
   auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
@@ -82,7 +100,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
       target_(engine_.get(), options.events, registry),
-      receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, {&transport_}),
+      receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, TransportsOf(*options.device)),
       participant_(&receiver_),
       metrics_(std::make_shared<RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
@@ -100,7 +118,8 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.hello.address = address;
   member.hello.metrics_address = metrics_address;
   member.hello.manifest = std::make_shared<const Manifest>(engine_->manifest());
-  member.hello.transports = {transport_.name()};
+  for (const auto& transport : options_.device->transports) member.hello.transports.push_back(transport->name());
+  member.hello.facts = options_.device->facts;
   member.hello.build = options_.build;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
@@ -119,9 +138,12 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   return absl::OkStatus();
 }
 
-absl::Status RolloutNode::refused() const {
-  MutexLock lock(&mutex_);
-  return refused_;
+absl::Status RolloutNode::CheckAlive() const {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(refused_);
+  }
+  return engine_->GetStatus().failure;
 }
 
 void RolloutNode::Leave(absl::Duration grace) {
@@ -136,10 +158,10 @@ void RolloutNode::Leave(absl::Duration grace) {
       SYNCOPATE_LOG(kWarning, "leaving with work unfinished; the trainer leases it to others");
     }
   }
+  work_->Report();
   if (member_ != nullptr) member_->Stop(left(0.8));
   work_->Stop();
   engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
 }
 
 }  // namespace syncopate::services
-  work_->Report();

@@ -16,9 +16,9 @@
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
 #include "services/metrics/rollout_metrics.h"
+#include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
-#include "services/weights/grpc_transport.h"
 #include "synchronizer/transport/weight_receiver.h"
 
 namespace syncopate::services {
@@ -29,7 +29,7 @@ namespace syncopate::services {
 //   auto node = RolloutNode::Create(options, registry)      engine and service; nothing talks yet
 //   server = Server::Start(..., {node->service()})
 //   node->Join(server address, metrics address)             from here on it works by itself
-//   ... until somebody wants it to end, or node->refused()
+//   ... until somebody wants it to end, or node->CheckAlive() fails
 //   node->Leave(grace);  server->Stop(...);                 then free the node
 class RolloutNode {
  public:
@@ -43,6 +43,8 @@ class RolloutNode {
     absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from this node at least this often
     std::string build = {};                       // version of the binary
     EventRecorder* events = nullptr;              // borrowed; null: not recorded
+    // Where it computes, made for the engine's model; null: on the CPU.
+    std::shared_ptr<RolloutDevice> device = nullptr;
   };
 
   // Allocates KV cache and weights and starts the engine. Errors of EngineLoop and WorkClient.
@@ -59,8 +61,9 @@ class RolloutNode {
   // Joins the run in the background, reachable by the others at `address`. Call once, when the service is served.
   absl::Status Join(const std::string& address, const std::string& metrics_address);
 
-  // Why the synchronizer will not have this process any more; OK while it will.
-  absl::Status refused() const;
+  // Why this process cannot go on: the synchronizer will not have it any more, or the engine has failed. OK while it
+  // can.
+  absl::Status CheckAlive() const;
 
   // Finishes and submits what runs, for at most half of `grace`, takes nothing new, says farewell, leaves and stops the
   // engine, which ends every call that waits for it. Blocks for at most `grace`. Idempotent.
@@ -79,6 +82,13 @@ class RolloutNode {
     absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                         absl::Duration deadline) override;
     absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+    absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+        synchronizer::ShadowContents contents) override {
+      return engine_->BeginCheck(std::move(contents));
+    }
+    bool in_place() const override { return engine_->in_place(); }
+    absl::Status BeginInPlace(absl::Duration deadline) override { return engine_->BeginInPlace(deadline); }
+    void Invalidate() override;
 
    private:
     rollouter::EngineLoop* const engine_;
@@ -90,12 +100,11 @@ class RolloutNode {
               std::unique_ptr<rollouter::RewardRegistry> rewards, std::shared_ptr<WorkClient> work,
               prometheus::Registry& registry);
 
-  const Options options_;
+  const Options options_;                                // its device is there
   const std::shared_ptr<rollouter::EngineLoop> engine_;  // shared with metrics_ alone
   const std::unique_ptr<rollouter::RewardRegistry> rewards_;
   const std::shared_ptr<WorkClient> work_;
   RolloutService service_;
-  GrpcReceiver transport_;
   MeasuredTarget target_;
   synchronizer::WeightReceiver receiver_;
   ReceiverParticipant participant_;

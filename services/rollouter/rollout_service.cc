@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "rollouter/trajectory/logprob_check.h"
 #include "services/codec/codec.h"
 
 namespace syncopate::services {
@@ -38,6 +39,8 @@ const char* StateName(rollouter::EngineStatus::State state) {
       return "draining";
     case State::kDrained:
       return "drained";
+    case State::kFailed:
+      return "failed";
   }
   return "unknown";
 }
@@ -96,7 +99,7 @@ class RolloutService::UnarySink final : public rollouter::GenerationSink {
     for (const VersionSpan& span : trajectory.spans) *response_->add_spans() = ToProto(span);
     response_->set_finish(ToProto(trajectory.finish));
     name_.reset();  // before the client can ask again
-    call_->Finish(absl::OkStatus());
+    call_->Finish(rollouter::CheckLogProbs(trajectory.logprobs));
   }
 
  private:
@@ -112,6 +115,8 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
   StreamSink(Name name, std::shared_ptr<Stream> stream) : name_(std::move(name)), stream_(std::move(stream)) {}
 
   void OnToken(int32_t, int32_t token, float logprob, const PolicyVersion& version) override {
+    if (good_.ok()) good_ = rollouter::CheckLogProbs(absl::MakeConstSpan(&logprob, 1));
+    if (!good_.ok()) return;
     if (pending_.has_value()) stream_->Write(*std::move(pending_));
     pending_.emplace();
     pending_->set_token(token);
@@ -121,18 +126,22 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
   void OnFinished(int32_t, Trajectory trajectory) override {
     name_.reset();
     if (!pending_.has_value()) {
-      stream_->Finish(Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token"));
+      stream_->Finish(good_.ok()
+                          ? Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token")
+                          : good_);
       return;
     }
-    pending_->set_finish(ToProto(trajectory.finish));
+    pending_->set_finish(good_.ok() ? ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
     stream_->Write(*std::move(pending_));
-    stream_->Finish(absl::OkStatus());
+    stream_->Finish(good_);
   }
 
  private:
   Name name_;
   const std::shared_ptr<Stream> stream_;
-  std::optional<v1::GenerateStreamResponse> pending_;  // of the engine's thread
+  // Of the engine's thread:
+  std::optional<v1::GenerateStreamResponse> pending_;
+  absl::Status good_;  // else nothing after the token that it names is passed on
 };
 
 RolloutService::RolloutService(Options options, rollouter::EngineLoop* engine)

@@ -1,12 +1,14 @@
 // syncopate-trainer CONFIG [section.key=value ...]
 
+#include "services/trainer/train_device.h"
 #include "services/trainer/trainer_daemon.h"
 
 int main(int argc, char** argv) {
   using syncopate::services::Daemon;
   using syncopate::services::TrainerDaemon;
   return syncopate::services::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::services::OpenTrainDevice(daemon.config()));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon, std::move(device)));
     return trainer->Run();
   });
 }

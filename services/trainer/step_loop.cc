@@ -1,7 +1,6 @@
 #include "services/trainer/step_loop.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -157,6 +156,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   report.version = version_;
   report.is_replay = batch.is_replay;
   report.staleness = batch.staleness;
+  SYNCOPATE_ASSIGN_OR_RETURN(report.weights_digest, WeightsDigest());
   ReportStep(batch, std::move(report));
   if (!batch.is_replay) StartEvaluationIfDue();
   return SaveIfDue();
@@ -168,11 +168,7 @@ bool StepLoop::PublishIsDue() const {
 
 absl::Status StepLoop::EnsurePublished() {
   if (published_.version == version_) return absl::OkStatus();
-  const size_t bytes = static_cast<size_t>(parts_.policy->manifest().arena_bytes());
-  auto staged = parts_.arena->Stage(version_, [&](char* arena) {
-    std::memcpy(arena, parts_.policy->parameters(), bytes);
-    return absl::OkStatus();
-  });
+  auto staged = parts_.stager->Stage(version_);
   if (!staged.ok()) return Explained(staged.status(), version_);
   published_ = *std::move(staged);
   AddPhase("stage", published_.seconds);
@@ -180,17 +176,13 @@ absl::Status StepLoop::EnsurePublished() {
   parts_.events->Record({"publish", version_, 0, {{"digest", absl::StrFormat("%016x", published_.digest)}}});
   parts_.publish({.version = version_,
                   .bucket_digests = published_.bucket_digests,
-                  .manifest_fingerprint = parts_.policy->manifest().fingerprint(),
+                  .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
                   .stage_seconds = published_.seconds});
   return absl::OkStatus();
 }
 
 void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
-  const bool published = published_.version == version_;
-  report.stage_seconds = published ? published_.seconds : 0.0;
-  report.weights_digest = published
-                              ? published_.digest
-                              : CombineDigests(DigestBuckets(parts_.policy->manifest(), parts_.policy->parameters()));
+  report.stage_seconds = published_.version == version_ ? published_.seconds : 0.0;
   const absl::Time end = Now();
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
@@ -278,8 +270,14 @@ absl::Status StepLoop::SaveIfDue() {
 // Staging looks at every version, but not every step is published.
 absl::Status StepLoop::CheckWeights() const {
   if (published_.version == version_) return absl::OkStatus();
-  const char* weights = static_cast<const char*>(parts_.policy->parameters());
-  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), weights), version_);
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
+  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), static_cast<const char*>(weights)), version_);
+}
+
+absl::StatusOr<uint64_t> StepLoop::WeightsDigest() const {
+  if (published_.version == version_) return published_.digest;
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
+  return CombineDigests(DigestBuckets(parts_.policy->manifest(), weights));
 }
 
 absl::StatusOr<std::string> StepLoop::Save() {
@@ -288,7 +286,8 @@ absl::StatusOr<std::string> StepLoop::Save() {
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
   trainer::CheckpointStore::SaveRequest request;
   request.version = version_;
-  request.files = trainer::PolicyFiles(parts_.policy->manifest(), parts_.policy->state());
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::Policy::State state, parts_.policy->state());
+  request.files = trainer::PolicyFiles(parts_.policy->manifest(), state);
   request.files[kDataFile] = data.bytes;
   request.last_look = [this] { return CheckNotFenced(); };
   absl::Status status = parts_.checkpoints->Save(request);

@@ -16,9 +16,9 @@
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/training_data.h"
 #include "services/trainer/version_publisher.h"
-#include "synchronizer/transport/send_arena.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/prompts.h"
+#include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
 
 namespace syncopate::services {
@@ -46,7 +46,7 @@ class StepLoop {
   struct Parts {
     trainer::Policy* policy;
     TrainingData* data;
-    synchronizer::SendArena* arena;
+    trainer::WeightStager* stager;  // of `policy`
     RunReporter* reporter;
     trainer::CheckpointStore* checkpoints;
     TrainerMetrics* metrics;
@@ -119,6 +119,8 @@ class StepLoop {
   absl::Status SaveIfDue();
   absl::StatusOr<std::string> Save();
   absl::Status CheckWeights() const;
+  // Of the present weights: as they travel if they were published, else as the policy has them.
+  absl::StatusOr<uint64_t> WeightsDigest() const;
   absl::Status CheckNotFenced() const;
   void PruneOldCheckpoints();
   absl::StatusOr<Outcome> EndRun();
@@ -137,8 +139,8 @@ class StepLoop {
 
   // The step thread's own.
   PolicyVersion version_;
-  synchronizer::SendArena::Staged published_;  // version none: nothing yet
-  PolicyVersion evaluated_;                    // the last evaluation that was started
+  trainer::WeightStager::Staged published_;  // version none: nothing yet
+  PolicyVersion evaluated_;                  // the last evaluation that was started
   bool evaluating_ = false;
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first

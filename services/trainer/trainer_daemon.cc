@@ -79,10 +79,10 @@ void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon) {
-  std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon));
+absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon, TrainDevice device) {
+  std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRun());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->BuildPolicy());
+  SYNCOPATE_RETURN_IF_ERROR(trainer->MakeTasks());
   SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->RestoreCheckpoint());
   SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, trainer->Join(restored));
@@ -116,17 +116,14 @@ absl::Status TrainerDaemon::OpenRun() {
   return absl::OkStatus();
 }
 
-absl::Status TrainerDaemon::BuildPolicy() {
+absl::Status TrainerDaemon::MakeTasks() {
   const v1::RunConfig& config = daemon_->config();
   trainer::TaskOptions evaluation = TaskOptionsOf(config);
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
   SYNCOPATE_ASSIGN_OR_RETURN(prompts_, trainer::MakeTask(TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(evaluation_prompts_, trainer::MakeTask(evaluation));
-  SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(arena_, synchronizer::SendArena::Create(
-                                         policy_->manifest(), {.slots = static_cast<int>(config.sync().send_slots())}));
   // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
-  const int64_t bytes = policy_->manifest().arena_bytes() * (4 + config.sync().send_slots());
+  const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
   metrics_->SetMemory(bytes, bytes);
   return absl::OkStatus();
 }
@@ -146,9 +143,12 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, StepLoop::kDataFile));
-  auto policy = trainer::RestoredPolicy::Parse(policy_->manifest(), model, optimizer);
-  if (!policy.ok()) return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString()));
-  policy_->Restore(policy->state());
+  auto policy = trainer::RestoredPolicy::Parse(device_.policy->manifest(), model, optimizer);
+  if (!policy.ok()) {
+    return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
+                                                  " cannot be used (remove it to go on from an older one)"));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(device_.policy->Restore(policy->state()));
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};
 }
@@ -163,7 +163,7 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreNewer(Restored res
 
 absl::Status TrainerDaemon::Listen() {
   const v1::RunConfig& config = daemon_->config();
-  weight_service_ = std::make_unique<WeightServiceImpl>(arena_.get());
+  weight_service_ = std::make_unique<WeightServiceImpl>(device_.stager->store());
   const StreamOptions exchange = {.silent_after = CheckedDuration(config.sync().dead_after())};
   trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
   TrainerControl* control = this;
@@ -176,8 +176,9 @@ absl::Status TrainerDaemon::Listen() {
           {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService", "syncopate.v1.TrainerService"}));
   const std::string address = config.trainer().advertise().empty() ? server_->address() : config.trainer().advertise();
   grpc_source_ = std::make_unique<GrpcSource>(address);
-  source_ = std::make_unique<synchronizer::WeightSource>(
-      arena_.get(), std::vector<synchronizer::SourceTransport*>{grpc_source_.get()});
+  for (const auto& transport : device_.transports) transports_.push_back(transport.get());
+  if (device_.offers_grpc) transports_.push_back(grpc_source_.get());
+  source_ = std::make_unique<synchronizer::WeightSource>(device_.stager->store(), transports_);
   participant_ = std::make_unique<SourceParticipant>(source_.get());
   return absl::OkStatus();
 }
@@ -191,8 +192,9 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   hello.run_id = identity.run_id.empty() ? config.run().id() : identity.run_id;
   hello.address = grpc_source_->Open({}).value();
   hello.metrics_address = metrics_address_;
-  hello.manifest = std::make_shared<const Manifest>(policy_->manifest());
-  hello.transports = {grpc_source_->name()};
+  hello.manifest = std::make_shared<const Manifest>(device_.stager->manifest());
+  for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
+  hello.facts = device_.facts;
   hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
   hello.build = BuildVersion();
   SYNCOPATE_ASSIGN_OR_RETURN(member_,
@@ -235,9 +237,9 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   loop_ = std::make_unique<StepLoop>(
       LoopOptionsOf(daemon_->config()),
       StepLoop::Parts{
-          .policy = policy_.get(),
+          .policy = device_.policy.get(),
           .data = data_.get(),
-          .arena = arena_.get(),
+          .stager = device_.stager.get(),
           .reporter = reporter_.get(),
           .checkpoints = checkpoints_.get(),
           .metrics = metrics_.get(),

@@ -10,27 +10,26 @@
 #include "services/member/member_client.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/step_loop.h"
+#include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
 #include "services/trainer/training_data.h"
 #include "services/trainer/trajectory_service.h"
 #include "services/trainer/version_publisher.h"
 #include "services/weights/grpc_transport.h"
 #include "services/weights/weight_service.h"
-#include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/weight_source.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/prompts.h"
-#include "trainer/step/policy_trainer.h"
 
 namespace syncopate::services {
 
 // A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
 class TrainerDaemon final : private TrainerControl {
  public:
-  // Builds the policy, restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks until the
-  // synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
+  // `device` is where it computes. Restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks
+  // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
   // run.resume is not set; the errors of the parts.
-  static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(Daemon* daemon);
+  static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(Daemon* daemon, TrainDevice device);
   ~TrainerDaemon() override;
 
   // Trains until the run is over or the process is asked to stop; then leaves, writes summary.json and closes what is
@@ -48,9 +47,9 @@ class TrainerDaemon final : private TrainerControl {
     std::string data_snapshot;  // "" without one
   };
 
-  explicit TrainerDaemon(Daemon* daemon) : daemon_(daemon) {}
+  TrainerDaemon(Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
 
-  absl::Status BuildPolicy();
+  absl::Status MakeTasks();
   absl::Status OpenRun();
   absl::StatusOr<Restored> RestoreCheckpoint();
   absl::StatusOr<Restored> RestoreNewer(Restored restored);
@@ -75,11 +74,10 @@ class TrainerDaemon final : private TrainerControl {
 
   Daemon* const daemon_;
   std::unique_ptr<trainer::PromptSource> prompts_, evaluation_prompts_;
-  std::unique_ptr<trainer::PolicyTrainer> policy_;
+  TrainDevice device_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
   std::unique_ptr<RunReporter> reporter_;
   std::unique_ptr<TrainerMetrics> metrics_;
-  std::unique_ptr<synchronizer::SendArena> arena_;
   std::unique_ptr<WeightServiceImpl> weight_service_;
   std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
@@ -87,6 +85,7 @@ class TrainerDaemon final : private TrainerControl {
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<GrpcSource> grpc_source_;
+  std::vector<synchronizer::SourceTransport*> transports_;  // that are offered
   std::unique_ptr<synchronizer::WeightSource> source_;
   std::unique_ptr<SourceParticipant> participant_;
   std::unique_ptr<MemberClient> member_;

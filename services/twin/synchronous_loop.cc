@@ -1,10 +1,8 @@
 #include "services/twin/synchronous_loop.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "base/mutex.h"
 #include "services/options/model_options.h"
 #include "services/options/trainer_options.h"
@@ -51,7 +49,8 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   SYNCOPATE_ASSIGN_OR_RETURN(parts.evaluation_prompts, trainer::MakeTask(evaluation));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(EngineOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.arena, synchronizer::SendArena::Create(parts.trainer->manifest(), {}));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
+                             trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
   SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
@@ -62,21 +61,14 @@ SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
       rewards_(rollouter::RewardRegistry::BuiltIn()),
       parts_(std::move(parts)),
       transport_(&hub_),
-      receiver_({.manifest = parts_.trainer->manifest()}, parts_.engine.get(), {&transport_}) {
-  hub_.Add(kRendezvous, parts_.arena.get());
-}
-
-uint64_t SynchronousLoop::weights_digest() const {
-  return CombineDigests(DigestBuckets(parts_.trainer->manifest(), parts_.trainer->parameters()));
+      receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
+  hub_.Add(kRendezvous, parts_.stager->store());
 }
 
 absl::Status SynchronousLoop::SyncWeights() {
-  const Manifest& manifest = parts_.trainer->manifest();
+  const Manifest& manifest = parts_.stager->manifest();
   const PolicyVersion version{1, step_};
-  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.arena->Stage(version, [&](char* arena) {
-    std::memcpy(arena, parts_.trainer->parameters(), static_cast<size_t>(manifest.arena_bytes()));
-    return absl::OkStatus();
-  }));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.stager->Stage(version));
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto plan, synchronizer::SyncPlan::Create(manifest, synchronizer::Layout::FlatShards(manifest, /*ranks=*/1),
                                                 synchronizer::Layout::Whole(manifest, /*ranks=*/1)));
@@ -100,6 +92,7 @@ absl::Status SynchronousLoop::SyncWeights() {
   }
   SYNCOPATE_RETURN_IF_ERROR(receiver_.Install({attempt}).status());
   receiver_.Finish(attempt);
+  weights_digest_ = staged.digest;
   return absl::OkStatus();
 }
 
@@ -115,8 +108,8 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
   SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups));
   result.step = ++step_;
-  result.weights_digest = weights_digest();
   SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
+  result.weights_digest = weights_digest();
   return result;
 }
 

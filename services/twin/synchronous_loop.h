@@ -8,10 +8,10 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/reward.h"
 #include "synchronizer/transport/inproc_transport.h"
-#include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/weight_receiver.h"
 #include "syncopate/v1/config.pb.h"
 #include "trainer/data/prompts.h"
+#include "trainer/staging/host_stager.h"
 #include "trainer/step/policy_trainer.h"
 
 namespace syncopate::services {
@@ -37,7 +37,8 @@ class SynchronousLoop {
   absl::StatusOr<double> EvaluateExact();
 
   int64_t step() const { return step_; }
-  uint64_t weights_digest() const;
+  // Of the weights that serve, as they were sent.
+  uint64_t weights_digest() const { return weights_digest_; }
 
  private:
   struct Parts {
@@ -45,7 +46,7 @@ class SynchronousLoop {
     std::unique_ptr<trainer::PromptSource> evaluation_prompts;
     std::unique_ptr<trainer::PolicyTrainer> trainer;
     std::unique_ptr<rollouter::EngineLoop> engine;
-    std::unique_ptr<synchronizer::SendArena> arena;
+    std::unique_ptr<trainer::HostStager> stager;
   };
   SynchronousLoop(const v1::RunConfig& config, Parts parts);
 
@@ -61,6 +62,7 @@ class SynchronousLoop {
   synchronizer::InprocReceiver transport_;
   synchronizer::WeightReceiver receiver_;
   int64_t step_ = 0;
+  uint64_t weights_digest_ = 0;
 };
 
 }  // namespace syncopate::services

@@ -13,8 +13,8 @@ namespace syncopate::trainer {
 // A policy under training, as whoever takes its steps sees it: PolicyTrainer, or a test's own. Owned by one thread.
 class Policy {
  public:
-  // Everything a resumed run needs for the same bits: three arenas of manifest().arena_bytes() bytes and a counter. The
-  // pointers are valid until the next Step().
+  // Everything a resumed run needs for the same bits: three arenas of manifest().arena_bytes() bytes in host memory and
+  // a counter. The pointers are valid until the next Step().
   struct State {
     const void* parameters = nullptr;
     const void* first_moment = nullptr;
@@ -28,9 +28,10 @@ class Policy {
   // One training step on whole groups, in this order; a pure function of state and groups. Blocks for its duration.
   // After an error the run cannot go on from this state.
   virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) = 0;
-  // The current weights in wire order: manifest().arena_bytes() bytes, valid until the next Step().
-  virtual const void* parameters() const = 0;
-  virtual State state() const = 0;
+  // The current weights in wire order: manifest().arena_bytes() bytes of host memory, valid until the next Step(). A
+  // policy on another device copies them when they are asked for, and may fail to.
+  virtual absl::StatusOr<const void*> parameters() const = 0;
+  virtual absl::StatusOr<State> state() const = 0;
 };
 
 }  // namespace syncopate::trainer

@@ -1,15 +1,37 @@
 #include "trainer/step/policy_trainer.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "model/torch_error.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/rank_group.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::trainer {
+namespace {
+
+// A tensor as the host reads it: itself on the CPU, else a copy that is made when it is first asked for.
+class HostView {
+ public:
+  const void* Of(const at::Tensor& tensor) {
+    if (tensor.device().is_cpu()) return tensor.data_ptr();
+    if (!copy_.defined()) copy_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+    if (!fresh_) copy_.copy_(tensor);
+    fresh_ = true;
+    return copy_.data_ptr();
+  }
+  // The tensor is about to change.
+  void Expire() { fresh_ = false; }
+
+ private:
+  at::Tensor copy_;
+  bool fresh_ = false;
+};
+
+}  // namespace
 
 class PolicyTrainer::Core {
  public:
@@ -17,9 +39,14 @@ class PolicyTrainer::Core {
       : actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device)),
         step(actor, ranks, options.step) {}
 
+  void ExpireHostViews() {
+    for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
+  }
+
   SingleRank ranks;
   Actor actor;
   TrainStep step;
+  HostView parameters, first_moment, second_moment;
 };
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -31,29 +58,53 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
   at::set_num_threads(options.threads);
-  return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
+  try {
+    return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
+  } catch (const std::exception& error) {
+    return model::TorchError(error, absl::StrCat("parameters, gradients and optimizer state need 4 x ",
+                                                 manifest.arena_bytes() >> 20, " MiB on ", options.device));
+  }
 }
 
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups) {
+  core_->ExpireHostViews();
   try {
     return core_->step.Run(groups);
-  } catch (const c10::Error& error) {
-    return Error(absl::StatusCode::kInternal, "TORCH", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the training step has failed");
   }
 }
 
-const void* PolicyTrainer::parameters() const { return core_->actor.parameters().data_ptr(); }
+absl::StatusOr<const void*> PolicyTrainer::parameters() const {
+  try {
+    return core_->parameters.Of(core_->actor.parameters());
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the weights cannot be copied to the host");
+  }
+}
 
-Policy::State PolicyTrainer::state() const {
+absl::StatusOr<Policy::State> PolicyTrainer::state() const {
   const Actor& actor = core_->actor;
-  return {actor.parameters().data_ptr(), actor.first_moment().data_ptr(), actor.second_moment().data_ptr(),
-          actor.updates()};
+  try {
+    return State{core_->parameters.Of(actor.parameters()), core_->first_moment.Of(actor.first_moment()),
+                 core_->second_moment.Of(actor.second_moment()), actor.updates()};
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the optimizer's state cannot be copied to the host");
+  }
 }
 
-void PolicyTrainer::Restore(const State& state) {
-  core_->actor.Restore(state.parameters, state.first_moment, state.second_moment, state.updates);
+absl::Status PolicyTrainer::Restore(const State& state) {
+  core_->ExpireHostViews();
+  try {
+    core_->actor.Restore(state.parameters, state.first_moment, state.second_moment, state.updates);
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the checkpoint cannot be copied to the device");
+  }
 }
+
+const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
 
 }  // namespace syncopate::trainer

@@ -28,19 +28,26 @@ class PolicyTrainer final : public Policy {
     std::string device = "cpu";  // or "cuda:N", as model::ChooseDevice says
   };
 
-  // Builds the model with random initial weights. INVALID_ARGUMENT for options that cannot be.
+  // Builds the model with random initial weights. INVALID_ARGUMENT for options that cannot be; RESOURCE_EXHAUSTED
+  // (reason OUT_OF_MEMORY) saying how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
   ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;
   PolicyTrainer& operator=(const PolicyTrainer&) = delete;
 
   const Manifest& manifest() const override;
-  // INTERNAL (reason TORCH) is libtorch's own error.
+  // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
+  // all that follow.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) override;
-  // These are float32, and valid until the next Step() or Restore().
-  const void* parameters() const override;
-  State state() const override;
-  void Restore(const State& state);
+  // These are float32, and valid until the next Step() or Restore(). From a GPU they are copies, whose memory is kept.
+  absl::StatusOr<const void*> parameters() const override;
+  absl::StatusOr<State> state() const override;
+  // Copies from the pointers of `state`.
+  absl::Status Restore(const State& state);
+
+  // The current weights where the policy computes, laid out by manifest(): always this address. Work on them is queued
+  // on the device's default stream.
+  const void* device_parameters() const;
 
  private:
   class Core;

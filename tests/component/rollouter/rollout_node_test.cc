@@ -8,6 +8,7 @@
 
 #include "services/rpc/channel.h"
 #include "services/synchronizer/synchronizer_service.h"
+#include "services/weights/grpc_transport.h"
 #include "services/weights/weight_service.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/rollouter/fake_trainer.h"
@@ -162,8 +163,8 @@ TEST_F(RolloutNodeTest, TakesNewWeightsWhileItGeneratesAndStampsEachTokenWithIts
 TEST_F(RolloutNodeTest, LearnsThatTheSynchronizerIsOfAnotherRun) {
   TestSynchronizer synchronizer;
   StartNode(synchronizer.address(), "another-run");
-  ASSERT_TRUE(Eventually([this] { return !node_->refused().ok(); }));
-  EXPECT_EQ(ErrorReason(node_->refused()), "WRONG_RUN");
+  ASSERT_TRUE(Eventually([this] { return !node_->CheckAlive().ok(); }));
+  EXPECT_EQ(ErrorReason(node_->CheckAlive()), "WRONG_RUN");
 }
 
 TEST_F(RolloutNodeTest, LeavesInTimeWhenNobodyIsThere) {

@@ -44,6 +44,19 @@ INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
                                          Case{{"run.resume=true", "run.dir=runs/x"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Devices, RulesTest,
+    testing::Values(
+        Case{{"train.device=cuda:0", "rollout.device=cuda:1", "sync.transport=ipc"}, nullptr},
+        Case{{"train.device=cuda", "rollout.device=auto", "sync.transport=nccl", "sync.install=in_place"}, nullptr},
+        Case{{"train.device=gpu"}, "train.device: auto, cpu, cuda"},
+        Case{{"rollout.device=cuda:"}, "rollout.device: auto, cpu, cuda"},
+        Case{{"rollout.device=cuda:x"}, "rollout.device: auto, cpu, cuda"},
+        Case{{"sync.transport=nccl"}, "sync.transport: auto or grpc, as nccl goes from GPU to GPU and train.device"},
+        Case{{"train.device=cuda", "sync.transport=ipc"}, "and rollout.device is cpu"},
+        Case{{"sync.install=remap"}, "sync.install: auto or swap"}, Case{{"sync.install=swap"}, nullptr},
+        Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap or in_place"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Addresses, RulesTest,
     testing::Values(Case{{"trainer.listen=nowhere"}, "trainer.listen: host:port"},
                     Case{{"synchronizer.address=nowhere"}, "synchronizer.address: host:port"},

@@ -35,6 +35,24 @@ TEST(OptionsTest, DefaultsAreAModelThatCanBe) {
   EXPECT_TRUE(PolicyTrainerOptionsOf(config).optimizer.Validate().ok());
 }
 
+TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
+  EXPECT_EQ(WireDTypeOf(Config({})), DType::kFloat32);
+  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=auto"})), DType::kFloat32);  // the same whatever a daemon's machine has
+  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=cuda:1"})), DType::kBFloat16);
+  EXPECT_EQ(WireDTypeOf(Config({"train.device=cuda"})), DType::kFloat32);
+  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=cuda", "model.dtype=float32"})), DType::kFloat32);
+  EXPECT_EQ(WireDTypeOf(Config({"model.dtype=bfloat16"})), DType::kBFloat16);
+  EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"})).dtype, DType::kBFloat16);
+}
+
+TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
+  const v1::RunConfig config = Config({"train.device=cuda", "rollout.device=cuda", "rollouter.index=2"});
+  const model::Hardware four{.built_with_cuda = true, .gpus = 4}, one{.built_with_cuda = true, .gpus = 1};
+  EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config), four), "cuda:0");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), four), "cuda:3");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), one), "cuda:0");
+}
+
 TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
   EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"})).step.loss.correction, trainer::Correction::kTis);
   EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"})).step.loss.correction, trainer::Correction::kNone);

@@ -17,6 +17,7 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/notification.h"
 #include "tests/unit/training_data/training_data_fixture.h"
+#include "trainer/staging/host_stager.h"
 
 namespace syncopate::services {
 
@@ -60,8 +61,10 @@ class FakePolicy final : public trainer::Policy {
     if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
     return trainer::TrainStepMetrics{.tokens = 10};
   }
-  const void* parameters() const override { return weights_.data(); }
-  State state() const override { return {weights_.data(), moments_.data(), moments_.data(), begun()}; }
+  absl::StatusOr<const void*> parameters() const override { return weights_.data(); }
+  absl::StatusOr<State> state() const override {
+    return State{weights_.data(), moments_.data(), moments_.data(), begun()};
+  }
 
  private:
   static constexpr int64_t kNever = int64_t{1} << 40;
@@ -163,7 +166,7 @@ class StepLoopWorld {
   void Start(const StepLoop::Options& options) {
     StepLoop::Parts parts{.policy = &policy,
                           .data = data_.get(),
-                          .arena = arena_.get(),
+                          .stager = stager_.get(),
                           .reporter = reporter_.get(),
                           .checkpoints = checkpoints_.get(),
                           .metrics = &metrics_,
@@ -213,8 +216,8 @@ class StepLoopWorld {
   std::unique_ptr<TrainingData> data_;
   std::shared_ptr<FakeRollouter> rollouter_;
   trainer::SessionId session_ = 0;
-  std::unique_ptr<synchronizer::SendArena> arena_ =
-      synchronizer::SendArena::Create(policy.manifest(), synchronizer::SendArena::Options()).value();
+  std::unique_ptr<trainer::HostStager> stager_ =
+      trainer::HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
   std::unique_ptr<RunReporter> reporter_ = RunReporter::Open(&report_disk_, "/metrics.jsonl").value();
   std::unique_ptr<trainer::CheckpointStore> checkpoints_ =
       trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();

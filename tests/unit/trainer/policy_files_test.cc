@@ -49,21 +49,21 @@ TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
   const TrajectoryGroup group = OneGroup();
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   ASSERT_TRUE(original->Step({&group}).ok());
-  auto files = PolicyFiles(original->manifest(), original->state());
+  auto files = PolicyFiles(original->manifest(), *original->state());
   auto restored =
       RestoredPolicy::Parse(original->manifest(), BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
   ASSERT_TRUE(restored.ok()) << restored.status();
   auto resumed = PolicyTrainer::Create(SmallOptions(2)).value();
-  resumed->Restore(restored->state());
+  ASSERT_TRUE(resumed->Restore(restored->state()).ok());
   ASSERT_TRUE(original->Step({&group}).ok());
   ASSERT_TRUE(resumed->Step({&group}).ok());
-  EXPECT_EQ(DigestBuckets(original->manifest(), original->parameters()),
-            DigestBuckets(resumed->manifest(), resumed->parameters()));
+  EXPECT_EQ(DigestBuckets(original->manifest(), *original->parameters()),
+            DigestBuckets(resumed->manifest(), *resumed->parameters()));
 }
 
 TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
-  auto files = PolicyFiles(original->manifest(), original->state());
+  auto files = PolicyFiles(original->manifest(), *original->state());
   model::ModelConfig wider = testing::SmallModel();
   wider.intermediate_size = 128;
   const Manifest other = model::MakeManifest(wider, DType::kFloat32).value();
@@ -74,7 +74,7 @@ TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
 
 TEST(PolicyFilesTest, RefusesFilesThatAreMissingTensorsOrNoSafetensors) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
-  auto files = PolicyFiles(original->manifest(), original->state());
+  auto files = PolicyFiles(original->manifest(), *original->state());
   const std::string model = BytesOf(files[kModelFile]);
   EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), model, model).status()), "CHECKPOINT_MISMATCH");
   EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), "garbage", model).status()), "BAD_SAFETENSORS");
@@ -84,10 +84,10 @@ TEST(PolicyFilesTest, RefusesParametersThatAreNotFiniteNamingTheTensor) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   const Manifest& manifest = original->manifest();
   std::vector<float> spoilt(static_cast<size_t>(manifest.arena_bytes()) / sizeof(float));
-  std::memcpy(spoilt.data(), original->parameters(), static_cast<size_t>(manifest.arena_bytes()));
+  std::memcpy(spoilt.data(), *original->parameters(), static_cast<size_t>(manifest.arena_bytes()));
   const size_t last = manifest.tensors().size() - 1;
   spoilt[static_cast<size_t>(manifest.ranges()[last].begin) / sizeof(float)] = std::nanf("");
-  Policy::State state = original->state();
+  Policy::State state = *original->state();
   state.parameters = spoilt.data();
   auto files = PolicyFiles(manifest, state);
   auto refused = RestoredPolicy::Parse(manifest, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));

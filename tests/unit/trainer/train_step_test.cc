@@ -54,7 +54,7 @@ uint64_t DigestAfter(const PolicyTrainer::Options& options, int steps) {
     const auto groups = RandomGroups(options.model, 6, 4, 100 + i);
     EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
   }
-  return CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters()));
+  return CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters()));
 }
 
 std::vector<float> GradientOf(int64_t micro_batch_tokens, const std::vector<TrajectoryGroup>& groups) {
@@ -153,9 +153,9 @@ TEST(TrainStepTest, RefusesANonFiniteGradientAndLeavesTheWeights) {
   auto trainer = PolicyTrainer::Create(options).value();
   auto groups = RandomGroups(options.model, 2, 4, 10);
   groups[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
-  const uint64_t before = CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters()));
+  const uint64_t before = CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters()));
   EXPECT_EQ(ErrorReason(trainer->Step(Pointers(groups)).status()), "NON_FINITE_GRADIENT");
-  EXPECT_EQ(CombineDigests(DigestBuckets(trainer->manifest(), trainer->parameters())), before);
+  EXPECT_EQ(CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters())), before);
 }
 
 TEST(PolicyTrainerTest, AnErrorOfTheTensorLibraryIsAStatusNotACrash) {
@@ -173,13 +173,13 @@ TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
   ASSERT_TRUE(original->Step(Pointers(first)).ok());
   options.seed = 99;  // other initial weights, all to be overwritten
   auto resumed = PolicyTrainer::Create(options).value();
-  resumed->Restore(original->state());
+  ASSERT_TRUE(resumed->Restore(*original->state()).ok());
   for (int i = 0; i < 3; ++i) {
     const auto groups = RandomGroups(options.model, 6, 4, 20 + i);
     ASSERT_TRUE(original->Step(Pointers(groups)).ok());
     ASSERT_TRUE(resumed->Step(Pointers(groups)).ok());
-    EXPECT_EQ(DigestBuckets(original->manifest(), original->parameters()),
-              DigestBuckets(resumed->manifest(), resumed->parameters()));
+    EXPECT_EQ(DigestBuckets(original->manifest(), *original->parameters()),
+              DigestBuckets(resumed->manifest(), *resumed->parameters()));
   }
 }
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/manifest.h"
+#include "model/model_config.h"
+#include "synchronizer/cuda/gpu_memory.h"
+
+// CudaBackend for those who cannot see libtorch's headers.
+namespace syncopate::rollouter {
+
+class EngineBackend;
+
+enum class CudaInstall { kRemap, kInPlace };
+
+struct CudaEngine {
+  std::shared_ptr<EngineBackend> backend;
+  // CudaBackend::ExportShadow, for as long as somebody holds this function.
+  std::function<absl::StatusOr<synchronizer::ExportedMemory>()> export_shadow;
+};
+
+// Errors as CudaBackend::Create.
+absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
+                                           CudaInstall install);
+
+}  // namespace syncopate::rollouter

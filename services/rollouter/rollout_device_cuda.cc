@@ -1,0 +1,78 @@
+#include <utility>
+
+#include "base/log.h"
+#include "rollouter/cuda/host_bounce.h"
+#include "rollouter/cuda/make_cuda_backend.h"
+#include "services/device/cuda_device.h"
+#include "services/options/model_options.h"
+#include "services/rollouter/rollout_device.h"
+#include "services/weights/grpc_transport.h"
+#include "synchronizer/ipc/cuda_copy_engine.h"
+#include "synchronizer/ipc/cuda_lending.h"
+#include "synchronizer/ipc/ipc_receiver.h"
+#include "synchronizer/nccl/nccl_comm.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::ipc::CudaCopyEngine;
+
+absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaCopyEngine> made, CudaCopyEngine::Create(index));
+  const std::shared_ptr<CudaCopyEngine> copies = std::move(made);
+  synchronizer::IpcReceiver::Options options;
+  options.engine = copies.get();
+  options.shadow = [export_shadow = engine.export_shadow,
+                    gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
+    SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::ExportedMemory memory, export_shadow());
+    return synchronizer::LendGpuMemory(std::move(memory), gpu);
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::IpcReceiver::Create(std::move(options)));
+  device->borrowed.push_back(copies);
+  device->transports.push_back(std::move(receiver));
+  return absl::OkStatus();
+}
+
+absl::Status AddNccl(int index, RolloutDevice* device) {
+  synchronizer::NcclReceiver::Options options;
+  SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver,
+                             synchronizer::NcclReceiver::Create(options, synchronizer::NcclDevices({.device = index})));
+  device->transports.push_back(std::move(receiver));
+  return absl::OkStatus();
+}
+
+absl::Status AddGrpc(int index, int64_t arena_bytes, RolloutDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver,
+                             rollouter::HostBounce::Create(std::make_unique<GrpcReceiver>(), index, arena_bytes));
+  device->transports.push_back(std::move(receiver));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
+                             model::ChooseDevice(RolloutDeviceRequest(config), model::ProbeHardware()));
+  if (!model::IsCuda(name)) return HostRolloutDevice();
+  const int index = CudaIndex(name);
+  auto device = std::make_shared<RolloutDevice>();
+  SYNCOPATE_ASSIGN_OR_RETURN(device->facts, ReadDeviceFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, WireManifestOf(config));
+  const bool in_place = config.sync().install() == "in_place";
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const rollouter::CudaEngine engine,
+      rollouter::MakeCudaBackend(ModelConfigOf(config), wire, index,
+                                 in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap));
+  device->backend = engine.backend;
+  if (MayOffer(config, "ipc")) {
+    SYNCOPATE_RETURN_IF_ERROR(RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
+  }
+  if (MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, device.get()));
+  if (MayOffer(config, "grpc")) SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), device.get()));
+  SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
+                DTypeName(WireDTypeOf(config)), in_place ? "transfer in place" : "remap");
+  return device;
+}
+
+}  // namespace syncopate::services

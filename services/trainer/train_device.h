@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "synchronizer/messages.h"
+#include "synchronizer/transport/transport.h"
+#include "syncopate/v1/config.pb.h"
+#include "trainer/staging/weight_stager.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::services {
+
+// What a trainer has because of where it computes. Members are freed from the last to the first.
+struct TrainDevice {
+  std::unique_ptr<trainer::PolicyTrainer> policy;
+  std::unique_ptr<trainer::WeightStager> stager;
+  std::vector<std::shared_ptr<const void>> borrowed;  // by the transports
+  // Beside "grpc", which reads the stager's store and is there if `offers_grpc`.
+  std::vector<std::unique_ptr<synchronizer::SourceTransport>> transports;
+  bool offers_grpc = true;
+  synchronizer::DeviceFacts facts;
+};
+
+// The CPU, with staging in host memory and no transport but "grpc".
+absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config);
+
+// What train.device and sync.transport ask for. Which implementation a binary has is decided by linking:
+// syncopate_train_device_cpu, or syncopate_train_device_cuda, which knows both. FAILED_PRECONDITION reason NO_CUDA or
+// NO_GPU as model::ChooseDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config);
+
+}  // namespace syncopate::services

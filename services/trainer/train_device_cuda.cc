@@ -1,0 +1,82 @@
+#include <utility>
+
+#include "base/log.h"
+#include "model/device.h"
+#include "services/device/cuda_device.h"
+#include "services/options/model_options.h"
+#include "services/options/trainer_options.h"
+#include "services/trainer/train_device.h"
+#include "synchronizer/ipc/cuda_lending.h"
+#include "synchronizer/ipc/ipc_source.h"
+#include "synchronizer/nccl/nccl_comm.h"
+#include "trainer/cuda/cuda_stager.h"
+#include "trainer/staging/host_stager.h"
+
+namespace syncopate::services {
+namespace {
+
+int SlotsOf(const v1::RunConfig& config, int otherwise) {
+  return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
+}
+
+absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<synchronizer::CudaLendingStore> made,
+                             synchronizer::CudaLendingStore::Create(arena));
+  const std::shared_ptr<synchronizer::CudaLendingStore> store = std::move(made);
+  SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::IpcSource::Create(store.get(), {}));
+  device->borrowed.push_back(store);
+  device->transports.push_back(std::move(source));
+  return absl::OkStatus();
+}
+
+absl::Status AddNccl(int index, synchronizer::CudaSendArena* arena, TrainDevice* device) {
+  const auto memory = std::make_shared<synchronizer::CudaStagedMemory>(arena);
+  synchronizer::NcclSource::Options options;
+  options.manifest = std::make_shared<const Manifest>(device->stager->manifest());
+  SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto source, synchronizer::NcclSource::Create(options, memory.get(), synchronizer::NcclDevices({.device = index}),
+                                                    synchronizer::NewNcclId));
+  device->borrowed.push_back(memory);
+  device->transports.push_back(std::move(source));
+  return absl::OkStatus();
+}
+
+// Staging on the GPU, which all transports can send from.
+absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, SlotsOf(config, 1)));
+  synchronizer::CudaSendArena* const arena = stager->arena();
+  device->stager = std::move(stager);
+  if (MayOffer(config, "ipc")) SYNCOPATE_RETURN_IF_ERROR(RequiredTransport(config, "ipc", AddIpc(arena, device)));
+  if (MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
+                             model::ChooseDevice(TrainDeviceRequest(config), model::ProbeHardware()));
+  if (!model::IsCuda(name)) return HostTrainDevice(config);
+  const int index = CudaIndex(name);
+  TrainDevice device;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.facts, ReadDeviceFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, WireManifestOf(config));
+  trainer::PolicyTrainer::Options options = PolicyTrainerOptionsOf(config);
+  options.device = name;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
+  device.offers_grpc = MayOffer(config, "grpc");
+  if (config.sync().transport() == "grpc") {
+    // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
+    SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
+                               trainer::HostStager::Create(device.policy.get(), std::move(wire), SlotsOf(config, 2)));
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
+  }
+  SYNCOPATE_LOG(kInfo, "trains on %s (%s) in float32, sends %s weights", name, device.facts.gpu_uuid,
+                DTypeName(WireDTypeOf(config)));
+  return device;
+}
+
+}  // namespace syncopate::services

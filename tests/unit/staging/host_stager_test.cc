@@ -1,0 +1,100 @@
+#include "trainer/staging/host_stager.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/digest.h"
+#include "synchronizer/plan/pack.h"
+
+namespace syncopate::trainer {
+namespace {
+
+Manifest ManifestOf(DType dtype) {
+  return Manifest::Create({{"a", dtype, {3, 5}}, {"b", dtype, {130}}}, /*bucket_bytes=*/256).value();
+}
+
+// Weights that do not change, as a policy.
+class StillPolicy final : public Policy {
+ public:
+  StillPolicy() : weights_(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float)) {
+    for (size_t tensor = 0; tensor < manifest_.tensors().size(); ++tensor) {
+      for (int64_t i = 0; i < manifest_.tensors()[tensor].NumElements(); ++i) {
+        At(tensor, i) = 0.001f + static_cast<float>(tensor) + 0.01f * static_cast<float>(i);
+      }
+    }
+  }
+  float& At(size_t tensor, int64_t i) { return weights_[manifest_.ranges()[tensor].begin / sizeof(float) + i]; }
+
+  const Manifest& manifest() const override { return manifest_; }
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&) override {
+    return TrainStepMetrics();
+  }
+  absl::StatusOr<const void*> parameters() const override {
+    if (!error_.ok()) return error_;
+    return weights_.data();
+  }
+  absl::StatusOr<State> state() const override { return State(); }
+
+  absl::Status error_;
+
+ private:
+  const Manifest manifest_ = ManifestOf(DType::kFloat32);
+  std::vector<float> weights_;
+};
+
+std::vector<char> Staged(HostStager& stager, const PolicyVersion& version) {
+  std::vector<char> bytes(static_cast<size_t>(stager.manifest().arena_bytes()));
+  auto reader = stager.store()->Open(version).value();
+  EXPECT_TRUE(reader->Read({0, stager.manifest().arena_bytes()}, bytes.data()).ok());
+  return bytes;
+}
+
+TEST(HostStagerTest, StagesTheWeightsAsTheyAre) {
+  StillPolicy policy;
+  auto stager = HostStager::Create(&policy, ManifestOf(DType::kFloat32), /*slots=*/2).value();
+  const auto staged = stager->Stage({1, 0});
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->bucket_digests, DigestBuckets(policy.manifest(), *policy.parameters()));
+  EXPECT_EQ(staged->digest, CombineDigests(staged->bucket_digests));
+  EXPECT_EQ(std::memcmp(Staged(*stager, {1, 0}).data(), *policy.parameters(), policy.manifest().arena_bytes()), 0);
+  EXPECT_EQ(stager->bytes(), 2 * policy.manifest().arena_bytes());
+}
+
+TEST(HostStagerTest, RoundsThemToWhatTheyTravelIn) {
+  StillPolicy policy;
+  const Manifest wire = ManifestOf(DType::kBFloat16);
+  auto stager = HostStager::Create(&policy, wire, /*slots=*/1).value();
+  ASSERT_TRUE(stager->Stage({1, 0}).ok());
+  std::vector<char> expected(static_cast<size_t>(wire.arena_bytes()));
+  for (size_t tensor = 0; tensor < wire.tensors().size(); ++tensor) {
+    for (int64_t i = 0; i < wire.tensors()[tensor].NumElements(); ++i) {
+      const uint16_t rounded = synchronizer::RoundToBFloat16(policy.At(tensor, i));
+      std::memcpy(expected.data() + wire.ranges()[tensor].begin + 2 * i, &rounded, sizeof(rounded));
+    }
+  }
+  EXPECT_EQ(Staged(*stager, {1, 0}), expected);
+}
+
+TEST(HostStagerTest, RefusesNumbersThatAreNotFiniteOrBecomeSo) {
+  StillPolicy policy;
+  auto stager = HostStager::Create(&policy, ManifestOf(DType::kBFloat16), /*slots=*/1).value();
+  policy.At(1, 7) = std::nanf("");
+  EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "NON_FINITE");
+  policy.At(1, 7) = 3.4e38f;  // above the largest bfloat16
+  EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "NON_FINITE");
+  policy.At(1, 7) = 0;
+  EXPECT_TRUE(stager->Stage({1, 0}).ok());
+}
+
+TEST(HostStagerTest, PassesOnThatTheWeightsCannotBeRead) {
+  StillPolicy policy;
+  auto stager = HostStager::Create(&policy, ManifestOf(DType::kFloat32), /*slots=*/1).value();
+  policy.error_ = Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
+  EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "TORCH");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer
