@@ -10,10 +10,13 @@ endif()
 set(CMAKE_CUDA_ARCHITECTURES 90)  # H100, H200: their machine code, and PTX for what comes after them
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # syncopate_cudart
 enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # Debian's CMake knows nvcc up to C++17
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
-# The standard is given by hand: Debian's CMake knows nvcc's up to C++17.
 add_compile_options(
-  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=-fPIC,-Wall,-Wno-unused-parameter>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=-fPIC,-Wall,-Wno-unused-parameter>")
 if(SYNCOPATE_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()

@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# usage: scripts/test.sh [PRESET ...]       default: release asan tsan
+# usage: scripts/test.sh [PRESET ...]       default: release asan tsan, and cuda where nvcc is
 # Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
+# cuda builds everything and runs the GPU tests that need no libtorch, which skip where there is no GPU; the others need
+# the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/bootstrap.sh || exit 1
 presets=("$@")
-[ "${#presets[@]}" -gt 0 ] || presets=(release asan tsan)
+if [ "${#presets[@]}" -eq 0 ]; then
+  presets=(release asan tsan)
+  if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then presets+=(cuda); fi
+fi
 
 summary=()
 failed=0

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -75,9 +77,9 @@ absl::Status CheckGpu(int device) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
+absl::StatusOr<DeviceFacts> ReadDeviceFacts(int device) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
-  GpuFacts facts;
+  DeviceFacts facts;
   facts.host = BootId() + "/" + HostName();
   SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, UuidOf(device));
   facts.nvlink = true;

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# usage: scripts/gpu_tests.sh [FOLDER=build/cuda/bin [PATTERN]]
+# Runs the GPU tests (programs named *_gpu_test) of a build folder or of the bin folder of an unpacked bundle, those whose
+# names contain PATTERN if one is given. Needs no compiler and no CMake: only a GPU, its driver, and a Python with torch
+# 2.11. Each program has a time limit, so it ends whatever hangs. Prints a line a program; exits 1 if one failed.
+set -uo pipefail
+folder=$(realpath "${1:-$(dirname "$0")/../build/cuda/bin}") || exit 1
+pattern=${2:-}
+limit_s=300
+
+# A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
+library_path=
+if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
+torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
+  2> /dev/null)
+if [ -n "$torch" ]; then
+  library_path=$library_path:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:$(dirname "$torch")/nvidia/nccl/lib
+fi
+export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# NVLink multicast can put the GPUs of a shared host out of service.
+export NCCL_NVLS_ENABLE=0
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+failed=0
+ran=0
+for test in "$folder"/*_gpu_test; do
+  name=$(basename "$test")
+  [[ -x $test && $name == *"$pattern"* ]] || continue
+  ran=$((ran + 1))
+  log=$logs/$name
+  started=$SECONDS
+  timeout --kill-after=10 "$limit_s" "$test" > "$log" 2>&1
+  code=$?
+  passed=$(grep -c '^\[       OK \]' "$log")
+  skipped=$(grep -c '^\[  SKIPPED \] .* ms)' "$log")
+  printf '%-28s %3d passed %3d skipped %4d s' "$name" "$passed" "$skipped" $((SECONDS - started))
+  case $code in
+    0) echo ;;
+    124 | 137) echo "  FAILED: not done after $limit_s s" ;;
+    *) echo "  FAILED: exit code $code" ;;
+  esac
+  if [ "$code" -ne 0 ]; then
+    failed=1
+    grep -E '^\[  FAILED  \]|Failure|error while loading|Check failed|broken invariant' -A 6 "$log" | head -n 60
+    tail -n 5 "$log"
+  elif [ "$skipped" -gt 0 ]; then
+    grep -m 1 'needs .* GPU' "$log" | sed 's/^ */    /'
+  fi
+done
+if [ "$ran" -eq 0 ]; then
+  echo "gpu tests: none in $folder${pattern:+ with '$pattern' in its name}; scripts/build.sh cuda builds them" >&2
+  exit 1
+fi
+[ "$failed" -eq 0 ] && echo "gpu tests: ok" || echo "gpu tests: FAILED"
+exit "$failed"

@@ -1,0 +1,267 @@
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "synchronizer/cuda/cuda_arena.h"
+#include "synchronizer/cuda/cuda_arena_pair.h"
+#include "synchronizer/cuda/in_place_arena.h"
+#include "synchronizer/cuda/probe.h"
+#include "tests/gpu/gpu_support.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+using ::syncopate::testing::HasMessage;
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBytes = int64_t{96} << 20;
+constexpr absl::Duration kDeadline = absl::Seconds(20);
+
+void Fill(char* data, int64_t bytes, uint64_t seed) {
+  Stream stream = *Stream::Create(0);
+  ASSERT_THAT(FillWithRandomWeights(data, bytes, seed, stream.get()), IsOk());
+  ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+}
+
+// No loop runs in these tests: every moment is between two steps.
+absl::StatusOr<absl::Duration> AtOnce(const std::function<absl::Status()>& remap, absl::Duration) {
+  SYNCOPATE_RETURN_IF_ERROR(remap());
+  return absl::ZeroDuration();
+}
+
+uint64_t SumOf(const std::vector<char>& bytes) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < bytes.size(); i += 4) {
+    uint32_t word;
+    std::memcpy(&word, &bytes[i], 4);
+    sum += word;
+  }
+  return sum;
+}
+
+TEST(GpuFactsTest, NameThisMachineAndItsGpu) {
+  SYNCOPATE_NEED_GPUS(1);
+  absl::StatusOr<DeviceFacts> facts = ReadDeviceFacts(0);
+  ASSERT_THAT(facts, IsOk());
+  EXPECT_EQ(facts->gpu_uuid.size(), std::string("GPU-00000000-0000-0000-0000-000000000000").size());
+  EXPECT_EQ(facts->host, ReadDeviceFacts(0)->host);
+  for (const std::string& peer : facts->peer_gpus) EXPECT_NE(peer, facts->gpu_uuid);
+}
+
+TEST(GpuFactsTest, AGpuThatIsNotThereIsRefusedByNumber) {
+  SYNCOPATE_NEED_GPUS(1);
+  EXPECT_THAT(CheckGpu(64), HasReason("NO_GPU"));
+  EXPECT_THAT(CudaArena::Create(kBytes, {.device = 64}), HasReason("NO_GPU"));
+}
+
+TEST(CudaArenaTest, IsZeroAtFirst) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {});
+  EXPECT_EQ(ToHost(0, arena->data(), kBytes), std::vector<char>(kBytes, 0));
+}
+
+TEST(CudaArenaTest, TooLargeAnArenaSaysHowMuchIsNeededAndHowMuchIsFree) {
+  SYNCOPATE_NEED_GPUS(1);
+  absl::StatusOr<std::unique_ptr<CudaArena>> arena = CudaArena::Create(int64_t{1} << 40, {.what = "the shadow arena"});
+  EXPECT_THAT(arena, HasReason("OUT_OF_GPU_MEMORY"));
+  EXPECT_THAT(arena, HasMessage(HasSubstr("the shadow arena needs 1099.51 GB of GPU 0")));
+  EXPECT_THAT(arena, HasMessage(HasSubstr("are free")));
+}
+
+TEST(CudaArenaTest, AFailedAllocationInPartsTakesNothing) {
+  SYNCOPATE_NEED_GPUS(1);
+  const int64_t before = ReadGpuMemory(0)->free;
+  EXPECT_THAT(CudaArena::Create(int64_t{1} << 40, {.chunk_bytes = int64_t{4} << 30}), HasReason("OUT_OF_GPU_MEMORY"));
+  EXPECT_GE(ReadGpuMemory(0)->free, before - (int64_t{64} << 20));
+}
+
+class ExportTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ExportTest, AMappedExportIsTheSameMemory) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
+  absl::StatusOr<ExportedMemory> exported = arena->Export();
+  ASSERT_THAT(exported, IsOk());
+  EXPECT_EQ(exported->chunks.size(), GetParam() == 0 ? 1u : 3u);
+  absl::StatusOr<std::unique_ptr<CudaArena>> mapped = CudaArena::Import(*exported, 0);
+  ASSERT_THAT(mapped, IsOk());
+  EXPECT_EQ((*mapped)->id(), arena->id());
+  EXPECT_NE((*mapped)->data(), arena->data());
+  Fill(arena->data(), kBytes, 11);
+  EXPECT_EQ(ToHost(0, (*mapped)->data(), kBytes), ToHost(0, arena->data(), kBytes));
+  // The memory outlives the arena that made it.
+  const std::vector<char> bytes = ToHost(0, arena->data(), kBytes);
+  arena.reset();
+  EXPECT_EQ(ToHost(0, (*mapped)->data(), kBytes), bytes);
+}
+
+TEST_P(ExportTest, APeerSeesTheSameMemory) {
+  SYNCOPATE_NEED_GPUS(2);
+  if (!CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
+  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
+  Fill(arena->data(), kBytes, 12);
+  absl::StatusOr<std::unique_ptr<CudaArena>> mapped = CudaArena::Import(*arena->Export(), 1);
+  ASSERT_THAT(mapped, IsOk());
+  EXPECT_EQ(ToHost(1, (*mapped)->data(), kBytes), ToHost(0, arena->data(), kBytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Chunks, ExportTest, ::testing::Values(0, int64_t{32} << 20));
+
+TEST(ImportTest, GarbageIsRefused) {
+  SYNCOPATE_NEED_GPUS(1);
+  ExportedMemory none;
+  EXPECT_THAT(CudaArena::Import(none, 0), HasReason("BAD_MEMORY_EXPORT"));
+  ExportedMemory odd;
+  odd.chunks = {12345};
+  odd.fds.emplace_back(open("/dev/null", O_RDONLY));
+  EXPECT_THAT(CudaArena::Import(odd, 0), HasReason("BAD_MEMORY_EXPORT"));
+  ExportedMemory foreign;
+  foreign.chunks = {kBytes};
+  foreign.fds.emplace_back(open("/dev/null", O_RDONLY));
+  EXPECT_FALSE(CudaArena::Import(foreign, 0).ok());
+  EXPECT_THAT(CheckContext(0), IsOk());
+}
+
+class RemapTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(RemapTest, AnInstallExchangesTheContentsUnderFixedAddresses) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.chunk_bytes = GetParam()}});
+  char* const live = pair->live();
+  char* const shadow = pair->shadow();
+  Fill(shadow, kBytes, 21);
+  const std::vector<char> bytes = ToHost(0, shadow, kBytes);
+  const uint64_t shadow_id = pair->shadow_id();
+  ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
+  EXPECT_EQ(pair->live(), live);
+  EXPECT_EQ(pair->shadow(), shadow);
+  EXPECT_EQ(ToHost(0, live, kBytes), bytes);
+  EXPECT_EQ(ToHost(0, shadow, kBytes), std::vector<char>(kBytes, 0));
+  EXPECT_NE(pair->shadow_id(), shadow_id);
+  EXPECT_EQ(pair->serving(), (PolicyVersion{1, 1}));
+  ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
+  EXPECT_EQ(pair->shadow_id(), shadow_id);
+  EXPECT_EQ(ToHost(0, shadow, kBytes), bytes);
+}
+
+TEST_P(RemapTest, WhatAPeerMappedStaysTheMemoryItWas) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.chunk_bytes = GetParam()}});
+  std::unique_ptr<CudaArena> mapped = *CudaArena::Import(*pair->ExportShadow(), 0);
+  EXPECT_EQ(mapped->id(), pair->shadow_id());
+  Fill(pair->shadow(), kBytes, 22);
+  ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
+  EXPECT_EQ(ToHost(0, mapped->data(), kBytes), ToHost(0, pair->live(), kBytes));
+  EXPECT_NE(mapped->id(), pair->shadow_id());
+}
+
+INSTANTIATE_TEST_SUITE_P(Chunks, RemapTest, ::testing::Values(0, int64_t{32} << 20));
+
+TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<DecodeLikeLoop> loop;
+  auto between_steps = [&loop](const std::function<absl::Status()>& remap, absl::Duration deadline) {
+    return loop->BetweenSteps(remap, deadline);
+  };
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, between_steps, {});
+  loop = *DecodeLikeLoop::Start(pair->live(), kBytes, {});
+  ASSERT_THAT(loop->AwaitSteps(1, kDeadline), IsOk());
+  EXPECT_EQ(loop->Read().checksum, 0u);
+  for (int install = 1; install <= 10; ++install) {
+    Fill(pair->shadow(), kBytes, static_cast<uint64_t>(install));
+    const uint64_t expected = SumOf(ToHost(0, pair->shadow(), kBytes));
+    absl::StatusOr<InstallResult> installed = pair->Install({1, install}, 0, kDeadline);
+    ASSERT_THAT(installed, IsOk());
+    EXPECT_GT(installed->pause_seconds, 0);
+    // One step may have been launched before the install was asked for, none during it.
+    ASSERT_THAT(loop->AwaitSteps(loop->Read().steps + 1, kDeadline), IsOk());
+    EXPECT_EQ(loop->Read().checksum, expected) << "install " << install;
+  }
+  EXPECT_THAT(loop->status(), IsOk());
+}
+
+TEST(RemapTest, MemoryIsFlatOverManyInstalls) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {});
+  for (int install = 1; install <= 20; ++install) ASSERT_THAT(pair->Install({1, install}, 0, kDeadline), IsOk());
+  const int64_t free = ReadGpuMemory(0)->free;
+  for (int install = 21; install <= 220; ++install) ASSERT_THAT(pair->Install({1, install}, 0, kDeadline), IsOk());
+  EXPECT_GE(ReadGpuMemory(0)->free, free);
+}
+
+TEST(RemapTest, AnInstallThatFindsNoMomentChangesNothing) {
+  SYNCOPATE_NEED_GPUS(1);
+  auto never = [](const std::function<absl::Status()>&, absl::Duration) -> absl::StatusOr<absl::Duration> {
+    return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "no moment between two steps");
+  };
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, never, {});
+  Fill(pair->shadow(), kBytes, 31);
+  const uint64_t shadow_id = pair->shadow_id();
+  EXPECT_THAT(pair->Install({1, 1}, 0, kDeadline), HasReason("INSTALL_DEADLINE"));
+  EXPECT_EQ(pair->shadow_id(), shadow_id);
+  EXPECT_TRUE(pair->serving().IsNone());
+  EXPECT_EQ(ToHost(0, pair->live(), kBytes), std::vector<char>(kBytes, 0));
+}
+
+TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<DecodeLikeLoop> loop;
+  InPlaceArena::Generation generation{[&loop](absl::Duration deadline) { return loop->Pause(deadline); },
+                                      [&loop] { loop->Resume(); }};
+  std::unique_ptr<InPlaceArena> arena = *InPlaceArena::Create(kBytes, generation, {});
+  EXPECT_TRUE(arena->in_place());
+  EXPECT_EQ(arena->shadow(), arena->live());
+  loop = *DecodeLikeLoop::Start(arena->live(), kBytes, {});
+  ASSERT_THAT(loop->AwaitSteps(3, kDeadline), IsOk());
+
+  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  const int64_t steps = loop->Read().steps;
+  Fill(arena->shadow(), kBytes, 41);
+  EXPECT_EQ(loop->Read().steps, steps);
+  EXPECT_TRUE(arena->serving().IsNone());
+  absl::StatusOr<InstallResult> installed = arena->Install({1, 1}, 0, kDeadline);
+  ASSERT_THAT(installed, IsOk());
+  EXPECT_GT(installed->pause_seconds, 0);
+  ASSERT_THAT(loop->AwaitSteps(steps + 2, kDeadline), IsOk());
+  EXPECT_EQ(loop->Read().checksum, SumOf(ToHost(0, arena->live(), kBytes)));
+  EXPECT_EQ(arena->serving(), (PolicyVersion{1, 1}));
+}
+
+TEST(InPlaceArenaTest, AfterAFailedTransferNothingServesUntilAGoodOne) {
+  SYNCOPATE_NEED_GPUS(1);
+  int pauses = 0;
+  int resumes = 0;
+  InPlaceArena::Generation generation{[&pauses](absl::Duration) {
+                                        ++pauses;
+                                        return absl::OkStatus();
+                                      },
+                                      [&resumes] { ++resumes; }};
+  std::unique_ptr<InPlaceArena> arena = *InPlaceArena::Create(kBytes, generation, {});
+  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  arena->Invalidate();
+  EXPECT_TRUE(arena->serving().IsNone());
+  EXPECT_EQ(resumes, 0);
+  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  ASSERT_THAT(arena->Install({1, 2}, 0, kDeadline), IsOk());
+  EXPECT_EQ(pauses, 1);
+  EXPECT_EQ(resumes, 1);
+  EXPECT_EQ(arena->serving(), (PolicyVersion{1, 2}));
+  EXPECT_THAT(arena->Install({1, 3}, 0, kDeadline), HasReason("NOT_IN_PLACE"));
+}
+
+TEST(PeerCopyTest, MeasuresEveryPairAtOnce) {
+  SYNCOPATE_NEED_GPUS(2);
+  if (!CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
+  absl::StatusOr<std::vector<double>> rates = MeasurePeerCopies({{0, 1}, {1, 0}}, int64_t{256} << 20, 3);
+  ASSERT_THAT(rates, IsOk());
+  ASSERT_EQ(rates->size(), 2u);
+  for (double rate : *rates) EXPECT_GT(rate, 1.0);
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer
