@@ -23,6 +23,10 @@ absl::Status PeerLost(int64_t attempt) {
 OfferTable::Actions OfferTable::Add(Offer offer) {
   SYNCOPATE_CHECK(offer.memory != nullptr && offer.memory->handles.size() <= kMaxHandles);
   int64_t attempt = offer.attempt;
+  auto known = offers_.find(attempt);
+  bool same = known != offers_.end() && known->second.memory->info.id == offer.memory->info.id &&
+              known->second.version == offer.version;
+  if (same) return {};
   Actions actions = Withdraw(attempt, Superseded());
   offers_[attempt] = std::move(offer);
   return actions;

@@ -34,7 +34,7 @@ class OfferTable {
   };
   using Actions = std::vector<Action>;
 
-  // Lends from now on. A previous offer of the same attempt is withdrawn.
+  // Lends from now on. Another offer of the same attempt is withdrawn; the same one again changes nothing.
   Actions Add(Offer offer);
   // More has arrived from `source`. Ignores attempts that are not offered.
   Actions Advance(int64_t attempt, int32_t source, int64_t bytes);

@@ -29,7 +29,9 @@ TEST(FetchCursorTest, NeverGoesBeyondWhatTheUpstreamHas) {
   FetchCursor cursor({{0, 3, 0, 0, 10}, {0, 3, 50, 50, 10}}, 8);
   EXPECT_EQ(cursor.Next(), std::nullopt);
   EXPECT_EQ(cursor.waits_for(), 0);
+  EXPECT_FALSE(cursor.ready());
   cursor.Available(0, 3, 6);
+  EXPECT_TRUE(cursor.ready());
   EXPECT_EQ(cursor.Next(), (Segment{0, 3, 0, 0, 6}));
   EXPECT_EQ(cursor.Next(), std::nullopt);
   cursor.Available(0, 3, 13);

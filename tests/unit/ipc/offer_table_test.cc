@@ -126,6 +126,14 @@ TEST(OfferTableTest, AReaderThatIsGoneIsToldNothing) {
   EXPECT_TRUE(table.Reclaim(50).empty());
 }
 
+TEST(OfferTableTest, TheSameOfferAgainDisturbsNobody) {
+  OfferTable table;
+  table.Add(OfferOf(1, 50, true));
+  ASSERT_TRUE(table.OnMessage(10, WantOf(1)).ok());
+  EXPECT_TRUE(table.Add(OfferOf(1, 50, true)).empty());
+  EXPECT_EQ(table.readers(1), 1);
+}
+
 TEST(OfferTableTest, ASecondOfferOfAnAttemptTakesTheFirstOneBack) {
   OfferTable table;
   table.Add(OfferOf(1, 50, true));
