@@ -77,9 +77,9 @@ absl::Status CheckGpu(int device) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceFacts> ReadDeviceFacts(int device) {
+absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
-  DeviceFacts facts;
+  GpuFacts facts;
   facts.host = BootId() + "/" + HostName();
   SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, UuidOf(device));
   facts.nvlink = true;

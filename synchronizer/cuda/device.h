@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "synchronizer/messages.h"
 
 namespace syncopate::synchronizer {
 
@@ -14,9 +15,15 @@ int GpuCount();
 // missing.
 absl::Status CheckGpu(int device);
 
-// What this process sees of its machine and of `device`; nccl_version is left empty, for who links NCCL.
+// What a member tells the others about its GPU, so that a transport can be chosen by fact.
+struct GpuFacts {
+  std::string host;                    // of this boot of this machine: boot id and host name
+  std::string gpu_uuid;                // "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+  std::vector<std::string> peer_gpus;  // uuids whose memory this GPU reaches, itself left out
+  bool nvlink = false;                 // all of peer_gpus over NVLink, and there is at least one
+};
 // FAILED_PRECONDITION reason NO_GPU as CheckGpu.
-absl::StatusOr<DeviceFacts> ReadDeviceFacts(int device);
+absl::StatusOr<GpuFacts> ReadGpuFacts(int device);
 
 // OK if the two GPUs of this process reach each other's memory, else FAILED_PRECONDITION reason NO_PEER_ACCESS naming
 // both.

@@ -46,10 +46,10 @@ uint64_t SumOf(const std::vector<char>& bytes) {
 
 TEST(GpuFactsTest, NameThisMachineAndItsGpu) {
   SYNCOPATE_NEED_GPUS(1);
-  absl::StatusOr<DeviceFacts> facts = ReadDeviceFacts(0);
+  absl::StatusOr<GpuFacts> facts = ReadGpuFacts(0);
   ASSERT_THAT(facts, IsOk());
   EXPECT_EQ(facts->gpu_uuid.size(), std::string("GPU-00000000-0000-0000-0000-000000000000").size());
-  EXPECT_EQ(facts->host, ReadDeviceFacts(0)->host);
+  EXPECT_EQ(facts->host, ReadGpuFacts(0)->host);
   for (const std::string& peer : facts->peer_gpus) EXPECT_NE(peer, facts->gpu_uuid);
 }
 
