@@ -1,3 +1,4 @@
+#include "services/bench/bench_command.h"
 #include "services/cli/command.h"
 
 namespace syncopate::services {
@@ -7,6 +8,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   app->description("Asynchronous reinforcement learning for language models");
   app->set_version_flag("--version", SYNCOPATE_VERSION);
   app->require_subcommand(1);
+  AddBenchCommand(app, chosen);
   AddCompletionCommand(app, chosen);
   AddConfigCommand(app, chosen);
   AddCtlCommand(app, chosen);

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace syncopate::services {
+
+// Adds `syncopate bench` to `app`; when the command line names it, sets *chosen to what carries it out and returns the
+// process's exit code. Both outlive the parsing.
+void AddBenchCommand(CLI::App* app, std::function<int()>* chosen);
+
+}  // namespace syncopate::services

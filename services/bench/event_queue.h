@@ -1,0 +1,34 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+
+namespace syncopate::services {
+
+// Something that a process of a benchmark said, or that was noticed about it.
+struct BenchEvent {
+  std::string from;     // "source-0", "receiver-1.0" (replica.rank), "synchronizer", "syncs"
+  std::string kind;     // "ready", "published", "at", "installed", "answer", "failed", "ended", "sync", ...
+  nlohmann::json body;  // an object
+  absl::Time when;      // of Clock::Real(), which all processes of a machine share
+};
+
+// What all processes of a benchmark say, in the order of its arrival. Thread-safe.
+class EventQueue {
+ public:
+  void Put(BenchEvent event);
+  // The next event; nothing if none comes until `deadline` (of Clock::Real()).
+  std::optional<BenchEvent> Next(absl::Time deadline);
+
+ private:
+  Mutex mutex_;
+  std::deque<BenchEvent> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+
+namespace syncopate::services {
+
+// What a process of a benchmark tells its conductor: one JSON object a line on standard output, each with "event" and
+// the machine's clock as "at". Thread-safe.
+class EventSink {
+ public:
+  void Say(const std::string& event, nlohmann::json body = nlohmann::json::object());
+
+ private:
+  Mutex mutex_;  // makes lines whole
+};
+
+// The machine's clock in seconds; processes of one machine may compare it.
+double MachineSeconds();
+
+}  // namespace syncopate::services

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+// Fields of an object that another process of the benchmark wrote; the fallback if one is missing or of another type.
+namespace syncopate::services {
+
+inline double NumberIn(const nlohmann::json& object, const char* key, double fallback = 0) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : fallback;
+}
+
+inline int64_t IntegerIn(const nlohmann::json& object, const char* key, int64_t fallback = 0) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : fallback;
+}
+
+inline std::string TextIn(const nlohmann::json& object, const char* key) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+inline bool FlagIn(const nlohmann::json& object, const char* key) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace syncopate::services {
+
+// What one process of a benchmark is told at its start, as the JSON object that is its only argument.
+struct PeerOptions {
+  enum class Role : uint8_t { kSource, kReceiver };
+  Role role = Role::kSource;
+  std::string model;
+  std::string synchronizer;   // host:port
+  std::string run_dir;        // where it may keep sockets
+  int32_t rank = 0;           // source: among the sources; receiver: within its replica
+  int32_t world = 1;          // of the group that `rank` is of
+  int32_t replica = 0;        // receiver
+  std::string source_layout;  // descriptors of both sides' layouts
+  std::string receiver_layout;
+  int32_t device = -1;    // GPU; -1: host memory
+  std::string transport;  // the only one that is offered; "auto": all that the device has
+  std::string install = "remap";
+  int64_t chunk_bytes = 0;
+  bool decode = true;
+};
+
+std::string ToJsonText(const PeerOptions& options);
+// INVALID_ARGUMENT reason BAD_PEER_OPTIONS.
+absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text);
+
+}  // namespace syncopate::services

@@ -1,0 +1,177 @@
+// `syncopate bench sync --cpu`: a synchronizer, sources and receivers as processes of their own.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "tests/support/process.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kPatience = absl::Seconds(90);
+
+// Processes whose command line names this text.
+std::vector<pid_t> ProcessesNaming(const std::string& text) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    int64_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (line.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(pid));
+  }
+  return found;
+}
+
+class BenchSyncTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Process>> Start(std::vector<std::string> more) {
+    std::vector<std::string> args = {"bench", "sync"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Process::Start({SYNCOPATE_BINARY, args, temp_.path() + "/log"});
+  }
+
+  struct Outcome {
+    int code = -1;
+    std::string log;
+    json result;  // of the last line that is an object
+  };
+  Outcome Run(std::vector<std::string> more) {
+    auto process = Start(std::move(more));
+    EXPECT_THAT(process, IsOk());
+    if (!process.ok()) return {};
+    auto exit = (*process)->WaitExit(kPatience);
+    EXPECT_THAT(exit, IsOk());
+    Outcome outcome{exit.ok() ? exit->code : -1, (*process)->Log(), nullptr};
+    for (absl::string_view line : absl::StrSplit(outcome.log, '\n')) {
+      json parsed = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+      if (parsed.is_object()) outcome.result = std::move(parsed);
+    }
+    return outcome;
+  }
+
+  // Three syncs in host memory, as JSON.
+  Outcome RunOnHost(std::vector<std::string> more) {
+    std::vector<std::string> args = {"--model", "tiny",     "--cpu", "--json",    "--syncs",
+                                     "3",       "--warmup", "1",     "--calm-ms", "10"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Run(std::move(args));
+  }
+
+  static void ExpectGood(Outcome outcome) {
+    ASSERT_EQ(outcome.code, 0) << outcome.log;
+    EXPECT_EQ(outcome.result["digests_equal"], true) << outcome.log;
+    EXPECT_GT(outcome.result["values_checked"], 0);
+    EXPECT_LT(outcome.result["worst_phase_gap"], 0.02) << outcome.log;
+  }
+
+  TempDir temp_;
+};
+
+TEST_F(BenchSyncTest, TwoShardsReachTwoReplicasWithPhasesThatAddUp) {
+  Outcome outcome = RunOnHost({"--sources", "2", "--replicas", "2"});
+  ExpectGood(outcome);
+  json& seconds = outcome.result["seconds"];
+  for (const char* phase : {"stage", "prepare", "transfer", "verify", "install", "total"}) {
+    EXPECT_GT(seconds[phase]["median"], 0) << phase;
+  }
+  EXPECT_EQ(seconds["total"]["count"], 6);  // three syncs of two replicas
+  EXPECT_EQ(outcome.result["transport"], "grpc");
+  EXPECT_GT(outcome.result["ceiling"]["ratio"], 0);
+  EXPECT_THAT(outcome.result["memory"], SizeIs(4));
+  EXPECT_THAT(outcome.result["decode"]["receivers"], SizeIs(2));
+}
+
+TEST_F(BenchSyncTest, OneSourceReachesTheRanksOfAReplicaThatSharesTheModel) {
+  ExpectGood(RunOnHost({"--tp", "2", "--no-ceiling"}));
+}
+
+TEST_F(BenchSyncTest, ShardsInTheWireDtypeReachASplitReplica) {
+  ExpectGood(RunOnHost({"--sources", "3", "--tp", "2", "--source-layout", "layers:bf16", "--no-ceiling"}));
+}
+
+TEST_F(BenchSyncTest, AKilledReceiverHoldsUpNobody) {
+  Outcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--kill", "receiver", "--at", "prepare"});
+  ExpectGood(outcome);
+  EXPECT_EQ(outcome.result["fault"]["healthy"], true);
+  EXPECT_LT(outcome.result["fault"]["recovered_seconds"], 5);
+}
+
+TEST_F(BenchSyncTest, AStoppedReceiverHoldsUpNobodyForLong) {
+  Outcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--stop", "receiver", "--at", "install"});
+  ExpectGood(outcome);
+  EXPECT_LT(outcome.result["fault"]["recovered_seconds"], 5);
+}
+
+TEST_F(BenchSyncTest, TheVersionArrivesThoughASourceWasKilled) {
+  ExpectGood(RunOnHost({"--replicas", "2", "--no-ceiling", "--kill", "source", "--at", "prepare"}));
+}
+
+TEST_F(BenchSyncTest, TheVersionArrivesThoughTheSynchronizerWasKilled) {
+  ExpectGood(RunOnHost({"--replicas", "2", "--no-ceiling", "--kill", "synchronizer", "--at", "transfer"}));
+}
+
+TEST_F(BenchSyncTest, ALateJoinerIsServedWhileTheOthersGoOn) {
+  Outcome outcome = RunOnHost({"--no-ceiling", "--late-joiner"});
+  ExpectGood(outcome);
+  EXPECT_GT(outcome.result["late_joiner"]["start_to_serving_seconds"], 0);
+  EXPECT_GE(outcome.result["late_joiner"]["others_total_seconds"]["count"], 1);
+}
+
+TEST_F(BenchSyncTest, PrintsThePlanOfALargeModelWithoutAnyGpu) {
+  const Outcome outcome = Run({"--model", "qwen2.5-7b", "--sources", "2", "--tp", "2", "--plan"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.log, HasSubstr("2 sources"));
+}
+
+TEST_F(BenchSyncTest, RefusesACaseThatCannotBe) {
+  const Outcome outcome = Run({"--cpu", "--transport", "nccl"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.log, HasSubstr("--transport nccl needs GPUs"));
+  EXPECT_EQ(Run({"--cpu", "--model", "no-such-model"}).code, 2);
+  EXPECT_EQ(Run({"--cpu", "--kill", "receiver"}).code, 2);  // nobody would be left to look at
+}
+
+TEST_F(BenchSyncTest, LeavesNoProcessBehindWhenItIsKilledItself) {
+  auto process = Start({"--model", "tiny", "--cpu", "--syncs", "100000", "--no-ceiling"});
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT((*process)->WaitForLogLine("measuring", kPatience), IsOk());
+  const std::string mark = absl::StrCat("\"role\":1");
+  std::vector<pid_t> receivers = ProcessesNaming(mark);
+  EXPECT_THAT(receivers, ::testing::Not(IsEmpty()));
+  (*process)->Kill();
+  ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
+  const absl::Time deadline = Clock::Real()->Now() + kPatience;
+  auto alive = [&] {
+    return std::any_of(receivers.begin(), receivers.end(), [&](pid_t pid) {
+      std::vector<pid_t> now = ProcessesNaming(mark);
+      return std::find(now.begin(), now.end(), pid) != now.end();
+    });
+  };
+  while (alive() && Clock::Real()->Now() < deadline) {
+  }
+  EXPECT_FALSE(alive());
+}
+
+}  // namespace
+}  // namespace syncopate::testing
