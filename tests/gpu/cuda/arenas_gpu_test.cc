@@ -164,12 +164,13 @@ INSTANTIATE_TEST_SUITE_P(Chunks, RemapTest, ::testing::Values(0, int64_t{32} << 
 
 TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
   SYNCOPATE_NEED_GPUS(1);
-  std::unique_ptr<DecodeLikeLoop> loop;
-  auto between_steps = [&loop](const std::function<absl::Status()>& remap, absl::Duration deadline) {
-    return loop->BetweenSteps(remap, deadline);
+  DecodeLikeLoop* running = nullptr;
+  auto between_steps = [&running](const std::function<absl::Status()>& remap, absl::Duration deadline) {
+    return running->BetweenSteps(remap, deadline);
   };
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, between_steps, {});
-  loop = *DecodeLikeLoop::Start(pair->live(), kBytes, {});
+  std::unique_ptr<DecodeLikeLoop> loop = *DecodeLikeLoop::Start(pair->live(), kBytes, {});  // ends before the memory
+  running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(1, kDeadline), IsOk());
   EXPECT_EQ(loop->Read().checksum, 0u);
   for (int install = 1; install <= 10; ++install) {
