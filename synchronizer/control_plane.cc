@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status.h"
@@ -17,6 +18,17 @@ std::string Describe(const MemberKey& key) {
 SyncPeer PeerOf(const Member& member) {
   const Hello& hello = member.hello;
   return {hello.member, hello.transports, hello.facts, hello.layout};
+}
+
+// Manifest::CheckSame, with a reason of its own if the models differ in dtypes alone.
+absl::Status CheckSameModel(const Manifest& ours, const Manifest& theirs) {
+  absl::Status same = ours.CheckSame(theirs);
+  bool only_dtypes = !same.ok() && ours.bucket_bytes() == theirs.bucket_bytes() &&
+                     absl::c_equal(ours.tensors(), theirs.tensors(), [](const TensorSpec& a, const TensorSpec& b) {
+                       return a.name == b.name && a.shape == b.shape;
+                     });
+  if (!only_dtypes) return same;
+  return Error(same.code(), "DTYPE_MISMATCH", same.message(), ErrorDetails(same));
 }
 
 // How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
@@ -68,7 +80,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
   if (hello.member.role == kTrainerRole) {
     SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
   } else if (model_ != nullptr) {
-    SYNCOPATE_RETURN_IF_ERROR(model_->CheckSame(*hello.manifest));
+    SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
     hello.manifest = model_;  // equal; a thousand members share one
   }
   MemberKey key = KeyOf(hello.member);
@@ -92,9 +104,9 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
   SYNCOPATE_ASSIGN_OR_RETURN(TrainerGroup::Admission admission,
                              trainer_.Admit(hello.member, hello.held_epoch, hello.checkpoint_epoch));
   if (!admission.raised && model_ != nullptr) {
-    absl::Status same = model_->CheckSame(*hello.manifest);
-    if (!same.ok()) trainer_.Remove(hello.member);
-    SYNCOPATE_RETURN_IF_ERROR(same);
+    absl::Status fits = CheckFitsGroup(hello);
+    if (!fits.ok()) trainer_.Remove(hello.member);
+    SYNCOPATE_RETURN_IF_ERROR(fits);
   }
   if (admission.raised) {
     actions_.emplace_back(Persist{ledger_.RaiseEpoch(admission.epoch)});
@@ -109,17 +121,33 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
   return absl::OkStatus();
 }
 
+absl::Status ControlPlane::CheckFitsGroup(const Hello& hello) const {
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
+  const int32_t world = hello.member.world;
+  for (const auto& [key, member] : membership_.members()) {
+    if (key.role != kTrainerRole || !trainer_.Contains(member.hello.member)) continue;
+    const Hello& other = member.hello;
+    SYNCOPATE_RETURN_IF_ERROR(
+        CheckSameLayout(SourceLayoutName(hello.layout, world), SourceLayoutName(other.layout, world), "this rank"));
+    SYNCOPATE_RETURN_IF_ERROR(CheckSameLayout(DestinationLayoutName(hello.destination_layout, 0),
+                                              DestinationLayoutName(other.destination_layout, 0),
+                                              "the receivers that this rank stages for"));
+  }
+  return absl::OkStatus();
+}
+
 void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now) {
   if (model_ != nullptr && model_->fingerprint() == model->fingerprint()) return;
   model_ = model;
+  plans_.emplace(model);
   std::vector<std::pair<MemberKey, absl::Status>> misfits;
   for (const auto& [key, member] : membership_.members()) {
     bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
-    absl::Status same = model->CheckSame(*member.hello.manifest);
+    absl::Status same = CheckSameModel(*model, *member.hello.manifest);
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
   for (const auto& [key, status] : misfits) {
-    auto changes = membership_.Evict(key, "MODEL_MISMATCH", std::string(status.message()), now);
+    auto changes = membership_.Evict(key, ErrorReason(status), std::string(status.message()), now);
     if (changes.ok()) Apply(*changes, now);
   }
 }
@@ -154,31 +182,53 @@ void ControlPlane::OnStreamBroken(SessionId session, absl::Time now) {
 }
 
 absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl::Time now) {
-  PublishedVersion published{publication.version, publication.bucket_digests,
-                             CombineDigests(publication.bucket_digests), publication.unix_seconds};
   bool current = publication.version.epoch >= ledger_.epoch();
-  if (current && !trainer_.Contains(publication.member)) {
-    return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
-                 "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
+  DigestSpan span;
+  if (current) {
+    const Member* member = membership_.Find(KeyOf(publication.member));
+    if (member == nullptr || !trainer_.Contains(publication.member)) {
+      return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+                   "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
+    }
+    if (publication.manifest_fingerprint != model_->fingerprint()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                   "the published weights are not of the model that the trainer joined with");
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(span, DigestsOf(member->hello));
+    if (static_cast<int64_t>(publication.bucket_digests.size()) != span.size()) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
+                   absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(), span.size()));
+    }
   }
-  if (current && publication.manifest_fingerprint != model_->fingerprint()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
-                 "the published weights are not of the model that the trainer joined with");
-  }
-  if (current && publication.bucket_digests.size() != model_->buckets().size()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
-                 absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(),
-                                 model_->buckets().size()));
-  }
-  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, ledger_.Publish(published));
-  if (record.has_value()) {
-    // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if
-    // the record is lost. Its publisher hears of success only after the record is safe.
-    Emit(coordinator_.Publish(published, publication.stage_seconds, now));
-    actions_.emplace_back(Persist{*std::move(record)});
-    BroadcastDirectory();
-  }
+  bool known = ledger_.Find(publication.version) != nullptr;
+  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, Record(publication, span.begin));
+  const PublishedVersion* published = ledger_.Find(publication.version);
+  double& stage_seconds = stage_seconds_[publication.version];
+  stage_seconds = std::max(stage_seconds, publication.stage_seconds);
+  // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if the
+  // record is lost. Its publisher hears of success only after the record is safe.
+  if (!known && published != nullptr) Emit(coordinator_.Publish(*published, stage_seconds, now));
+  if (published != nullptr)
+    stage_seconds_.erase(stage_seconds_.begin(), stage_seconds_.upper_bound(published->version));
+  if (stage_seconds_.size() > VersionLedger::kIncompleteKept) stage_seconds_.erase(stage_seconds_.begin());
+  if (record.has_value()) actions_.emplace_back(Persist{*std::move(record)});
+  BroadcastDirectory();
   return coordinator_.behind();
+}
+
+absl::StatusOr<DigestSpan> ControlPlane::DigestsOf(const Hello& hello) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
+                             plans_->Get({hello.layout, hello.member.world, hello.destination_layout, /*world=*/0}));
+  return planned->plan.DigestsOf(hello.member.rank);
+}
+
+absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publication& publication, int64_t first_digest) {
+  if (publication.member.world > 1) {
+    return ledger_.PublishPart({publication.version, publication.member.rank, publication.member.world, first_digest,
+                                publication.bucket_digests, publication.unix_seconds});
+  }
+  return ledger_.Publish({publication.version, publication.bucket_digests, CombineDigests(publication.bucket_digests),
+                          publication.unix_seconds});
 }
 
 absl::StatusOr<int> ControlPlane::OnTrigger(absl::Time now) {

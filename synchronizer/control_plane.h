@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "synchronizer/members/membership.h"
 #include "synchronizer/members/trainer_group.h"
 #include "synchronizer/messages.h"
+#include "synchronizer/transport/plan_cache.h"
 #include "synchronizer/versions/version_ledger.h"
 
 namespace syncopate::synchronizer {
@@ -54,7 +57,8 @@ class ControlPlane {
   static absl::StatusOr<ControlPlane> Restore(const Options& options, const std::vector<LedgerRecord>& records);
 
   // A new stream said hello. A refusal closes it with the reason: BAD_MEMBER, WRONG_RUN, REPLACED, EVICTED, FENCED,
-  // MODEL_MISMATCH.
+  // MODEL_MISMATCH, or DTYPE_MISMATCH if only dtypes differ from the trainer's; for a trainer rank also LAYOUT_MISMATCH
+  // and DTYPE_MISMATCH if another rank shards in another way.
   void OnHello(SessionId session, Hello hello, absl::Time now);
   void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now);
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
@@ -64,13 +68,14 @@ class ControlPlane {
   struct Publication {
     MemberId member;
     PolicyVersion version;
-    std::vector<uint64_t> bucket_digests;
+    std::vector<uint64_t> bucket_digests;  // this rank's: SyncPlan::DigestsOf
     uint64_t manifest_fingerprint = 0;
     double stage_seconds = 0;
     double unix_seconds = 0;  // for people
   };
-  // How many receivers are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what
-  // VersionLedger::Publish refuses, and INVALID_ARGUMENT reason BAD_DIGESTS, FAILED_PRECONDITION reason MODEL_MISMATCH.
+  // One rank's part of a version; it is sent when all ranks of the trainer have published theirs. How many receivers
+  // are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what VersionLedger
+  // refuses, INVALID_ARGUMENT reason BAD_DIGESTS, FAILED_PRECONDITION reason MODEL_MISMATCH or LAYOUT_MISMATCH.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
   // How many receivers are behind now. FAILED_PRECONDITION reason NO_VERSION before the first publication.
   absl::StatusOr<int> OnTrigger(absl::Time now);
@@ -93,6 +98,11 @@ class ControlPlane {
 
   absl::Status Admit(SessionId session, Hello hello, absl::Time now);
   absl::Status AdmitTrainer(const Hello& hello, absl::Time now);
+  // OK if this rank's model and layouts are those of the group that it has been admitted to.
+  absl::Status CheckFitsGroup(const Hello& hello) const;
+  // Which of a version's digests this rank publishes.
+  absl::StatusOr<DigestSpan> DigestsOf(const Hello& hello);
+  absl::StatusOr<std::optional<LedgerRecord>> Record(const Publication& publication, int64_t first_digest);
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);
   void Close(const MemberChange& change);
@@ -109,7 +119,9 @@ class ControlPlane {
   Membership membership_;
   TrainerGroup trainer_;
   SyncCoordinator coordinator_;
-  std::shared_ptr<const Manifest> model_;  // the trainer's; null until one has joined in this life
+  std::shared_ptr<const Manifest> model_;          // the trainer's; null until one has joined in this life
+  std::optional<PlanCache> plans_;                 // of model_
+  std::map<PolicyVersion, double> stage_seconds_;  // the slowest rank's, of versions whose parts are not all there
   Directory last_directory_;
   std::vector<Action> actions_;
 };

@@ -302,6 +302,14 @@ v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record) {
     message.set_run_id(run->run_id);
   } else if (const auto* epoch = std::get_if<synchronizer::EpochRecord>(&record)) {
     message.set_epoch(epoch->epoch);
+  } else if (const auto* part = std::get_if<synchronizer::PublishedPart>(&record)) {
+    auto* out = message.mutable_part();
+    *out->mutable_version() = ToProto(part->version);
+    out->set_rank(part->rank);
+    out->set_world(part->world);
+    out->set_begin(part->begin);
+    out->mutable_bucket_digests()->Assign(part->bucket_digests.begin(), part->bucket_digests.end());
+    out->set_unix_seconds(part->unix_seconds);
   } else {
     const auto& published = std::get<synchronizer::PublishedVersion>(record);
     auto* out = message.mutable_published();
@@ -326,6 +334,16 @@ absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRe
       published.digest = CombineDigests(published.bucket_digests);
       published.unix_seconds = in.unix_seconds();
       return synchronizer::LedgerRecord(std::move(published));
+    }
+    case v1::SynchronizerLogRecord::kPart: {
+      const auto& in = message.part();
+      return synchronizer::LedgerRecord(
+          synchronizer::PublishedPart{FromProto(in.version()),
+                                      in.rank(),
+                                      in.world(),
+                                      in.begin(),
+                                      {in.bucket_digests().begin(), in.bucket_digests().end()},
+                                      in.unix_seconds()});
     }
     case v1::SynchronizerLogRecord::RECORD_NOT_SET:
       break;

@@ -40,7 +40,8 @@ std::string StateName(v1::MemberState state) {
 std::string Summary(const v1::SynchronizerServiceGetStatusResponse& status) {
   return absl::StrCat(status.trainers_alive(), " trainer and ", status.rollouters_alive(),
                       " rollouter(s) alive, syncs ", status.syncs_ok(), " ok, ", status.syncs_failed(), " failed, ",
-                      status.attempts_under_way(), " under way, up ", Clocked(status.uptime_seconds()));
+                      status.syncs_superseded(), " superseded, ", status.attempts_under_way(), " under way, up ",
+                      Clocked(status.uptime_seconds()));
 }
 
 std::string Summary(const v1::TrainerServiceGetStatusResponse& status) {

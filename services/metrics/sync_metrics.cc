@@ -7,7 +7,31 @@ namespace syncopate::services {
 namespace {
 
 const std::vector<std::string> kPhases = {"stage", "prepare", "transfer", "verify", "install", "total"};
-const std::vector<std::string> kTransports = {"grpc", "inproc"};
+const std::vector<std::string> kTransports = {"inproc", "ipc", "nccl", "grpc"};
+
+// Labels of syncopate_weight_syncs_total; any other reason counts under the last.
+const std::vector<std::string> kResults = {"ok",
+                                           "relabelled",
+                                           "superseded",
+                                           "version_not_staged",
+                                           "deadline",
+                                           "not_prepared",
+                                           "peer_lost",
+                                           "source_lost",
+                                           "group_lost",
+                                           "member_lost",
+                                           "disconnected",
+                                           "declared_dead",
+                                           "cancelled",
+                                           "digest_mismatch",
+                                           "non_finite",
+                                           "model_mismatch",
+                                           "dtype_mismatch",
+                                           "layout_mismatch",
+                                           "plan_mismatch",
+                                           "nccl_mismatch",
+                                           "no_common_transport",
+                                           "failed"};
 
 const prometheus::Histogram::BucketBoundaries kBuckets = {.001, .0025, .005, .01, .025, .05, .1, .25,
                                                           .5,   1,     2.5,  5,   10,   30,  60, 120};
@@ -29,8 +53,7 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
                      .Register(registry)),
       bytes_(registry, "syncopate_weight_sync_bytes_total", "Bytes of weights that receivers took", "kind", {"full"}),
       results_(registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
-               {"ok", "relabelled", "deadline", "superseded", "version_not_staged", "peer_lost", "source_lost",
-                "member_lost", "disconnected", "digest_mismatch", "non_finite", "model_mismatch", "failed"}),
+               kResults),
       last_success_(AddGauge(registry, "syncopate_weight_sync_last_success_timestamp_seconds",
                              "When a receiver last took a version into use, in seconds since 1970")),
       trainers_(Members(registry, "trainer")),

@@ -14,7 +14,7 @@ class SyncMetrics {
   explicit SyncMetrics(prometheus::Registry& registry);
 
   struct Sync {
-    std::string transport;                       // "grpc", "inproc"
+    std::string transport;                       // "inproc", "ipc", "nccl", "grpc"
     std::string result;                          // "ok", "relabelled", or the reason of the error
     std::map<std::string, double> seconds = {};  // stage, prepare, transfer, verify, install, total; 0.0: did not run
     int64_t bytes = 0;

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "services/report/sync_outcome.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
 namespace syncopate::services {
@@ -26,7 +27,7 @@ class SyncHistory {
     for (auto watcher = watchers_.begin(); watcher != watchers_.end();) {
       watcher = watcher->second.write(record) ? std::next(watcher) : watchers_.erase(watcher);
     }
-    (record.result() == "ok" || record.result() == "relabelled" ? ok_ : failed_) += 1;
+    ++outcomes_[SyncOutcomeOf(record.result())];
     records_.push_back(std::move(record));
     if (records_.size() > kKept) records_.pop_front();
   }
@@ -45,14 +46,19 @@ class SyncHistory {
     watchers_.clear();
   }
 
-  int64_t ok() const { return ok_; }
-  int64_t failed() const { return failed_; }
+  int64_t ok() const { return Count(SyncOutcome::kDone) + Count(SyncOutcome::kRelabelled); }
+  int64_t superseded() const { return Count(SyncOutcome::kSuperseded); }
+  int64_t failed() const { return Count(SyncOutcome::kFailed); }
 
  private:
+  int64_t Count(SyncOutcome outcome) const {
+    auto found = outcomes_.find(outcome);
+    return found == outcomes_.end() ? 0 : found->second;
+  }
+
   std::deque<v1::SyncRecord> records_;
   std::map<int64_t, Watcher> watchers_;
-  int64_t ok_ = 0;
-  int64_t failed_ = 0;
+  std::map<SyncOutcome, int64_t> outcomes_;
 };
 
 }  // namespace syncopate::services

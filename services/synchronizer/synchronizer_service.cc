@@ -59,7 +59,9 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   status.set_serving_digest(member.hello.serving_digest);
   status.set_silent_seconds(absl::ToDoubleSeconds(now - member.last_heard));
   status.set_detail(member.detail);
-  if (key.role == kRollouterRole) status.set_attempt(plane.coordinator().AttemptOf(key.replica_id));
+  if (key.role != kRollouterRole) return status;
+  status.set_attempt(plane.coordinator().AttemptOf(key.replica_id));
+  if (Present(member)) status.set_detail(plane.coordinator().WhyLeftAlone(key.replica_id));
   return status;
 }
 
@@ -161,6 +163,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
     response->set_attempts_under_way(plane.coordinator().attempts_under_way());
     response->set_syncs_ok(history_.ok());
     response->set_syncs_failed(history_.failed());
+    response->set_syncs_superseded(history_.superseded());
     response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
     return absl::OkStatus();
   });
@@ -234,7 +237,9 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::EvictMember(grpc::CallbackSer
 
 void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record) {
   double now = options_.loop.clock->UnixSeconds();
-  if (!record.ok()) {
+  if (record.superseded()) {
+    SYNCOPATE_LOG(kInfo, "sync of %s to %s gave way to a newer version", record.version.ToString(), record.replica_id);
+  } else if (record.failed()) {
     SYNCOPATE_LOG(kWarning, "sync of %s to %s ended with %s: %s", record.version.ToString(), record.replica_id,
                   record.result, record.detail);
   }

@@ -1,5 +1,7 @@
 #include "synchronizer/transport/plan_cache.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,7 +18,7 @@ absl::Status Mismatch(const std::string& message) {
 absl::StatusOr<Layout> Build(const Manifest& manifest, const std::string& name, int32_t ranks) {
   absl::StatusOr<Layout> layout = BuildLayout(manifest, name);
   if (!layout.ok()) return Mismatch(std::string(layout.status().message()));
-  if (layout->ranks() == ranks) return layout;
+  if (ranks == 0 || layout->ranks() == ranks) return layout;
   return Mismatch(absl::StrFormat("layout \"%s\" is of %d ranks, the group has %d", name, layout->ranks(), ranks));
 }
 
@@ -34,7 +36,7 @@ std::string SourceLayoutName(const std::string& descriptor, int32_t ranks) {
 
 std::string DestinationLayoutName(const std::string& descriptor, int32_t ranks) {
   if (descriptor == "whole") return "whole:1";
-  return descriptor.empty() ? absl::StrCat("whole:", ranks) : descriptor;
+  return descriptor.empty() ? absl::StrCat("whole:", std::max(ranks, 1)) : descriptor;
 }
 
 absl::Status CheckSameLayout(const std::string& ours, const std::string& theirs, const std::string& whose) {

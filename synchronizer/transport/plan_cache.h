@@ -27,7 +27,7 @@ struct PlanKey {
   std::string source_layout;
   int32_t sources = 1;  // ranks
   std::string destination_layout;
-  int32_t world = 1;  // ranks of one replica
+  int32_t world = 1;  // ranks of one replica; 0: as many as its layout has
   friend auto operator<=>(const PlanKey&, const PlanKey&) = default;
 };
 

@@ -1,6 +1,10 @@
 #include "synchronizer/versions/version_ledger.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_format.h"
+#include "base/digest.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -13,6 +17,12 @@ absl::Status Refused(absl::string_view reason, const std::string& message) {
 absl::Status BadLedger(const std::string& message) {
   return Error(absl::StatusCode::kDataLoss, "BAD_LEDGER",
                message + "; the state folder was damaged or mixed with another run's");
+}
+
+absl::Status DigestChanged(PolicyVersion version) {
+  return Refused("DIGEST_CHANGED", absl::StrFormat("version %s was published with other bits: a version has one "
+                                                   "digest for ever; publish the new weights as a new version",
+                                                   version.ToString()));
 }
 
 }  // namespace
@@ -29,16 +39,18 @@ absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRec
       if (epoch->epoch <= ledger.epoch_) {
         return BadLedger(absl::StrFormat("epoch %d follows epoch %d", epoch->epoch, ledger.epoch_));
       }
-      ledger.epoch_ = epoch->epoch;
+      ledger.RaiseEpoch(epoch->epoch);
     } else {
-      const auto& published = std::get<PublishedVersion>(record);
-      bool known_epoch = published.version.epoch >= 1 && published.version.epoch <= ledger.epoch_;
-      bool in_order = ledger.versions_.empty() || ledger.versions_.back().version < published.version;
+      const auto* published = std::get_if<PublishedVersion>(&record);
+      const auto* part = std::get_if<PublishedPart>(&record);
+      PolicyVersion version = published != nullptr ? published->version : part->version;
+      bool known_epoch = version.epoch >= 1 && version.epoch <= ledger.epoch_;
+      bool in_order = ledger.versions_.empty() || ledger.versions_.back().version < version;
       if (!known_epoch || !in_order) {
-        return BadLedger(absl::StrFormat("version %s is out of place", published.version.ToString()));
+        return BadLedger(absl::StrFormat("version %s is out of place", version.ToString()));
       }
-      ledger.versions_.push_back(published);
-      if (ledger.versions_.size() > kKept) ledger.versions_.pop_front();
+      if (published != nullptr) ledger.Add(*published);
+      if (part != nullptr) ledger.AddPart(*part);
     }
   }
   return ledger;
@@ -49,6 +61,9 @@ std::vector<LedgerRecord> VersionLedger::Snapshot() const {
   if (!run_id_.empty()) records.emplace_back(RunIdRecord{run_id_});
   if (epoch_ > 0) records.emplace_back(EpochRecord{epoch_});
   records.insert(records.end(), versions_.begin(), versions_.end());
+  for (const auto& [version, ranks] : parts_) {
+    for (const auto& [rank, part] : ranks) records.emplace_back(part);
+  }
   return records;
 }
 
@@ -66,35 +81,85 @@ absl::Status VersionLedger::CheckRun(const std::string& run_id) const {
 LedgerRecord VersionLedger::RaiseEpoch(int64_t epoch) {
   SYNCOPATE_CHECK(epoch > epoch_);
   epoch_ = epoch;
+  parts_.clear();  // nobody completes an older trainer's version
   return EpochRecord{epoch};
 }
 
-absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Publish(const PublishedVersion& published) {
-  const PolicyVersion& version = published.version;
+absl::Status VersionLedger::CheckEpoch(PolicyVersion version) const {
   if (version.epoch < epoch_) {
     return Error(
         absl::StatusCode::kFailedPrecondition, "FENCED",
         absl::StrFormat("version %s comes too late: a newer trainer holds epoch %d", version.ToString(), epoch_),
         {{"epoch", absl::StrFormat("%d", epoch_)}});
   }
-  if (version.epoch > epoch_ || version.IsNone() || version.step < 0) {
-    return Refused("EPOCH_UNKNOWN", absl::StrFormat("version %s is of no epoch that was allocated (newest: %d); join "
-                                                    "before publishing",
-                                                    version.ToString(), epoch_));
+  if (version.epoch == epoch_ && !version.IsNone() && version.step >= 0) return absl::OkStatus();
+  return Refused("EPOCH_UNKNOWN", absl::StrFormat("version %s is of no epoch that was allocated (newest: %d); join "
+                                                  "before publishing",
+                                                  version.ToString(), epoch_));
+}
+
+absl::Status VersionLedger::CheckOrder(PolicyVersion version) const {
+  if (newest() == nullptr || version > newest()->version) return absl::OkStatus();
+  return Refused("VERSION_ORDER", absl::StrFormat("version %s is older than the newest, %s", version.ToString(),
+                                                  newest()->version.ToString()));
+}
+
+void VersionLedger::Add(PublishedVersion published) {
+  parts_.erase(parts_.begin(), parts_.upper_bound(published.version));
+  versions_.push_back(std::move(published));
+  if (versions_.size() > kKept) versions_.pop_front();
+}
+
+void VersionLedger::AddPart(const PublishedPart& part) {
+  std::map<int32_t, PublishedPart>& ranks = parts_[part.version];
+  ranks[part.rank] = part;
+  if (static_cast<int32_t>(ranks.size()) == part.world) {
+    PublishedVersion whole;
+    whole.version = part.version;
+    for (const auto& [rank, one] : ranks) {
+      whole.bucket_digests.insert(whole.bucket_digests.end(), one.bucket_digests.begin(), one.bucket_digests.end());
+    }
+    whole.digest = CombineDigests(whole.bucket_digests);
+    whole.unix_seconds = part.unix_seconds;
+    Add(std::move(whole));
+  } else if (parts_.size() > kIncompleteKept) {
+    parts_.erase(parts_.begin());
   }
+}
+
+absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Publish(const PublishedVersion& published) {
+  const PolicyVersion& version = published.version;
+  SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(version));
   if (const PublishedVersion* known = Find(version)) {
     if (known->bucket_digests == published.bucket_digests) return std::optional<LedgerRecord>();
-    return Refused("DIGEST_CHANGED", absl::StrFormat("version %s was published with other bits: a version has one "
-                                                     "digest for ever; publish the new weights as a new version",
-                                                     version.ToString()));
+    return DigestChanged(version);
   }
-  if (newest() != nullptr && version < newest()->version) {
-    return Refused("VERSION_ORDER", absl::StrFormat("version %s is older than the newest, %s", version.ToString(),
-                                                    newest()->version.ToString()));
-  }
-  versions_.push_back(published);
-  if (versions_.size() > kKept) versions_.pop_front();
+  SYNCOPATE_RETURN_IF_ERROR(CheckOrder(version));
+  Add(published);
   return std::optional<LedgerRecord>(published);
+}
+
+absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::PublishPart(const PublishedPart& part) {
+  const PolicyVersion& version = part.version;
+  SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(version));
+  const std::vector<uint64_t>& digests = part.bucket_digests;
+  if (const PublishedVersion* known = Find(version)) {
+    const std::vector<uint64_t>& all = known->bucket_digests;
+    bool fits =
+        part.begin >= 0 && part.begin + static_cast<int64_t>(digests.size()) <= static_cast<int64_t>(all.size());
+    if (fits && std::equal(digests.begin(), digests.end(), all.begin() + part.begin)) {
+      return std::optional<LedgerRecord>();
+    }
+    return DigestChanged(version);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckOrder(version));
+  auto ranks = parts_.find(version);
+  if (ranks != parts_.end() && ranks->second.count(part.rank) > 0) {
+    if (ranks->second.at(part.rank).bucket_digests == digests) return std::optional<LedgerRecord>();
+    return DigestChanged(version);
+  }
+  AddPart(part);
+  return std::optional<LedgerRecord>(part);
 }
 
 const PublishedVersion* VersionLedger::Find(PolicyVersion version) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,13 +22,24 @@ struct EpochRecord {
   int64_t epoch = 0;
   friend bool operator==(const EpochRecord&, const EpochRecord&) = default;
 };
-using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion>;
+// One trainer rank's part of a version: the digests from `begin` on, in the version's order.
+struct PublishedPart {
+  PolicyVersion version;
+  int32_t rank = 0;
+  int32_t world = 1;
+  int64_t begin = 0;
+  std::vector<uint64_t> bucket_digests;
+  double unix_seconds = 0;
+  friend bool operator==(const PublishedPart&, const PublishedPart&) = default;
+};
+using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, PublishedPart>;
 
 // Which policy versions exist, which epoch is the newest, and which run this is. Sans-IO and deterministic: a change
 // is returned as a record, which the owner makes durable before it lets anybody know of the change.
 class VersionLedger {
  public:
-  static constexpr size_t kKept = 100;  // newest versions that are remembered
+  static constexpr size_t kKept = 100;          // newest versions that are remembered
+  static constexpr size_t kIncompleteKept = 4;  // newest ones of which parts are missing
 
   VersionLedger() = default;
   // The state after `records`, in the order they were written. DATA_LOSS reason BAD_LEDGER if they contradict each
@@ -51,14 +63,24 @@ class VersionLedger {
   // Nothing if the very same publication is known already: repeating it is harmless.
   absl::StatusOr<std::optional<LedgerRecord>> Publish(const PublishedVersion& published);
 
+  // The same for one rank's part, of a group of part.world ranks. The version is known from when all ranks have
+  // published theirs: then its digests are theirs in rank order.
+  absl::StatusOr<std::optional<LedgerRecord>> PublishPart(const PublishedPart& part);
+
   const PublishedVersion* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
   const PublishedVersion* Find(PolicyVersion version) const;                  // null if not remembered
   const std::deque<PublishedVersion>& versions() const { return versions_; }  // oldest first
 
  private:
+  absl::Status CheckEpoch(PolicyVersion version) const;
+  absl::Status CheckOrder(PolicyVersion version) const;
+  void Add(PublishedVersion published);
+  void AddPart(const PublishedPart& part);
+
   std::string run_id_;
   int64_t epoch_ = 0;
   std::deque<PublishedVersion> versions_;
+  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // of versions that are not complete, by rank
 };
 
 }  // namespace syncopate::synchronizer

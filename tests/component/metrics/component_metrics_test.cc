@@ -26,9 +26,12 @@ TEST(SyncMetricsTest, SeedsEveryLabelWithZero) {
   SyncMetrics metrics(registry);
   std::string text = Text(registry);
   for (const char* phase : {"stage", "prepare", "transfer", "verify", "install", "total"}) {
-    EXPECT_THAT(text, HasSubstr(absl::StrCat("syncopate_weight_sync_duration_seconds_count{phase=\"", phase,
-                                             "\",transport=\"grpc\"} 0\n")));
+    for (const char* transport : {"inproc", "ipc", "nccl", "grpc"}) {
+      EXPECT_THAT(text, HasSubstr(absl::StrCat("syncopate_weight_sync_duration_seconds_count{phase=\"", phase,
+                                               "\",transport=\"", transport, "\"} 0\n")));
+    }
   }
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"superseded\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"ok\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"failed\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"full\"} 0\n"));

@@ -182,6 +182,60 @@ TEST_F(ControlPlaneTest, RefusesPublicationsThatDoNotFitTheModel) {
   EXPECT_EQ(plane_.ledger().newest(), nullptr);
 }
 
+TEST_F(ControlPlaneTest, AVersionOfTwoRanksIsSentWhenBothHavePublishedTheirPart) {
+  Join(1, TrainerId("t", 0, 2));
+  Join(2, TrainerId("u", 1, 2));
+  Join(3, RollouterId(0, "r"));
+  size_t buckets = model_->buckets().size();
+  std::vector<uint64_t> lower(buckets / 2, 7);
+  std::vector<uint64_t> upper(buckets - buckets / 2, 8);
+  EXPECT_THAT(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, {1, 2}, model_->fingerprint(), 0, 0}, now_).status(),
+              HasReason("BAD_DIGESTS"));
+  ASSERT_TRUE(plane_.OnPublish({TrainerId("u", 1, 2), {1, 0}, upper, model_->fingerprint(), 0.5, 0}, now_).ok());
+  Take();
+  EXPECT_TRUE(Sent<Prepare>(3).empty());
+  Restart();
+  Join(4, TrainerId("t", 0, 2), 1, "run");
+  Join(5, TrainerId("u", 1, 2), 1, "run");
+  Join(6, RollouterId(0, "r"), 0, "run");
+  ASSERT_TRUE(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, lower, model_->fingerprint(), 0.25, 0}, now_).ok());
+  Take();
+  ASSERT_EQ(Sent<Prepare>(6).size(), 1u);
+  std::vector<uint64_t> all = lower;
+  all.insert(all.end(), upper.begin(), upper.end());
+  EXPECT_EQ(Sent<Prepare>(6)[0].digest, CombineDigests(all));
+  EXPECT_EQ(Sent<Prepare>(4).size() + Sent<Prepare>(5).size(), 2u);
+}
+
+TEST_F(ControlPlaneTest, TrainerRanksThatShardInDifferentWaysAreRefusedByName) {
+  Hello first = HelloOf(TrainerId("t", 0, 2), model_);
+  first.layout = "flat:2:fp32";
+  plane_.OnHello(1, first, now_);
+  Hello second = HelloOf(TrainerId("u", 1, 2), model_);
+  second.layout = "flat:2:bf16";
+  plane_.OnHello(2, second, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(2), "DTYPE_MISMATCH");
+  second.layout = "fsdp2:2:fp32";
+  plane_.OnHello(3, second, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(3), "LAYOUT_MISMATCH");
+  second.layout = "flat:2:fp32";
+  plane_.OnHello(4, second, now_);
+  Take();
+  EXPECT_EQ(Sent<Welcome>(4).size(), 1u);
+}
+
+TEST_F(ControlPlaneTest, ARollouterOfTheSameModelInAnotherDtypeIsRefusedByName) {
+  Join(1, TrainerId("t"));
+  std::vector<TensorSpec> specs = model_->tensors();
+  specs[3].dtype = DType::kBFloat16;
+  model_ = std::make_shared<Manifest>(*Manifest::Create(specs, model_->bucket_bytes()));
+  Join(2, RollouterId(0, "r"));
+  EXPECT_EQ(ClosedWith(2), "DTYPE_MISMATCH");
+  EXPECT_THAT(std::string(std::get<CloseSession>(actions_.back()).status.message()), ::testing::HasSubstr("head"));
+}
+
 TEST_F(ControlPlaneTest, RefusesMembersOfAnotherRun) {
   Join(2, RollouterId(0, "r"), 0, "another");
   EXPECT_EQ(ClosedWith(2), "WRONG_RUN");

@@ -11,9 +11,6 @@
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr double kMaxDelay = 0.005;
-constexpr size_t kSlots = 2;
-
 uint64_t HashText(const std::string& text) { return DigestBytes(text.data(), static_cast<int64_t>(text.size())); }
 
 }  // namespace
@@ -23,7 +20,7 @@ Simulation::Simulation(const Options& options)
 
 void Simulation::Run() {
   StartSynchronizer();
-  trainer_ = Start(TrainerId(absl::StrCat("t", next_incarnation_++)));
+  StartTrainer();
   for (int i = 0; i < options_.rollouters; ++i) {
     rollouters_[i] = Start(RollouterId(i, absl::StrCat("r", next_incarnation_++)));
   }
@@ -44,250 +41,6 @@ void Simulation::After(double seconds, std::function<void()> action) { At(now_ +
 
 void Simulation::Violate(const std::string& what) {
   violations_.push_back(absl::StrFormat("seed %d, %.3f s: %s", options_.seed, now_, what));
-}
-
-// Processes.
-
-Simulation::NodePtr Simulation::Start(const MemberId& id) {
-  auto node = std::make_shared<Node>();
-  node->id = id;
-  if (id.role == kTrainerRole) {
-    node->step = checkpoint_step_;
-    node->restored = checkpoint_bits_ != 0;
-    trainers_.push_back(node);
-  }
-  Connect(node);
-  return node;
-}
-
-void Simulation::OnNode(const NodePtr& node, std::function<void()> action) {
-  if (!node->alive) return;
-  if (node->stopped_until > now_) {
-    node->held.push_back(std::move(action));
-  } else {
-    action();
-  }
-}
-
-void Simulation::Stop(const NodePtr& node, double seconds) {
-  if (!node->alive || node->stopped_until > now_) return;
-  disturbed_.insert(node->id.replica_id);
-  node->stopped_until = now_ + seconds;
-  After(seconds, [node] {
-    for (auto& action : std::exchange(node->held, {})) {
-      if (node->alive) action();
-    }
-  });
-}
-
-void Simulation::Kill(const NodePtr& node) {
-  disturbed_.insert(node->id.replica_id);
-  node->alive = false;
-  if (node->session != 0) Break(node->session);
-}
-
-void Simulation::Connect(const NodePtr& node) {
-  node->welcomed = false;
-  SessionId session = node->session = next_session_++;
-  streams_[session].node = node;
-  if (!plane_.has_value()) return Break(session);
-  Hello hello = HelloOf(node->id, model_);
-  hello.serving = node->serving;
-  hello.serving_digest = node->serving_digest;
-  hello.held_epoch = node->epoch;
-  hello.checkpoint_epoch = checkpoint_epoch_;
-  Up(session, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
-  // A hello that nobody answers is given up.
-  After(5, [this, node, session] {
-    if (node->session == session && !node->welcomed) Break(session);
-  });
-}
-
-void Simulation::NodeLostStream(const NodePtr& node, SessionId session) {
-  if (node->session != session) return;
-  node->session = 0;
-  node->attempt = 0;
-  node->pins.clear();
-  After(Uniform(0.05, 1), [this, node] {
-    OnNode(node, [this, node] {
-      if (node->session == 0) Connect(node);
-    });
-  });
-}
-
-void Simulation::Beat(const NodePtr& node, SessionId session) {
-  if (node->session != session) return;
-  PolicyVersion serving = node->serving;
-  uint64_t digest = node->serving_digest;
-  Up(session, [this, session, serving, digest] { plane_->OnHeartbeat(session, serving, digest, Time()); });
-  After(1, [this, node, session] { OnNode(node, [this, node, session] { Beat(node, session); }); });
-}
-
-void Simulation::Publish(const NodePtr& trainer) {
-  if (now_ > options_.publish_seconds) return;
-  After(options_.publish_every * Uniform(0.5, 1.5),
-        [this, trainer] { OnNode(trainer, [this, trainer] { Publish(trainer); }); });
-  if (trainer->publishing) return;
-  PolicyVersion version{trainer->epoch, trainer->step++};
-  // A restored trainer's first version has the bits of the checkpoint it started from.
-  uint64_t bits = random_();
-  if (std::exchange(trainer->restored, false)) bits = checkpoint_bits_;
-  trainer->bits[version.step] = bits;
-  std::vector<uint64_t> digests(model_->buckets().size(), bits);
-  truth_[version] = CombineDigests(digests);
-  trainer->staged.push_back(version);
-  if (trainer->staged.size() > kSlots) trainer->staged.pop_front();
-  if (Chance(0.05)) {
-    checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
-  }
-  trainer->publishing = true;
-  SendPublication(trainer, {trainer->id, version, digests, model_->fingerprint(), 0.001, now_});
-}
-
-void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication) {
-  auto retry = [this, trainer, publication] {
-    OnNode(trainer, [this, trainer, publication] { SendPublication(trainer, publication); });
-  };
-  bool lost = options_.faults.breaks && now_ < options_.fault_seconds && Chance(0.1);
-  if (!plane_.has_value() || lost) return After(0.3, retry);
-  uint64_t life = plane_life_;
-  bool answer_lost = options_.faults.breaks && now_ < options_.fault_seconds && Chance(0.1);
-  After(Uniform(0, kMaxDelay), [this, trainer, publication, life, answer_lost, retry] {
-    if (!plane_.has_value() || plane_life_ != life) return After(0.3, retry);
-    OnSynchronizer([this, trainer, publication, answer_lost, retry] {
-      absl::StatusOr<int> published = plane_->OnPublish(publication, Time());
-      std::string reason = ErrorReason(published.status());
-      int64_t newest_epoch = epoch_owner_.empty() ? 0 : epoch_owner_.rbegin()->first;
-      if (published.ok() && publication.version.epoch < newest_epoch) Violate("a fenced trainer published");
-      if (!published.ok() && reason != "FENCED" && reason != "NOT_JOINED") {
-        Violate("refused a good publication: " + published.status().ToString());
-      }
-      if (published.ok()) CheckLag(publication.version, now_);
-      if (answer_lost || reason == "NOT_JOINED") return After(0.3, retry);
-      After(Uniform(0, kMaxDelay), [this, trainer, reason] {
-        OnNode(trainer, [this, trainer, reason] {
-          trainer->publishing = false;
-          if (reason == "FENCED") Kill(trainer);
-        });
-      });
-    });
-  });
-}
-
-void Simulation::OnCommand(const NodePtr& node, SessionId session, const Command& command) {
-  if (node->session != session) return;
-  if (const auto* welcome = std::get_if<Welcome>(&command)) {
-    if (node->welcomed) Violate("welcomed twice on one stream");
-    node->welcomed = true;
-    Beat(node, session);
-    if (node->id.role != kTrainerRole || node->epoch != 0) return;
-    node->epoch = welcome->epoch;
-    auto [owner, fresh] = epoch_owner_.emplace(welcome->epoch, node->id.incarnation);
-    if (!fresh && owner->second != node->id.incarnation) Violate("an epoch was given to two trainers");
-    Publish(node);
-    return;
-  }
-  if (!node->welcomed) Violate("a command came before the welcome");
-  if (const auto* prepare = std::get_if<Prepare>(&command)) return OnPrepare(node, session, *prepare);
-  if (const auto* transfer = std::get_if<Transfer>(&command)) return OnTransfer(node, session, *transfer);
-  if (const auto* install = std::get_if<Install>(&command)) return OnInstall(node, session, *install);
-  if (const auto* finish = std::get_if<Finish>(&command)) {
-    node->pins.erase(finish->attempt);
-    if (node->attempt == finish->attempt) node->attempt = 0;
-  }
-  if (std::holds_alternative<Evicted>(command)) Kill(node);
-}
-
-void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare) {
-  SyncReport report;
-  report.attempt = prepare.attempt;
-  report.stage = SyncStage::kPrepare;
-  if (prepare.source) {
-    bool staged = std::count(node->staged.begin(), node->staged.end(), prepare.version) > 0;
-    if (staged) node->pins.insert(prepare.attempt);
-    if (!staged) report.status = Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED", "gone");
-    report.rendezvous = "trainer";
-    return Report(node, session, report);
-  }
-  if (node->attempt != 0) Violate("a receiver was given a second attempt");
-  if (prepare.version <= node->serving) Violate("a receiver was offered an old version");
-  node->attempt = prepare.attempt;
-  node->stage = SyncStage::kPrepare;
-  node->offered = prepare.version;
-  node->offered_digest = prepare.digest;
-  node->shadow_verified = report.already_held = node->serving_digest == prepare.digest;
-  if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
-    report.status = Error(absl::StatusCode::kUnavailable, "BUSY", "not now");
-  }
-  After(Uniform(0, 0.002), [this, node, session, report] {
-    OnNode(node, [this, node, session, report] { Report(node, session, report); });
-  });
-}
-
-void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer) {
-  if (node->id.role == kTrainerRole) {
-    if (node->pins.count(transfer.attempt) == 0) Violate("a source was told to send what it was not asked to prepare");
-    SyncReport report;
-    report.attempt = transfer.attempt;
-    report.stage = SyncStage::kTransfer;
-    return Report(node, session, report);
-  }
-  if (transfer.attempt != node->attempt) return Violate("a transfer of an attempt that was not prepared");
-  if (transfer.sources.size() != 1 || transfer.sources[0].rendezvous != "trainer") Violate("no rendezvous");
-  node->stage = SyncStage::kTransfer;
-  NodePtr source = trainer_;
-  int64_t attempt = transfer.attempt;
-  After(Uniform(0.01, 0.05),
-        [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
-}
-
-void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source) {
-  if (source->alive && source->stopped_until > now_) {  // bytes come when it is continued
-    return After(source->stopped_until - now_ + 0.01,
-                 [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
-  }
-  OnNode(node, [this, node, session, attempt, source] {
-    if (node->session != session || node->attempt != attempt) return;
-    SyncReport report;
-    report.attempt = attempt;
-    report.stage = SyncStage::kTransfer;
-    report.bytes = model_->weight_bytes();
-    bool staged = std::count(source->staged.begin(), source->staged.end(), node->offered) > 0;
-    if (!source->alive) {
-      report.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "reset");
-    } else if (!staged) {
-      report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
-    } else if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
-      report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "a bit flipped");
-    }
-    node->shadow_verified = report.status.ok();
-    Report(node, session, report);
-  });
-}
-
-void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install& install) {
-  if (install.attempt != node->attempt || !node->shadow_verified) {
-    return Violate("an install of something that was not verified");
-  }
-  After(Uniform(0, 0.003), [this, node, session, attempt = install.attempt] {
-    OnNode(node, [this, node, session, attempt] {
-      if (node->session != session || node->attempt != attempt) return;
-      if (node->offered <= node->serving) Violate("the serving version went back");
-      if (node->offered_digest != truth_.at(node->offered)) Violate("wrong bits under a version");
-      node->serving = node->offered;
-      node->serving_digest = node->offered_digest;
-      ++installs_;
-      SyncReport report;
-      report.attempt = attempt;
-      report.stage = SyncStage::kInstall;
-      Report(node, session, report);
-    });
-  });
-}
-
-void Simulation::Report(const NodePtr& node, SessionId session, SyncReport report) {
-  if (node->session != session) return;
-  Up(session, [this, session, report] { plane_->OnReport(session, report, Time()); });
 }
 
 // The network.
@@ -332,6 +85,7 @@ void Simulation::Break(SessionId session) {
 void Simulation::StartSynchronizer() {
   ControlPlane::Options options;
   options.run_id = "run";
+  options.sync.transport = options_.group_transport ? "nccl" : "grpc";
   options.sync.first_attempt = static_cast<int64_t>(++plane_life_) * 1000000;
   auto plane = ControlPlane::Restore(options, disk_);
   if (!plane.ok()) return Violate("cannot start from its own records: " + plane.status().ToString());
@@ -377,7 +131,9 @@ void Simulation::CarryOut() {
     } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
       const SyncRecord& record = ended->record;
       trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result + record.version.ToString()));
-      if (!record.ok()) ++failures_;
+      if (record.failed()) ++failures_;
+      if (record.superseded()) ++superseded_;
+      if (record.result == "GROUP_LOST") ++groups_lost_;
       if (record.result == "relabelled") ++relabels_;
       double sum = 0;
       for (const auto& [phase, seconds] : record.seconds) sum += phase == "total" ? -seconds : seconds;
@@ -400,6 +156,7 @@ void Simulation::ScheduleTick() {
       plane_->Tick(Time());
       for (const auto& [id, attempt] : plane_->coordinator().attempts()) {
         if (attempt.spec().deadline <= Time()) Violate("an attempt outlived its deadline");
+        if (attempt.NextDeadline() <= Time()) Violate("a barrier outlived its deadline");
       }
     });
   });
@@ -433,7 +190,10 @@ void Simulation::InjectFault() {
     case 3:
       if (!options_.faults.trainer) break;
       for (const auto& [index, node] : rollouters_) disturbed_.insert(node->id.replica_id);
-      if (Chance(0.3)) return Stop(trainer_, Uniform(0.5, 15));
+      if (Chance(0.3)) {
+        std::vector<NodePtr> ranks = RanksOf(trainer_);
+        return Stop(ranks[random_() % ranks.size()], Uniform(0.5, 15));
+      }
       // Otherwise a second one is started beside it. Of two that were never welcomed either may win.
       if (Chance(0.7) || trainer_->epoch == 0) Kill(trainer_);
       if (!trainer_->bits.empty()) {
@@ -441,7 +201,7 @@ void Simulation::InjectFault() {
             std::prev(trainer_->bits.end(), static_cast<int>(Uniform(1, std::min<int>(3, trainer_->bits.size()))));
         std::tie(checkpoint_step_, checkpoint_bits_) = *kept;
       }
-      trainer_ = Start(TrainerId(absl::StrCat("t", next_incarnation_++)));
+      StartTrainer();
       break;
     case 4:
       if (!options_.faults.synchronizer || !plane_.has_value()) break;
@@ -509,10 +269,13 @@ void Simulation::CheckEnd() {
                               node->serving.ToString(), newest->version.ToString()));
     }
   }
-  if (!trainer_->pins.empty()) Violate("a source holds a version for an attempt that has ended");
+  for (const NodePtr& rank : RanksOf(trainer_)) {
+    if (!rank->pins.empty()) Violate("a source holds a version for an attempt that has ended");
+  }
   if (plane_->coordinator().attempts_under_way() != 0) Violate("an attempt never ends");
   for (const NodePtr& node : trainers_) {
-    if (node != trainer_ && node->alive) Violate("an older trainer was never fenced");
+    bool older = node->id.incarnation != trainer_->id.incarnation;
+    if (older && node->alive) Violate("an older trainer was never fenced");
   }
 }
 

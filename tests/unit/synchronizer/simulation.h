@@ -34,6 +34,8 @@ class Simulation {
   struct Options {
     uint64_t seed = 0;
     int rollouters = 4;
+    int trainer_ranks = 1;
+    bool group_transport = false;  // bytes come to all receivers of an attempt or to none
     Faults faults;
     double fault_seconds = 40;    // faults happen until then; then everything heals
     double publish_seconds = 60;  // publications go on until then
@@ -52,12 +54,17 @@ class Simulation {
   int64_t failures() const { return failures_; }
   int64_t relabels() const { return relabels_; }
   int64_t epochs() const { return epoch_owner_.size(); }
+  int64_t superseded() const { return superseded_; }
+  int64_t groups_lost() const { return groups_lost_; }
   // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
   double worst_lag() const { return worst_lag_; }
   // Versions that some such rollouter did not serve within 0.2 s.
   int64_t late() const { return static_cast<int64_t>(late_.size()); }
 
  private:
+  static constexpr double kMaxDelay = 0.005;  // of a message, seconds
+  static constexpr size_t kSlots = 2;         // versions that a trainer keeps staged
+
   struct Node {  // a process, for the length of one life
     MemberId id;
     bool alive = true;
@@ -73,6 +80,7 @@ class Simulation {
     PolicyVersion offered;
     uint64_t offered_digest = 0;
     bool shadow_verified = false;
+    std::vector<SyncMember> receivers;  // of the transfer under way
     // Trainer.
     int64_t epoch = 0;
     int64_t step = 0;
@@ -101,6 +109,8 @@ class Simulation {
 
   // Processes.
   NodePtr Start(const MemberId& id);
+  void StartTrainer();  // all its ranks; it is the newest one from now on
+  std::vector<NodePtr> RanksOf(const NodePtr& trainer) const;
   void OnNode(const NodePtr& node, std::function<void()> action);  // now, or when it is continued, or never
   void Stop(const NodePtr& node, double seconds);
   void Kill(const NodePtr& node);
@@ -108,10 +118,12 @@ class Simulation {
   void NodeLostStream(const NodePtr& node, SessionId session);
   void Beat(const NodePtr& node, SessionId session);
   void Publish(const NodePtr& trainer);
+  void StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bits);
   void SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication);
   void OnCommand(const NodePtr& node, SessionId session, const Command& command);
   void OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
   void OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
+  bool IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const;
   void FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source);
   void OnInstall(const NodePtr& node, SessionId session, const Install& install);
   void Report(const NodePtr& node, SessionId session, SyncReport report);
@@ -165,6 +177,9 @@ class Simulation {
   int64_t installs_ = 0;
   int64_t failures_ = 0;
   int64_t relabels_ = 0;
+  int64_t superseded_ = 0;
+  int64_t groups_lost_ = 0;
+  std::map<int64_t, std::string> groups_;  // that the members of an attempt were told
   double worst_lag_ = 0;
   std::set<PolicyVersion> late_;
 };

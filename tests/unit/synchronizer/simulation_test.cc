@@ -1,5 +1,6 @@
 #include "tests/unit/synchronizer/simulation.h"
 
+#include "base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,6 +19,8 @@ Simulation::Options Swarm(uint64_t seed) {
   options.faults.trainer = bits & 8;
   options.faults.synchronizer = bits & 16;
   options.faults.refusals = bits & 32;
+  options.trainer_ranks = 1 + static_cast<int>(Mix64(seed) & 1);
+  options.group_transport = (Mix64(seed) & 2) != 0;
   return options;
 }
 
@@ -29,6 +32,8 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   int64_t failures = 0;
   int64_t relabels = 0;
   int64_t epochs = 0;
+  int64_t superseded = 0;
+  int64_t groups_lost = 0;
   for (int64_t seed = 0; seed < kSeeds; ++seed) {
     Simulation simulation(Swarm(seed));
     simulation.Run();
@@ -37,12 +42,16 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
     failures += simulation.failures();
     relabels += simulation.relabels();
     epochs += simulation.epochs();
+    superseded += simulation.superseded();
+    groups_lost += simulation.groups_lost();
   }
   // The runs were not idle: there was much to go wrong.
   EXPECT_GT(installs, 180 * kSeeds);
   EXPECT_GT(failures, 6 * kSeeds);
   EXPECT_GT(relabels, kSeeds / 16);
   EXPECT_GT(epochs, 3 * kSeeds / 2);
+  EXPECT_GT(superseded, kSeeds / 16);
+  EXPECT_GT(groups_lost, kSeeds / 16);
 }
 
 TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {

@@ -1,0 +1,320 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "synchronizer/attempts/group_name.h"
+#include "tests/support/synchronizer_fixtures.h"
+#include "tests/unit/synchronizer/simulation.h"
+
+// What the processes of the simulation do: trainers and rollouters, and how they carry out commands.
+namespace syncopate::synchronizer {
+
+Simulation::NodePtr Simulation::Start(const MemberId& id) {
+  auto node = std::make_shared<Node>();
+  node->id = id;
+  if (id.role == kTrainerRole) {
+    node->step = checkpoint_step_;
+    node->restored = checkpoint_bits_ != 0;
+    trainers_.push_back(node);
+  }
+  Connect(node);
+  return node;
+}
+
+void Simulation::StartTrainer() {
+  const std::string incarnation = absl::StrCat("t", next_incarnation_++);
+  for (int32_t rank = options_.trainer_ranks - 1; rank >= 0; --rank) {
+    trainer_ = Start(TrainerId(incarnation, rank, options_.trainer_ranks));
+  }
+}
+
+std::vector<Simulation::NodePtr> Simulation::RanksOf(const NodePtr& trainer) const {
+  std::vector<NodePtr> ranks;
+  for (const NodePtr& node : trainers_) {
+    if (node->id.incarnation == trainer->id.incarnation) ranks.push_back(node);
+  }
+  return ranks;
+}
+
+void Simulation::OnNode(const NodePtr& node, std::function<void()> action) {
+  if (!node->alive) return;
+  if (node->stopped_until > now_) {
+    node->held.push_back(std::move(action));
+  } else {
+    action();
+  }
+}
+
+void Simulation::Stop(const NodePtr& node, double seconds) {
+  if (!node->alive || node->stopped_until > now_) return;
+  disturbed_.insert(node->id.replica_id);
+  node->stopped_until = now_ + seconds;
+  After(seconds, [node] {
+    for (auto& action : std::exchange(node->held, {})) {
+      if (node->alive) action();
+    }
+  });
+}
+
+void Simulation::Kill(const NodePtr& node) {
+  if (!node->alive) return;
+  disturbed_.insert(node->id.replica_id);
+  node->alive = false;
+  if (node->session != 0) Break(node->session);
+  if (node->id.world == 1) return;
+  for (const NodePtr& rank : RanksOf(node)) Kill(rank);  // a trainer's ranks fail together
+  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
+  if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
+  After(Uniform(0.5, 2), [this, node] {
+    if (node->id.incarnation == trainer_->id.incarnation) StartTrainer();
+  });
+}
+
+void Simulation::Connect(const NodePtr& node) {
+  node->welcomed = false;
+  SessionId session = node->session = next_session_++;
+  streams_[session].node = node;
+  if (!plane_.has_value()) return Break(session);
+  Hello hello = HelloOf(node->id, model_);
+  hello.serving = node->serving;
+  hello.serving_digest = node->serving_digest;
+  hello.held_epoch = node->epoch;
+  hello.checkpoint_epoch = checkpoint_epoch_;
+  hello.transports = {"grpc", "nccl"};
+  Up(session, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
+  // A hello that nobody answers is given up.
+  After(5, [this, node, session] {
+    if (node->session == session && !node->welcomed) Break(session);
+  });
+}
+
+void Simulation::NodeLostStream(const NodePtr& node, SessionId session) {
+  if (node->session != session) return;
+  node->session = 0;
+  node->attempt = 0;
+  node->pins.clear();
+  After(Uniform(0.05, 1), [this, node] {
+    OnNode(node, [this, node] {
+      if (node->session == 0) Connect(node);
+    });
+  });
+}
+
+void Simulation::Beat(const NodePtr& node, SessionId session) {
+  if (node->session != session) return;
+  PolicyVersion serving = node->serving;
+  uint64_t digest = node->serving_digest;
+  Up(session, [this, session, serving, digest] { plane_->OnHeartbeat(session, serving, digest, Time()); });
+  After(1, [this, node, session] { OnNode(node, [this, node, session] { Beat(node, session); }); });
+}
+
+void Simulation::Publish(const NodePtr& trainer) {
+  if (now_ > options_.publish_seconds) return;
+  After(options_.publish_every * Uniform(0.5, 1.5),
+        [this, trainer] { OnNode(trainer, [this, trainer] { Publish(trainer); }); });
+  std::vector<NodePtr> ranks = RanksOf(trainer);
+  for (const NodePtr& rank : ranks) {
+    if (rank->publishing || rank->epoch != trainer->epoch) return;
+  }
+  PolicyVersion version{trainer->epoch, trainer->step++};
+  // A restored trainer's first version has the bits of the checkpoint it started from.
+  uint64_t bits = random_();
+  if (std::exchange(trainer->restored, false)) bits = checkpoint_bits_;
+  trainer->bits[version.step] = bits;
+  truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
+  if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
+  for (const NodePtr& rank : ranks) StageOn(rank, version, bits);
+}
+
+void Simulation::StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bits) {
+  rank->staged.push_back(version);
+  if (rank->staged.size() > kSlots) rank->staged.pop_front();
+  rank->publishing = true;
+  // As layout "buckets" cuts them.
+  const int64_t buckets = static_cast<int64_t>(model_->buckets().size());
+  const int64_t mine = buckets * (rank->id.rank + 1) / rank->id.world - buckets * rank->id.rank / rank->id.world;
+  ControlPlane::Publication part{rank->id, version, std::vector<uint64_t>(mine, bits), model_->fingerprint(),
+                                 0.001,    now_};
+  OnNode(rank, [this, rank, part] { SendPublication(rank, part); });
+}
+
+void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication) {
+  auto retry = [this, trainer, publication] {
+    OnNode(trainer, [this, trainer, publication] { SendPublication(trainer, publication); });
+  };
+  bool lost = options_.faults.breaks && now_ < options_.fault_seconds && Chance(0.1);
+  if (!plane_.has_value() || lost) return After(0.3, retry);
+  uint64_t life = plane_life_;
+  bool answer_lost = options_.faults.breaks && now_ < options_.fault_seconds && Chance(0.1);
+  After(Uniform(0, kMaxDelay), [this, trainer, publication, life, answer_lost, retry] {
+    if (!plane_.has_value() || plane_life_ != life) return After(0.3, retry);
+    OnSynchronizer([this, trainer, publication, answer_lost, retry] {
+      absl::StatusOr<int> published = plane_->OnPublish(publication, Time());
+      std::string reason = ErrorReason(published.status());
+      int64_t newest_epoch = epoch_owner_.empty() ? 0 : epoch_owner_.rbegin()->first;
+      if (published.ok() && publication.version.epoch < newest_epoch) Violate("a fenced trainer published");
+      if (!published.ok() && reason != "FENCED" && reason != "NOT_JOINED") {
+        Violate("refused a good publication: " + published.status().ToString());
+      }
+      if (published.ok() && trainer->id.world == 1) CheckLag(publication.version, now_);
+      if (answer_lost || reason == "NOT_JOINED") return After(0.3, retry);
+      After(Uniform(0, kMaxDelay), [this, trainer, reason] {
+        OnNode(trainer, [this, trainer, reason] {
+          trainer->publishing = false;
+          if (reason == "FENCED") Kill(trainer);
+        });
+      });
+    });
+  });
+}
+
+void Simulation::OnCommand(const NodePtr& node, SessionId session, const Command& command) {
+  if (node->session != session) return;
+  if (const auto* welcome = std::get_if<Welcome>(&command)) {
+    if (node->welcomed) Violate("welcomed twice on one stream");
+    node->welcomed = true;
+    Beat(node, session);
+    if (node->id.role != kTrainerRole || node->epoch != 0) return;
+    node->epoch = welcome->epoch;
+    if (node->id.rank != 0) return;
+    auto [owner, fresh] = epoch_owner_.emplace(welcome->epoch, node->id.incarnation);
+    if (!fresh && owner->second != node->id.incarnation) Violate("an epoch was given to two trainers");
+    Publish(node);
+    return;
+  }
+  if (!node->welcomed) Violate("a command came before the welcome");
+  if (const auto* prepare = std::get_if<Prepare>(&command)) return OnPrepare(node, session, *prepare);
+  if (const auto* transfer = std::get_if<Transfer>(&command)) return OnTransfer(node, session, *transfer);
+  if (const auto* install = std::get_if<Install>(&command)) return OnInstall(node, session, *install);
+  if (const auto* finish = std::get_if<Finish>(&command)) {
+    node->pins.erase(finish->attempt);
+    if (node->attempt == finish->attempt) node->attempt = 0;
+  }
+  if (std::holds_alternative<Evicted>(command)) Kill(node);
+}
+
+void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare) {
+  SyncReport report;
+  report.attempt = prepare.attempt;
+  report.stage = SyncStage::kPrepare;
+  if (prepare.source) {
+    bool staged = std::count(node->staged.begin(), node->staged.end(), prepare.version) > 0;
+    if (staged) node->pins.insert(prepare.attempt);
+    if (!staged) report.status = Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED", "gone");
+    report.rendezvous = "trainer";
+    return Report(node, session, report);
+  }
+  if (node->attempt != 0) Violate("a receiver was given a second attempt");
+  if (prepare.version <= node->serving) Violate("a receiver was offered an old version");
+  node->attempt = prepare.attempt;
+  node->stage = SyncStage::kPrepare;
+  node->offered = prepare.version;
+  node->offered_digest = prepare.digest;
+  node->shadow_verified = report.already_held = node->serving_digest == prepare.digest;
+  if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
+    report.status = Error(absl::StatusCode::kUnavailable, "BUSY", "not now");
+  }
+  After(Uniform(0, 0.002), [this, node, session, report] {
+    OnNode(node, [this, node, session, report] { Report(node, session, report); });
+  });
+}
+
+void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer) {
+  auto [told, first] = groups_.emplace(transfer.attempt, transfer.group);
+  if (!first && told->second != transfer.group) Violate("members of one attempt were told different groups");
+  if (node->id.role == kTrainerRole) {
+    if (node->pins.count(transfer.attempt) == 0) Violate("a source was told to send what it was not asked to prepare");
+    SyncReport report;
+    report.attempt = transfer.attempt;
+    report.stage = SyncStage::kTransfer;
+    return Report(node, session, report);
+  }
+  if (transfer.attempt != node->attempt) return Violate("a transfer of an attempt that was not prepared");
+  bool complete = static_cast<int>(transfer.sources.size()) == options_.trainer_ranks;
+  for (const SyncMember& source : transfer.sources) complete = complete && source.rendezvous == "trainer";
+  if (!complete) Violate("no rendezvous");
+  if (std::none_of(transfer.receivers.begin(), transfer.receivers.end(),
+                   [&node](const SyncMember& receiver) { return receiver.id == node->id; })) {
+    Violate("a receiver is not among those it was told of");
+  }
+  node->stage = SyncStage::kTransfer;
+  node->receivers = transfer.receivers;
+  NodePtr source = trainer_;
+  int64_t attempt = transfer.attempt;
+  After(Uniform(0.01, 0.05),
+        [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
+}
+
+// True while somebody whom the bytes of this attempt depend on does not move.
+bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
+  for (const NodePtr& rank : RanksOf(source)) {
+    if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
+  }
+  if (!options_.group_transport) return false;
+  for (const SyncMember& receiver : node->receivers) {  // nobody is told when one of a group is gone
+    for (const auto& [index, other] : rollouters_) {
+      bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
+      bool done = other->serving >= node->offered;
+      if (other->id.replica_id == receiver.id.replica_id && !(there && (other->attempt == attempt || done)))
+        return true;
+    }
+  }
+  return false;
+}
+
+void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source) {
+  if (node->session != session || node->attempt != attempt) return;
+  if (IsHeldUp(node, attempt, source)) {
+    return After(0.02, [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
+  }
+  OnNode(node, [this, node, session, attempt, source] {
+    if (node->session != session || node->attempt != attempt) return;
+    SyncReport report;
+    report.attempt = attempt;
+    report.stage = SyncStage::kTransfer;
+    report.bytes = model_->weight_bytes();
+    bool alive = true;
+    bool staged = true;
+    for (const NodePtr& rank : RanksOf(source)) {
+      alive = alive && rank->alive;
+      staged = staged && std::count(rank->staged.begin(), rank->staged.end(), node->offered) > 0;
+    }
+    if (!alive) {
+      report.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "reset");
+    } else if (!staged) {
+      report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
+    } else if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
+      report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "a bit flipped");
+    }
+    node->shadow_verified = report.status.ok();
+    Report(node, session, report);
+  });
+}
+
+void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install& install) {
+  if (install.attempt != node->attempt || !node->shadow_verified) {
+    return Violate("an install of something that was not verified");
+  }
+  After(Uniform(0, 0.003), [this, node, session, attempt = install.attempt] {
+    OnNode(node, [this, node, session, attempt] {
+      if (node->session != session || node->attempt != attempt) return;
+      if (node->offered <= node->serving) Violate("the serving version went back");
+      if (node->offered_digest != truth_.at(node->offered)) Violate("wrong bits under a version");
+      node->serving = node->offered;
+      node->serving_digest = node->offered_digest;
+      ++installs_;
+      SyncReport report;
+      report.attempt = attempt;
+      report.stage = SyncStage::kInstall;
+      Report(node, session, report);
+    });
+  });
+}
+
+void Simulation::Report(const NodePtr& node, SessionId session, SyncReport report) {
+  if (node->session != session) return;
+  Up(session, [this, session, report] { plane_->OnReport(session, report, Time()); });
+}
+
+}  // namespace syncopate::synchronizer
