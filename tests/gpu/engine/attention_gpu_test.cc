@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, CudaAttentionOverHeads,
                                            Heads(2, 2, 256), Heads(3, 3, 34)));
 
 TEST_P(CudaAttentionOverHeads, GivesWhatTheCpuGives) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = GetParam();
   for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const double tolerance = dtype == at::kFloat ? 2e-5 : 3e-2;
@@ -71,7 +71,7 @@ TEST_P(CudaAttentionOverHeads, GivesWhatTheCpuGives) {
 }
 
 TEST(CudaAttentionTest, TheBitsOfARowDependOnNoOtherRow) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = Heads(4, 2, 64);
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(kGpu);
   const at::Tensor q = RandomTensor({131, 4, 64}, 1).to(kGpu), k = RandomTensor({131, 2, 64}, 2).to(kGpu),
@@ -88,7 +88,7 @@ TEST(CudaAttentionTest, TheBitsOfARowDependOnNoOtherRow) {
 }
 
 TEST(CudaAttentionTest, NumbersThatAreNotFiniteStaySo) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = Heads(1, 1, 32);
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(kGpu);
   KvCache cache(config, 1, options);
@@ -99,7 +99,7 @@ TEST(CudaAttentionTest, NumbersThatAreNotFiniteStaySo) {
 }
 
 TEST(KvCacheTest, ForkOnAGpuCopiesThePrefixOfEveryLayer) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = Heads(2, 2, 16);
   KvCache cache(config, 4, at::TensorOptions(at::kFloat).device(kGpu));
   cache.data().copy_(RandomTensor(cache.data().sizes(), 9));

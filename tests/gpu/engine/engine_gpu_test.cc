@@ -14,8 +14,8 @@
 namespace syncopate::rollouter {
 namespace {
 
-using testing::CopyFromGpu;
-using testing::CopyToGpu;
+using synchronizer::ToDevice;
+using synchronizer::ToHost;
 using ::testing::ElementsAre;
 using testing::RandomWeights;
 using Install = CudaInstall;
@@ -46,7 +46,7 @@ class Rig {
   void InstallWeights(const PolicyVersion& version, uint64_t seed) {
     const std::vector<char> weights = RandomWeights(config_, manifest_, seed);
     if (gpu_) {
-      CopyToGpu(engine->policy().shadow(), weights);
+      ToDevice(0, engine->policy().shadow(), weights.data(), static_cast<int64_t>(weights.size()));
     } else {
       std::copy(weights.begin(), weights.end(), engine->policy().shadow());
     }
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaEngineOverModels,
                          ::testing::Values(testing::SmallModel(), testing::GroupedQueryModel()));
 
 TEST_P(CudaEngineOverModels, GeneratesTheTokensOfTheCpuWithItsLogProbs) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   for (float temperature : {0.0f, 1.0f}) {
     Rig host(GetParam(), /*gpu=*/false), gpu(GetParam(), /*gpu=*/true);
     std::vector<std::shared_ptr<RecordingSink>> expected, found;
@@ -107,7 +107,7 @@ TEST_P(CudaEngineOverModels, GeneratesTheTokensOfTheCpuWithItsLogProbs) {
 }
 
 TEST_P(CudaEngineOverModels, ARemapBetweenTwoStepsKeepsSequencesGoing) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const GenerationRequest request = RandomRequest(GetParam(), 3, /*temperature=*/0, /*samples=*/2);
   std::map<bool, Trajectory> made;
   for (bool on_gpu : {false, true}) {
@@ -131,7 +131,7 @@ TEST_P(CudaEngineOverModels, ARemapBetweenTwoStepsKeepsSequencesGoing) {
 }
 
 TEST(CudaEngineTest, BFloat16StaysNearFloat32) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = testing::SmallModel();
   Rig wide(config, /*gpu=*/true), narrow(config, /*gpu=*/true, DType::kBFloat16);
   GenerationRequest request = RandomRequest(config, 1, /*temperature=*/1, /*samples=*/16);
@@ -170,7 +170,8 @@ class CudaEngineLoopTest : public ::testing::Test {
     ASSERT_TRUE(loop_->Submit(request, std::make_shared<RecordingSink>()).ok());
   }
   absl::Status Receive(const PolicyVersion& version, uint64_t seed) {
-    CopyToGpu(loop_->shadow(), RandomWeights(config_, manifest_, seed));
+    const std::vector<char> weights = RandomWeights(config_, manifest_, seed);
+    ToDevice(0, loop_->shadow(), weights.data(), static_cast<int64_t>(weights.size()));
     return loop_->Install(version, seed, kDeadline).status();
   }
 
@@ -180,7 +181,7 @@ class CudaEngineLoopTest : public ::testing::Test {
 };
 
 TEST_F(CudaEngineLoopTest, InstallsWhileSequencesRunAndDigestsTheShadow) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   Start(Install::kRemap);
   ASSERT_TRUE(Receive({1, 0}, 7).ok());
   Submit(3000);
@@ -190,20 +191,20 @@ TEST_F(CudaEngineLoopTest, InstallsWhileSequencesRunAndDigestsTheShadow) {
     contents.buckets = manifest_.buckets();
     auto check = loop_->BeginCheck(std::move(contents));
     ASSERT_TRUE(check.ok()) << check.status();
-    CopyToGpu(loop_->shadow(), weights);
+    ToDevice(0, loop_->shadow(), weights.data(), static_cast<int64_t>(weights.size()));
     (*check)->Arrived({0, manifest_.arena_bytes()}, nullptr);
     auto digests = (*check)->Finish(kDeadline);
     ASSERT_TRUE(digests.ok()) << digests.status();
     EXPECT_EQ(*digests, DigestBuckets(manifest_, weights.data()));
     check->reset();
     ASSERT_TRUE(loop_->Install({1, version}, 100 + version, kDeadline).ok());
-    EXPECT_EQ(CopyFromGpu(loop_->live(), manifest_.arena_bytes()), weights);
+    EXPECT_EQ(ToHost(0, loop_->live(), manifest_.arena_bytes()), weights);
   }
   EXPECT_TRUE(loop_->GetStatus().failure.ok());
 }
 
 TEST_F(CudaEngineLoopTest, ATransferInPlaceStopsGenerationAndOneThatFailsLeavesNothingServing) {
-  SYNCOPATE_NEEDS_GPU();
+  SYNCOPATE_NEED_GPUS(1);
   Start(Install::kInPlace);
   EXPECT_TRUE(loop_->in_place());
   ASSERT_TRUE(loop_->BeginInPlace(kDeadline).ok());

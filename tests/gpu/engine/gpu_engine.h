@@ -1,20 +1,12 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-
-#include <memory>
 #include <vector>
 
+#include "base/manifest.h"
 #include "base/philox.h"
-#include "model/device.h"
 #include "model/model_config.h"
-#include "rollouter/cuda/cuda_backend.h"
-#include "rollouter/engine/engine.h"
-
-// Skips the test that calls it where there is no GPU.
-#define SYNCOPATE_NEEDS_GPU() \
-  if (::syncopate::model::ProbeHardware().gpus == 0) GTEST_SKIP() << "no GPU: the driver lists none"
+#include "model/transformer.h"
+#include "tests/gpu/gpu_support.h"
 
 namespace syncopate::testing {
 
@@ -30,16 +22,6 @@ inline std::vector<char> RandomWeights(const model::ModelConfig& config, const M
     at::from_blob(arena.data() + manifest.ranges()[i].begin, spec.shape, model::ScalarTypeOf(spec.dtype)).copy_(from);
   }
   return arena;
-}
-
-inline void CopyToGpu(char* to, const std::vector<char>& bytes) {
-  ASSERT_EQ(cudaMemcpy(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), cudaSuccess);
-}
-
-inline std::vector<char> CopyFromGpu(const char* from, int64_t bytes) {
-  std::vector<char> copy(static_cast<size_t>(bytes));
-  EXPECT_EQ(cudaMemcpy(copy.data(), from, copy.size(), cudaMemcpyDeviceToHost), cudaSuccess);
-  return copy;
 }
 
 inline at::Tensor RandomTensor(at::IntArrayRef shape, uint64_t seed) {

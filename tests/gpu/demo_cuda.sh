@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# usage: tests/gpu/demo_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
+# The demo with trainer and rollouters on GPUs, by each way that weights can travel: it must learn its task. Wants two
+# GPUs; what needs a second one is skipped where there is one. Each run has a time limit and is ended whole. Prints a
+# line a run; exits 1 if one failed to learn.
+set -uo pipefail
+root=$(realpath "$(dirname "$0")/../..")
+folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
+shift
+limit_s=180
+least_exact=0.95
+
+# A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
+library_path=
+if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
+torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
+  2> /dev/null)
+if [ -n "$torch" ]; then
+  library_path=$library_path:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:$(dirname "$torch")/nvidia/nccl/lib
+fi
+export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# NVLink multicast can put the GPUs of a shared host out of service.
+export NCCL_NVLS_ENABLE=0
+
+gpus=$(nvidia-smi --list-gpus 2> /dev/null | wc -l)
+if [ "$gpus" -eq 0 ]; then
+  echo "demo on GPUs: skipped, nvidia-smi lists no GPU"
+  exit 0
+fi
+
+# name, GPUs that it needs, what it changes in the demo
+cases=(
+  "ipc 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2"
+  "nccl 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1"
+  "grpc 2 rollout.device=cuda:1 sync.transport=grpc run.rollouters=2"
+  "auto 2 rollout.device=cuda:1 run.rollouters=2"
+  "ipc-float32 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 model.dtype=float32"
+  "ipc-in-place 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 sync.install=in_place"
+  "one-gpu 1 rollout.device=cuda:0 sync.transport=ipc run.rollouters=2"
+  "cpu-rollouters 1 rollout.device=cpu run.rollouters=2"
+)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# Prints the figures of a run's summary; 1 if it did not learn.
+judge() {
+  python3 - "$1" "$least_exact" << 'END'
+import json, sys
+try:
+    run = json.load(open(sys.argv[1]))
+    syncs, best = run["syncs"], run["eval"]["best"]
+except (OSError, KeyError):
+    print("has not come far enough for figures")
+    sys.exit(1)
+print(f'{run["status"]:<10} exact {best:5.3f}  {run["wall_seconds"]:6.1f} s  {syncs["count"]:4d} syncs, '
+      f'{syncs["failed"]} failed, {syncs["total_ms"]["p50"]:7.2f} ms  pause {run["pause_ms"]["p50"]:6.3f} ms')
+sys.exit(0 if run["status"] == "completed" and best >= float(sys.argv[2]) else 1)
+END
+}
+
+run_case() {
+  local name=$1 dir=$work/$1
+  shift
+  printf '%-15s ' "$name"
+  # A session of its own, so that whatever is left of it can be ended.
+  setsid timeout --signal=INT --kill-after=20 "$limit_s" "$folder/syncopate" run "$root/deploy/examples/reverse.yaml" \
+    "run.dir=$dir" train.device=cuda:0 "$@" --quiet > "$work/$name.log" 2>&1 &
+  local session=$!
+  wait "$session"
+  local code=$?
+  kill -KILL -- "-$session" 2> /dev/null
+  if ! judge "$dir/summary.json" || [ "$code" -ne 0 ]; then
+    failed=1
+    echo "  FAILED: exit code $code"
+    tail -n 5 "$work/$name.log"
+    for log in "$dir"/logs/*.log; do
+      grep -E ' [WE] |syncopate-' "$log" 2> /dev/null | tail -n 8 | sed "s|^|  $(basename "$log"): |"
+    done
+  fi
+}
+
+for line in "${cases[@]}"; do
+  read -r -a words <<< "$line"
+  if [ $# -gt 0 ] && [[ " $* " != *" ${words[0]} "* ]]; then continue; fi
+  if [ "$gpus" -lt "${words[1]}" ]; then
+    printf '%-15s skipped: needs %d GPUs, there are %d\n' "${words[0]}" "${words[1]}" "$gpus"
+    continue
+  fi
+  run_case "${words[0]}" "${words[@]:2}"
+done
+[ "$failed" -eq 0 ] && echo "demo on GPUs: ok" || echo "demo on GPUs: FAILED"
+exit "$failed"
