@@ -211,13 +211,14 @@ TEST(RemapTest, AnInstallThatFindsNoMomentChangesNothing) {
 
 TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
   SYNCOPATE_NEED_GPUS(1);
-  std::unique_ptr<DecodeLikeLoop> loop;
-  InPlaceArena::Generation generation{[&loop](absl::Duration deadline) { return loop->Pause(deadline); },
-                                      [&loop] { loop->Resume(); }};
+  DecodeLikeLoop* running = nullptr;
+  InPlaceArena::Generation generation{[&running](absl::Duration deadline) { return running->Pause(deadline); },
+                                      [&running] { running->Resume(); }};
   std::unique_ptr<InPlaceArena> arena = *InPlaceArena::Create(kBytes, generation, {});
   EXPECT_TRUE(arena->in_place());
   EXPECT_EQ(arena->shadow(), arena->live());
-  loop = *DecodeLikeLoop::Start(arena->live(), kBytes, {});
+  std::unique_ptr<DecodeLikeLoop> loop = *DecodeLikeLoop::Start(arena->live(), kBytes, {});  // ends before the memory
+  running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(3, kDeadline), IsOk());
 
   ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
