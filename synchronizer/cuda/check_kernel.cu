@@ -105,10 +105,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 cudaError_t LaunchCheck(const CheckItem* items, int64_t count, const char* arena, Findings findings, int blocks,
                         cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  CheckKernel<<<static_cast<int>(count < blocks ? count : blocks), kThreads, 0, stream>>>(items, count, arena,
-                                                                                          findings);
-  return cudaGetLastError();
+  return Launch(CheckKernel, count, blocks, stream, items, count, arena, findings);
 }
 
 }  // namespace syncopate::synchronizer

@@ -20,7 +20,7 @@ absl::Status Unmapped(const absl::Status& cause) {
 
 absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
   std::vector<GpuMemoryBlock> blocks;
-  for (const char* what : {"the live weights' arena", "the shadow arena"}) {
+  for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
     SYNCOPATE_ASSIGN_OR_RETURN(GpuMemoryBlock block,
                                GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what));
     blocks.push_back(std::move(block));

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "synchronizer/cuda/device.h"
 #include "synchronizer/cuda/driver.h"
 
 namespace syncopate::synchronizer {
@@ -26,6 +27,8 @@ absl::Status OutOfMemory(const std::string& what) {
 }  // namespace
 
 absl::Status CudaStatus(cudaError_t error, const std::string& what) {
+  // CUDA also keeps it as the thread's last error, for whoever asks next; it has been told now.
+  if (error != cudaSuccess) cudaGetLastError();
   switch (error) {
     case cudaSuccess:
       return absl::OkStatus();
@@ -73,21 +76,15 @@ absl::Status DriverStatus(CUresult error, const std::string& what) {
 
 absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what) {
   constexpr double kGigabyte = 1e9;
-  size_t free = 0;
-  size_t total = 0;
-  int previous = 0;
-  bool known = cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(device) == cudaSuccess &&
-               cudaMemGetInfo(&free, &total) == cudaSuccess;
-  cudaSetDevice(previous);
-  if (!known) return OutOfMemory(absl::StrFormat("%s of %.2f GB on GPU %d", what, bytes / kGigabyte, device));
+  absl::StatusOr<GpuMemory> memory = ReadGpuMemory(device);
+  if (!memory.ok()) return OutOfMemory(absl::StrFormat("%s of %.2f GB on GPU %d", what, bytes / kGigabyte, device));
   return Error(
       absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY",
-      absl::StrFormat("%s needs %.2f GB of GPU %d, of whose %.2f GB only %.2f GB are free; leave more free, or "
-                      "set sync.install to in_place, which holds one weight set",
-                      what, bytes / kGigabyte, device, total / kGigabyte, free / kGigabyte),
+      absl::StrFormat("%s needs %.2f GB of GPU %d, of whose %.2f GB only %.2f GB are free; leave more of it free", what,
+                      bytes / kGigabyte, device, memory->total / kGigabyte, memory->free / kGigabyte),
       {{"needed", absl::StrCat(bytes)},
-       {"free", absl::StrCat(free)},
-       {"total", absl::StrCat(total)},
+       {"free", absl::StrCat(memory->free)},
+       {"total", absl::StrCat(memory->total)},
        {"device", absl::StrCat(device)}});
 }
 

@@ -11,6 +11,7 @@
 namespace syncopate::synchronizer {
 
 // What the CUDA runtime or driver answered, as a status; OK for success. `what` is what was tried ("copying a bucket").
+// An error is no longer the runtime's last error of this thread afterwards.
 //   FAILED_PRECONDITION reason NO_GPU          no device, no driver, or one that is too old
 //   FAILED_PRECONDITION reason NO_PEER_ACCESS  the two GPUs cannot reach each other's memory
 //   RESOURCE_EXHAUSTED  reason OUT_OF_GPU_MEMORY

@@ -174,8 +174,13 @@ absl::Status AddressRange::MapChunks(const GpuMemoryBlock& block, int device) {
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return DriverStatus(driver_->set_access(address_, at - address_, &access, 1),
-                      absl::StrCat("giving GPU ", device, " access to mapped memory"));
+  CUresult result = driver_->set_access(address_, at - address_, &access, 1);
+  if (result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "NO_PEER_ACCESS",
+        absl::StrCat("GPU ", device, " cannot reach this memory of another GPU; use the nccl or the grpc transport"));
+  }
+  return DriverStatus(result, absl::StrCat("giving GPU ", device, " access to mapped memory"));
 }
 
 absl::Status AddressRange::Unmap() {

@@ -186,22 +186,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
-int Grid(int64_t items, int blocks) { return static_cast<int>(items < blocks ? items : blocks); }
-
 }  // namespace
 
 cudaError_t LaunchPack(const PackItem* items, int64_t count, const uint64_t* bases, char* arena, Findings findings,
                        int blocks, cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  PackKernel<<<Grid(count, blocks), kThreads, 0, stream>>>(items, count, bases, arena, findings);
-  return cudaGetLastError();
+  return Launch(PackKernel, count, blocks, stream, items, count, bases, arena, findings);
 }
 
 cudaError_t LaunchPackElements(const ElementItem* items, int64_t count, const uint64_t* bases, char* arena,
                                Findings findings, int blocks, cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  PackElementsKernel<<<Grid(count, blocks), kThreads, 0, stream>>>(items, count, bases, arena, findings);
-  return cudaGetLastError();
+  return Launch(PackElementsKernel, count, blocks, stream, items, count, bases, arena, findings);
 }
 
 int BlocksThatFill(int device) {

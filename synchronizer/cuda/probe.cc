@@ -28,7 +28,8 @@ class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {}
   ~Capture() {
-    if (open_) End().status().IgnoreError();
+    cudaGraph_t graph = nullptr;
+    if (open_ && cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
   }
   absl::Status Begin() {
     SYNCOPATE_RETURN_IF_ERROR(
@@ -126,7 +127,7 @@ void DecodeLikeLoop::Run() {
 absl::Status DecodeLikeLoop::RunStep() {
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(graph_->executable, graph_->stream.get()), "a decode step"));
   SYNCOPATE_RETURN_IF_ERROR(graph_->done.Record(graph_->stream.get()));
-  SYNCOPATE_RETURN_IF_ERROR(graph_->done.Wait(kStepDeadline, "a decode step"));
+  SYNCOPATE_RETURN_IF_ERROR(graph_->done.Wait(kStepDeadline, "a decode step", kStepDeadline));
   MutexLock lock(&mutex_);
   ++reading_.steps;
   reading_.at = Clock::Real()->Now();

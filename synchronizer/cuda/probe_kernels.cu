@@ -62,19 +62,20 @@ __global__ void __launch_bounds__(kThreads) FillRandomKernel(uint32_t* data, int
 }  // namespace
 
 cudaError_t LaunchReadWeights(const char* data, int64_t bytes, uint64_t* sum, int blocks, cudaStream_t stream) {
-  ReadWeightsKernel<<<blocks, kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(data), bytes / kVectorBytes, sum);
-  return cudaGetLastError();
+  return Launch(ReadWeightsKernel, blocks, blocks, stream, reinterpret_cast<const uint4*>(data), bytes / kVectorBytes,
+                sum);
 }
 
 cudaError_t LaunchMatmul(const float* a, const float* b, float* c, int n, cudaStream_t stream) {
-  const dim3 grid(n / kTile, n / kTile);
-  MatmulKernel<<<grid, dim3(kTile, kTile), 0, stream>>>(a, b, c, n);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(n / kTile, n / kTile);
+  config.blockDim = dim3(kTile, kTile);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, MatmulKernel, a, b, c, n);
 }
 
 cudaError_t LaunchFillRandom(char* data, int64_t bytes, uint64_t seed, int blocks, cudaStream_t stream) {
-  FillRandomKernel<<<blocks, kThreads, 0, stream>>>(reinterpret_cast<uint32_t*>(data), bytes / 4, seed);
-  return cudaGetLastError();
+  return Launch(FillRandomKernel, blocks, blocks, stream, reinterpret_cast<uint32_t*>(data), bytes / 4, seed);
 }
 
 }  // namespace syncopate::synchronizer

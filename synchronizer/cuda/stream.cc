@@ -57,21 +57,20 @@ absl::Status Event::Record(cudaStream_t stream) const {
   return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
 }
 
-absl::Status Event::Wait(absl::Duration deadline, const std::string& what) const {
-  // CUDA's own wait has no deadline, and what is waited for may hang on another process. Ask often at first: most of
-  // these waits end within a millisecond.
-  constexpr absl::Duration kAskEagerly = absl::Milliseconds(2);
+absl::Status Event::Wait(absl::Duration deadline, const std::string& what, absl::Duration eagerly) const {
+  // CUDA's own wait has no deadline, and what is waited for may hang on another process.
   constexpr std::chrono::microseconds kPause{50};
   const absl::Time begun = Clock::Real()->Now();
   while (true) {
     cudaError_t state = cudaEventQuery(event_);
     if (state != cudaErrorNotReady) return CudaStatus(state, what);
+    cudaGetLastError();  // "not ready" is kept as an error too
     absl::Duration waited = Clock::Real()->Now() - begun;
     if (waited >= deadline) {
       return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
                    absl::StrFormat("%s: the GPU had not done it after %s", what, absl::FormatDuration(deadline)));
     }
-    if (waited < kAskEagerly) {
+    if (waited < eagerly) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(kPause);

@@ -47,8 +47,10 @@ class Event {
   cudaEvent_t get() const { return event_; }
   absl::Status Record(cudaStream_t stream) const;
   // Blocks until the event has happened, at most for `deadline`: DEADLINE_EXCEEDED reason DEADLINE, `what` in its
-  // message. An event that was never recorded has happened.
-  absl::Status Wait(absl::Duration deadline, const std::string& what) const;
+  // message. An event that was never recorded has happened. Asks all the time at first, as most of these waits end
+  // within a millisecond, and every 50 us after `eagerly`.
+  absl::Status Wait(absl::Duration deadline, const std::string& what,
+                    absl::Duration eagerly = absl::Milliseconds(2)) const;
   // Seconds between two events with timing that have both happened.
   static absl::StatusOr<double> SecondsBetween(const Event& begin, const Event& end);
 

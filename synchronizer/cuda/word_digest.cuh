@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "base/mix64.h"
 #include "synchronizer/cuda/kernels.h"
@@ -12,6 +15,19 @@ inline constexpr int kThreads = 256;
 inline constexpr int kBlocksPerMultiprocessor = 4;  // bounds the registers of a thread to 64
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Launches at most `blocks` blocks for `count` items, nothing for none. The launch's own answer: no error that
+// something else of this thread left behind.
+template <typename... Parameters>
+cudaError_t Launch(void (*kernel)(Parameters...), int64_t count, int blocks, cudaStream_t stream,
+                   std::type_identity_t<Parameters>... arguments) {
+  if (count == 0) return cudaSuccess;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(count < blocks ? count : blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
 
 // What word `index` of a bucket adds to its sum is Mix64(word + Position(index)).
 __device__ __forceinline__ uint64_t Position(int64_t index) { return static_cast<uint64_t>(index + 1) * kDigestStride; }
