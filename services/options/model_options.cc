@@ -1,8 +1,27 @@
 #include "services/options/model_options.h"
 
+#include "absl/strings/str_cat.h"
 #include "services/config/rules.h"
 
 namespace syncopate::services {
+namespace {
+
+absl::Status DoesNotFit(const std::string& key, const std::string& value, const model::DeviceRequest& request,
+                        const std::string& device) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+               absl::StrCat(key, " is ", value, ", but ", request.key, " ", request.wanted, " is ", device,
+                            " here; set ", key, "=auto, or name the device"));
+}
+
+absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequest& request,
+                            const std::string& device) {
+  const std::string& transport = config.sync().transport();
+  const bool between_gpus = transport == "ipc" || transport == "nccl";
+  if (!between_gpus || model::IsCuda(device)) return absl::OkStatus();
+  return DoesNotFit("sync.transport", transport, request, device);
+}
+
+}  // namespace
 
 model::ModelConfig ModelConfigOf(const v1::RunConfig& config) {
   const v1::ModelSection& section = config.model();
@@ -44,6 +63,18 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
           .wanted = config.rollout().device(),
           .reserved = 1,
           .member = config.rollouter().index()};
+}
+
+absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {
+  return CheckTransport(config, TrainDeviceRequest(config), device);
+}
+
+absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device) {
+  const model::DeviceRequest request = RolloutDeviceRequest(config);
+  SYNCOPATE_RETURN_IF_ERROR(CheckTransport(config, request, device));
+  const std::string& install = config.sync().install();
+  const bool fits = install == "auto" || (install == "swap") != model::IsCuda(device);
+  return fits ? absl::OkStatus() : DoesNotFit("sync.install", install, request, device);
 }
 
 rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config) {

@@ -22,6 +22,11 @@ absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config);
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config);
 model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
 
+// What the checks of a configuration cannot know while a device is "auto": OK if sync.transport and, for a rollouter,
+// sync.install can be had on `device`, else INVALID_ARGUMENT (reason BAD_CONFIG) naming the keys.
+absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device);
+absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
+
 // The engine on the CPU; a GPU's backend is for the caller to set.
 rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config);
 

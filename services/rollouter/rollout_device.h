@@ -25,8 +25,8 @@ std::shared_ptr<RolloutDevice> HostRolloutDevice();
 
 // What rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. Which
 // implementation a binary has is decided by linking: syncopate_rollout_device_cpu, or syncopate_rollout_device_cuda,
-// which knows both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; RESOURCE_EXHAUSTED reason
-// OUT_OF_GPU_MEMORY.
+// which knows both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT
+// reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config);
 
 }  // namespace syncopate::services

@@ -4,7 +4,9 @@
 namespace syncopate::services {
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config) {
-  SYNCOPATE_RETURN_IF_ERROR(model::ChooseDevice(RolloutDeviceRequest(config), model::Hardware()).status());
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
+                             model::ChooseDevice(RolloutDeviceRequest(config), model::Hardware()));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRolloutDevice(config, name));
   return HostRolloutDevice();
 }
 

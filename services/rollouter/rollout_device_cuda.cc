@@ -54,6 +54,7 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, RolloutDevice* device) {
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(RolloutDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRolloutDevice(config, name));
   if (!model::IsCuda(name)) return HostRolloutDevice();
   const int index = CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();

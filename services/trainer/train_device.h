@@ -28,7 +28,8 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config);
 
 // What train.device and sync.transport ask for. Which implementation a binary has is decided by linking:
 // syncopate_train_device_cpu, or syncopate_train_device_cuda, which knows both. FAILED_PRECONDITION reason NO_CUDA or
-// NO_GPU as model::ChooseDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
+// NO_GPU as model::ChooseDevice; INVALID_ARGUMENT reason BAD_CONFIG as CheckTrainDevice; RESOURCE_EXHAUSTED reason
+// OUT_OF_GPU_MEMORY.
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config);
 
 }  // namespace syncopate::services

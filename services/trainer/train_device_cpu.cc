@@ -4,7 +4,9 @@
 namespace syncopate::services {
 
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
-  SYNCOPATE_RETURN_IF_ERROR(model::ChooseDevice(TrainDeviceRequest(config), model::Hardware()).status());
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
+                             model::ChooseDevice(TrainDeviceRequest(config), model::Hardware()));
+  SYNCOPATE_RETURN_IF_ERROR(CheckTrainDevice(config, name));
   return HostTrainDevice(config);
 }
 

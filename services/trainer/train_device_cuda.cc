@@ -58,6 +58,7 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(TrainDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(CheckTrainDevice(config, name));
   if (!model::IsCuda(name)) return HostTrainDevice(config);
   const int index = CudaIndex(name);
   TrainDevice device;

@@ -53,6 +53,22 @@ TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), one), "cuda:0");
 }
 
+TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
+  const v1::RunConfig ipc = Config({"train.device=auto", "rollout.device=auto", "sync.transport=ipc"});
+  EXPECT_TRUE(CheckTrainDevice(ipc, "cuda:0").ok());
+  EXPECT_TRUE(CheckRolloutDevice(ipc, "cuda:1").ok());
+  EXPECT_EQ(CheckTrainDevice(ipc, "cpu").message(),
+            "sync.transport is ipc, but train.device auto is cpu here; set sync.transport=auto, or name the device");
+  EXPECT_EQ(ErrorReason(CheckRolloutDevice(ipc, "cpu")), "BAD_CONFIG");
+  const v1::RunConfig remap = Config({"rollout.device=auto", "sync.install=remap"});
+  EXPECT_TRUE(CheckRolloutDevice(remap, "cuda:0").ok());
+  EXPECT_EQ(ErrorReason(CheckRolloutDevice(remap, "cpu")), "BAD_CONFIG");
+  const v1::RunConfig swap = Config({"rollout.device=auto", "sync.install=swap"});
+  EXPECT_TRUE(CheckRolloutDevice(swap, "cpu").ok());
+  EXPECT_EQ(ErrorReason(CheckRolloutDevice(swap, "cuda:0")), "BAD_CONFIG");
+  EXPECT_TRUE(CheckRolloutDevice(Config({}), "cpu").ok());
+}
+
 TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
   EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"})).step.loss.correction, trainer::Correction::kTis);
   EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"})).step.loss.correction, trainer::Correction::kNone);
