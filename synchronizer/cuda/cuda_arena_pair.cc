@@ -21,12 +21,12 @@ absl::Status Unmapped(const absl::Status& cause) {
 absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
   std::vector<GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
-    SYNCOPATE_ASSIGN_OR_RETURN(GpuMemoryBlock block,
-                               GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        GpuMemoryBlock block, GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver));
     blocks.push_back(std::move(block));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange live, AddressRange::Reserve(blocks[0].bytes()));
-  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange shadow, AddressRange::Reserve(blocks[1].bytes()));
+  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange live, AddressRange::Reserve(blocks[0].bytes(), options.driver));
+  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange shadow, AddressRange::Reserve(blocks[1].bytes(), options.driver));
   std::unique_ptr<RemappableArenas> arenas(
       new RemappableArenas(options, bytes, std::move(blocks), std::move(live), std::move(shadow)));
   SYNCOPATE_RETURN_IF_ERROR(arenas->MapAs(0));

@@ -23,7 +23,8 @@ class RemappableArenas {
  public:
   struct Options {
     int device = 0;
-    int64_t chunk_bytes = 0;  // 0: one handle a set; the exchange takes a time per handle, not per byte
+    int64_t chunk_bytes = 0;         // 0: one handle a set; the exchange takes a time per handle, not per byte
+    const Driver* driver = nullptr;  // as GpuMemoryBlock::Create's: tests of failures give one that fails
   };
 
   // Allocates 2 x `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.

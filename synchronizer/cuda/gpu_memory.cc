@@ -35,13 +35,15 @@ uint64_t RandomId() {
 }  // namespace
 
 absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Create(int device, int64_t bytes, int64_t chunk_bytes,
-                                                      const std::string& what) {
+                                                      const std::string& what, const Driver* driver) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
   if (bytes <= 0 || chunk_bytes < 0) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                  absl::StrCat(what, " of ", bytes, " bytes in parts of ", chunk_bytes, ": both must be positive"));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
+  if (driver == nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(driver, Driver::Load());
+  }
   DeviceScope scope(device);
   const CUmemAllocationProp properties = PropertiesOf(device);
   size_t granularity = 0;
@@ -125,8 +127,10 @@ absl::StatusOr<ExportedMemory> GpuMemoryBlock::Export() const {
   return exported;
 }
 
-absl::StatusOr<AddressRange> AddressRange::Reserve(int64_t bytes) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
+absl::StatusOr<AddressRange> AddressRange::Reserve(int64_t bytes, const Driver* driver) {
+  if (driver == nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(driver, Driver::Load());
+  }
   const int64_t whole = RoundUp(bytes, kAddressGranularity);
   CUdeviceptr address = 0;
   SYNCOPATE_RETURN_IF_ERROR(

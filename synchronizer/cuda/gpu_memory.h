@@ -30,7 +30,9 @@ class GpuMemoryBlock {
   // At least `bytes`, rounded up to what the GPU can map; in one part if `chunk_bytes` is 0, else in parts of that
   // size, rounded up too. `what` ("the shadow arena") is named in errors: RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY
   // with the numbers, FAILED_PRECONDITION reason NO_GPU.
-  static absl::StatusOr<GpuMemoryBlock> Create(int device, int64_t bytes, int64_t chunk_bytes, const std::string& what);
+  // `driver`: whose calls to use, borrowed for ever; nullptr for the process's own.
+  static absl::StatusOr<GpuMemoryBlock> Create(int device, int64_t bytes, int64_t chunk_bytes, const std::string& what,
+                                               const Driver* driver = nullptr);
   // Memory that some process exported; the descriptors are used, not kept. INVALID_ARGUMENT reason BAD_MEMORY_EXPORT
   // unless they are as many as the chunks and a driver's.
   static absl::StatusOr<GpuMemoryBlock> Import(const ExportedMemory& exported);
@@ -64,8 +66,8 @@ class GpuMemoryBlock {
 // A fixed range of addresses, at which one block of memory is mapped at a time, or none.
 class AddressRange {
  public:
-  // Reserves addresses for blocks of up to `bytes`. Costs no memory.
-  static absl::StatusOr<AddressRange> Reserve(int64_t bytes);
+  // Reserves addresses for blocks of up to `bytes`. Costs no memory. `driver` as above.
+  static absl::StatusOr<AddressRange> Reserve(int64_t bytes, const Driver* driver = nullptr);
   ~AddressRange();  // unmaps
   AddressRange(AddressRange&& other) noexcept;
   AddressRange& operator=(AddressRange&& other) noexcept;

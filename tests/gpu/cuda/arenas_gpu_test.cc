@@ -6,6 +6,7 @@
 
 #include "synchronizer/cuda/cuda_arena.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
+#include "synchronizer/cuda/driver.h"
 #include "synchronizer/cuda/in_place_arena.h"
 #include "synchronizer/cuda/probe.h"
 #include "tests/gpu/gpu_support.h"
@@ -193,6 +194,68 @@ TEST(RemapTest, MemoryIsFlatOverManyInstalls) {
   const int64_t free = ReadGpuMemory(0)->free;
   for (int install = 21; install <= 220; ++install) ASSERT_THAT(pair->Install({1, install}, 0, kDeadline), IsOk());
   EXPECT_GE(ReadGpuMemory(0)->free, free);
+}
+
+// The process's driver, whose maps fail: those from `fail_from` to before `fail_until`, counted from Arm().
+class FailingDriver {
+ public:
+  FailingDriver() : driver_(**Driver::Load()) {
+    real_map = driver_.map;
+    maps = fail_from = fail_until = 0;
+    driver_.map = &Map;
+  }
+  void Arm(int from, int until) {
+    maps = 0;
+    fail_from = from;
+    fail_until = until;
+  }
+  const Driver* get() const { return &driver_; }
+
+ private:
+  static CUresult Map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                      unsigned long long flags) {
+    const int map = maps++;
+    if (map >= fail_from && map < fail_until) return CUDA_ERROR_UNKNOWN;
+    return real_map(address, size, offset, handle, flags);
+  }
+  static inline decltype(Driver::map) real_map = nullptr;
+  static inline int maps = 0;
+  static inline int fail_from = 0;
+  static inline int fail_until = 0;
+  Driver driver_;
+};
+
+TEST(RemapTest, AnInstallThatFailsHalfwayIsUndone) {
+  SYNCOPATE_NEED_GPUS(1);
+  FailingDriver driver;
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.driver = driver.get()}});
+  Fill(pair->shadow(), kBytes, 32);
+  ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
+  const std::vector<char> live = ToHost(0, pair->live(), kBytes);
+  Fill(pair->shadow(), kBytes, 33);
+  const std::vector<char> shadow = ToHost(0, pair->shadow(), kBytes);
+  for (int failing : {0, 1}) {  // the live weights' map, the shadow's map
+    SCOPED_TRACE(failing);
+    driver.Arm(failing, failing + 1);
+    EXPECT_THAT(pair->Install({1, 2}, 0, kDeadline), HasReason("CUDA_ERROR"));
+    EXPECT_EQ(pair->serving(), (PolicyVersion{1, 1}));
+    EXPECT_EQ(ToHost(0, pair->live(), kBytes), live);
+    EXPECT_EQ(ToHost(0, pair->shadow(), kBytes), shadow);
+  }
+  ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
+  EXPECT_EQ(ToHost(0, pair->live(), kBytes), shadow);
+  EXPECT_THAT(CheckContext(0), IsOk());
+}
+
+TEST(RemapTest, WeightsThatCannotBeMappedAgainAreSaidToBeLost) {
+  SYNCOPATE_NEED_GPUS(1);
+  FailingDriver driver;
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.driver = driver.get()}});
+  driver.Arm(0, 1000);
+  EXPECT_THAT(pair->Install({1, 1}, 0, kDeadline), HasReason("WEIGHTS_UNMAPPED"));
+  driver.Arm(0, 0);
+  EXPECT_THAT(pair->Install({1, 1}, 0, kDeadline), HasReason("WEIGHTS_UNMAPPED"));
+  EXPECT_TRUE(pair->serving().IsNone());
 }
 
 TEST(RemapTest, AnInstallThatFindsNoMomentChangesNothing) {
