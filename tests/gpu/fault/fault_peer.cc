@@ -1,0 +1,164 @@
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/mutex.h"
+#include "synchronizer/cuda/probe.h"
+#include "tests/gpu/fault/peer_protocol.h"
+#include "tests/gpu/transports/gpu_member.h"
+
+// One member of a weight sync as a process of its own, told what to do by transport_fault_gpu_test:
+//   transport_fault_peer CONTROL_FD TRANSPORT source|receiver RANK DEVICE INCARNATION
+namespace syncopate::synchronizer {
+namespace {
+
+constexpr absl::Duration kForgotten = absl::Seconds(120);  // the test is gone if it says nothing for so long
+
+// Where and how this process is to die by its own hand.
+struct Death {
+  int signal = 0;
+  std::string at;
+  int n = 0;
+
+  static Death Of(const Json& command) {
+    if (!command.contains("die")) return {};
+    const Json& die = command.at("die");
+    return {die.at("signal"), die.at("at"), die.value("n", 0)};
+  }
+  void If(const char* place) const {
+    if (signal != 0 && at == place) ::kill(::getpid(), signal);
+  }
+};
+
+class Peer {
+ public:
+  Peer(int control, const GpuCase* of) : control_(control), case_(of) {}
+  ~Peer() {
+    if (receiver_ != nullptr) receiver_->receiver->FinishAny();
+  }
+
+  absl::Status Open(const std::string& role, int32_t rank, int device, const std::string& incarnation) {
+    device_ = device;
+    if (role == "source") {
+      SYNCOPATE_ASSIGN_OR_RETURN(source_, GpuSource::Create(case_, rank, device, incarnation));
+    } else {
+      SYNCOPATE_ASSIGN_OR_RETURN(receiver_, GpuReceiver::Create(case_, rank, device, incarnation));
+    }
+    Say({{"ready", true}});
+    return absl::OkStatus();
+  }
+
+  // Until the test hangs up.
+  void Serve() {
+    for (;;) {
+      absl::StatusOr<Json> command = ReceiveJson(control_, kForgotten);
+      if (!command.ok()) return;
+      const std::string what = command->at("do");
+      if (what == "stage") Stage(command->at("step"));
+      if (what == "prepare") DoPrepare(PrepareOf(*command));
+      if (what == "transfer") DoTransfer(*command);
+      if (what == "install") Install(command->at("attempt"));
+      if (what == "finish") Finish(command->at("attempt"));
+      if (what == "check") Check();
+    }
+  }
+
+ private:
+  void Say(const Json& message) {
+    MutexLock lock(&mutex_);
+    SendJson(control_, message).IgnoreError();  // a test that is gone is noticed by Serve
+  }
+  static std::string ReasonOf(const absl::Status& status) {
+    if (status.ok()) return "";
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return ErrorReason(status).empty() ? "UNKNOWN" : ErrorReason(status);
+  }
+
+  void Stage(int64_t step) {
+    absl::StatusOr<std::vector<uint64_t>> digests = source_->Stage(step);
+    Say({{"digests", digests.ok() ? ToJson(*digests) : Json::array()}, {"reason", ReasonOf(digests.status())}});
+  }
+
+  void DoPrepare(const Prepare& prepare) {
+    absl::StatusOr<std::string> rendezvous;
+    if (source_ != nullptr) {
+      rendezvous = source_->source->Prepare(prepare);
+    } else {
+      absl::StatusOr<WeightReceiver::Prepared> prepared = receiver_->receiver->Prepare(prepare);
+      rendezvous = prepared.ok() ? absl::StatusOr<std::string>(prepared->rendezvous) : prepared.status();
+    }
+    Say({{"rendezvous", rendezvous.ok() ? *rendezvous : ""}, {"reason", ReasonOf(rendezvous.status())}});
+  }
+
+  void DoTransfer(const Json& command) {
+    const Death death = Death::Of(command);
+    const Transfer transfer = TransferOf(command);
+    death.If("start");
+    auto moved = [this, attempt = transfer.attempt](const absl::Status& status) {
+      Say({{"moved", attempt}, {"reason", ReasonOf(status)}});
+    };
+    if (source_ != nullptr) {
+      source_->source->Transfer(transfer, moved);
+      if (death.at == "after_ms") {
+        std::this_thread::sleep_for(std::chrono::milliseconds(death.n));
+        death.If("after_ms");
+      }
+      return;
+    }
+    receiver_->transport->on_arrival = [death](int before) {
+      if (before == death.n) death.If("arrival");
+    };
+    transfer_ = std::jthread([this, transfer, death, moved] {
+      absl::Status received = receiver_->receiver->Transfer(transfer).status();
+      death.If("received");
+      moved(received);
+    });
+  }
+
+  void Install(int64_t attempt) { Say({{"reason", ReasonOf(receiver_->receiver->Install({attempt}).status())}}); }
+
+  void Finish(int64_t attempt) {
+    if (source_ != nullptr) source_->source->Finish(attempt);
+    if (receiver_ != nullptr) receiver_->receiver->Finish(attempt);
+  }
+
+  void Check() {
+    const int64_t serving = receiver_ == nullptr ? 0 : receiver_->receiver->serving().step;
+    Say({{"reason", ReasonOf(CheckContext(device_))}, {"serving", serving}});
+  }
+
+  const int control_;
+  const GpuCase* const case_;
+  int device_ = 0;
+  Mutex mutex_;  // one answer at a time
+  std::unique_ptr<GpuSource> source_;
+  std::unique_ptr<GpuReceiver> receiver_;
+  std::jthread transfer_;
+};
+
+int Main(char** args) {
+  absl::StatusOr<GpuCase> of =
+      GpuCase::Create(GpuTestModel(kFaultModelWidth), args[2], kFaultSourceLayout, kFaultDestinationLayout);
+  if (of.ok()) {
+    Peer peer(std::atoi(args[1]), &*of);
+    absl::Status opened = peer.Open(args[3], std::atoi(args[4]), std::atoi(args[5]), args[6]);
+    if (opened.ok()) {
+      peer.Serve();
+      return 0;
+    }
+    std::fprintf(stderr, "%s\n", opened.ToString().c_str());
+  }
+  return 1;
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer
+
+int main(int count, char** args) {
+  if (count == 7) return syncopate::synchronizer::Main(args);
+  std::fprintf(stderr, "usage: %s CONTROL_FD TRANSPORT source|receiver RANK DEVICE INCARNATION\n", args[0]);
+  return 2;
+}
