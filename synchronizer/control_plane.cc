@@ -31,6 +31,20 @@ absl::Status CheckSameModel(const Manifest& ours, const Manifest& theirs) {
   return Error(same.code(), "DTYPE_MISMATCH", same.message(), ErrorDetails(same));
 }
 
+absl::Status CheckSubset(const Subset& subset, const Manifest& model) {
+  int32_t at = 0;
+  bool good = subset.adapters.empty() == (subset.base_digest == 0);
+  for (const TensorRange& range : subset.adapters) {
+    good = good && range.begin >= at && range.begin < range.end;
+    at = range.end;
+  }
+  if (good && at <= static_cast<int32_t>(model.tensors().size())) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_SUBSET",
+               absl::StrFormat("adapters must be ascending ranges of the model's %d tensors, with a digest that names "
+                               "the base weights",
+                               model.tensors().size()));
+}
+
 // How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
 absl::Status Farewell(const MemberChange& change) {
   if (change.reason == "LEFT") return absl::OkStatus();
@@ -194,6 +208,7 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
       return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                    "the published weights are not of the model that the trainer joined with");
     }
+    SYNCOPATE_RETURN_IF_ERROR(CheckSubset(publication.subset, *model_));
     SYNCOPATE_ASSIGN_OR_RETURN(span, DigestsOf(member->hello));
     if (static_cast<int64_t>(publication.bucket_digests.size()) != span.size()) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
@@ -225,10 +240,10 @@ absl::StatusOr<DigestSpan> ControlPlane::DigestsOf(const Hello& hello) {
 absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publication& publication, int64_t first_digest) {
   if (publication.member.world > 1) {
     return ledger_.PublishPart({publication.version, publication.member.rank, publication.member.world, first_digest,
-                                publication.bucket_digests, publication.unix_seconds});
+                                publication.bucket_digests, publication.unix_seconds, publication.subset});
   }
   return ledger_.Publish({publication.version, publication.bucket_digests, CombineDigests(publication.bucket_digests),
-                          publication.unix_seconds});
+                          publication.unix_seconds, publication.subset});
 }
 
 absl::StatusOr<int> ControlPlane::OnTrigger(absl::Time now) {

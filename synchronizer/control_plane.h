@@ -72,10 +72,12 @@ class ControlPlane {
     uint64_t manifest_fingerprint = 0;
     double stage_seconds = 0;
     double unix_seconds = 0;  // for people
+    Subset subset = {};       // the same from all ranks
   };
   // One rank's part of a version; it is sent when all ranks of the trainer have published theirs. How many receivers
   // are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what VersionLedger
-  // refuses, INVALID_ARGUMENT reason BAD_DIGESTS, FAILED_PRECONDITION reason MODEL_MISMATCH or LAYOUT_MISMATCH.
+  // refuses, INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
+  // LAYOUT_MISMATCH.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
   // How many receivers are behind now. FAILED_PRECONDITION reason NO_VERSION before the first publication.
   absl::StatusOr<int> OnTrigger(absl::Time now);

@@ -12,6 +12,7 @@
 #include "base/manifest.h"
 #include "base/policy_version.h"
 #include "base/trajectory.h"
+#include "synchronizer/plan/payload.h"
 
 // What members and the synchronizer say to each other, without a wire format; proto/syncopate/v1/synchronizer.proto
 // documents each field. Plain data, no behaviour.
@@ -23,12 +24,28 @@ inline constexpr char kRollouterRole[] = "rollouter";
 // One Join stream. 0 means "none"; the shell numbers streams from 1 and never reuses a number.
 using SessionId = int64_t;
 
+// Tensors [begin, end) of a manifest.
+struct TensorRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+  friend bool operator==(const TensorRange&, const TensorRange&) = default;
+};
+
+// What a sender says of versions that differ in some tensors only (adapters). Without adapters every version is new in
+// all of them.
+struct Subset {
+  std::vector<TensorRange> adapters;  // ascending, disjoint
+  uint64_t base_digest = 0;           // names the bits of the others (base weights); not 0 if there are adapters
+  friend bool operator==(const Subset&, const Subset&) = default;
+};
+
 // A version that may be sent, with what receivers verify it by.
 struct PublishedVersion {
   PolicyVersion version;
   std::vector<uint64_t> bucket_digests;
   uint64_t digest = 0;  // CombineDigests(bucket_digests)
   double unix_seconds = 0;
+  Subset subset = {};
   friend bool operator==(const PublishedVersion&, const PublishedVersion&) = default;
 };
 
@@ -66,11 +83,14 @@ enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
 struct SyncReport {
   int64_t attempt = 0;
   SyncStage stage = SyncStage::kPrepare;
-  absl::Status status;         // OK: the stage is done; else it failed or was refused
-  bool already_held = false;   // kPrepare: the receiver serves these bits
+  absl::Status status;        // OK: the stage is done; else it failed or was refused
+  bool already_held = false;  // kPrepare: the receiver serves these bits
+  // kPrepare: what decides whether base weights are sent; `base_present` means those that Prepare named.
+  ReceiverWeights weights = {};
   double verify_seconds = 0;   // kTransfer: the part of it that went into digests and finite checks
   double connect_seconds = 0;  // kTransfer: the part that formed communicators or mapped memory
-  int64_t bytes = 0;           // kTransfer
+  int64_t bytes = 0;           // kTransfer: received in all
+  int64_t lora_bytes = 0;      // kTransfer: of them, adapters
   double pause_seconds = 0;    // kInstall
   std::string rendezvous;      // kPrepare: where the others find this member
 };
@@ -96,6 +116,7 @@ struct Welcome {
 struct SyncMember {
   MemberId id;
   std::string rendezvous;
+  bool base = true;  // receiver: it gets the base weights too, not the adapters alone
   friend bool operator==(const SyncMember&, const SyncMember&) = default;
 };
 
@@ -114,6 +135,7 @@ struct Prepare {
   std::string group = {};
   std::string source_layout = {};  // as in Hello; with the next one, what the plan is a function of
   std::string destination_layout = {};
+  Subset subset = {};  // the version's
 };
 
 // To everybody who takes part, sources too, once all of them have agreed.
@@ -150,6 +172,7 @@ struct SyncRecord {
   std::string result;  // "ok", "relabelled", or the error's reason
   std::string detail;
   int64_t bytes = 0;
+  PayloadBytes bytes_by_kind = {};  // adds up to `bytes`
   // stage, prepare, transfer, verify, install, total. The parts add up to the total; a part that did not run is 0.0.
   std::map<std::string, double> seconds;
   double pause_seconds = 0;

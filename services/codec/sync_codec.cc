@@ -36,6 +36,7 @@ v1::JoinResponse::Transfer::Participant ParticipantToProto(const synchronizer::S
   v1::JoinResponse::Transfer::Participant message;
   *message.mutable_member() = ToProto(member.id);
   message.set_rendezvous(member.rendezvous);
+  message.set_adapters_only(!member.base);
   return message;
 }
 
@@ -43,6 +44,7 @@ absl::StatusOr<synchronizer::SyncMember> ParticipantFromProto(const v1::JoinResp
   synchronizer::SyncMember member;
   SYNCOPATE_ASSIGN_OR_RETURN(member.id, FromProto(message.member()));
   member.rendezvous = message.rendezvous();
+  member.base = !message.adapters_only();
   return member;
 }
 
@@ -94,6 +96,7 @@ struct CommandWriter {
     message->set_group(prepare.group);
     message->set_source_layout(prepare.source_layout);
     message->set_destination_layout(prepare.destination_layout);
+    *message->mutable_subset() = ToProto(prepare.subset);
   }
   void operator()(const synchronizer::Transfer& transfer) const {
     auto* message = response.mutable_transfer();
@@ -138,6 +141,7 @@ synchronizer::Prepare PrepareFromProto(const v1::JoinResponse::Prepare& message)
   prepare.group = message.group();
   prepare.source_layout = message.source_layout();
   prepare.destination_layout = message.destination_layout();
+  prepare.subset = FromProto(message.subset());
   return prepare;
 }
 
@@ -226,7 +230,12 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
     (*message.mutable_seconds())["verify"] = report.verify_seconds;
     (*message.mutable_seconds())["connect"] = report.connect_seconds;
   }
+  message.set_base_present(report.weights.base_present);
+  message.set_sleep_level(report.weights.sleep_level);
+  message.set_free_cache_engine(report.weights.free_cache_engine);
+  message.set_slept(report.weights.slept);
   message.set_bytes(report.bytes);
+  message.set_lora_bytes(report.lora_bytes);
   message.set_pause_seconds(report.pause_seconds);
   message.set_rendezvous(report.rendezvous);
   return message;
@@ -243,11 +252,16 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.already_held = message.already_held();
   report.verify_seconds = SecondsOf(message, "verify");
   report.connect_seconds = SecondsOf(message, "connect");
+  report.weights.base_present = message.base_present();
+  report.weights.sleep_level = message.sleep_level();
+  report.weights.free_cache_engine = message.free_cache_engine();
+  report.weights.slept = message.slept();
   report.bytes = message.bytes();
+  report.lora_bytes = message.lora_bytes();
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
-  bool sane =
-      report.verify_seconds >= 0 && report.connect_seconds >= 0 && report.bytes >= 0 && report.pause_seconds >= 0;
+  bool sane = report.verify_seconds >= 0 && report.connect_seconds >= 0 && report.pause_seconds >= 0 &&
+              report.lora_bytes >= 0 && report.bytes >= report.lora_bytes;
   if (!sane) return BadMessage("report: a time or a number of bytes is negative");
   return report;
 }
@@ -280,6 +294,24 @@ absl::StatusOr<synchronizer::Command> FromProto(const v1::JoinResponse& message)
   return BadMessage("the synchronizer sent a command that this build does not know");
 }
 
+v1::Subset ToProto(const synchronizer::Subset& subset) {
+  v1::Subset message;
+  for (const synchronizer::TensorRange& range : subset.adapters) {
+    auto* adapters = message.add_adapters();
+    adapters->set_begin(range.begin);
+    adapters->set_end(range.end);
+  }
+  message.set_base_digest(subset.base_digest);
+  return message;
+}
+
+synchronizer::Subset FromProto(const v1::Subset& message) {
+  synchronizer::Subset subset;
+  for (const auto& range : message.adapters()) subset.adapters.push_back({range.begin(), range.end()});
+  subset.base_digest = message.base_digest();
+  return subset;
+}
+
 v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix_seconds) {
   v1::SyncRecord message;
   message.set_attempt(record.attempt);
@@ -290,6 +322,9 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   message.set_result(record.result);
   message.set_detail(record.detail);
   message.set_bytes(record.bytes);
+  (*message.mutable_bytes_by_kind())["full"] = record.bytes_by_kind.full;
+  (*message.mutable_bytes_by_kind())["lora"] = record.bytes_by_kind.lora;
+  (*message.mutable_bytes_by_kind())["delta"] = record.bytes_by_kind.delta;
   message.mutable_seconds()->insert(record.seconds.begin(), record.seconds.end());
   message.set_pause_seconds(record.pause_seconds);
   message.set_ended_unix_seconds(ended_unix_seconds);
@@ -310,12 +345,14 @@ v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record) {
     out->set_begin(part->begin);
     out->mutable_bucket_digests()->Assign(part->bucket_digests.begin(), part->bucket_digests.end());
     out->set_unix_seconds(part->unix_seconds);
+    *out->mutable_subset() = ToProto(part->subset);
   } else {
     const auto& published = std::get<synchronizer::PublishedVersion>(record);
     auto* out = message.mutable_published();
     *out->mutable_version() = ToProto(published.version);
     out->mutable_bucket_digests()->Assign(published.bucket_digests.begin(), published.bucket_digests.end());
     out->set_unix_seconds(published.unix_seconds);
+    *out->mutable_subset() = ToProto(published.subset);
   }
   return message;
 }
@@ -333,6 +370,7 @@ absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRe
       published.bucket_digests.assign(in.bucket_digests().begin(), in.bucket_digests().end());
       published.digest = CombineDigests(published.bucket_digests);
       published.unix_seconds = in.unix_seconds();
+      published.subset = FromProto(in.subset());
       return synchronizer::LedgerRecord(std::move(published));
     }
     case v1::SynchronizerLogRecord::kPart: {
@@ -343,7 +381,8 @@ absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRe
                                       in.world(),
                                       in.begin(),
                                       {in.bucket_digests().begin(), in.bucket_digests().end()},
-                                      in.unix_seconds()});
+                                      in.unix_seconds(),
+                                      FromProto(in.subset())});
     }
     case v1::SynchronizerLogRecord::RECORD_NOT_SET:
       break;

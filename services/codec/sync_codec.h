@@ -18,6 +18,9 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
 v1::JoinResponse ToProto(const synchronizer::Command& command);
 absl::StatusOr<synchronizer::Command> FromProto(const v1::JoinResponse& message);
 
+v1::Subset ToProto(const synchronizer::Subset& subset);
+synchronizer::Subset FromProto(const v1::Subset& message);
+
 v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix_seconds);
 
 v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record);

@@ -32,6 +32,7 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
   SyncReport report;
   report.already_held = prepared->already_held;
   report.rendezvous = std::move(prepared->rendezvous);
+  report.weights = prepared->weights;
   return report;
 }
 
@@ -39,7 +40,8 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
   if (!received.ok()) return done(ReportOf(received.status()));
   SyncReport report;
-  report.bytes = received->bytes;
+  report.bytes = received->bytes.total();
+  report.lora_bytes = received->bytes.lora;
   report.verify_seconds = received->verify_seconds;
   report.connect_seconds = received->connect_seconds;
   done(report);

@@ -51,7 +51,8 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
                      .Name("syncopate_weight_sync_duration_seconds")
                      .Help("Duration of a weight sync to one receiver, by phase; phases that did not run are left out")
                      .Register(registry)),
-      bytes_(registry, "syncopate_weight_sync_bytes_total", "Bytes of weights that receivers took", "kind", {"full"}),
+      bytes_(registry, "syncopate_weight_sync_bytes_total", "Bytes of weights that receivers took", "kind",
+             {"full", "lora", "delta"}),
       results_(registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
                kResults),
       last_success_(AddGauge(registry, "syncopate_weight_sync_last_success_timestamp_seconds",
@@ -70,7 +71,9 @@ void SyncMetrics::Record(const Sync& sync) {
   std::string result = sync.result;
   std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
   results_.Increment(result);
-  bytes_.Increment("full", static_cast<double>(sync.bytes));
+  bytes_.Increment("full", static_cast<double>(sync.bytes.full));
+  bytes_.Increment("lora", static_cast<double>(sync.bytes.lora));
+  bytes_.Increment("delta", static_cast<double>(sync.bytes.delta));
   if (result == "ok" || result == "relabelled") last_success_.Set(sync.ended_unix_seconds);
   if (std::find(kTransports.begin(), kTransports.end(), sync.transport) == kTransports.end()) return;
   for (const std::string& phase : kPhases) {

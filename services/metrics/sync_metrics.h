@@ -5,6 +5,7 @@
 #include <string>
 
 #include "services/metrics/metric_names.h"
+#include "synchronizer/plan/payload.h"
 
 namespace syncopate::services {
 
@@ -17,7 +18,7 @@ class SyncMetrics {
     std::string transport;                       // "inproc", "ipc", "nccl", "grpc"
     std::string result;                          // "ok", "relabelled", or the reason of the error
     std::map<std::string, double> seconds = {};  // stage, prepare, transfer, verify, install, total; 0.0: did not run
-    int64_t bytes = 0;
+    synchronizer::PayloadBytes bytes = {};
     double ended_unix_seconds = 0;
   };
   // Phases that did not run leave no sample in their histogram. Reasons other than the seeded ones count as "failed".

@@ -145,6 +145,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
         publication.manifest_fingerprint = request.manifest_fingerprint();
         publication.stage_seconds = std::max(0.0, request.stage_seconds());
         publication.unix_seconds = options_.loop.clock->UnixSeconds();
+        publication.subset = FromProto(request.subset());
         SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnPublish(publication, now));
         response->set_receivers(receivers);
         return absl::OkStatus();
@@ -244,7 +245,7 @@ void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record
                   record.result, record.detail);
   }
   if (options_.metrics != nullptr) {
-    options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes, now});
+    options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes_by_kind, now});
   }
   if (options_.events != nullptr) {
     auto total = record.seconds.find("total");

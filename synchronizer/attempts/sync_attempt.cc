@@ -33,7 +33,7 @@ SyncAttempt::SyncAttempt(Spec spec) : spec_(std::move(spec)) {
   for (const Receiver& receiver : spec_.receivers) {
     Part& part = parts_[receiver.replica_id];
     part.receiver = receiver;
-    for (const MemberId& id : receiver.ranks) part.ranks.push_back({id, RankState::kPreparing, false, ""});
+    for (const MemberId& id : receiver.ranks) part.ranks.push_back({.id = id, .rendezvous = ""});
   }
   open_parts_ = static_cast<int>(parts_.size());
 }
@@ -55,6 +55,7 @@ AttemptOutput SyncAttempt::Begin() {
   prepare.group = GroupName(spec_.sources, planned);
   prepare.source_layout = spec_.source_layout;
   prepare.destination_layout = spec_.destination_layout;
+  prepare.subset = spec_.version.subset;
   prepare.source = true;
   for (const Source& source : sources_) output.sends.emplace_back(source.id, prepare);
   prepare.source = false;
@@ -109,11 +110,13 @@ void SyncAttempt::Take(Part& part, Rank& rank, const SyncReport& report) {
     case SyncStage::kPrepare:
       rank.held = report.already_held;
       rank.rendezvous = report.rendezvous;
+      rank.needs_base = NeedsBase(report.weights);
       rank.state = rank.held ? RankState::kVerified : RankState::kPrepared;
       break;
     case SyncStage::kTransfer:
       rank.state = RankState::kVerified;
-      part.bytes += report.bytes;
+      part.bytes.lora += report.lora_bytes;
+      part.bytes.full += report.bytes - report.lora_bytes;
       part.connect_seconds = std::max(part.connect_seconds, report.connect_seconds);
       part.verify_seconds = std::max(part.verify_seconds, report.verify_seconds);
       break;
@@ -213,7 +216,8 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
       if (rank.state != RankState::kPrepared) continue;
       rank.state = RankState::kTransferring;
       receivers.push_back(rank.id);
-      transfer.receivers.push_back({rank.id, rank.rendezvous});
+      bool everything = !spec_.sends_subsets || spec_.version.subset.adapters.empty() || rank.needs_base;
+      transfer.receivers.push_back({rank.id, rank.rendezvous, everything});
     }
   }
   if (receivers.empty()) return output;
@@ -276,7 +280,8 @@ SyncRecord SyncAttempt::RecordOf(const Part& part, absl::Time now) const {
   record.replica_id = part.receiver.replica_id;
   record.transport = spec_.transport;
   record.transport_reason = spec_.transport_reason;
-  record.bytes = part.bytes;
+  record.bytes = part.bytes.total();
+  record.bytes_by_kind = part.bytes;
   record.pause_seconds = part.pause_seconds;
   // A phase ends where the next one began, or now. One that never began has no length at all.
   absl::Time install_begun = std::min(part.install_sent, now);

@@ -47,6 +47,7 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
+    bool sends_subsets = false;
     double stage_seconds = 0;         // 0.0 unless this attempt follows the staging at once
     std::vector<MemberId> sources;    // in rank order
     std::vector<Receiver> receivers;  // by replica_id
@@ -81,6 +82,7 @@ class SyncAttempt {
     MemberId id;
     RankState state = RankState::kPreparing;
     bool held = false;
+    bool needs_base = true;
     std::string rendezvous;
   };
 
@@ -93,7 +95,7 @@ class SyncAttempt {
     double connect_seconds = 0;  // the slowest rank's
     double verify_seconds = 0;   // likewise
     double pause_seconds = 0;    // likewise
-    int64_t bytes = 0;
+    PayloadBytes bytes;
   };
 
   enum class SourceState : uint8_t { kPreparing, kReady, kTransferring, kSent };

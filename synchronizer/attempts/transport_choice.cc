@@ -131,6 +131,8 @@ absl::StatusOr<TransportChoice> ChooseFastest(const Peers& sources, const Peers&
 
 bool IsGroupTransport(const std::string& name) { return name == "nccl"; }
 
+bool SendsSubsets(const std::string& name) { return name == "inproc" || name == "grpc"; }
+
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers) {
   if (requested == "auto") return ChooseFastest(sources, receivers);

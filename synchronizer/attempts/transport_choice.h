@@ -24,6 +24,9 @@ struct TransportChoice {
 
 // The members of a sync over this transport form one communicator, which is lost with any of them.
 bool IsGroupTransport(const std::string& name);
+// Each receiver of a sync can be sent other bytes: the adapters alone, if it holds the base weights. The others bring
+// everything to everybody.
+bool SendsSubsets(const std::string& name);
 
 // The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in
 // the order inproc, ipc, nccl, grpc. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member

@@ -1,5 +1,7 @@
 #include "synchronizer/transport/arena_pair.h"
 
+#include <cstring>
+
 namespace syncopate::synchronizer {
 
 char* ArenaPair::shadow() {
@@ -28,6 +30,15 @@ absl::StatusOr<InstallResult> ArenaPair::Relabel(const PolicyVersion& version, a
   MutexLock lock(&mutex_);
   serving_ = version;
   return InstallResult();
+}
+
+absl::Status ArenaPair::CopyLive(const std::vector<ByteRange>& ranges) {
+  MutexLock lock(&mutex_);
+  for (const ByteRange& range : ranges) {
+    std::memcpy(buffers_[1 - live_].data() + range.begin, buffers_[live_].data() + range.begin,
+                static_cast<size_t>(range.size()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace syncopate::synchronizer

@@ -22,6 +22,8 @@ class ArenaPair final : public WeightTarget {
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
 
  private:
   mutable Mutex mutex_;

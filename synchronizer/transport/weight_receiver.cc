@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status.h"
+#include "synchronizer/transport/split_copies.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -30,6 +30,12 @@ ShadowContents ContentsOf(const Manifest& manifest, const Layout& layout, const 
     contents.numbers.push_back({{piece.offset, piece.offset + bytes}, spec.dtype, spec.name});
   }
   return contents;
+}
+
+// A sleep has freed the weights since the latest sync.
+bool HasLostWeights(ReceiverWeights weights) {
+  weights.base_present = true;
+  return NeedsBase(weights);
 }
 
 // A ShadowCheck that knows how long it was at work.
@@ -62,12 +68,13 @@ WeightReceiver::WeightReceiver(Options options, WeightTarget* target, std::vecto
 absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchronizer::Prepare& command) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned, CheckPlan(command));
   SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
-  SYNCOPATE_RETURN_IF_ERROR(Begin(command));
+  const ReceiverWeights weights = WeightsFor(command);
+  SYNCOPATE_RETURN_IF_ERROR(Begin(command, weights));
   planned_ = std::move(planned);
   transport_ = transport;
   if (already_held_) {
     Leave(Phase::kVerified);
-    return Prepared{true, ""};
+    return Prepared{true, "", weights};
   }
   absl::StatusOr<std::string> opened = transport_->Open(command);
   if (opened.ok()) {
@@ -76,7 +83,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
   }
   Leave(opened.ok() ? Phase::kPrepared : Phase::kIdle);
   SYNCOPATE_RETURN_IF_ERROR(opened.status());
-  return Prepared{false, *std::move(opened)};
+  return Prepared{false, *std::move(opened), weights};
 }
 
 absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(const synchronizer::Prepare& command) {
@@ -103,7 +110,7 @@ absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::stri
   return Refuse("TRANSPORT_UNKNOWN", absl::StrFormat("this receiver cannot receive by %s", name));
 }
 
-absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command) {
+absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights) {
   MutexLock lock(&mutex_);
   if (phase_ != Phase::kIdle) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", absl::StrFormat("attempt %d has not been finished", attempt_));
@@ -115,12 +122,21 @@ absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command) {
   }
   offer_ = command;
   deadline_ = options_.clock->Now() + command.deadline;
-  already_held_ = !serving_.IsNone() && serving_digest_ == command.digest;
+  already_held_ = !serving_.IsNone() && weights.digest == command.digest && !HasLostWeights(weights);
   attempt_ = command.attempt;
   finished_ = false;
   stop_ = std::stop_source();
   phase_ = Phase::kPreparing;
   return absl::OkStatus();
+}
+
+ReceiverWeights WeightReceiver::WeightsFor(const synchronizer::Prepare& command) const {
+  ReceiverWeights weights = target_->LastSleep();
+  const uint64_t base = command.subset.base_digest;
+  const bool in_shadow = target_->in_place() || target_->can_copy_live() || shadow_base_ == base;
+  weights.base_present = base != 0 && live_base_ == base && in_shadow;
+  weights.digest = serving_digest();
+  return weights;
 }
 
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchronizer::Transfer& command) {
@@ -131,25 +147,28 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchron
   return received;
 }
 
-absl::StatusOr<ReceiveRequest> WeightReceiver::RequestFor(const synchronizer::Transfer& command) {
+absl::StatusOr<const SyncMember*> WeightReceiver::FindSelf(const synchronizer::Transfer& command) const {
+  for (const SyncMember& receiver : command.receivers) {
+    if (receiver.id == options_.member) return &receiver;
+  }
+  return Refuse("NOT_A_RECEIVER", "the transfer does not name this member among its receivers");
+}
+
+ReceiveRequest WeightReceiver::RequestFor(const synchronizer::Transfer& command, const SyncMember& self,
+                                          std::vector<Copy> copies) {
   ReceiveRequest request;
   request.attempt = offer_.attempt;
   request.version = offer_.version;
   request.manifest_fingerprint = offer_.manifest_fingerprint;
   request.sources = command.sources;
   request.receivers = command.receivers;
-  auto self =
-      absl::c_find_if(command.receivers, [this](const SyncMember& receiver) { return receiver.id == options_.member; });
-  if (self == command.receivers.end()) {
-    return Refuse("NOT_A_RECEIVER", "the transfer does not name this member among its receivers");
-  }
-  request.self = static_cast<int32_t>(self - command.receivers.begin());
+  request.self = static_cast<int32_t>(&self - command.receivers.data());
   std::set<std::string> replicas;
   for (const SyncMember& receiver : command.receivers) replicas.insert(receiver.id.replica_id);
   request.replicas = static_cast<int32_t>(replicas.size());
   request.world = options_.member.world;
   request.group = command.group;
-  request.copies = planned_->plan.CopiesTo(options_.member.rank);
+  request.copies = std::move(copies);
   request.deadline = deadline_;
   return request;
 }
@@ -160,33 +179,50 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   if (!announced) {
     return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the bucket digests are not those of the version");
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(ReceiveRequest request, RequestFor(command));
-  std::stop_token stop;
-  {
-    MutexLock lock(&mutex_);
-    stop = stop_.get_token();
-  }
-  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace());
+  SYNCOPATE_ASSIGN_OR_RETURN(const SyncMember* self, FindSelf(command));
   const int32_t rank = options_.member.rank;
+  SplitCopies split = Split(options_.manifest, planned_->destination, rank, planned_->plan.CopiesTo(rank),
+                            offer_.subset.adapters, self->base);
+  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace());
+  SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   const std::vector<WireBucket> buckets = planned_->plan.BucketsTo(rank);
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured,
                              target_->BeginCheck(ContentsOf(options_.manifest, planned_->destination, buckets, rank)));
   TimedCheck check(std::move(unmeasured), options_.clock);
+  for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
+  ReceiveRequest request = RequestFor(command, *self, std::move(split.sent));
+  const absl::Duration checked_before = check.busy();
   const absl::Time begun = options_.clock->Now();
   absl::Time connected = begun;
   request.on_arrived = [&check](ByteRange range, void* stream) { check.Arrived(range, stream); };
   request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
-  SYNCOPATE_RETURN_IF_ERROR(transport_->Receive(request, target_->shadow(), stop));
+  SYNCOPATE_RETURN_IF_ERROR(transport_->Receive(request, target_->shadow(), StopToken()));
   const absl::Time arrived = options_.clock->Now();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(deadline_ - arrived));
-  SYNCOPATE_RETURN_IF_ERROR(CheckDigests(buckets, command.bucket_digests, digests));
+  const absl::Status intact = CheckDigests(buckets, command.bucket_digests, digests);
+  if (!intact.ok() && !self->base) live_base_ = 0;  // it may be the base weights that are damaged: have them sent
+  SYNCOPATE_RETURN_IF_ERROR(intact);
+  shadow_base_ = offer_.subset.base_digest;
+  const absl::Duration checking = std::min(check.busy() - checked_before, arrived - connected);
   Received received;
-  for (const Copy& copy : request.copies) received.bytes += copy.bytes;
-  const absl::Duration checking = std::min(check.busy(), arrived - connected);
+  received.bytes = split.bytes;
   received.connect_seconds = absl::ToDoubleSeconds(connected - begun);
   received.transfer_seconds = absl::ToDoubleSeconds(arrived - connected - checking);
-  received.verify_seconds = absl::ToDoubleSeconds(checking + (options_.clock->Now() - arrived));
+  received.verify_seconds = absl::ToDoubleSeconds(checked_before + checking + (options_.clock->Now() - arrived));
   return received;
+}
+
+absl::Status WeightReceiver::KeepBase(const std::vector<ByteRange>& kept) {
+  const bool there = !kept.empty() && shadow_base_ == offer_.subset.base_digest;
+  shadow_base_ = 0;  // until the transfer has been verified
+  if (target_->in_place()) live_base_ = 0;
+  if (kept.empty() || there || target_->in_place()) return absl::OkStatus();
+  return target_->CopyLive(kept);
+}
+
+std::stop_token WeightReceiver::StopToken() const {
+  MutexLock lock(&mutex_);
+  return stop_.get_token();
 }
 
 absl::Status WeightReceiver::PauseIfInPlace() {
@@ -212,6 +248,10 @@ absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchronizer::Install& command) {
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kVerified, Phase::kInstalling));
   absl::StatusOr<Installed> installed = CallTarget(already_held_);
+  if (installed.ok() && !already_held_) {
+    if (target_->in_place()) live_base_ = shadow_base_;
+    std::swap(live_base_, shadow_base_);
+  }
   if (installed.ok()) {
     MutexLock lock(&mutex_);
     serving_ = served_ = offer_.version;

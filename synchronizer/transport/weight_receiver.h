@@ -38,6 +38,7 @@ class WeightReceiver {
   struct Prepared {
     bool already_held = false;  // the bits that serve are those of the version: the next step is Install
     std::string rendezvous;     // where the others find this receiver, if they need to
+    ReceiverWeights weights;    // what decides whether it is sent base weights
   };
   // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been
@@ -45,7 +46,7 @@ class WeightReceiver {
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
-    int64_t bytes = 0;
+    PayloadBytes bytes;
     double connect_seconds = 0;  // forming communicators, mapping memory; 0.0 where there is none to form
     double transfer_seconds = 0;
     double verify_seconds = 0;
@@ -79,9 +80,15 @@ class WeightReceiver {
 
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> CheckPlan(const synchronizer::Prepare& command);
   absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
-  absl::Status Begin(const synchronizer::Prepare& command);
-  absl::StatusOr<ReceiveRequest> RequestFor(const synchronizer::Transfer& command);
+  absl::Status Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights);
+  // What the present attempt would be spared: whether the base weights that the offer names need not be sent.
+  ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
+  absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
+  ReceiveRequest RequestFor(const synchronizer::Transfer& command, const SyncMember& self, std::vector<Copy> copies);
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
+  // Brings the base weights that are not sent into the shadow, if they are not there yet.
+  absl::Status KeepBase(const std::vector<ByteRange>& kept);
+  std::stop_token StopToken() const;
   static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
                                    const std::vector<uint64_t>& arrived);
   absl::Status PauseIfInPlace();
@@ -108,6 +115,8 @@ class WeightReceiver {
   ReceiverTransport* transport_ = nullptr;
   absl::Time deadline_;
   bool already_held_ = false;
+  uint64_t live_base_ = 0;    // Subset::base_digest of the weights that serve; 0: none
+  uint64_t shadow_base_ = 0;  // of those in the shadow
 
   mutable Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;

@@ -10,6 +10,7 @@
 #include "base/manifest.h"
 #include "base/policy_version.h"
 #include "base/status.h"
+#include "synchronizer/plan/payload.h"
 
 namespace syncopate::synchronizer {
 
@@ -62,6 +63,15 @@ class WeightTarget {
   // Begins to check what arrives in shadow(). One check at a time; it ends before the next one begins and before the
   // target does. The default is for shadows in host memory (HostShadowCheck).
   virtual absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents);
+
+  // Whether CopyLive can be used. Without it a receiver is sent base weights until both weight sets hold them.
+  virtual bool can_copy_live() const { return false; }
+  // Makes these bytes of the shadow equal to those that serve. Blocks until they are.
+  virtual absl::Status CopyLive(const std::vector<ByteRange>& /*ranges*/) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_COPY", "this target cannot copy what serves");
+  }
+  // What the latest sleep did to the weights. Only `sleep_level`, `free_cache_engine` and `slept` mean something here.
+  virtual ReceiverWeights LastSleep() const { return {}; }
 
   // A target with one weight set: shadow() is what serves, so generation stands still while a transfer writes to it.
   virtual bool in_place() const { return false; }

@@ -121,6 +121,7 @@ void VersionLedger::AddPart(const PublishedPart& part) {
     }
     whole.digest = CombineDigests(whole.bucket_digests);
     whole.unix_seconds = part.unix_seconds;
+    whole.subset = part.subset;
     Add(std::move(whole));
   } else if (parts_.size() > kIncompleteKept) {
     parts_.erase(parts_.begin());

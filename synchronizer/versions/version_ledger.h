@@ -30,6 +30,7 @@ struct PublishedPart {
   int64_t begin = 0;
   std::vector<uint64_t> bucket_digests;
   double unix_seconds = 0;
+  Subset subset = {};
   friend bool operator==(const PublishedPart&, const PublishedPart&) = default;
 };
 using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, PublishedPart>;

@@ -63,4 +63,19 @@ inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* a
   return absl::OkStatus();
 }
 
+// The same, but tensors that are no adapters have the weights of `base_seed`.
+inline absl::Status FillAdapters(const Manifest& manifest, uint64_t base_seed, const std::vector<TensorRange>& adapters,
+                                 uint64_t seed, char* arena) {
+  std::vector<char> fresh(manifest.arena_bytes(), 0);
+  SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, base_seed, arena));
+  SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, seed, fresh.data()));
+  for (const TensorRange& tensors : adapters) {
+    for (int32_t i = tensors.begin; i < tensors.end; ++i) {
+      ByteRange range = manifest.ranges()[i];
+      std::memcpy(arena + range.begin, fresh.data() + range.begin, static_cast<size_t>(range.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace syncopate::synchronizer

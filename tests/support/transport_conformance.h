@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "synchronizer/attempts/transport_choice.h"
 #include "synchronizer/plan/layout.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
@@ -73,9 +74,13 @@ class SyncRig {
   Receiver* receiver(size_t index = 0) { return receivers_[index].get(); }
 
   void Stage(int64_t step) {
-    auto staged = arena_->Stage({1, step}, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
-    ASSERT_TRUE(staged.ok()) << staged.status();
-    staged_ = *staged;
+    Stage(step, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
+    subset_ = {};
+  }
+  // A version in which only these tensors differ from the others'.
+  void StageAdapters(int64_t step, const Subset& subset) {
+    Stage(step, [&](char* bytes) { return FillAdapters(manifest_, subset.base_digest, subset.adapters, step, bytes); });
+    subset_ = subset;
   }
 
   Prepare Offer(absl::Duration deadline = absl::Seconds(20)) {
@@ -90,20 +95,23 @@ class SyncRig {
     prepare.deadline = deadline;
     prepare.receivers = 1;
     prepare.sources = 1;
+    prepare.subset = subset_;
     return prepare;
   }
 
   // Prepare on both ends, then Transfer. The attempt stays open.
   absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
-    SYNCOPATE_RETURN_IF_ERROR(to->receiver->Prepare(prepare).status());
-    return to->receiver->Transfer(TransferOf(to, prepare, rendezvous));
+    SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
+    Transfer transfer = TransferOf(to, prepare, rendezvous);
+    transfer.receivers[0].base = !SendsSubsets(prepare.transport) || NeedsBase(prepared.weights);
+    return to->receiver->Transfer(transfer);
   }
   Transfer TransferOf(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
     Transfer transfer;
     transfer.attempt = prepare.attempt;
     transfer.sources = {{TrainerId("t"), rendezvous}};
-    transfer.receivers = {{to->id, ""}};
+    transfer.receivers = {{to->id, "", true}};
     transfer.bucket_digests = staged_.bucket_digests;
     return transfer;
   }
@@ -122,12 +130,15 @@ class SyncRig {
     return status;
   }
 
-  // The receiver serves exactly the weights of `step`.
+  // The receiver serves exactly the weights of `step`, which was staged with the present subset.
   void ExpectServes(Receiver* receiver, int64_t step) {
     EXPECT_EQ(receiver->receiver->serving(), (PolicyVersion{1, step}));
     EXPECT_EQ(receiver->target.serving(), (PolicyVersion{1, step}));
     std::vector<char> expected(manifest_.arena_bytes(), 0);
-    ASSERT_TRUE(FillWeights(manifest_, step, expected.data()).ok());
+    ASSERT_TRUE((subset_.adapters.empty()
+                     ? FillWeights(manifest_, step, expected.data())
+                     : FillAdapters(manifest_, subset_.base_digest, subset_.adapters, step, expected.data()))
+                    .ok());
     EXPECT_EQ(std::memcmp(expected.data(), receiver->target.live(), expected.size()), 0) << "bits differ";
   }
 
@@ -138,6 +149,12 @@ class SyncRig {
   const SendArena::Staged& staged() const { return staged_; }
 
  private:
+  void Stage(int64_t step, const SendArena::Fill& fill) {
+    auto staged = arena_->Stage({1, step}, fill);
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    staged_ = *staged;
+  }
+
   TransportHarness* const harness_;
   const Manifest manifest_;
   std::unique_ptr<SendArena> arena_;
@@ -146,6 +163,7 @@ class SyncRig {
   WeightSource source_;
   std::vector<std::unique_ptr<Receiver>> receivers_;
   SendArena::Staged staged_;
+  Subset subset_;
   int64_t attempt_ = 0;
 };
 
@@ -189,8 +207,8 @@ TEST_P(TransportConformanceTest, BringsManyChunksAndCountsTheBytes) {
   Prepare prepare = rig.Offer();
   auto received = rig.Move(rig.receiver(), prepare);
   ASSERT_TRUE(received.ok()) << received.status();
-  EXPECT_GE(received->bytes, LargeModel().weight_bytes());
-  EXPECT_LE(received->bytes, LargeModel().arena_bytes());
+  EXPECT_GE(received->bytes.full, LargeModel().weight_bytes());
+  EXPECT_LE(received->bytes.full, LargeModel().arena_bytes());
   EXPECT_GT(received->transfer_seconds, 0);
   EXPECT_GT(received->verify_seconds, 0);
   EXPECT_GE(rig.store()->chunks(), 4);
@@ -244,6 +262,35 @@ TEST_P(TransportConformanceTest, ThreeSyncsInARowEachServeTheirOwnVersion) {
     rig.ExpectServes(rig.receiver(), step);
   }
   EXPECT_EQ(rig.source()->pinned(), 0);
+}
+
+TEST_P(TransportConformanceTest, AReceiverThatHoldsTheBaseIsSentTheAdaptersAlone) {
+  if (!SendsSubsets(harness_->receiver()->name())) GTEST_SKIP() << "this transport brings everything to everybody";
+  SyncRig rig(harness_.get(), LargeModel());
+  const Subset subset{{{1, 3}}, 99};
+  const int64_t adapters = LargeModel().ranges()[1].size() + LargeModel().ranges()[2].size();
+  auto sync = [&rig](SyncRig::Receiver* to) {
+    Prepare prepare = rig.Offer();
+    auto received = rig.Move(to, prepare);
+    EXPECT_TRUE(received.ok()) << received.status();
+    EXPECT_TRUE(to->receiver->Install({prepare.attempt}).ok());
+    rig.Finish(to, prepare.attempt);
+    return received.value_or(WeightReceiver::Received()).bytes;
+  };
+  rig.StageAdapters(1, subset);
+  EXPECT_GE(sync(rig.receiver()).full, LargeModel().weight_bytes() - adapters);
+  rig.ExpectServes(rig.receiver(), 1);
+  for (int64_t step : {2, 3, 4}) {
+    rig.StageAdapters(step, subset);
+    EXPECT_EQ(sync(rig.receiver()), (PayloadBytes{0, adapters, 0}));
+    rig.ExpectServes(rig.receiver(), step);
+  }
+  SyncRig::Receiver* late = rig.AddReceiver();
+  EXPECT_GE(sync(late).full, LargeModel().weight_bytes() - adapters);
+  rig.ExpectServes(late, 4);
+  rig.StageAdapters(5, {subset.adapters, 100});  // another base
+  EXPECT_GE(sync(rig.receiver()).full, LargeModel().weight_bytes() - adapters);
+  rig.ExpectServes(rig.receiver(), 5);
 }
 
 TEST_P(TransportConformanceTest, ALateJoinerGetsTheCurrentVersionAndTheOtherIsNotDisturbed) {

@@ -26,7 +26,7 @@ class StateLogTest : public ::testing::Test {
 
 TEST_F(StateLogTest, GivesBackWhatWasAppended) {
   std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}, VersionWith({1, 2}, {7, 8, 9}),
-                                       synchronizer::PublishedPart{{1, 3}, 1, 2, 2, {5, 6}, 12.5}};
+                                       synchronizer::PublishedPart{{1, 3}, 1, 2, 2, {5, 6}, 12.5, {{{0, 2}}, 9}}};
   {
     auto opened = StateLog::Open(files_, dir_);
     ASSERT_TRUE(opened.ok()) << opened.status();

@@ -30,6 +30,7 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(welcome.heartbeat, absl::Seconds(1));
   EXPECT_EQ(welcome.dead_after, absl::Seconds(5));
   EXPECT_EQ(welcome.directory, directory);
+  const synchronizer::Subset subset{{{3, 5}}, 77};
   auto prepare = RoundTrip(synchronizer::Prepare{7,
                                                  {1, 2},
                                                  0xffffffffffffffffu,
@@ -42,7 +43,8 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
                                                  2,
                                                  "group",
                                                  "flat:2:fp32",
-                                                 "tp:2:x"});
+                                                 "tp:2:x",
+                                                 subset});
   EXPECT_EQ(prepare.attempt, 7);
   EXPECT_EQ(prepare.version, (PolicyVersion{1, 2}));
   EXPECT_EQ(prepare.digest, 0xffffffffffffffffu);
@@ -56,9 +58,11 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(prepare.group, "group");
   EXPECT_EQ(prepare.source_layout, "flat:2:fp32");
   EXPECT_EQ(prepare.destination_layout, "tp:2:x");
+  EXPECT_EQ(prepare.subset, subset);
   const std::vector<synchronizer::SyncMember> sources = {{synchronizer::TrainerId("t", 0, 2), "a:1"},
                                                          {synchronizer::TrainerId("t", 1, 2), "b:2"}};
-  const std::vector<synchronizer::SyncMember> receivers = {{synchronizer::RollouterId(0, "r"), ""}};
+  const std::vector<synchronizer::SyncMember> receivers = {{synchronizer::RollouterId(0, "r"), "", true},
+                                                           {synchronizer::RollouterId(1, "r"), "x", false}};
   auto transfer = RoundTrip(synchronizer::Transfer{7, sources, receivers, "group", {1, 2, 3}});
   EXPECT_EQ(transfer.sources, sources);
   EXPECT_EQ(transfer.receivers, receivers);
@@ -103,6 +107,10 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   report.verify_seconds = 0.5;
   report.connect_seconds = 0.25;
   report.bytes = 12;
+  report.lora_bytes = 5;
+  report.weights.base_present = true;
+  report.weights.sleep_level = 2;
+  report.weights.slept = true;
   auto back = FromProto(ToProto(report));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(back->status, HasReason("SUPERSEDED"));
@@ -110,6 +118,9 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   EXPECT_EQ(back->verify_seconds, 0.5);
   EXPECT_EQ(back->connect_seconds, 0.25);
   EXPECT_EQ(back->bytes, 12);
+  EXPECT_EQ(back->lora_bytes, 5);
+  EXPECT_TRUE(back->weights.base_present && back->weights.slept && !back->weights.free_cache_engine);
+  EXPECT_EQ(back->weights.sleep_level, 2);
 }
 
 TEST(SyncCodecTest, RefusesWhatCannotBe) {

@@ -73,6 +73,58 @@ TEST_F(SynchronizerServiceTest, APublishedVersionReachesEveryRollouter) {
   EXPECT_EQ(trainer->pinned(), 0);
 }
 
+TEST_F(SynchronizerServiceTest, BaseWeightsGoOnceToEachReceiverAndAdaptersEachTime) {
+  const synchronizer::Subset subset{{{1, 3}}, 4242};
+  const int64_t adapters = model_.ranges()[1].size() + model_.ranges()[2].size();
+  auto trainer = Trainer();
+  trainer->Epoch();
+  auto first = Rollouter(0);
+  auto second = Rollouter(1);
+  auto bytes_of = [this](const std::string& replica_id, int64_t step) {
+    v1::SyncRecord record;
+    EXPECT_TRUE(host_.WaitForRecord(
+        [&](const v1::SyncRecord& r) {
+          return r.replica_id() == replica_id && r.version().step() == step && r.result() == "ok";
+        },
+        &record));
+    EXPECT_EQ(record.bytes(), record.bytes_by_kind().at("full") + record.bytes_by_kind().at("lora"));
+    return std::pair(record.bytes_by_kind().at("full"), record.bytes_by_kind().at("lora"));
+  };
+  ASSERT_TRUE(trainer->PublishAdapters(1, subset).ok());
+  const auto everything = bytes_of("rollouter-0", 1);
+  EXPECT_GE(everything.first, model_.weight_bytes() - adapters);
+  EXPECT_EQ(everything.second, adapters);
+  EXPECT_EQ(bytes_of("rollouter-1", 1), everything);
+  for (int64_t step : {2, 3}) {
+    ASSERT_TRUE(trainer->PublishAdapters(step, subset).ok());
+    EXPECT_EQ(bytes_of("rollouter-0", step), std::pair(int64_t{0}, adapters));
+    EXPECT_EQ(bytes_of("rollouter-1", step), std::pair(int64_t{0}, adapters));
+    EXPECT_TRUE(first->ServesAdapters(step, subset));
+  }
+  second.reset();
+  ASSERT_TRUE(trainer->PublishAdapters(4, subset).ok());
+  second = Rollouter(1, "s");  // started again: the base goes to it alone
+  EXPECT_EQ(bytes_of("rollouter-1", 4), everything);
+  EXPECT_EQ(bytes_of("rollouter-0", 4), std::pair(int64_t{0}, adapters));
+  ASSERT_TRUE(second->WaitForInstalls(1));
+  EXPECT_TRUE(second->ServesAdapters(4, subset));
+  ASSERT_TRUE(trainer->PublishAdapters(5, subset).ok());
+  EXPECT_EQ(bytes_of("rollouter-0", 5), std::pair(int64_t{0}, adapters));
+  EXPECT_EQ(bytes_of("rollouter-1", 5), std::pair(int64_t{0}, adapters));
+  auto late = Rollouter(2);
+  EXPECT_EQ(bytes_of("rollouter-2", 5), everything);
+  ASSERT_TRUE(late->WaitForInstalls(1));
+  EXPECT_TRUE(late->ServesAdapters(5, subset));
+  ASSERT_TRUE(trainer->Publish(6, 77).ok());  // all new: no adapters are named
+  EXPECT_EQ(bytes_of("rollouter-2", 6), std::pair(everything.first + adapters, int64_t{0}));
+}
+
+TEST_F(SynchronizerServiceTest, AVersionWithAdaptersThatCannotBeIsRefused) {
+  auto trainer = Trainer();
+  EXPECT_THAT(trainer->PublishAdapters(1, {{{2, 2}}, 4242}).status(), HasReason("BAD_SUBSET"));
+  EXPECT_THAT(trainer->PublishAdapters(2, {{{1, 2}}, 0}).status(), HasReason("BAD_SUBSET"));
+}
+
 TEST_F(SynchronizerServiceTest, ALateJoinerGetsTheCurrentVersionAtOnce) {
   auto trainer = Trainer();
   ASSERT_TRUE(trainer->Publish(3).ok());

@@ -55,10 +55,18 @@ class TestTrainer {
 
   // Stages weights made from `seed` as version {Epoch(), step} and publishes them once.
   absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step, uint64_t seed) {
+    return Publish(step, {}, [this, seed](char* bytes) { return synchronizer::FillWeights(model_, seed, bytes); });
+  }
+  // The same for a version in which only these tensors differ from the others'.
+  absl::StatusOr<v1::PublishVersionResponse> PublishAdapters(int64_t step, const synchronizer::Subset& subset) {
+    return Publish(step, subset, [this, &subset, step](char* bytes) {
+      return synchronizer::FillAdapters(model_, subset.base_digest, subset.adapters, 1000 + step, bytes);
+    });
+  }
+  absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step, const synchronizer::Subset& subset,
+                                                     const synchronizer::SendArena::Fill& fill) {
     PolicyVersion version{Epoch(), step};
-    SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, [this, seed](char* bytes) {
-      return synchronizer::FillWeights(model_, seed, bytes);
-    }));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, fill));
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
     *request.mutable_member() = ToProto(id_);
@@ -66,6 +74,7 @@ class TestTrainer {
     request.mutable_bucket_digests()->Assign(staged.bucket_digests.begin(), staged.bucket_digests.end());
     request.set_manifest_fingerprint(model_.fingerprint());
     request.set_stage_seconds(staged.seconds);
+    *request.mutable_subset() = ToProto(subset);
     return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, absl::Seconds(5));
   }
   absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step) { return Publish(step, 1000 + step); }
@@ -104,6 +113,8 @@ class NotifyingTarget final : public synchronizer::WeightTarget {
     installs_.Put(version);
     return result;
   }
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_.CopyLive(ranges); }
   synchronizer::ArenaPair& arenas() { return arenas_; }
   Mailbox<PolicyVersion>& installs() { return installs_; }
 
@@ -117,7 +128,8 @@ class TestRollouter {
   TestRollouter(const std::string& synchronizer, int index, const std::string& incarnation, const Manifest& model)
       : model_(model),
         target_(model.arena_bytes()),
-        receiver_({.manifest = model, .member = synchronizer::RollouterId(index, incarnation)}, &target_, {&transport_}),
+        receiver_({.manifest = model, .member = synchronizer::RollouterId(index, incarnation)}, &target_,
+                  {&transport_}),
         participant_(&receiver_) {
     MemberClient::Options options;
     options.synchronizer_address = synchronizer;
@@ -137,9 +149,16 @@ class TestRollouter {
   PolicyVersion serving() { return target_.arenas().serving(); }
 
   bool Serves(uint64_t seed) {
+    return Serves([this, seed](char* bytes) { return synchronizer::FillWeights(model_, seed, bytes); });
+  }
+  bool ServesAdapters(int64_t step, const synchronizer::Subset& subset) {
+    return Serves([this, step, &subset](char* bytes) {
+      return synchronizer::FillAdapters(model_, subset.base_digest, subset.adapters, 1000 + step, bytes);
+    });
+  }
+  bool Serves(const synchronizer::SendArena::Fill& fill) {
     std::vector<char> expected(model_.arena_bytes(), 0);
-    return synchronizer::FillWeights(model_, seed, expected.data()).ok() &&
-           std::memcmp(expected.data(), target_.arenas().live(), expected.size()) == 0;
+    return fill(expected.data()).ok() && std::memcmp(expected.data(), target_.arenas().live(), expected.size()) == 0;
   }
 
   Mailbox<absl::Status>& refused() { return refused_; }
