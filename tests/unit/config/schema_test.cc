@@ -47,7 +47,7 @@ TEST(ConfigSchemaTest, SaysWhatAValueMustBe) {
   ConfigSchema schema;
   EXPECT_EQ(schema.Find("data.length")->Expected(), "an integer from 1 to 512");
   EXPECT_EQ(schema.Find("run.steps")->Expected(), "an integer of at least 1");
-  EXPECT_EQ(schema.Find("train.clip_low")->Expected(), "a number from 0 to 1");
+  EXPECT_EQ(schema.Find("train.mis_low")->Expected(), "a number from 0 to 1");
   EXPECT_EQ(schema.Find("run.resume")->Expected(), "true or false");
   EXPECT_EQ(schema.Find("reward.name")->Expected(), "one of dense, exact");
   EXPECT_EQ(schema.Find("run.dir")->Expected(), "text");

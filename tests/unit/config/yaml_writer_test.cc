@@ -16,7 +16,7 @@ v1::RunConfig Sample() {
   config.mutable_run()->set_dir("/tmp/with \"quotes\"\\ and\ttabs: # yes");
   config.mutable_run()->set_seed(9007199254740993);  // not a double
   config.mutable_train()->set_learning_rate(0.1 + 0.2);
-  config.mutable_train()->set_adam_eps(1e-300);
+  config.mutable_train()->set_adam_eps(1.0000000000000002e-29);
   config.mutable_model()->set_qk_norm(false);
   return config;
 }
