@@ -177,7 +177,8 @@ absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, co
                                                                 absl::Duration limit) {
   auto done = [&] {
     return static_cast<int32_t>(StageSeconds(step).size()) == options_.sync_case.sources &&
-           std::all_of(replicas.begin(), replicas.end(), [&](int32_t replica) { return Committed(step, replica); });
+           std::all_of(replicas.begin(), replicas.end(),
+                       [&](int32_t replica) { return CommitOf(step, replica) != nullptr && ServedAt(step, replica); });
   };
   absl::Status status = Await(done, limit, absl::StrCat("the commit of step ", step));
   if (!status.ok()) {
@@ -194,7 +195,7 @@ absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, co
   std::vector<SyncSample> commits;
   for (int32_t replica : replicas) {
     SyncSample sample = *CommitOf(step, replica);
-    sample.stage_to_commit = CommittedAt(sample, replica).value_or(begun) - begun;
+    sample.stage_to_commit = ServedAt(step, replica).value_or(begun) - begun;
     commits.push_back(std::move(sample));
   }
   return commits;
@@ -204,29 +205,19 @@ const SyncSample* BenchCast::CommitOf(int64_t step, int32_t replica) const {
   auto found = samples_.find(step);
   if (found == samples_.end()) return nullptr;
   for (const SyncSample& sample : found->second) {
-    if (sample.ok() && sample.replica == ReplicaName(replica) && CommittedAt(sample, replica).has_value()) {
-      return &sample;
-    }
+    if (sample.ok() && sample.replica == ReplicaName(replica)) return &sample;
   }
   return nullptr;
 }
 
-std::optional<double> BenchCast::CommittedAt(const SyncSample& sample, int32_t replica) const {
+std::optional<double> BenchCast::ServedAt(int64_t step, int32_t replica) const {
   double last = 0;
   for (int32_t rank = 0; rank < options_.sync_case.tensor_parallel; ++rank) {
-    auto found = installed_.find({sample.attempt, ReceiverName(replica, rank)});
+    auto found = installed_.find({step, ReceiverName(replica, rank)});
     if (found == installed_.end()) return std::nullopt;
-    last = std::max(last, found->second.at);
+    last = std::max(last, found->second);
   }
   return last;
-}
-
-bool BenchCast::Committed(int64_t step, int32_t replica) const { return CommitOf(step, replica) != nullptr; }
-
-double BenchCast::CommitTime(int64_t step, int32_t replica) const {
-  const SyncSample* commit = CommitOf(step, replica);
-  SYNCOPATE_CHECK(commit != nullptr);
-  return CommittedAt(*commit, replica).value_or(0);
 }
 
 std::vector<double> BenchCast::StageSeconds(int64_t step) const {
@@ -336,7 +327,7 @@ absl::Status BenchCast::Handle(const BenchEvent& event) {
                                                                NumberIn(event.body, "stage_seconds")};
   }
   if (event.kind == "installed") {
-    installed_[{IntegerIn(event.body, "attempt"), event.from}] = {at, NumberIn(event.body, "pause_seconds")};
+    installed_.emplace(std::pair(IntegerIn(event.body, "step"), event.from), at);
   }
   if (event.kind == "ready" || event.kind == "at" || event.kind == "struck") {
     sayings_.push_back({event.from, event.kind, TextIn(event.body, "stage"), at});

@@ -59,12 +59,13 @@ class BenchCast {
 
   // Tells all sources to make, stage and publish the weights of `step`.
   absl::Status Publish(int64_t step);
-  // Waits until all ranks of these replicas serve `step`, and the sources have said what it cost.
+  // Waits until all ranks of these replicas serve `step`, their records are there, and the sources have said what it
+  // cost.
   absl::StatusOr<std::vector<SyncSample>> AwaitCommits(int64_t step, const std::vector<int32_t>& replicas,
                                                        absl::Duration limit);
-  bool Committed(int64_t step, int32_t replica) const;
-  // The machine's clock when the last rank of the replica served `step`, which it must have done.
-  double CommitTime(int64_t step, int32_t replica) const;
+  // The machine's clock when the last rank of the replica served `step`; nothing if it does not. The record of it may
+  // still be on its way, or have died with the synchronizer.
+  std::optional<double> ServedAt(int64_t step, int32_t replica) const;
   // Staging times of that step, by source.
   std::vector<double> StageSeconds(int64_t step) const;
   // Parts of attempts for `step` that failed.
@@ -101,10 +102,6 @@ class BenchCast {
     double begun = 0;  // the machine's clock when staging began
     double stage_seconds = 0;
   };
-  struct Installed {
-    double at = 0;
-    double pause_seconds = 0;
-  };
   struct Saying {
     std::string from;
     std::string kind;
@@ -121,7 +118,6 @@ class BenchCast {
   absl::Status OnEnded(const std::string& name);
   void OnSync(const nlohmann::json& record, absl::Time when);
   const SyncSample* CommitOf(int64_t step, int32_t replica) const;
-  std::optional<double> CommittedAt(const SyncSample& sample, int32_t replica) const;
 
   const Options options_;
   EventQueue events_;
@@ -134,7 +130,7 @@ class BenchCast {
   std::set<std::string> ended_;
   std::map<std::string, nlohmann::json> answers_;                   // by process; the last one
   std::map<std::pair<int64_t, std::string>, Published> published_;  // by step and source
-  std::map<std::pair<int64_t, std::string>, Installed> installed_;  // by attempt and receiver
+  std::map<std::pair<int64_t, std::string>, double> installed_;     // the machine's clock, by step and receiver
   std::map<int64_t, std::vector<SyncSample>> samples_;              // by step
   absl::Status trouble_;                                            // the first; the benchmark cannot go on
   std::vector<Saying> sayings_;                                     // in order

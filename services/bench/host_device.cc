@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "services/bench/bench_model.h"
+#include "services/bench/bench_weights.h"
 #include "services/bench/host_send_store.h"
 #include "services/bench/peer_device.h"
 #include "services/weights/grpc_transport.h"

@@ -4,11 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "base/status.h"
 #include "base/uuid.h"
-#include "services/bench/bench_model.h"
 #include "services/bench/bench_peer.h"
+#include "services/bench/bench_weights.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_commands.h"
 #include "services/member/member_client.h"

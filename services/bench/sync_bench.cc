@@ -98,6 +98,10 @@ class Bench {
   absl::Status Strike();
   absl::Status Close();
 
+  bool AllServe(int64_t step) const {
+    return std::all_of(replicas_.begin(), replicas_.end(),
+                       [&](int32_t replica) { return cast_.ServedAt(step, replica).has_value(); });
+  }
   // Publishes the next step and waits for its commit on all replicas.
   absl::StatusOr<std::vector<SyncSample>> SyncOnce();
   absl::Status ForEachReceiver(const std::function<absl::Status(const std::string&)>& visit);
@@ -222,12 +226,12 @@ absl::Status Bench::JoinLate() {
     for (SyncSample& sample : samples) totals.push_back(sample.seconds["total"]);
     SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(kWhileJoining));
     for (int64_t step = 1; step <= step_ && joined_at_step == 0; ++step) {
-      if (cast_.Committed(step, late)) joined_at_step = step;
+      if (cast_.ServedAt(step, late).has_value()) joined_at_step = step;
     }
   }
   replicas_.push_back(late);
   result_.late.ran = true;
-  result_.late.start_to_serving_seconds = cast_.CommitTime(joined_at_step, late) - started;
+  result_.late.start_to_serving_seconds = *cast_.ServedAt(joined_at_step, late) - started;
   result_.late.others_total_seconds = SpreadOf(std::move(totals));
   return SyncOnce().status();
 }
@@ -284,11 +288,7 @@ absl::Status Bench::Mend(const std::string& victim, double struck) {
     return absl::OkStatus();
   }
   // A trainer starts again as a whole, once it has been noticed that a rank is gone.
-  auto noticed = [&] {
-    auto serves = [this](int32_t replica) { return cast_.Committed(step_, replica); };
-    return !cast_.Failures(step_).empty() || cast_.Ended(victim) ||
-           std::all_of(replicas_.begin(), replicas_.end(), serves);
-  };
+  auto noticed = [&] { return !cast_.Failures(step_).empty() || cast_.Ended(victim) || AllServe(step_); };
   SYNCOPATE_RETURN_IF_ERROR(cast_.Await(noticed, kSyncLimit, "that the loss of a source is noticed"));
   for (int32_t rank = 0; rank < sync_case_.sources; ++rank) cast_.Remove(SourceName(rank));
   SYNCOPATE_RETURN_IF_ERROR(cast_.StartSources());
@@ -304,11 +304,12 @@ absl::Status Bench::Strike() {
   SYNCOPATE_RETURN_IF_ERROR(cast_.Publish(blown_step));
   SYNCOPATE_ASSIGN_OR_RETURN(const double struck, AwaitBlow(victim));
   SYNCOPATE_RETURN_IF_ERROR(Mend(victim, struck));
-  SYNCOPATE_RETURN_IF_ERROR(cast_.AwaitCommits(step_, replicas_, kSyncLimit).status());
+  SYNCOPATE_RETURN_IF_ERROR(cast_.Await([this] { return AllServe(step_); }, kSyncLimit,
+                                        absl::StrCat("that the survivors serve step ", step_)));
   result_.fault.ran = true;
   for (int32_t replica : replicas_) {
     result_.fault.recovered_seconds =
-        std::max(result_.fault.recovered_seconds, cast_.CommitTime(step_, replica) - struck);
+        std::max(result_.fault.recovered_seconds, *cast_.ServedAt(step_, replica) - struck);
   }
   for (const SyncSample& failure : cast_.Failures(blown_step)) {
     const double after = failure.recorded - struck;

@@ -39,6 +39,7 @@ SyncReport WatchedParticipant::Prepare(const synchronizer::Prepare& command) {
     MutexLock lock(&mutex_);
     if (calm_since_.has_value()) calm_.emplace_back(*calm_since_, Clock::Real()->Now());
     calm_since_.reset();
+    step_ = command.version.step;
   }
   Enter("prepare", command.attempt);
   return inner_->Prepare(command);
@@ -61,9 +62,13 @@ void WatchedParticipant::NoteTransfer(absl::Time begin, const absl::Status& stat
 SyncReport WatchedParticipant::Install(const synchronizer::Install& command) {
   Enter("install", command.attempt);
   SyncReport report = inner_->Install(command);
-  if (report.status.ok()) {
-    sink_->Say("installed", {{"attempt", command.attempt}, {"pause_seconds", report.pause_seconds}});
+  if (!report.status.ok()) return report;
+  int64_t step = 0;
+  {
+    MutexLock lock(&mutex_);
+    step = step_;
   }
+  sink_->Say("installed", {{"step", step}, {"pause_seconds", report.pause_seconds}});
   return report;
 }
 

@@ -49,6 +49,7 @@ class WatchedParticipant final : public SyncParticipant {
   EventSink* const sink_;
   mutable Mutex mutex_;
   std::optional<Strike> strike_ ABSL_GUARDED_BY(mutex_);
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // of the version that was prepared last
   std::optional<absl::Time> calm_since_ ABSL_GUARDED_BY(mutex_);
   std::vector<DecodeLoop::Window> transfers_ ABSL_GUARDED_BY(mutex_);
   std::vector<DecodeLoop::Window> calm_ ABSL_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "services/bench/bench_weights.h"
 #include "synchronizer/plan/pack.h"
 #include "tests/support/status_matchers.h"
 

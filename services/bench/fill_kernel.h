@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace syncopate::services {
+
+// A piece of a tensor in a shard: elements first + row * stride + column of the tensor, densely at `to`.
+struct FillPiece {
+  uint64_t tensor = 0;
+  int64_t first = 0;
+  int64_t stride = 0;
+  int64_t row_elements = 0;
+  int64_t elements = 0;
+  char* to = nullptr;    // device memory
+  bool as_float = true;  // else bf16
+};
+
+// Writes the weights (bench_weights.h) of one piece as they are at `step`. Asynchronous on `stream`, of the current
+// device.
+cudaError_t LaunchFill(const FillPiece& piece, uint64_t step, cudaStream_t stream);
+
+}  // namespace syncopate::services
