@@ -29,6 +29,8 @@ done
 cases='
 7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc
 7b-2x2-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl
+7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --no-decode
+7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --no-decode
 7b-2x2-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 2
 7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport ipc
 7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport nccl

@@ -70,12 +70,14 @@ absl::Status BenchCast::StartSynchronizer() {
   std::ofstream(config) << "run: {name: bench}\n";
   const std::string listen = synchronizer_.empty() ? "127.0.0.1:0" : synchronizer_;
   const std::string endpoint_path = EndpointPath(run_dir, "synchronizer", 0);
+  const std::string device = options_.sync_case.cpu ? "cpu" : "cuda";
   SYNCOPATE_ASSIGN_OR_RETURN(
       children_[kSynchronizerName],
       BenchChild::Start({kSynchronizerName,
                          absl::StrCat(options_.binary_dir, "/syncopate-synchronizer"),
                          {config, absl::StrCat("run.dir=", run_dir), absl::StrCat("synchronizer.address=", listen),
                           absl::StrCat("synchronizer.listen=", listen), "metrics.synchronizer_listen=127.0.0.1:0",
+                          absl::StrCat("train.device=", device), absl::StrCat("rollout.device=", device),
                           absl::StrCat("sync.transport=", options_.sync_case.transport)},
                          absl::StrCat(options_.work_dir, "/synchronizer.log")},
                         &events_));

@@ -37,9 +37,10 @@ absl::Status RunCommands(const PeerCommands& commands) {
 
 PeerCommands CommonCommands(PeerDevice* device, WatchedParticipant* watched, EventSink* sink) {
   PeerCommands commands;
-  commands["strike"] = [watched](const json& arguments) {
+  commands["strike"] = [watched, sink](const json& arguments) {
     watched->Arm({TextIn(arguments, "stage"), static_cast<int>(IntegerIn(arguments, "signal")),
                   absl::Seconds(NumberIn(arguments, "after_seconds"))});
+    sink->Say("answer");
     return absl::OkStatus();
   };
   commands["check"] = [device, sink](const json&) {

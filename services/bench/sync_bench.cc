@@ -252,10 +252,11 @@ absl::Status Bench::ArmVictim(const std::string& victim) {
   const double transfer = PhaseSpreads(result_.samples)["transfer"].median;
   const bool midway = sync_case_.fault.stage == "transfer";
   const int number = sync_case_.fault.kind == BenchFault::Kind::kKill ? SIGKILL : SIGSTOP;
-  return cast_.Send(victim, {{"do", "strike"},
-                             {"stage", sync_case_.fault.stage},
-                             {"signal", number},
-                             {"after_seconds", midway ? transfer / 2 : 0.0}});
+  const json strike = {{"do", "strike"},
+                       {"stage", sync_case_.fault.stage},
+                       {"signal", number},
+                       {"after_seconds", midway ? transfer / 2 : 0.0}};
+  return cast_.Ask(victim, strike, kAnswerLimit).status();
 }
 
 absl::StatusOr<double> Bench::AwaitBlow(const std::string& victim) {
