@@ -204,8 +204,11 @@ void GroupWorker::EndOldGroups(size_t kept) {
 }
 
 void GroupWorker::Publish() {
+  // Those that will be ended after this job are not offered for the next one.
   std::vector<std::string> names;
-  for (const Group& group : groups_) names.push_back(group.name);
+  for (const Group& group : groups_) {
+    if (names.size() < options_.kept_groups) names.push_back(group.name);
+  }
   MutexLock lock(&mutex_);
   names_ = std::move(names);
 }
