@@ -14,7 +14,8 @@ if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
 torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
   2> /dev/null)
 if [ -n "$torch" ]; then
-  library_path=$library_path:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:$(dirname "$torch")/nvidia/nccl/lib
+  library_path=$library_path:$torch/lib
+  for vendor in "$(dirname "$torch")"/nvidia/*/lib; do library_path=$library_path:$vendor; done
 fi
 export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # NVLink multicast can put the GPUs of a shared host out of service.
