@@ -1,5 +1,7 @@
 #include "rollouter/cuda/cuda_backend.h"
 
+#include <cuda_runtime_api.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,9 @@
 #include "rollouter/cuda/cuda_attention.h"
 #include "synchronizer/cuda/cuda_arena.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
+#include "synchronizer/cuda/cuda_status.h"
+#include "synchronizer/cuda/device.h"
+#include "synchronizer/cuda/stream.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -52,9 +57,10 @@ class CudaBackend::Arenas : public WeightArenas {
 // Two weight sets; which memory is behind the live address changes, the address does not.
 class CudaBackend::Remapped final : public Arenas {
  public:
-  Remapped(std::unique_ptr<RemappableArenas> arenas, model::TransformerWeights weights,
+  Remapped(std::unique_ptr<RemappableArenas> arenas, synchronizer::Stream copies, model::TransformerWeights weights,
            std::unique_ptr<CudaShadowChecker> checker)
       : Arenas(std::move(weights), std::move(checker)),
+        copies_(std::move(copies)),
         live_(arenas->live()),
         shadow_(arenas->shadow()),
         bytes_(2 * arenas->bytes()),
@@ -67,12 +73,24 @@ class CudaBackend::Remapped final : public Arenas {
     MutexLock lock(&mutex_);
     return arenas_->Exchange();
   }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
+    constexpr char kWhat[] = "copying the live weights to the shadow";
+    const synchronizer::DeviceScope scope(copies_.device());
+    for (const ByteRange& range : ranges) {
+      SYNCOPATE_RETURN_IF_ERROR(synchronizer::CudaStatus(
+          cudaMemcpyAsync(shadow_ + range.begin, live_ + range.begin, static_cast<size_t>(range.size()),
+                          cudaMemcpyDeviceToDevice, copies_.get()),
+          kWhat));
+    }
+    return synchronizer::CudaStatus(cudaStreamSynchronize(copies_.get()), kWhat);
+  }
   absl::StatusOr<ExportedMemory> ExportShadow() const override {
     MutexLock lock(&mutex_);
     return arenas_->ExportShadow();
   }
 
  private:
+  const synchronizer::Stream copies_;
   char* const live_;
   char* const shadow_;
   const int64_t bytes_;
@@ -92,6 +110,7 @@ class CudaBackend::InPlace final : public Arenas {
   int64_t bytes() const override { return arena_->bytes(); }
   bool in_place() const override { return true; }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status CopyLive(const std::vector<ByteRange>&) override { return absl::OkStatus(); }  // they are the same
   absl::StatusOr<ExportedMemory> ExportShadow() const override {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "weights that are received in place are not lent");
   }
@@ -112,8 +131,9 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   std::unique_ptr<Arenas> arenas;
   if (install == CudaInstall::kRemap) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto copies, synchronizer::Stream::Create(device));
     auto weights = ViewsAt(config, manifest, pair->live(), place);
-    arenas = std::make_unique<Remapped>(std::move(pair), std::move(weights), std::move(checker));
+    arenas = std::make_unique<Remapped>(std::move(pair), std::move(copies), std::move(weights), std::move(checker));
   } else {
     SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
                                CudaArena::Create(manifest.arena_bytes(), {.device = device, .what = "the weights"}));

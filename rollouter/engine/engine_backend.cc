@@ -1,6 +1,7 @@
 #include "rollouter/engine/engine_backend.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "rollouter/engine/host_attention.h"
@@ -24,6 +25,12 @@ class HostBackend::Arenas final : public WeightArenas {
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
     live_ = 1 - live_;
+    return absl::OkStatus();
+  }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
+    for (const ByteRange& range : ranges) {
+      std::memcpy(shadow() + range.begin, live() + range.begin, static_cast<size_t>(range.size()));
+    }
     return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(

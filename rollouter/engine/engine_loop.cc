@@ -301,6 +301,7 @@ void EngineLoop::Core::End(const absl::Status& why) {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
+    status_.failure = why;  // before anybody hears of an aborted request
   }
   engine_.UnbindThread();
   RunCommands();  // requests accepted before the end still get their OnFinished
@@ -310,7 +311,6 @@ void EngineLoop::Core::End(const absl::Status& why) {
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status_.idle_seconds += absl::ToDoubleSeconds(idle);
   idle_since_ = absl::InfiniteFuture();
-  status_.failure = why;
   stopped_ = true;
 }
 
@@ -435,6 +435,7 @@ absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> EngineLoop::BeginChec
     synchronizer::ShadowContents contents) {
   return core_->arenas().BeginCheck(std::move(contents));
 }
+absl::Status EngineLoop::CopyLive(const std::vector<ByteRange>& ranges) { return core_->arenas().CopyLive(ranges); }
 bool EngineLoop::in_place() const { return core_->arenas().in_place(); }
 absl::Status EngineLoop::BeginInPlace(absl::Duration deadline) {
   if (!in_place()) return WeightTarget::BeginInPlace(deadline);

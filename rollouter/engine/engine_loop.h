@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/manifest.h"
 #include "base/status.h"
@@ -93,6 +94,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
 
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
   // With one weight set: no decode step runs from BeginInPlace() on until Install(), or after Invalidate() until a
   // later Install(). Waits as Install() does, also for requests that hold installs.
   bool in_place() const override;

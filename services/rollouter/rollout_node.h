@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/mutex.h"
@@ -86,6 +87,8 @@ class RolloutNode {
         synchronizer::ShadowContents contents) override {
       return engine_->BeginCheck(std::move(contents));
     }
+    bool can_copy_live() const override { return engine_->can_copy_live(); }
+    absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return engine_->CopyLive(ranges); }
     bool in_place() const override { return engine_->in_place(); }
     absl::Status BeginInPlace(absl::Duration deadline) override { return engine_->BeginInPlace(deadline); }
     void Invalidate() override;

@@ -200,6 +200,9 @@ TEST_F(CudaEngineLoopTest, InstallsWhileSequencesRunAndDigestsTheShadow) {
     ASSERT_TRUE(loop_->Install({1, version}, 100 + version, kDeadline).ok());
     EXPECT_EQ(ToHost(0, loop_->live(), manifest_.arena_bytes()), weights);
   }
+  const std::vector<char> live = ToHost(0, loop_->live(), manifest_.arena_bytes());
+  ASSERT_TRUE(loop_->CopyLive({{0, manifest_.arena_bytes()}}).ok());
+  EXPECT_EQ(ToHost(0, loop_->shadow(), manifest_.arena_bytes()), live);
   EXPECT_TRUE(loop_->GetStatus().failure.ok());
 }
 

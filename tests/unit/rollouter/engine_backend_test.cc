@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 
 #include "base/clock.h"
@@ -32,6 +33,7 @@ class TestArenas final : public WeightArenas {
     SYNCOPATE_RETURN_IF_ERROR(exchange_error_);
     return in_place_ ? absl::OkStatus() : host_->Exchange(version, digest, deadline);
   }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return host_->CopyLive(ranges); }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
     return host_->BeginCheck(std::move(contents));
@@ -196,6 +198,17 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUn
   ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
   ASSERT_TRUE(Install({1, 3}).ok());  // the version that was lost, again
   EXPECT_TRUE(MakesTokens());
+}
+
+TEST_F(EngineLoopOnATestBackend, BytesOfWhatServesCanBeCopiedToTheShadow) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  ASSERT_TRUE(loop_->can_copy_live());
+  const int64_t half = manifest_.arena_bytes() / 2;
+  ASSERT_TRUE(loop_->CopyLive({{0, 64}, {half, half + 128}}).ok());
+  EXPECT_EQ(std::memcmp(loop_->shadow(), loop_->live(), 64), 0);
+  EXPECT_EQ(std::memcmp(loop_->shadow() + half, loop_->live() + half, 128), 0);
+  EXPECT_NE(std::memcmp(loop_->shadow(), loop_->live(), static_cast<size_t>(half)), 0);
 }
 
 TEST_F(EngineLoopOnATestBackend, TwoWeightSetsRefuseATransferInPlace) {
