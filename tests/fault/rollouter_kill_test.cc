@@ -72,6 +72,9 @@ TEST(RollouterKillTest, TenKillsInOneRunLoseNothingAndEachTimeANewOneTakesOver) 
   EXPECT_GT(findings.reissued, 0) << "no kill hit a rollouter that held a lease";
   const Json summary = run.Summary();
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
+  // What the killed ones did counts: both that remain together cannot have made all that was trained.
+  EXPECT_GE(summary["tokens"]["generated"].get<int64_t>(), summary["tokens"]["trained"].get<int64_t>());
+  EXPECT_EQ(summary["rollouters"].size(), 2u + kKills);
   const Json restarts = summary["run"]["restarts"];
   EXPECT_EQ(restarts["rollouter-0"].get<int>() + restarts["rollouter-1"].get<int>(), kKills);
   EXPECT_EQ(restarts["trainer-0"], 0);
