@@ -137,6 +137,14 @@ run_case() {
   python3 "$here/sync_table.py" --collect "$name" "$code" "$logs/$name.out" >> "$results"
   printf '%-32s %4d s  exit code %d\n' "$name" $((SECONDS - begun)) "$code"
   [ "$code" -eq 0 ] || tail -n 4 "$logs/$name.err" | cut -c 1-400 | sed 's/^/    /'
+  # What a benchmark that failed has left: the logs of its processes.
+  local left
+  for left in /tmp/syncopate-bench-*; do
+    [ -d "$left" ] || continue
+    mkdir -p "$logs/$name.logs"
+    cp "$left"/*.log "$logs/$name.logs/"
+    rm -rf "$left"
+  done
 }
 
 deadline=$((SECONDS + seconds))

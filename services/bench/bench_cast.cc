@@ -169,8 +169,18 @@ absl::Status BenchCast::AwaitReady(const std::string& name, absl::Duration limit
 }
 
 absl::Status BenchCast::Publish(int64_t step) {
-  for (int32_t rank = 0; rank < options_.sync_case.sources; ++rank) {
-    SYNCOPATE_RETURN_IF_ERROR(Send(SourceName(rank), {{"do", "publish"}, {"step", step}}));
+  std::vector<std::string> sources;
+  for (int32_t rank = 0; rank < options_.sync_case.sources; ++rank) sources.push_back(SourceName(rank));
+  for (const std::string& name : sources) {
+    answers_.erase(name);
+    SYNCOPATE_RETURN_IF_ERROR(Send(name, {{"do", "fill"}, {"step", step}}));
+  }
+  auto filled = [&] {
+    return std::all_of(sources.begin(), sources.end(), [&](const auto& name) { return answers_.count(name) > 0; });
+  };
+  SYNCOPATE_RETURN_IF_ERROR(Await(filled, kStartLimit, absl::StrCat("the weights of step ", step)));
+  for (const std::string& name : sources) {
+    SYNCOPATE_RETURN_IF_ERROR(Send(name, {{"do", "publish"}, {"step", step}}));
   }
   return absl::OkStatus();
 }

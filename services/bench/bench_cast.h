@@ -57,7 +57,7 @@ class BenchCast {
   // The same state and address as before.
   absl::Status RestartSynchronizer();
 
-  // Tells all sources to make, stage and publish the weights of `step`.
+  // Waits until all sources have made the weights of `step`, then tells all of them to stage and publish those.
   absl::Status Publish(int64_t step);
   // Waits until all ranks of these replicas serve `step`, their records are there, and the sources have said what it
   // cost.

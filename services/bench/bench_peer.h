@@ -11,7 +11,8 @@ namespace syncopate::services {
 
 // One process of a benchmark, from its join to its leave: blocks until it is told to quit or standard input ends. Says
 // "ready" when it holds its weights and has been welcomed. Commands, one JSON object a line, "do" saying which:
-//   publish {step}       source: makes, stages and publishes the weights of that step; says "published"
+//   fill {step}          source: makes the weights of that step       answered
+//   publish {step}       source: stages and publishes them; says "published"
 //   strike {stage, signal, after_seconds}   answered; signals itself at that stage of the next sync, saying "struck"
 //   reset                forgets what was measured             answered
 //   report               what was measured, memory, what it serves   answered

@@ -110,6 +110,11 @@ absl::Status SourcePeer::Join(PeerDevice* device) {
 
 absl::Status SourcePeer::Run(PeerDevice* device) {
   PeerCommands commands = CommonCommands(device, watched_.get(), sink_);
+  commands["fill"] = [this](const json& arguments) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(weights_->Fill(IntegerIn(arguments, "step")));
+    sink_->Say("answer");
+    return absl::OkStatus();
+  };
   commands["publish"] = [this](const json& arguments) { return Publish(IntegerIn(arguments, "step")); };
   commands["report"] = [this, device](const json&) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, device->MemoryUsed());
@@ -121,7 +126,6 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
 }
 
 absl::Status SourcePeer::Publish(int64_t step) {
-  SYNCOPATE_RETURN_IF_ERROR(weights_->Fill(step));
   const PolicyVersion version{epoch_, step};
   const double begun = MachineSeconds();
   SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage(version));
