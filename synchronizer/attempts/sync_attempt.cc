@@ -209,6 +209,8 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   transfer.bucket_digests = spec_.version.bucket_digests;
   for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
   std::vector<MemberId> receivers;
+  // A group moves the same bytes to all of its members.
+  const bool all_need_base = spec_.group_transport && AnyPreparedNeedsBase();
   for (auto& [replica_id, part] : parts_) {
     if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
     part.transfer_sent = now;
@@ -216,7 +218,8 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
       if (rank.state != RankState::kPrepared) continue;
       rank.state = RankState::kTransferring;
       receivers.push_back(rank.id);
-      bool everything = !spec_.sends_subsets || spec_.version.subset.adapters.empty() || rank.needs_base;
+      const bool needs_base = rank.needs_base || all_need_base;
+      bool everything = !spec_.sends_subsets || spec_.version.subset.adapters.empty() || needs_base;
       transfer.receivers.push_back({rank.id, rank.rendezvous, everything});
     }
   }
@@ -228,6 +231,14 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   }
   for (const MemberId& id : receivers) output.sends.emplace_back(id, transfer);
   return output;
+}
+
+bool SyncAttempt::AnyPreparedNeedsBase() const {
+  return absl::c_any_of(parts_, [](const auto& entry) {
+    return !entry.second.ended && absl::c_any_of(entry.second.ranks, [](const Rank& rank) {
+             return rank.state == RankState::kPrepared && rank.needs_base;
+           });
+  });
 }
 
 AttemptOutput SyncAttempt::SendInstalls(Part& part, absl::Time now) {

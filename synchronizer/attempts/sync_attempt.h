@@ -115,6 +115,7 @@ class SyncAttempt {
   AttemptOutput Advance(Part& part, absl::Time now);
   AttemptOutput OpenBarrierIfComplete(absl::Time now);
   AttemptOutput SendTransfers(absl::Time now);
+  bool AnyPreparedNeedsBase() const;
   AttemptOutput SendInstalls(Part& part, absl::Time now);
   // Ends the part, and the group with it if the part broke the group.
   AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);

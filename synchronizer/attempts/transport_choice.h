@@ -24,8 +24,8 @@ struct TransportChoice {
 
 // The members of a sync over this transport form one communicator, which is lost with any of them.
 bool IsGroupTransport(const std::string& name);
-// Each receiver of a sync can be sent other bytes: the adapters alone, if it holds the base weights. The others bring
-// everything to everybody.
+// Receivers that hold the base weights can be sent the adapters alone; a group transport sends the same to all of a
+// group. The others bring everything to everybody.
 bool SendsSubsets(const std::string& name);
 
 // The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in

@@ -15,8 +15,11 @@ std::string NameOf(const SyncMember& member) {
   return absl::StrFormat("%s rank %d", member.id.replica_id, member.id.rank);
 }
 
+// A replica can be read from if it lends its shadow and is sent the same bytes.
 bool AllRelay(const std::vector<SyncMember>& receivers) {
-  return std::ranges::none_of(receivers, [](const SyncMember& member) { return member.rendezvous.empty(); });
+  return std::ranges::none_of(receivers, [&receivers](const SyncMember& member) {
+    return member.rendezvous.empty() || member.base != receivers.front().base;
+  });
 }
 
 std::vector<Fetch> FetchesOf(const ReceiveRequest& request) {

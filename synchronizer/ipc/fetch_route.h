@@ -23,7 +23,8 @@ struct FetchRoute {
 
 // This receiver's part of Routes() for a request: a source is read at the source's offsets, another replica at the
 // destination's, since it has the same slice at the same place. Every receiver of an attempt computes it from the same
-// facts. If some receiver does not relay (its rendezvous is empty), all read from the sources.
+// facts. If some receiver does not relay (its rendezvous is empty), or they are not all
+// sent the same (base weights to some alone), all read from the sources.
 //
 // UNAVAILABLE reason PEER_LOST if a source that is needed is not in the request; INVALID_ARGUMENT reason
 // BAD_RENDEZVOUS; FAILED_PRECONDITION reason OTHER_HOST, naming the member, if one is not on `host`.

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "synchronizer/nccl/rendezvous.h"
 #include "synchronizer/plan/layout_text.h"
+#include "synchronizer/transport/split_copies.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -98,7 +99,9 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   job.attempt = attempt.attempt;
   job.group = attempt.group;
   job.ids = std::move(first.ids);
-  job.plan = nccl::PlanOfSource(shape, options_.rank, planned->plan.copies(), options_.rounds);
+  job.plan =
+      nccl::PlanOfSource(shape, options_.rank,
+                         CopiesFor(*planned, opened.prepare.subset, attempt.receivers.front().base), options_.rounds);
   job.warm_up = nccl::WarmUp(job.plan, shape, /*source=*/true, nccl::GroupDevice::kScratchBytes);
   job.base = const_cast<char*>(opened.version->data());  // only read: a source sends
   job.deadline = opened.deadline;
@@ -122,6 +125,18 @@ absl::StatusOr<NcclSource::Opened> NcclSource::TakeToStart(int64_t attempt) {
 absl::StatusOr<std::shared_ptr<const PlannedLayouts>> NcclSource::PlanFor(const Prepare& attempt, int32_t world) {
   MutexLock lock(&mutex_);
   return plans_.Get({attempt.source_layout, attempt.sources, attempt.destination_layout, world});
+}
+
+std::vector<Copy> NcclSource::CopiesFor(const PlannedLayouts& planned, const Subset& subset, bool base) const {
+  if (base) return planned.plan.copies();
+  std::vector<Copy> copies;
+  for (int32_t slice = 0; slice < planned.plan.destinations(); ++slice) {
+    std::vector<Copy> sent = Split(*options_.manifest, planned.destination, slice, planned.plan.CopiesTo(slice),
+                                   subset.adapters, /*base=*/false)
+                                 .sent;
+    copies.insert(copies.end(), sent.begin(), sent.end());
+  }
+  return copies;
 }
 
 void NcclSource::Close(int64_t attempt) {

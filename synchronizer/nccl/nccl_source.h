@@ -72,6 +72,8 @@ class NcclSource final : public SourceTransport {
   bool Keeps(const std::string& group);
   absl::StatusOr<std::vector<nccl::UniqueId>> IdsFor(const Prepare& attempt);
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> PlanFor(const Prepare& attempt, int32_t world);
+  // All pairs' messages, as the receivers see theirs: of everything, or of the adapters alone.
+  std::vector<Copy> CopiesFor(const PlannedLayouts& planned, const Subset& subset, bool base) const;
   absl::StatusOr<Opened> TakeToStart(int64_t attempt);
 
   const Options options_;

@@ -81,6 +81,11 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
                                    owner->second, NameOf(member), parsed->gpu));
     }
   }
+  bool mixed = std::ranges::any_of(receivers, [&](const SyncMember& r) { return r.base != receivers.front().base; });
+  if (mixed) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MIXED_PAYLOAD",
+                 "base weights are meant for some receivers alone; a group brings the same to all of its members");
+  }
   if (have_ids || lost.empty()) return absl::OkStatus();
   return Error(absl::StatusCode::kUnavailable, "GROUP_LOST",
                absl::StrFormat("%s has no communicator of this group any more; the next attempt forms one", lost));

@@ -28,9 +28,10 @@ struct Rendezvous {
 };
 
 // What can be known to go wrong before a communicator exists, or one is used. OK, or FAILED_PRECONDITION naming the
-// members: reason NCCL_MISMATCH if their NCCL versions differ, DUPLICATE_GPU if two sit on one GPU; INVALID_ARGUMENT
-// reason BAD_RENDEZVOUS; UNAVAILABLE reason GROUP_LOST if there are no ids and some member does not keep `group`: then
-// all members see it, nobody waits for anybody, and the next attempt forms new communicators.
+// members: reason NCCL_MISMATCH if their NCCL versions differ, DUPLICATE_GPU if two sit on one GPU, MIXED_PAYLOAD
+// if not all receivers are sent the same; INVALID_ARGUMENT reason BAD_RENDEZVOUS; UNAVAILABLE reason GROUP_LOST if
+// there are no ids and some member does not keep `group`: then all members see it, nobody waits for anybody, and the
+// next attempt forms new communicators.
 absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vector<SyncMember>& receivers,
                           const std::string& group);
 

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "synchronizer/ipc/fetch_route.h"
 #include "synchronizer/ipc/rendezvous.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
@@ -70,6 +71,16 @@ TEST(IpcTransportTest, ReplicasThatLendNothingAreAllServedByTheSources) {
   EXPECT_EQ(rig.member()->rendezvous, "");
   EXPECT_THAT(rig.ReceiveAll(), Each(IsOk()));
   for (size_t i = 0; i < rig.members(); ++i) rig.ExpectArrived(static_cast<int32_t>(i));
+}
+
+TEST(IpcTransportTest, ReplicasThatAreSentDifferentBytesDoNotReadFromEachOther) {
+  IpcRig rig("whole", 3, "whole");
+  rig.Stage(1);
+  ASSERT_THAT(rig.Prepare(1), IsOk());
+  ReceiveRequest request = rig.RequestOf(2);
+  EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "rollouter-1 rank 0");
+  request.receivers[0].base = false;  // it holds the base weights and is sent the adapters alone
+  EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "trainer rank 0");
 }
 
 TEST(IpcTransportTest, ASlotThatIsTakenWhileItIsReadEndsTheTransferAtOnce) {

@@ -14,6 +14,7 @@
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
 #include "synchronizer/plan/layout_text.h"
+#include "synchronizer/transport/split_copies.h"
 #include "tests/support/fake_communicators.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
@@ -111,6 +112,18 @@ class NcclRig {
     for (size_t rank = 0; rank < sources_.size(); ++rank) sources_[rank]->staged.Stage({1, step}, step * 100 + rank);
   }
 
+  // From now on.
+  void SendAdaptersAlone(const Subset& subset) {
+    subset_ = subset;
+    for (auto& receiver : receivers_) receiver->member.base = false;
+  }
+  std::vector<Copy> CopiesTo(int32_t slice) const {
+    const bool base = subset_.adapters.empty();
+    return Split(*manifest_, *BuildLayout(*manifest_, destination_layout_), slice, plan_.CopiesTo(slice),
+                 subset_.adapters, base)
+        .sent;
+  }
+
   // Everybody prepares; then the attempt is of those receivers that take part.
   absl::Status Prepare(int64_t step, std::vector<int> taking_part = {}, absl::Duration deadline = absl::Seconds(20)) {
     if (taking_part.empty()) {
@@ -126,6 +139,7 @@ class NcclRig {
     prepare.deadline = deadline;
     prepare.source_layout = source_layout_;
     prepare.destination_layout = destination_layout_;
+    prepare.subset = subset_;
     prepare.group = group();
     for (auto& source : sources_) {
       SYNCOPATE_ASSIGN_OR_RETURN(source->member.rendezvous, source->transport->Open(prepare));
@@ -167,7 +181,7 @@ class NcclRig {
     request.self = place;
     request.world = plan_.destinations();
     request.replicas = static_cast<int32_t>(taking_part_.size()) / request.world;
-    request.copies = plan_.CopiesTo(place % request.world);
+    request.copies = CopiesTo(place % request.world);
     request.deadline = Clock::Real()->Now() + deadline_;
     request.on_arrived = [&receiver](ByteRange range, void*) {
       for (int64_t at = range.begin; at < range.end; ++at) ++receiver.arrivals[at];
@@ -191,7 +205,7 @@ class NcclRig {
   }
   void ExpectArrived(int32_t place) {
     const Receiver& receiver = *receivers_[taking_part_[place]];
-    for (const Copy& copy : plan_.CopiesTo(place % plan_.destinations())) {
+    for (const Copy& copy : CopiesTo(place % plan_.destinations())) {
       ASSERT_EQ(std::memcmp(receiver.bytes.data() + copy.destination_offset,
                             sources_[copy.source]->staged.data() + copy.source_offset, static_cast<size_t>(copy.bytes)),
                 0)
@@ -265,6 +279,7 @@ class NcclRig {
   Mailbox<absl::Status> done_;
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<std::unique_ptr<Receiver>> receivers_;
+  Subset subset_;
   std::vector<int> taking_part_;
   absl::Duration deadline_;
   int64_t attempts_ = 0;
@@ -408,6 +423,21 @@ TEST(NcclTransportTest, ASlotThatIsTakenWhileItIsSentIsReportedWithoutLosingTheG
   EXPECT_THAT(rig.done()->All()[0], HasReason("SUPERSEDED"));
   receiver.join();
   EXPECT_EQ(rig.source()->control.counts().aborts, 0);
+}
+
+TEST(NcclTransportTest, AdaptersAloneAreSentToReceiversThatHoldTheBase) {
+  for (int replicas : {1, 2}) {
+    NcclRig rig("whole", replicas, "whole:1");
+    rig.SendAdaptersAlone({{{1, 2}, {3, 4}}, 77});
+    rig.Stage(1);
+    ASSERT_THAT(rig.Prepare(1), IsOk());
+    EXPECT_THAT(rig.Exchange(), Each(IsOk()));
+    for (int i = 0; i < replicas; ++i) {
+      rig.ExpectArrived(i);
+      EXPECT_EQ(rig.receiver(i)->arrivals.front(), 0) << "the first tensor is base";
+    }
+    rig.Finish();
+  }
 }
 
 TEST(NcclTransportTest, AnAbortThatNeverEndsMakesEveryLaterTransferFailAtOnce) {

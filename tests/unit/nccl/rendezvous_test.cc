@@ -67,6 +67,14 @@ TEST(NcclRendezvousTest, AGroupThatOneMemberHasLostIsLostToAllUnlessNewIdsAreThe
   EXPECT_THAT(CheckMembers(sources, {Source(1, 22809, "GPU-2", "")}, "g"), IsOk());
 }
 
+TEST(NcclRendezvousTest, BaseWeightsForSomeReceiversAloneAreRefused) {
+  SyncMember adapters_alone = Source(2, 22809, "GPU-3");
+  adapters_alone.base = false;
+  EXPECT_THAT(CheckMembers({Source(0, 22809, "GPU-1")}, {Source(1, 22809, "GPU-2"), adapters_alone}, "g"),
+              HasReason("MIXED_PAYLOAD"));
+  EXPECT_THAT(CheckMembers({Source(0, 22809, "GPU-1")}, {adapters_alone}, "g"), IsOk());
+}
+
 TEST(NcclRendezvousTest, AMemberWithoutARendezvousIsRefusedByName) {
   absl::Status status = CheckMembers({Source(0, 22809, "GPU-1")}, {{TrainerId("t", 1, 2), ""}}, "g");
   EXPECT_THAT(status, HasReason("BAD_RENDEZVOUS"));
