@@ -1,12 +1,8 @@
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "synchronizer/cuda/cuda_status.h"

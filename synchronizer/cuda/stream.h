@@ -16,7 +16,9 @@ namespace syncopate::synchronizer {
 // A stream of one device that does not synchronise with the legacy default stream.
 class Stream {
  public:
-  enum class Priority { kNormal, kLow };  // kLow: blocks of other streams' kernels start first
+  // kLow: blocks of kNormal streams' kernels start first. CUDA has nothing below the priority of streams that are made
+  // without one (the default stream, libtorch's), and kLow is that one.
+  enum class Priority { kNormal, kLow };
 
   static absl::StatusOr<Stream> Create(int device, Priority priority = Priority::kNormal);
   Stream() = default;
