@@ -33,11 +33,17 @@ cases='
 7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --no-decode
 7b-2x2-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 2
 7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport ipc
+7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport ipc --no-decode
 7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport nccl
+7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport nccl --no-decode
 7b-2xtp2-ipc      | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc
+7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc --no-decode
 7b-2xtp2-nccl     | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport nccl
+7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport nccl --no-decode
 0.5b-2x2-ipc      | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc
+0.5b-2x2-ipc-calm | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --no-decode
 0.5b-2x2-nccl     | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl
+0.5b-2x2-nccl-calm| 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --no-decode
 7b-inplace-ipc    | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --install in_place
 7b-inplace-nccl   | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --install in_place
 7b-late-ipc       | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
