@@ -39,7 +39,13 @@ IpcReceiver::IpcReceiver(Options options, std::string host, std::unique_ptr<ipc:
       mappings_(std::make_shared<ipc::MappingCache>(options_.mapped_memories)),
       server_(std::move(server)) {}
 
-IpcReceiver::~IpcReceiver() = default;
+IpcReceiver::~IpcReceiver() {
+  MutexLock lock(&mutex_);
+  for (Copies& copies : stuck_copies_) {
+    if (copies.queue->Drain(options_.drain_deadline).ok()) continue;
+    [[maybe_unused]] Copies* leaked = new Copies(std::move(copies));
+  }
+}
 
 absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
   {
@@ -65,25 +71,28 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
 }
 
 absl::Status IpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ipc::CopyQueue> queue, TakeQueue());
-  absl::Status received = ReceiveWith(queue.get(), request, destination, stop);
+  Copies copies;
+  SYNCOPATE_ASSIGN_OR_RETURN(copies.queue, TakeQueue());
+  absl::Status received = ReceiveWith(&copies, request, destination, stop);
   if (received.ok()) {
     server_->Complete(request.attempt);
   } else {
     server_->Withdraw(request.attempt, Failed(received));
   }
-  GiveBack(std::move(queue), received);
+  GiveBack(std::move(copies), received);
   return received;
 }
 
-absl::Status IpcReceiver::ReceiveWith(ipc::CopyQueue* queue, const ReceiveRequest& request, char* destination,
+absl::Status IpcReceiver::ReceiveWith(Copies* copies, const ReceiveRequest& request, char* destination,
                                       const std::stop_token& stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(ipc::FetchRoute route, ipc::RouteFor(request, host_));
   ipc::Reception::Options options{options_.chunk_bytes, options_.bytes_in_flight, options_.poll_interval,
                                   options_.drain_deadline, options_.clock};
-  ipc::Reception::Parts parts{options_.engine, queue, mappings_, server_.get()};
+  ipc::Reception::Parts parts{options_.engine, copies->queue.get(), mappings_, server_.get()};
   ipc::Reception reception(options, std::move(parts), request, std::move(route), destination);
-  return reception.Run(stop);
+  absl::Status received = reception.Run(stop);
+  copies->mappings = reception.mappings();
+  return received;
 }
 
 void IpcReceiver::Close(int64_t attempt) { server_->Retire(attempt); }
@@ -101,15 +110,14 @@ absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> IpcReceiver::TakeQueue() {
   return options_.engine->NewQueue();
 }
 
-void IpcReceiver::GiveBack(std::unique_ptr<ipc::CopyQueue> queue, const absl::Status& received) {
+void IpcReceiver::GiveBack(Copies copies, const absl::Status& received) {
   MutexLock lock(&mutex_);
-  if (ErrorReason(received) != "COPY_STUCK") {
-    idle_queues_.push_back(std::move(queue));
-    return;
+  if (ErrorReason(received) == "COPY_STUCK") {
+    stuck_ = received;
+    stuck_copies_.push_back(std::move(copies));
+  } else {
+    idle_queues_.push_back(std::move(copies.queue));
   }
-  // Its copies may be under way for ever: nothing that they use may be freed.
-  [[maybe_unused]] ipc::CopyQueue* leaked = queue.release();
-  stuck_ = received;
 }
 
 }  // namespace syncopate::synchronizer

@@ -45,7 +45,7 @@ class IpcReceiver final : public ReceiverTransport {
   };
 
   static absl::StatusOr<std::unique_ptr<IpcReceiver>> Create(Options options);
-  ~IpcReceiver() override;
+  ~IpcReceiver() override;  // leaks what copies that cannot be waited for may still use
 
   std::string name() const override { return "ipc"; }
   // "" if it lends nothing.
@@ -60,10 +60,16 @@ class IpcReceiver final : public ReceiverTransport {
  private:
   IpcReceiver(Options options, std::string host, std::unique_ptr<ipc::IpcServer> server);
 
-  absl::Status ReceiveWith(ipc::CopyQueue* queue, const ReceiveRequest& request, char* destination,
+  // A queue, and what its copies read from.
+  struct Copies {
+    std::unique_ptr<ipc::CopyQueue> queue;
+    std::vector<std::shared_ptr<const ipc::MappedMemory>> mappings;
+  };
+
+  absl::Status ReceiveWith(Copies* copies, const ReceiveRequest& request, char* destination,
                            const std::stop_token& stop);
   absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> TakeQueue();
-  void GiveBack(std::unique_ptr<ipc::CopyQueue> queue, const absl::Status& received);
+  void GiveBack(Copies copies, const absl::Status& received);
 
   const Options options_;
   const std::string host_;
@@ -73,6 +79,7 @@ class IpcReceiver final : public ReceiverTransport {
   Mutex mutex_;
   std::vector<std::unique_ptr<ipc::CopyQueue>> idle_queues_ ABSL_GUARDED_BY(mutex_);
   absl::Status stuck_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Copies> stuck_copies_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncopate::synchronizer

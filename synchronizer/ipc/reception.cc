@@ -44,10 +44,13 @@ absl::Status Reception::Run(const std::stop_token& stop) {
   absl::Status received = Attempt();
   if (received.ok()) return received;
   absl::Status drained = parts_.queue->Drain(options_.drain_deadline);
-  if (drained.ok()) return received;
-  // What stuck copies read from must stay mapped: it is leaked.
-  for (Link& link : links_) new std::shared_ptr<const MappedMemory>(link.mapped);
-  return drained;
+  return drained.ok() ? received : drained;
+}
+
+std::vector<std::shared_ptr<const MappedMemory>> Reception::mappings() const {
+  std::vector<std::shared_ptr<const MappedMemory>> mappings;
+  for (const Link& link : links_) mappings.push_back(link.mapped);
+  return mappings;
 }
 
 absl::Status Reception::Attempt() {

@@ -39,9 +39,10 @@ class Reception {
   Reception(const Options& options, Parts parts, const ReceiveRequest& request, FetchRoute route, char* destination);
   ~Reception();  // hangs up, except on memory that stays mapped
 
-  // As ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue, which then
-  // must not be freed.
+  // As ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue: then
+  // neither that nor mappings() may be freed.
   absl::Status Run(const std::stop_token& stop);
+  std::vector<std::shared_ptr<const MappedMemory>> mappings() const;  // that it reads from
 
  private:
   struct Link {

@@ -1,3 +1,5 @@
+#include "tests/gpu/fault/fault_peer.h"
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +12,6 @@
 #include "tests/gpu/fault/peer_protocol.h"
 #include "tests/gpu/transports/gpu_member.h"
 
-// One member of a weight sync as a process of its own, told what to do by transport_fault_gpu_test:
-//   transport_fault_peer CONTROL_FD TRANSPORT source|receiver RANK DEVICE INCARNATION
 namespace syncopate::synchronizer {
 namespace {
 
@@ -139,26 +139,20 @@ class Peer {
   std::jthread transfer_;
 };
 
-int Main(char** args) {
+}  // namespace
+
+int RunFaultPeer(char** args) {
   absl::StatusOr<GpuCase> of =
-      GpuCase::Create(GpuTestModel(kFaultModelWidth), args[2], kFaultSourceLayout, kFaultDestinationLayout);
-  if (of.ok()) {
-    Peer peer(std::atoi(args[1]), &*of);
-    absl::Status opened = peer.Open(args[3], std::atoi(args[4]), std::atoi(args[5]), args[6]);
-    if (opened.ok()) {
-      peer.Serve();
-      return 0;
-    }
-    std::fprintf(stderr, "%s\n", opened.ToString().c_str());
+      GpuCase::Create(GpuTestModel(kFaultModelWidth), args[1], kFaultSourceLayout, kFaultDestinationLayout);
+  absl::Status status = of.status();
+  if (status.ok()) {
+    Peer peer(std::atoi(args[0]), &*of);
+    status = peer.Open(args[2], std::atoi(args[3]), std::atoi(args[4]), args[5]);
+    if (status.ok()) peer.Serve();
   }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;
 }
 
-}  // namespace
 }  // namespace syncopate::synchronizer
-
-int main(int count, char** args) {
-  if (count == 7) return syncopate::synchronizer::Main(args);
-  std::fprintf(stderr, "usage: %s CONTROL_FD TRANSPORT source|receiver RANK DEVICE INCARNATION\n", args[0]);
-  return 2;
-}

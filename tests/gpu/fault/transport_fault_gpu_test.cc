@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "synchronizer/attempts/group_name.h"
 #include "synchronizer/cuda/file_descriptor.h"
+#include "tests/gpu/fault/fault_peer.h"
 #include "tests/gpu/fault/peer_protocol.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/transports/gpu_member.h"
@@ -38,10 +39,9 @@ constexpr absl::Duration kStartWithin = absl::Seconds(60);  // CUDA takes its ti
 constexpr absl::Duration kAnswerWithin = absl::Seconds(20);
 constexpr absl::Duration kRecoverWithin = absl::Seconds(5);
 
-// It lies beside this program.
-std::string PeerProgram() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "transport_fault_peer").string();
-}
+// This program is its own peer, so that there is one file to carry.
+constexpr char kPeerFlag[] = "--peer";
+constexpr int kPeerArguments = 8;
 
 // One process with one member.
 class PeerProcess {
@@ -53,8 +53,9 @@ class PeerProcess {
     FileDescriptor theirs(ends[1]);
     ::fcntl(control_.get(), F_SETFD, FD_CLOEXEC);
     Process::Options options;
-    options.program = PeerProgram();
-    options.args = {absl::StrCat(theirs.get()),
+    options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+    options.args = {kPeerFlag,
+                    absl::StrCat(theirs.get()),
                     transport,
                     id_.role == kTrainerRole ? "source" : "receiver",
                     absl::StrCat(id_.role == kTrainerRole ? id_.rank : id_.replica_id.back() - '0'),
@@ -322,3 +323,11 @@ INSTANTIATE_TEST_SUITE_P(Transports, FaultTest, ::testing::Values("ipc", "nccl")
 
 }  // namespace
 }  // namespace syncopate::synchronizer
+
+int main(int count, char** args) {
+  if (count == syncopate::synchronizer::kPeerArguments && std::string(args[1]) == syncopate::synchronizer::kPeerFlag) {
+    return syncopate::synchronizer::RunFaultPeer(args + 2);
+  }
+  ::testing::InitGoogleTest(&count, args);
+  return RUN_ALL_TESTS();
+}
