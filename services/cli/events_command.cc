@@ -1,17 +1,40 @@
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "services/cli/command.h"
 #include "services/events/event_reader.h"
+#include "services/events/sync_trace.h"
 
 namespace syncopate::services {
 namespace {
 
 struct EventsArguments {
   std::string run_dir;
-  std::string kind;  // "" is all
+  std::string kind;     // "" is all
+  int64_t attempt = 0;  // 0: the last good one
 };
+
+void Warn(const RunEvents& events) {
+  for (const std::string& warning : events.warnings) std::cerr << warning << "\n";
+}
+
+absl::StatusOr<std::string> TraceOf(const EventsArguments& arguments) {
+  SYNCOPATE_ASSIGN_OR_RETURN(RunEvents events, ReadRunEvents(FileSystem::Real(), arguments.run_dir));
+  Warn(events);
+  return SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
+}
+
+int PrintTrace(const EventsArguments& arguments) {
+  absl::StatusOr<std::string> trace = TraceOf(arguments);
+  if (!trace.ok()) {
+    std::cerr << trace.status().message() << "\n";
+    return 1;
+  }
+  std::cout << *trace << "\n";
+  return 0;
+}
 
 int PrintEvents(const EventsArguments& arguments) {
   absl::StatusOr<RunEvents> events = ReadRunEvents(FileSystem::Real(), arguments.run_dir);
@@ -19,7 +42,7 @@ int PrintEvents(const EventsArguments& arguments) {
     std::cerr << events.status().message() << "\n";
     return 1;
   }
-  for (const std::string& warning : events->warnings) std::cerr << warning << "\n";
+  Warn(*events);
   for (const v1::Event& event : events->events) {
     if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << ToJson(event) << "\n";
   }
@@ -31,9 +54,18 @@ int PrintEvents(const EventsArguments& arguments) {
 void AddEventsCommand(CLI::App* app, Command* chosen) {
   auto arguments = std::make_shared<EventsArguments>();
   CLI::App* events = app->add_subcommand("events", "Print what the daemons of a run recorded, one JSON object a line");
-  events->add_option("RUN_DIR", arguments->run_dir, "run directory")->required()->type_name(kFolderType);
-  events->add_option("--kind", arguments->kind, "only this kind: publish, step, evaluation, checkpoint, install, sync");
-  events->callback([=] { *chosen = [=] { return PrintEvents(*arguments); }; });
+  CLI::Option* run_dir = events->add_option("RUN_DIR", arguments->run_dir, "run directory")->type_name(kFolderType);
+  events->add_option("--kind", arguments->kind,
+                     "only this kind: publish, step, evaluation, checkpoint, install, phase, sync");
+  CLI::App* trace = events->add_subcommand("trace", "Print one weight sync as a trace for ui.perfetto.dev");
+  trace->add_option("RUN_DIR", arguments->run_dir, "run directory")->required()->type_name(kFolderType);
+  trace->add_option("--attempt", arguments->attempt, "of which sync attempt; the last good one if not given");
+  trace->callback([=] { *chosen = [=] { return PrintTrace(*arguments); }; });
+  events->callback([=] {
+    if (events->got_subcommand(trace)) return;
+    if (run_dir->count() == 0) throw CLI::RequiredError("RUN_DIR");
+    *chosen = [=] { return PrintEvents(*arguments); };
+  });
 }
 
 }  // namespace syncopate::services

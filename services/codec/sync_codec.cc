@@ -326,6 +326,9 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   (*message.mutable_bytes_by_kind())["lora"] = record.bytes_by_kind.lora;
   (*message.mutable_bytes_by_kind())["delta"] = record.bytes_by_kind.delta;
   message.mutable_seconds()->insert(record.seconds.begin(), record.seconds.end());
+  auto transfer = record.seconds.find("transfer");
+  const bool moved = transfer != record.seconds.end() && transfer->second > 0;
+  message.set_gigabytes_per_second(moved ? 1e-9 * static_cast<double>(record.bytes) / transfer->second : 0.0);
   message.set_pause_seconds(record.pause_seconds);
   message.set_ended_unix_seconds(ended_unix_seconds);
   return message;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "services/report/sync_outcome.h"
 #include "services/report/table.h"
 #include "services/report/words.h"
 
@@ -18,6 +19,21 @@ constexpr auto kRight = Table::Align::kRight;
 double Seconds(const v1::SyncRecord& record, const std::string& phase) {
   auto found = record.seconds().find(phase);
   return found == record.seconds().end() ? 0 : found->second;
+}
+
+// "full", "lora", "full+lora", or "-" if nothing was sent.
+std::string KindsOf(const v1::SyncRecord& record) {
+  std::vector<std::string> kinds;
+  for (const char* kind : {"full", "lora", "delta"}) {
+    auto found = record.bytes_by_kind().find(kind);
+    if (found != record.bytes_by_kind().end() && found->second > 0) kinds.push_back(kind);
+  }
+  return kinds.empty() ? "-" : absl::StrJoin(kinds, "+");
+}
+
+std::string RateOf(const v1::SyncRecord& record) {
+  const double rate = record.gigabytes_per_second();
+  return rate > 0 ? absl::StrFormat(rate < 10 ? "%.2f" : "%.1f", rate) : "-";
 }
 
 }  // namespace
@@ -132,17 +148,19 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
 }
 
 std::string SyncHeading() {
-  return absl::StrFormat("%-16s %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s\n", "ATTEMPT", "VERSION", "RECEIVER",
-                         "BY", "RESULT", "BYTES", "PREPARE", "TRANSFER", "VERIFY", "INSTALL", "TOTAL");
+  return absl::StrFormat("%-16s %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n", "ATTEMPT",
+                         "VERSION", "RECEIVER", "BY", "RESULT", "BYTES", "KIND", "GB/S", "STAGE", "PREPARE", "TRANSFER",
+                         "VERIFY", "INSTALL", "TOTAL", "PAUSE", "WHY");
 }
 
 std::string SyncRow(const v1::SyncRecord& record) {
   auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
-  std::string row = absl::StrFormat("%-16d %-10s %-14s %-9s %-12s %10s %9s %9s %9s %9s %9s", record.attempt(),
-                                    Version(record.version()), record.replica_id(), record.transport(), record.result(),
-                                    Thousands(record.bytes()), phase("prepare"), phase("transfer"), phase("verify"),
-                                    phase("install"), phase("total"));
-  return absl::StrCat(row, record.detail().empty() ? "" : "  ", record.detail(), "\n");
+  const bool failed = SyncOutcomeOf(record.result()) == SyncOutcome::kFailed;
+  return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
+                         record.attempt(), Version(record.version()), record.replica_id(), record.transport(),
+                         record.result(), Thousands(record.bytes()), KindsOf(record), RateOf(record), phase("stage"),
+                         phase("prepare"), phase("transfer"), phase("verify"), phase("install"), phase("total"),
+                         Milliseconds(record.pause_seconds()), failed ? record.detail() : record.transport_reason());
 }
 
 }  // namespace syncopate::services

@@ -24,7 +24,8 @@ std::string ToTable(const v1::GenerateResponse& answer);
 // What the trainer waits for, the sizing law's three numbers and one row a rollouter.
 std::string ToText(const v1::TrainerServiceGetStatusResponse& status);
 
-// The heading and the rows of `ctl syncs`, of fixed widths because rows come one by one.
+// The heading and the rows of `ctl syncs`, of fixed widths because rows come one by one. A row says what was sent, how
+// long each phase took, what the transfer made of the link, and why by this transport, or what went wrong.
 std::string SyncHeading();
 std::string SyncRow(const v1::SyncRecord& record);
 

@@ -37,7 +37,8 @@ JoinLoop::JoinLoop(MemberClient::Options options, SyncParticipant* participant)
     : options_(std::move(options)),
       hello_(options_.hello),
       backoff_(options_.min_backoff, options_.max_backoff, SeedFrom(hello_.member.incarnation)),
-      commands_(participant) {}
+      participant_(participant, options_.events),
+      commands_(&participant_) {}
 
 void JoinLoop::Connect() {
   auto stream = Stream::Create();

@@ -13,6 +13,7 @@
 #include "services/member/command_runner.h"
 #include "services/member/directory_feed.h"
 #include "services/member/member_client.h"
+#include "services/member/recorded_participant.h"
 #include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
@@ -90,6 +91,7 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   // Last: their threads use the rest.
   Worker callbacks_;
   DirectoryFeed directory_{&callbacks_};
+  RecordedParticipant participant_;
   CommandRunner commands_;
 };
 

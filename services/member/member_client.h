@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/events/event_recorder.h"
 #include "services/member/sync_participant.h"
 #include "synchronizer/messages.h"
 
@@ -51,6 +52,9 @@ class MemberClient {
     // Called at most once, when the client has ended because it was refused for good: the process should exit with
     // this error. From the callbacks' thread.
     std::function<void(const absl::Status&)> on_refused = nullptr;
+    // Where the phases of syncs are recorded (recorded_participant.h). Borrowed, also by transfers that have not ended
+    // when the client has; null: nowhere.
+    EventRecorder* events = nullptr;
     // Between tries; halved at random at most. A restarted synchronizer wants everybody back well within 5 s.
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);

@@ -121,6 +121,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   for (const auto& transport : options_.device->transports) member.hello.transports.push_back(transport->name());
   member.hello.facts = options_.device->facts;
   member.hello.build = options_.build;
+  member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
     return MemberClient::Serving{status.serving, status.serving_digest};

@@ -148,7 +148,8 @@ absl::Status ControlLoop::CarryOut() {
     }
   }
   if (changed) observer_->OnChanged(plane_);
-  return absl::OkStatus();
+  // Not before: until all actions are carried out the ledger is ahead of the log.
+  return log_->HasGrown() ? log_->Compact(plane_.ledger().Snapshot()) : absl::OkStatus();
 }
 
 std::shared_ptr<ControlLoop::Session> ControlLoop::FindSession(SessionId session) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/log.h"
 #include "services/codec/sync_codec.h"
 
 namespace syncopate::services {
@@ -12,7 +13,7 @@ namespace {
 using synchronizer::LedgerRecord;
 using synchronizer::VersionLedger;
 
-constexpr size_t kRewriteAbove = 4096;  // records; a rewritten log has about a hundred
+constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
 
 absl::StatusOr<std::vector<LedgerRecord>> ReadAll(FileSystem* files, const std::string& path) {
   std::vector<LedgerRecord> records;
@@ -29,17 +30,20 @@ absl::StatusOr<std::vector<LedgerRecord>> ReadAll(FileSystem* files, const std::
   }
 }
 
-absl::Status Rewrite(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records) {
-  std::string fresh = path + ".new";
-  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(fresh));
-  {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, fresh));
-    for (const LedgerRecord& record : records) {
-      SYNCOPATE_RETURN_IF_ERROR(writer->Append(ToProto(record).SerializeAsString()));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(writer->Sync());
+std::string FreshPath(const std::string& path) { return path + ".new"; }
+
+// Writes the whole log beside the old one.
+absl::Status WriteFresh(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records) {
+  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, FreshPath(path)));
+  for (const LedgerRecord& record : records) {
+    SYNCOPATE_RETURN_IF_ERROR(writer->Append(ToProto(record).SerializeAsString()));
   }
-  SYNCOPATE_RETURN_IF_ERROR(files->Rename(fresh, path));
+  return writer->Sync();
+}
+
+absl::Status PutInPlace(FileSystem* files, const std::string& path) {
+  SYNCOPATE_RETURN_IF_ERROR(files->Rename(FreshPath(path), path));
   return files->SyncDir(ParentPath(path));
 }
 
@@ -55,16 +59,34 @@ absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::st
   if (opened.records.size() > kRewriteAbove) {
     SYNCOPATE_ASSIGN_OR_RETURN(VersionLedger ledger, VersionLedger::Restore(opened.records));
     opened.records = ledger.Snapshot();
-    SYNCOPATE_RETURN_IF_ERROR(Rewrite(files, path, opened.records));
+    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, opened.records));
+    SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files, path));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Open(files, path));
-  opened.log.reset(new StateLog(std::move(writer)));
+  opened.log.reset(new StateLog(files, path, std::move(writer)));
   return opened;
 }
 
 absl::Status StateLog::Append(const LedgerRecord& record) {
+  if (writer_ == nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "LOG_CLOSED", path_ + " could not be opened again after a rewrite");
+  }
   SYNCOPATE_RETURN_IF_ERROR(writer_->Append(ToProto(record).SerializeAsString()));
+  ++appended_;
   return writer_->Sync();
+}
+
+absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot) {
+  appended_ = 0;
+  absl::Status written = WriteFresh(files_, path_, snapshot);
+  if (!written.ok()) {
+    SYNCOPATE_LOG(kWarning, "the state log is left as long as it is: %s", written.ToString());
+    return absl::OkStatus();
+  }
+  writer_.reset();  // what it would append to is about to be replaced
+  SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files_, path_));
+  SYNCOPATE_ASSIGN_OR_RETURN(writer_, RecordWriter::Open(files_, path_));
+  return absl::OkStatus();
 }
 
 }  // namespace syncopate::services

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file_system.h"
@@ -25,9 +27,23 @@ class StateLog {
   // Adds a record and makes it durable. Blocks for the disk.
   absl::Status Append(const synchronizer::LedgerRecord& record);
 
+  // True when so many records have been added that it is time for Compact.
+  bool HasGrown() const { return appended_ >= kCompactEvery; }
+  // Rewrites the log as `snapshot`, which must mean the same as all that was appended. Blocks for the disk. If the new
+  // log cannot be written the old one stays, which is logged and no error, and this is tried again as many records
+  // later. An error: nothing can be appended any more.
+  absl::Status Compact(const std::vector<synchronizer::LedgerRecord>& snapshot);
+
  private:
-  explicit StateLog(std::unique_ptr<RecordWriter> writer) : writer_(std::move(writer)) {}
-  std::unique_ptr<RecordWriter> writer_;
+  static constexpr int64_t kCompactEvery = 1000;  // records; a rewritten log has about a hundred
+
+  StateLog(FileSystem* files, std::string path, std::unique_ptr<RecordWriter> writer)
+      : files_(files), path_(std::move(path)), writer_(std::move(writer)) {}
+
+  FileSystem* const files_;
+  const std::string path_;
+  std::unique_ptr<RecordWriter> writer_;  // null after an error of Compact
+  int64_t appended_ = 0;                  // since the log was opened or rewritten
 };
 
 }  // namespace syncopate::services

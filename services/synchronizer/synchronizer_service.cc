@@ -65,6 +65,17 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
+RunEvent EventOf(const synchronizer::SyncRecord& record) {
+  RunEvent event{"sync", record.version, record.attempt};
+  event.fields = {{"replica", record.replica_id},
+                  {"transport", record.transport},
+                  {"reason", record.transport_reason},
+                  {"result", record.result},
+                  {"bytes", absl::StrCat(record.bytes)}};
+  for (const auto& [phase, seconds] : record.seconds) event.fields[phase + "_seconds"] = absl::StrCat(seconds);
+  return event;
+}
+
 void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response) {
   const auto& versions = plane.ledger().versions();
   for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
@@ -247,17 +258,7 @@ void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record
   if (options_.metrics != nullptr) {
     options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes_by_kind, now});
   }
-  if (options_.events != nullptr) {
-    auto total = record.seconds.find("total");
-    options_.events->Record({"sync",
-                             record.version,
-                             record.attempt,
-                             {{"replica", record.replica_id},
-                              {"transport", record.transport},
-                              {"result", record.result},
-                              {"bytes", absl::StrCat(record.bytes)},
-                              {"total_seconds", absl::StrCat(total == record.seconds.end() ? 0.0 : total->second)}}});
-  }
+  if (options_.events != nullptr) options_.events->Record(EventOf(record));
   history_.Add(ToProto(record, now));
 }
 

@@ -173,7 +173,11 @@ absl::Status StepLoop::EnsurePublished() {
   published_ = *std::move(staged);
   AddPhase("stage", published_.seconds);
   parts_.data->OnPublished(version_);
-  parts_.events->Record({"publish", version_, 0, {{"digest", absl::StrFormat("%016x", published_.digest)}}});
+  parts_.events->Record(
+      {"publish",
+       version_,
+       0,
+       {{"digest", absl::StrFormat("%016x", published_.digest)}, {"stage_seconds", absl::StrCat(published_.seconds)}}});
   parts_.publish({.version = version_,
                   .bucket_digests = published_.bucket_digests,
                   .manifest_fingerprint = parts_.stager->manifest().fingerprint(),

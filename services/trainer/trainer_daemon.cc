@@ -200,7 +200,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   SYNCOPATE_ASSIGN_OR_RETURN(member_,
                              MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
                                                   .hello = std::move(hello),
-                                                  .on_refused = [this](const absl::Status& why) { OnRefused(why); }},
+                                                  .on_refused = [this](const absl::Status& why) { OnRefused(why); },
+                                                  .events = daemon_->events()},
                                                  participant_.get()));
   const absl::Time deadline = Clock::Real()->Now() + kJoinDeadline;
   while (true) {

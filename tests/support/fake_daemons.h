@@ -64,6 +64,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     response->set_trainers_alive(1);
     response->set_rollouters_alive(2);
     response->set_syncs_ok(84);
+    response->set_syncs_superseded(3);
     return book.Note("GetStatus");
   }
   grpc::Status ListMembers(grpc::ServerContext*, const v1::ListMembersRequest*,
@@ -99,6 +100,10 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
       record->set_result(i == 2 ? "DEADLINE" : "ok");
       record->set_bytes(412345);
       (*record->mutable_seconds())["total"] = 0.0061;
+      (*record->mutable_bytes_by_kind())["full"] = 400000;
+      (*record->mutable_bytes_by_kind())["lora"] = 12345;
+      record->set_gigabytes_per_second(0.25);
+      record->set_transport_reason("all members offer it");
       record->set_pause_seconds(0.0001);
       writer->Write(response);
     }

@@ -54,8 +54,9 @@ class CtlTest : public ::testing::Test {
 
 TEST_F(CtlTest, StatusShowsEveryDaemonOfTheNewestRun) {
   ASSERT_THAT(CtlStatus(context_), IsOk());
-  EXPECT_THAT(Printed(), AllOf(HasSubstr("synchronizer-0"), HasSubstr("syncs 84 ok"), HasSubstr("step 42/150"),
-                               HasSubstr("rollouter-1"), HasSubstr("idle 10%"), HasSubstr("e1-s41")));
+  EXPECT_THAT(Printed(),
+              AllOf(HasSubstr("synchronizer-0"), HasSubstr("syncs 84 ok, 0 failed, 3 superseded"),
+                    HasSubstr("step 42/150"), HasSubstr("rollouter-1"), HasSubstr("idle 10%"), HasSubstr("e1-s41")));
 }
 
 TEST_F(CtlTest, StatusShowsTheOthersWhenOneIsGoneAndSaysSoInItsExitCode) {
@@ -88,7 +89,8 @@ TEST_F(CtlTest, TablesShowMembersVersionsSyncsAndSteps) {
   ASSERT_THAT(CtlVersions(context_), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s42"), HasSubstr("0000000000abcdef")));
   ASSERT_THAT(CtlSyncs(context_, 2, false), IsOk());
-  EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s2"), HasSubstr("412,345"), HasSubstr("6.1 ms")));
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("TRANSFER"), HasSubstr("e1-s2"), HasSubstr("412,345"), HasSubstr("full+lora"),
+                               HasSubstr("0.25"), HasSubstr("6.1 ms"), HasSubstr("all members offer it")));
   ASSERT_THAT(CtlWatch(context_, 2), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("step 1  reward 0.500"), HasSubstr("step 2  reward 0.500")));
 }

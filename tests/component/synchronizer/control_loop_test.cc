@@ -87,6 +87,30 @@ TEST_F(ControlLoopTest, NobodyHearsOfAnEpochThatCouldNotBeWrittenAndTheDaemonIsT
   EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN")) << "whoever asks now is answered, not left waiting";
 }
 
+TEST_F(ControlLoopTest, ARunOfThousandsOfVersionsKeepsItsLogShortAndSurvivesAPowerLossAtAnyMoment) {
+  auto loop = Start();
+  SayHello(*loop, loop->Open(std::make_shared<RecordingSession>()));
+  const Manifest model = synchronizer::SmallModel();
+  auto publish = [&](int64_t step) {
+    loop->Post([&model, step](ControlPlane& plane, absl::Time now) {
+      ControlPlane::Publication publication{TrainerId("t"), {1, step}, {}, model.fingerprint()};
+      publication.bucket_digests.assign(model.buckets().size(), step);
+      EXPECT_TRUE(plane.OnPublish(publication, now).ok());
+    });
+  };
+  for (int64_t step = 0; step < 1300; ++step) publish(step);
+  ASSERT_TRUE(Flush(*loop).ok());
+  EXPECT_LT(*files_.FileBytes("/state/log"), 100 * 1000) << "not 1300 records";
+  loop.reset();
+  files_.CrashAtOperation(files_.operations());
+  files_.Restart(testing::FaultyFileSystem::Survives::kSynced);
+  auto again = Start();
+  Mailbox<PolicyVersion> newest;
+  again->Post([&newest](ControlPlane& plane, absl::Time) { newest.Put(plane.ledger().newest()->version); });
+  ASSERT_TRUE(newest.WaitFor(1));
+  EXPECT_EQ(newest.All()[0], (PolicyVersion{1, 1299}));
+}
+
 TEST_F(ControlLoopTest, WhatIsPostedAfterTheStopIsAnswered) {
   auto loop = Start();
   ASSERT_TRUE(Flush(*loop).ok());

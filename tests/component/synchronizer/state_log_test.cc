@@ -63,6 +63,34 @@ TEST_F(StateLogTest, ALongLogIsRewrittenWithTheSameMeaning) {
   EXPECT_EQ(ledger->newest()->version, (PolicyVersion{1, 5000}));
 }
 
+TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
+  auto opened = StateLog::Open(files_, dir_);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  synchronizer::VersionLedger ledger;
+  std::vector<LedgerRecord> records = {ledger.SetRunId("run"), ledger.RaiseEpoch(1)};
+  int rewritten = 0;
+  for (int64_t step = 0; step < 2500; ++step) records.push_back(**ledger.Publish(VersionWith({1, step})));
+  ledger = *synchronizer::VersionLedger::Restore({});
+  for (const LedgerRecord& record : records) {
+    ASSERT_TRUE(opened->log->Append(record).ok());
+    if (const auto* run = std::get_if<RunIdRecord>(&record)) ledger.SetRunId(run->run_id);
+    if (const auto* epoch = std::get_if<EpochRecord>(&record)) ledger.RaiseEpoch(epoch->epoch);
+    if (const auto* version = std::get_if<synchronizer::PublishedVersion>(&record)) {
+      ASSERT_TRUE(ledger.Publish(*version).ok());
+    }
+    if (!opened->log->HasGrown()) continue;
+    ++rewritten;
+    ASSERT_TRUE(opened->log->Compact(ledger.Snapshot()).ok());
+  }
+  EXPECT_EQ(rewritten, 2);
+  auto again = StateLog::Open(files_, dir_);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_LT(again->records.size(), 700u);
+  auto restored = synchronizer::VersionLedger::Restore(again->records);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->Snapshot(), ledger.Snapshot());
+}
+
 TEST_F(StateLogTest, ATornEndIsCutOffAndARecordOfAnotherKindIsRefused) {
   {
     auto opened = StateLog::Open(files_, dir_);

@@ -6,6 +6,7 @@
 #include "base/event_log.h"
 #include "services/events/event_reader.h"
 #include "services/events/event_recorder.h"
+#include "services/events/sync_trace.h"
 #include "tests/support/process.h"
 
 namespace syncopate::services {
@@ -75,6 +76,75 @@ TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
 TEST(EventsTest, ADirectoryWithoutEventsIsSaid) {
   testing::TempDir dir;
   EXPECT_EQ(ErrorReason(ReadRunEvents(FileSystem::Real(), dir.path()).status()), "NO_EVENTS");
+}
+
+// An event as a daemon would have left it at `unix_seconds`.
+v1::Event Left(double unix_seconds, const std::string& daemon, const std::string& kind, int64_t attempt,
+               const std::map<std::string, std::string>& fields) {
+  v1::Event event;
+  event.set_unix_seconds(unix_seconds);
+  event.set_role(daemon);
+  event.set_kind(kind);
+  event.set_attempt(attempt);
+  event.mutable_version()->set_epoch(1);
+  event.mutable_version()->set_step(attempt);
+  event.mutable_fields()->insert(fields.begin(), fields.end());
+  return event;
+}
+
+std::vector<v1::Event> TwoSyncs() {
+  std::vector<v1::Event> events;
+  for (int64_t attempt : {7, 8}) {
+    const double end = 100.0 * static_cast<double>(attempt) + 1.0;
+    events.push_back(Left(end - 0.9, "trainer-0", "publish", 0, {{"stage_seconds", "0.1"}}));
+    events.back().mutable_version()->set_step(attempt);
+    events.push_back(Left(end - 0.8, "rollouter-1", "phase", attempt, {{"phase", "prepare"}, {"seconds", "0.05"}}));
+    events.push_back(Left(end - 0.1, "rollouter-1", "phase", attempt,
+                          {{"phase", "transfer"},
+                           {"seconds", "0.6"},
+                           {"connect_seconds", "0.2"},
+                           {"verify_seconds", "0.1"},
+                           {"bytes", "1000"}}));
+    events.push_back(Left(end, "synchronizer-0", "sync", attempt,
+                          {{"replica", "rollouter-1"},
+                           {"result", attempt == 7 ? "ok" : "PEER_LOST"},
+                           {"stage_seconds", "0.1"},
+                           {"prepare_seconds", "0.25"},
+                           {"transfer_seconds", "0.4"},
+                           {"verify_seconds", "0"},
+                           {"install_seconds", "0.15"}}));
+  }
+  return events;
+}
+
+TEST(SyncTraceTest, HasATrackAProcessAndASpanAPhaseThatRan) {
+  auto trace = nlohmann::json::parse(SyncTrace(TwoSyncs(), 7).value());
+  std::map<int, std::string> processes;
+  std::map<std::string, std::pair<double, double>> spans;  // process/name -> begin and length in milliseconds
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+    if (event["ph"] != "X") continue;
+    const std::string name = processes.at(event["pid"]) + "/" + std::string(event["name"]);
+    spans[name] = {event["ts"].get<double>() / 1000, event["dur"].get<double>() / 1000};
+  }
+  std::map<std::string, std::pair<double, double>> expected = {
+      {"trainer-0/stage", {0, 100}},          {"rollouter-1/prepare", {150, 50}},
+      {"rollouter-1/connect", {300, 200}},    {"rollouter-1/transfer", {500, 300}},
+      {"rollouter-1/verify", {800, 100}},     {"synchronizer-0/stage", {100, 100}},
+      {"synchronizer-0/prepare", {200, 250}}, {"synchronizer-0/transfer", {450, 400}},
+      {"synchronizer-0/install", {850, 150}}};
+  ASSERT_EQ(spans.size(), expected.size());
+  for (const auto& [name, span] : expected) {
+    EXPECT_NEAR(spans[name].first, span.first, 0.01) << name;
+    EXPECT_NEAR(spans[name].second, span.second, 0.01) << name;
+  }
+}
+
+TEST(SyncTraceTest, WithoutAnAttemptTheLastGoodOneIsShown) {
+  EXPECT_EQ(SyncTrace(TwoSyncs(), std::nullopt).value(), SyncTrace(TwoSyncs(), 7).value());
+  EXPECT_NE(SyncTrace(TwoSyncs(), 8).value(), SyncTrace(TwoSyncs(), 7).value());
+  EXPECT_EQ(ErrorReason(SyncTrace(TwoSyncs(), 9).status()), "NO_SYNC");
+  EXPECT_EQ(ErrorReason(SyncTrace({}, std::nullopt).status()), "NO_SYNC");
 }
 
 }  // namespace

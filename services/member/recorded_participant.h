@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "services/events/event_recorder.h"
+#include "services/member/sync_participant.h"
+
+namespace syncopate::services {
+
+// Passes commands on and records, for each that was carried out, how long it took: event "phase" with the fields
+// phase (prepare, transfer, install), seconds, and where they mean something connect_seconds and verify_seconds (parts
+// of `seconds`), bytes, pause_seconds and reason. `syncopate events trace` draws them.
+class RecordedParticipant final : public SyncParticipant {
+ public:
+  // All are borrowed, `events` also by transfers that end when this is no more. It may be null: nothing is recorded.
+  RecordedParticipant(SyncParticipant* inner, EventRecorder* events, const Clock* clock = Clock::Real())
+      : inner_(inner), events_(events), clock_(clock) {}
+
+  synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
+  void Transfer(const synchronizer::Transfer& command, Done done) override;
+  synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Finish(int64_t attempt) override;
+  void FinishAll() override;
+
+ private:
+  PolicyVersion VersionOf(int64_t attempt) const;
+  static void Record(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
+                     absl::Duration elapsed, const synchronizer::SyncReport& report);
+
+  SyncParticipant* const inner_;
+  EventRecorder* const events_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts that are under way
+};
+
+}  // namespace syncopate::services
