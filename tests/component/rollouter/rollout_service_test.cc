@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -125,6 +127,23 @@ TEST_F(RolloutServiceTest, StreamsWhatGenerateAnswersAndEndsWithTheFinishReason)
   std::vector<v1::FinishReason> expected(5, v1::FINISH_REASON_UNSPECIFIED);
   expected.push_back(v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(finishes, expected);
+}
+
+TEST_F(RolloutServiceTest, RefusesToAnswerWithLogProbabilitiesThatAreNotFinite) {
+  auto* shadow = reinterpret_cast<float*>(engine_->shadow());
+  std::fill_n(shadow, engine_->manifest().arena_bytes() / sizeof(float), std::nanf(""));
+  ASSERT_TRUE(engine_->Install({1, 0}, 1, kTestDeadline).ok());
+  auto answer = Call(&Stub::Generate, Request("whole"));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ErrorReason(answer.status()), "BAD_LOGPROB");
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline(kTestDeadline));
+  v1::GenerateStreamRequest request;
+  *request.mutable_request() = Request("stream");
+  auto reader = stub_->GenerateStream(&context, request);
+  v1::GenerateStreamResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(ErrorReason(FromGrpc(reader->Finish())), "BAD_LOGPROB");
 }
 
 TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
