@@ -4,12 +4,14 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "services/rpc/grpc_threads.h"
 
@@ -48,6 +50,29 @@ void EnablePlugins() {
   grpc::channelz::experimental::InitChannelzService();
 }
 
+// Lets connections in, up to a number. The accepting thread's own.
+class Gate {
+ public:
+  Gate(std::string address, const ConnectionLimit::Options& options) : address_(std::move(address)), limit_(options) {}
+
+  // False: the connection is closed, which is logged when it happens for the first time in a row.
+  bool Admit(int fd) {
+    absl::Status status = limit_.Admit(fd);
+    const bool was_refusing = std::exchange(refusing_, !status.ok());
+    if (status.ok()) return true;
+    if (!was_refusing) {
+      SYNCOPATE_LOG(kWarning, "listener %s refuses connections: %s", address_, status.ToString());
+    }
+    ::close(fd);
+    return false;
+  }
+
+ private:
+  const std::string address_;
+  ConnectionLimit limit_;
+  bool refusing_ = false;
+};
+
 }  // namespace
 
 absl::Status Server::Options::Validate() const {
@@ -65,6 +90,8 @@ absl::Status Server::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(
       CheckPositive(max_metadata_bytes > 0 && max_metadata_bytes <= kMaxInt, "max_metadata_bytes"));
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(max_concurrent_streams > 0, "max_concurrent_streams"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(connections.total > 0, "connections.total"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(connections.per_peer > 0, "connections.per_peer"));
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(min_ping_interval > absl::ZeroDuration(), "min_ping_interval"));
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(keepalive_time > absl::ZeroDuration(), "keepalive_time"));
   return CheckPositive(keepalive_timeout > absl::ZeroDuration(), "keepalive_timeout");
@@ -93,7 +120,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                  absl::StrCat("gRPC could not start a server for ", server->address_, "; its log says why"));
   }
   int listener = server->acceptor_->listener();
-  server->acceptor_->Start([connections, listener](int fd) {
+  auto gate = std::make_shared<Gate>(server->address_, options.connections);
+  server->acceptor_->Start([connections, listener, gate](int fd) {
+    if (!gate->Admit(fd)) return;
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
     connection.fd = fd;

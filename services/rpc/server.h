@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "services/rpc/acceptor.h"
+#include "services/rpc/connection_limit.h"
 
 namespace syncopate::services {
 
@@ -35,6 +36,7 @@ class Server {
     int64_t max_send_bytes = 64 << 20;
     int64_t max_metadata_bytes = 8 << 10;
     int max_concurrent_streams = 100;                     // per connection
+    ConnectionLimit::Options connections = {};            // beyond these, new ones are closed and it is logged
     absl::Duration min_ping_interval = absl::Seconds(1);  // clients may ping this often, also without calls
     absl::Duration keepalive_time = absl::Seconds(5);     // the server's own ping after this much silence
     absl::Duration keepalive_timeout = absl::Seconds(3);  // no answer for this long: the client is gone
