@@ -13,110 +13,11 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "model/torch_error.h"
-#include "rollouter/engine/engine.h"
+#include "rollouter/engine/engine_loop_core.h"
 
 namespace syncopate::rollouter {
 
 using synchronizer::InstallResult;
-
-namespace {
-
-// What WeightArenas::Exchange says when it could not even restore what was.
-constexpr char kWeightsUnmapped[] = "WEIGHTS_UNMAPPED";
-
-}  // namespace
-
-// Callers leave commands in a queue; the thread runs them between decode steps. Everything that the engine owns is
-// touched by that thread only.
-class EngineLoop::Core {
- public:
-  // What a caller wants done to the weights between two decode steps.
-  enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
-
-  Core(const Options& options, Manifest manifest, std::shared_ptr<EngineBackend> backend)
-      : manifest_(std::move(manifest)),
-        threads_(options.threads),
-        engine_(options.model, std::move(backend), Engine::Options{options.max_sequences, options.max_prefill_tokens}) {
-    status_.kv_bytes = engine_.kv_bytes();
-    status_.weight_bytes = engine_.weight_bytes();
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~Core() { Stop(); }
-
-  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
-  int32_t Abort(const std::string& id);
-  void Pause();
-  void Resume();
-  absl::Status Drain(absl::Duration deadline);
-  // `version` and `digest` are not looked at by kBeginInPlace.
-  absl::StatusOr<InstallResult> ChangeWeights(Change change, const PolicyVersion& version, uint64_t digest,
-                                              absl::Duration deadline);
-  void Invalidate();
-  void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
-  EngineStatus GetStatus() const;
-  void Stop();
-
-  const Manifest& manifest() const { return manifest_; }
-  PolicySlots& policy() { return engine_.policy(); }
-  WeightArenas& arenas() { return engine_.backend().arenas(); }
-
- private:
-  // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
-  struct PendingChange {
-    Change change = Change::kInstall;
-    PolicyVersion version;
-    uint64_t digest = 0;
-    absl::Time deadline;
-    bool begun = false;
-    bool done = false;
-    absl::StatusOr<InstallResult> result = InstallResult();
-  };
-
-  absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Requests that hold installs and have waited for a transfer in place have no token yet: they cannot hold its end up.
-  bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
-  }
-  bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ && !transferring_in_place_; }
-
-  void Run();
-  // Until Stop(), or an error after which no step can be made. May throw what libtorch throws.
-  absl::Status Loop();
-  // Blocks until there is something to do; false if that is to end.
-  bool AwaitWork();
-  void End(const absl::Status& why);
-  void RunCommands();
-  // An error only if there are no weights any more; whoever asked for the change hears of every one.
-  absl::Status RunChange();
-  absl::Status Apply(const PendingChange& change);
-  // Takes note of a change that was applied, between `begin` and now.
-  InstallResult FinishChangeLocked(const PendingChange& change, absl::Time begin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StepOnce();
-  void PublishStatus();
-  // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
-  bool RunOnThread(std::function<void()> command);
-
-  const Manifest manifest_;
-  const int threads_;  // intra-op
-  Engine engine_;      // the thread's own
-  std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
-
-  mutable Mutex mutex_;
-  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<PendingChange> change_ ABSL_GUARDED_BY(mutex_);
-  // The live weights are being overwritten, or are what such a transfer left.
-  bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
-  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
-  bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
-  EngineStatus status_ ABSL_GUARDED_BY(mutex_);
-  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: not idle
-  std::thread thread_;
-};
 
 absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   // CheckShape() reads what never changes; whether weights are there is mirrored in status_.
@@ -167,51 +68,6 @@ absl::Status EngineLoop::Core::Drain(absl::Duration deadline) {
   }
   if (draining_) return absl::OkStatus();
   return Error(absl::StatusCode::kAborted, "RESUMED", "the rollouter was resumed before it was drained");
-}
-
-absl::StatusOr<InstallResult> EngineLoop::Core::ChangeWeights(Change kind, const PolicyVersion& version,
-                                                              uint64_t digest, absl::Duration deadline) {
-  auto change = std::make_shared<PendingChange>();
-  change->change = kind;
-  change->version = version;
-  change->digest = digest;
-  change->deadline = Clock::Real()->Now() + deadline;
-  MutexLock lock(&mutex_);
-  SYNCOPATE_RETURN_IF_ERROR(CheckChangeLocked(*change));
-  change_ = change;
-  auto ended = [this, &change]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return change->done || stopped_; };
-  const bool in_time = mutex_.AwaitWithTimeout(Condition(&ended), deadline);
-  if (!in_time && change->begun) mutex_.Await(Condition(&ended));  // it has the deadline, too
-  change_ = nullptr;
-  if (change->done) return change->result;
-  if (stopped_) return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "the engine has stopped");
-  return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
-               absl::StrCat("no decode step ended within ", absl::FormatDuration(deadline), " to install ",
-                            version.ToString(), "; the older version goes on serving"));
-}
-
-absl::Status EngineLoop::Core::CheckChangeLocked(const PendingChange& change) const {
-  if (change.change != Change::kBeginInPlace && change.version <= status_.serving) {
-    return Error(
-        absl::StatusCode::kFailedPrecondition, "OLD_VERSION",
-        absl::StrCat(change.version.ToString(), " is not newer than ", status_.serving.ToString(), ", which serves"));
-  }
-  if (change.change == Change::kRelabel && status_.serving.IsNone()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS", "there are no weights to relabel");
-  }
-  if (stopping_ || change_ != nullptr) {
-    return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "another install is under way or the engine stops");
-  }
-  return absl::OkStatus();
-}
-
-void EngineLoop::Core::Invalidate() {
-  MutexLock lock(&mutex_);
-  if (!transferring_in_place_) return;
-  status_.serving = PolicyVersion();
-  status_.serving_digest = 0;
-  // Before whatever the thread does next; no step runs.
-  commands_.push_back([this] { engine_.policy().Invalidate(); });
 }
 
 void EngineLoop::Core::SetInstallListener(std::function<void(const PolicyVersion&)> listener) {
@@ -322,58 +178,6 @@ void EngineLoop::Core::RunCommands() {
     if (!commands.empty()) has_work_ = true;  // until PublishStatus() knows: a drain must not slip in between
   }
   for (std::function<void()>& command : commands) command();
-}
-
-absl::Status EngineLoop::Core::RunChange() {
-  std::shared_ptr<PendingChange> change;
-  {
-    MutexLock lock(&mutex_);
-    if (!ChangeIsDueLocked(engine_.InstallHeld())) return absl::OkStatus();
-    change = change_;
-    change->begun = true;
-  }
-  const absl::Time begin = Clock::Real()->Now();
-  const absl::Status applied = Apply(*change);
-  std::function<void(const PolicyVersion&)> listener;
-  {
-    MutexLock lock(&mutex_);
-    if (applied.ok()) {
-      change->result = FinishChangeLocked(*change, begin);
-    } else {
-      change->result = applied;
-    }
-    change->done = true;
-    if (applied.ok() && change->change != Change::kBeginInPlace) listener = install_listener_;
-  }
-  if (listener) listener(change->version);
-  return ErrorReason(applied) == kWeightsUnmapped ? applied : absl::OkStatus();
-}
-
-absl::Status EngineLoop::Core::Apply(const PendingChange& change) {
-  engine_.Synchronize();
-  switch (change.change) {
-    case Change::kInstall:
-      return engine_.policy().Install(change.version, change.digest, change.deadline - Clock::Real()->Now());
-    case Change::kRelabel:
-      engine_.policy().Relabel(change.version);
-      return absl::OkStatus();
-    case Change::kBeginInPlace:
-      return absl::OkStatus();
-  }
-  return absl::OkStatus();
-}
-
-InstallResult EngineLoop::Core::FinishChangeLocked(const PendingChange& change, absl::Time begin) {
-  if (change.change == Change::kBeginInPlace) {
-    transferring_in_place_ = true;
-    stands_still_since_ = begin;
-    return InstallResult();
-  }
-  if (std::exchange(transferring_in_place_, false)) begin = stands_still_since_;
-  status_.serving = change.version;
-  status_.serving_digest = engine_.policy().digest();
-  ++status_.installs;
-  return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
 }
 
 void EngineLoop::Core::StepOnce() {

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rollouter/engine/engine.h"
+#include "rollouter/engine/engine_loop.h"
+
+namespace syncopate::rollouter {
+
+// Callers leave commands in a queue; the thread runs them between decode steps. Everything that the engine owns is
+// touched by that thread only.
+class EngineLoop::Core {
+ public:
+  // What a caller wants done to the weights between two decode steps.
+  enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
+
+  Core(const Options& options, Manifest manifest, std::shared_ptr<EngineBackend> backend)
+      : manifest_(std::move(manifest)),
+        threads_(options.threads),
+        engine_(options.model, std::move(backend), Engine::Options{options.max_sequences, options.max_prefill_tokens}) {
+    status_.kv_bytes = engine_.kv_bytes();
+    status_.weight_bytes = engine_.weight_bytes();
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Core() { Stop(); }
+
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
+  int32_t Abort(const std::string& id);
+  void Pause();
+  void Resume();
+  absl::Status Drain(absl::Duration deadline);
+  // `version` and `digest` are not looked at by kBeginInPlace.
+  absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
+                                                            uint64_t digest, absl::Duration deadline);
+  void Invalidate();
+  void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
+  EngineStatus GetStatus() const;
+  void Stop();
+
+  const Manifest& manifest() const { return manifest_; }
+  PolicySlots& policy() { return engine_.policy(); }
+  WeightArenas& arenas() { return engine_.backend().arenas(); }
+
+ private:
+  // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
+  struct PendingChange {
+    Change change = Change::kInstall;
+    PolicyVersion version;
+    uint64_t digest = 0;
+    absl::Time deadline;
+    bool begun = false;
+    bool done = false;
+    absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
+  };
+
+  absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Requests that hold installs and have waited for a transfer in place have no token yet: they cannot hold its end up.
+  bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
+  }
+  bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ && !transferring_in_place_; }
+
+  void Run();
+  // Until Stop(), or an error after which no step can be made. May throw what libtorch throws.
+  absl::Status Loop();
+  // Blocks until there is something to do; false if that is to end.
+  bool AwaitWork();
+  void End(const absl::Status& why);
+  void RunCommands();
+  // An error only if there are no weights any more; whoever asked for the change hears of every one.
+  absl::Status RunChange();
+  absl::Status Apply(const PendingChange& change);
+  // Takes note of a change that was applied, between `begin` and now.
+  synchronizer::InstallResult FinishChangeLocked(const PendingChange& change, absl::Time begin)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StepOnce();
+  void PublishStatus();
+  // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
+  bool RunOnThread(std::function<void()> command);
+
+  const Manifest manifest_;
+  const int threads_;  // intra-op
+  Engine engine_;      // the thread's own
+  std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
+
+  mutable Mutex mutex_;
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<PendingChange> change_ ABSL_GUARDED_BY(mutex_);
+  // The live weights are being overwritten, or are what such a transfer left.
+  bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
+  bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
+  EngineStatus status_ ABSL_GUARDED_BY(mutex_);
+  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: not idle
+  std::thread thread_;
+};
+
+}  // namespace syncopate::rollouter
