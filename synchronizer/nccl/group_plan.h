@@ -56,7 +56,7 @@ struct GroupPlan {
 
 // How messages are cut: few and large keeps NCCL at its rate, several let digests begin before the last byte is there.
 struct RoundOptions {
-  int32_t max_rounds = 8;                 // for each pair of a source and a slice
+  int32_t max_rounds = 4;                 // for each pair of a source and a slice
   int64_t min_message_bytes = 256 << 20;  // below twice this a pair's bytes go in one round
 
   absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS
