@@ -41,10 +41,7 @@ _syncopate_candidates() {
     case $current in
       -*) candidates=$flags; return ;;
     esac
-    if [ -n "$subcommands" ]; then
-      candidates=$subcommands
-      return
-    fi
+    if [ "$position" -eq 0 ]; then candidates=$subcommands; fi
     for word in $operands; do
       value=${word%...}
       if [ "$position" -eq 0 ] || [ "$value" != "$word" ]; then break; fi
@@ -58,14 +55,14 @@ _syncopate_candidates() {
       if [ -n "$current" ]; then _syncopate_settings "$current"; fi
       ;;
     setting) _syncopate_settings "$current" ;;
-    one_of:*) value=${value#one_of:} candidates=${value//,/ } ;;
+    one_of:*) value=${value#one_of:} candidates="$candidates ${value//,/ }" ;;
   esac
 }
 
 _syncopate_settings() {
   local key=${1%%=*} values='' word
   if [ "$key" = "$1" ]; then
-    candidates=$_syncopate_keys unfinished=yes
+    candidates="$candidates $_syncopate_keys" unfinished=yes
     return
   fi
   _syncopate_key_values "$key"

@@ -34,12 +34,35 @@ absl::Status SendArena::Options::Validate() const {
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::Create(Manifest manifest, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), options));
+  Wire wire{manifest.arena_bytes(), 0, manifest.buckets(), {}};
+  return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
 }
 
-SendArena::SendArena(Manifest manifest, const Options& options)
-    : manifest_(std::move(manifest)), options_(options), slots_(options.slots) {
-  for (Slot& slot : slots_) slot.buffer = HostBuffer(manifest_.arena_bytes());
+absl::StatusOr<std::unique_ptr<SendArena>> SendArena::CreateForPlan(Manifest manifest, const SyncPlan& plan,
+                                                                    int32_t source, const Options& options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  Wire wire{plan.send_bytes(source), plan.hash(), plan.StagedBuckets(source), plan.pack(source)};
+  return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
+}
+
+SendArena::SendArena(Manifest manifest, Wire wire, const Options& options)
+    : manifest_(std::move(manifest)), wire_(std::move(wire)), options_(options), slots_(options.slots) {
+  for (Slot& slot : slots_) slot.buffer = HostBuffer(wire_.bytes);
+}
+
+absl::Status SendArena::CheckNumbers(const char* bytes) const {
+  if (wire_.plan_hash == 0) return CheckFinite(manifest_, bytes);
+  for (const PackOp& op : wire_.ops) {
+    for (int64_t row = 0; row < op.rows; ++row) {
+      const char* numbers = bytes + op.send_offset + row * op.send_stride;
+      if (!FindNonFinite(op.to, numbers, op.row_elements).has_value()) continue;
+      const std::string& tensor = manifest_.tensors()[op.tensor].name;
+      return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+                   absl::StrFormat("this rank's part of %s is not finite; these weights must not be served", tensor),
+                   {{"tensor", tensor}});
+    }
+  }
+  return absl::OkStatus();
 }
 
 SendArena::~SendArena() {
@@ -63,10 +86,10 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
   }
   // The slot is empty now: nobody else touches its bytes.
   SYNCOPATE_RETURN_IF_ERROR(fill(bytes));
-  SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest_, bytes));
+  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(bytes));
   Staged staged;
   staged.version = version;
-  staged.bucket_digests = DigestBuckets(manifest_, bytes);
+  staged.bucket_digests = DigestRanges(wire_.buckets, bytes);
   staged.digest = CombineDigests(staged.bucket_digests);
   {
     MutexLock lock(&mutex_);
@@ -102,9 +125,9 @@ absl::StatusOr<std::unique_ptr<WeightReader>> SendArena::Open(PolicyVersion vers
 }
 
 absl::Status SendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to) {
-  if (range.begin < 0 || range.end < range.begin || range.end > manifest_.arena_bytes()) {
+  if (range.begin < 0 || range.end < range.begin || range.end > wire_.bytes) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
-                 absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, manifest_.arena_bytes()));
+                 absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, wire_.bytes));
   }
   const char* from = nullptr;
   {

@@ -10,6 +10,7 @@
 #include "base/manifest.h"
 #include "base/mutex.h"
 #include "base/policy_version.h"
+#include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/host_buffer.h"
 #include "synchronizer/transport/weight_store.h"
 
@@ -28,11 +29,15 @@ class SendArena final : public WeightStore {
     absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 16
   };
 
-  // Allocates slots x manifest.arena_bytes().
+  // For a source that holds everything: the arena is the manifest's. Allocates slots x manifest.arena_bytes().
   static absl::StatusOr<std::unique_ptr<SendArena>> Create(Manifest manifest, const Options& options);
+  // For one rank of a sharded source: the arena is in the plan's wire order. Allocates slots x plan.send_bytes(source).
+  static absl::StatusOr<std::unique_ptr<SendArena>> CreateForPlan(Manifest manifest, const SyncPlan& plan,
+                                                                  int32_t source, const Options& options);
   ~SendArena() override;  // no reader may be left
 
-  // Writes every tensor to its place in `arena` (manifest.arena_bytes() bytes); padding is zero and stays so.
+  // Writes every tensor to its place in `arena` (arena_bytes() bytes); padding is zero and stays so. With a plan that
+  // is PackOnHost of SyncPlan::pack.
   using Fill = std::function<absl::Status(char* arena)>;
 
   struct Staged {
@@ -48,13 +53,23 @@ class SendArena final : public WeightStore {
   absl::StatusOr<Staged> Stage(PolicyVersion version, const Fill& fill);
 
   const Manifest& manifest() const { return manifest_; }
+  int64_t arena_bytes() const { return wire_.bytes; }
   uint64_t fingerprint() const override { return manifest_.fingerprint(); }
+  uint64_t plan_hash() const override { return wire_.plan_hash; }
   absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
 
   int64_t superseded_readers() const;  // how many lost their slot so far
 
  private:
   class Reader;
+
+  // What lies where in a slot.
+  struct Wire {
+    int64_t bytes = 0;
+    uint64_t plan_hash = 0;          // 0: the manifest's own order
+    std::vector<ByteRange> buckets;  // in the order of their digests
+    std::vector<PackOp> ops;         // with a plan: where numbers lie
+  };
 
   struct Slot {
     HostBuffer buffer;
@@ -64,12 +79,14 @@ class SendArena final : public WeightStore {
     int copies = 0;          // chunk copies under way, of whatever occupancy
   };
 
-  SendArena(Manifest manifest, const Options& options);
+  SendArena(Manifest manifest, Wire wire, const Options& options);
+  absl::Status CheckNumbers(const char* bytes) const;
   Slot* TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to);
   void Unpin(Slot* slot, uint64_t occupancy);
 
   const Manifest manifest_;
+  const Wire wire_;
   const Options options_;
   mutable Mutex mutex_;
   // The structure and the buffers' addresses are constant. A buffer's bytes are written by Stage alone while its slot

@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/manifest.h"
 #include "synchronizer/messages.h"
+#include "synchronizer/plan/layout.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::synchronizer {
@@ -61,6 +62,27 @@ inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* a
     }
   }
   return absl::OkStatus();
+}
+
+// What a rank's buffer of this layout holds of weights that depend on seed, tensor and element: finite, and the same
+// number whatever the dtype. Padding is zero.
+inline std::vector<char> LayoutContents(const Manifest& manifest, const Layout& layout, int32_t rank, uint64_t seed) {
+  std::vector<char> buffer(layout.arena_bytes(rank), 0);
+  for (const Piece& piece : layout.pieces()) {
+    if (piece.rank != rank) continue;
+    const DType dtype = layout.DTypeOf(manifest.tensors()[piece.tensor]);
+    char* to = buffer.data() + piece.offset;
+    for (int64_t row = 0; row < piece.rows; ++row) {
+      for (int64_t at = piece.begin; at < piece.end; ++at, to += DTypeBytes(dtype)) {
+        const uint64_t element = static_cast<uint64_t>(at + row * piece.stride);
+        const uint16_t half = Mix64(HashCombine(seed, piece.tensor) + element) & 0xbfff;
+        const uint32_t whole = static_cast<uint32_t>(half) << 16;
+        if (dtype == DType::kFloat32) std::memcpy(to, &whole, 4);
+        if (dtype == DType::kBFloat16) std::memcpy(to, &half, 2);
+      }
+    }
+  }
+  return buffer;
 }
 
 // The same, but tensors that are no adapters have the weights of `base_seed`.

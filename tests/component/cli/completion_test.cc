@@ -67,7 +67,7 @@ class BashCompletionTest : public ::testing::Test {
 };
 
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
-  EXPECT_THAT(Complete("syncopate "), UnorderedElementsAre("completion", "config", "ctl", "events", "run"));
+  EXPECT_THAT(Complete("syncopate "), UnorderedElementsAre("bench", "completion", "config", "ctl", "events", "run"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check"));
   EXPECT_THAT(Complete("syncopate --v"), ElementsAre("--version"));
@@ -98,7 +98,8 @@ TEST_F(BashCompletionTest, OffersFilesAndFoldersWhereTheyBelong) {
   EXPECT_THAT(Complete("syncopate config check r"), UnorderedElementsAre("reverse.yaml", "runs"));
   EXPECT_THAT(Complete("syncopate run --resume "), ElementsAre("runs"));
   EXPECT_THAT(Complete("syncopate ctl status --run "), ElementsAre("runs"));
-  EXPECT_THAT(Complete("syncopate events "), ElementsAre("runs"));
+  EXPECT_THAT(Complete("syncopate events "), UnorderedElementsAre("trace", "runs"));
+  EXPECT_THAT(Complete("syncopate events trace "), ElementsAre("runs"));
 }
 
 TEST_F(BashCompletionTest, OffersTheKeysOfTheConfiguration) {

@@ -3,10 +3,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/events/event_reader.h"
 #include "services/member/command_runner.h"
+#include "services/member/recorded_participant.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/member/member_fixture.h"
+#include "tests/support/process.h"
 
 namespace syncopate::services {
 namespace {
@@ -221,6 +224,41 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
   ASSERT_TRUE(participant.deadlines.WaitFor(1));
   EXPECT_EQ(participant.deadlines.All()[0], absl::Seconds(5));
   runner.Stop();
+}
+
+TEST(RecordedParticipantTest, LeavesAnEventForEachPhaseThatRan) {
+  testing::TempDir dir;
+  auto events = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter", 0).value();
+  ScriptedParticipant inner;
+  RecordedParticipant recorded(&inner, events.get());
+  Prepare prepare = PrepareOf(7);
+  prepare.version = {1, 3};
+  recorded.Prepare(prepare);
+  recorded.Transfer({7, {}, {}}, [](const SyncReport&) {});  // of a source that is pulled from: nothing ran
+  SyncReport moved;
+  moved.bytes = 1000;
+  moved.verify_seconds = 0.25;
+  inner.Answer(moved);
+  recorded.Transfer({7, {}, {}}, [](const SyncReport& report) { EXPECT_EQ(report.bytes, 1000); });
+  SyncReport failed;
+  failed.status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "too late");
+  inner.Answer(failed);
+  recorded.Install({7});
+  recorded.Finish(7);
+  ASSERT_TRUE(events->Stop().ok());
+  std::vector<std::string> lines;
+  const RunEvents left = ReadRunEvents(FileSystem::Real(), dir.path()).value();
+  for (const v1::Event& event : left.events) {
+    EXPECT_EQ(event.attempt(), 7);
+    EXPECT_EQ(event.version().step(), 3);
+    auto field = [&event](const char* name) {
+      auto found = event.fields().find(name);
+      return found == event.fields().end() ? std::string("-") : found->second;
+    };
+    lines.push_back(
+        absl::StrCat(field("phase"), " ", field("bytes"), " ", field("verify_seconds"), " ", field("reason")));
+  }
+  EXPECT_THAT(lines, ElementsAre("prepare - - -", "transfer 1000 0.25 -", "install - - INSTALL_DEADLINE"));
 }
 
 TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {

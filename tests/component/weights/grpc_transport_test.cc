@@ -26,6 +26,9 @@ class GrpcHarness final : public TransportHarness {
   }
   void KillSource(SourceTransport* source) override { sources_.at(source)->server->Stop(absl::ZeroDuration()); }
   ReceiverTransport* receiver() override { return &receiver_; }
+  ReceiverTransport* AddReceiver() override {
+    return more_.emplace_back(std::make_unique<services::GrpcReceiver>()).get();
+  }
 
  private:
   struct Source {
@@ -37,6 +40,7 @@ class GrpcHarness final : public TransportHarness {
   };
 
   services::GrpcReceiver receiver_;
+  std::vector<std::unique_ptr<services::GrpcReceiver>> more_;
   std::map<SourceTransport*, std::unique_ptr<Source>> sources_;
 };
 

@@ -20,11 +20,15 @@ class InprocHarness final : public TransportHarness {
   }
   void KillSource(SourceTransport* source) override { hub_.Remove(*source->Open({})); }
   ReceiverTransport* receiver() override { return &receiver_; }
+  ReceiverTransport* AddReceiver() override {
+    return more_.emplace_back(std::make_unique<InprocReceiver>(&hub_)).get();
+  }
 
  private:
   InprocHub hub_;
   std::vector<std::unique_ptr<InprocSource>> sources_;
   InprocReceiver receiver_{&hub_};
+  std::vector<std::unique_ptr<InprocReceiver>> more_;
 };
 
 std::unique_ptr<TransportHarness> MakeInprocHarness() { return std::make_unique<InprocHarness>(); }
@@ -244,6 +248,132 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
   transfer.bucket_digests = digests;
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
+}
+
+TEST(SendArenaForPlanTest, StagesAShardInWireOrderAndNamesWhatIsNotFinite) {
+  auto manifest = std::make_shared<const Manifest>(TinyTransformer(DType::kBFloat16));
+  auto planned = *PlanCache(manifest).Get({"flat:2:fp32", 2, "tp:2:head8", 2});
+  for (int32_t rank : {0, 1}) {
+    auto arena = *SendArena::CreateForPlan(*manifest, planned->plan, rank, {});
+    EXPECT_EQ(arena->plan_hash(), planned->plan.hash());
+    EXPECT_EQ(arena->arena_bytes(), planned->plan.send_bytes(rank));
+    std::vector<char> shard = LayoutContents(*manifest, planned->source, rank, 3);
+    auto pack = [&](char* bytes) {
+      PackOnHost(planned->plan.pack(rank), shard.data(), bytes);
+      return absl::OkStatus();
+    };
+    auto staged = arena->Stage({1, 1}, pack);
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    EXPECT_EQ(static_cast<int64_t>(staged->bucket_digests.size()), planned->plan.DigestsOf(rank).size());
+    const float bad = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(shard.data() + planned->plan.pack(rank).front().source_offset, &bad, 4);
+    EXPECT_THAT(arena->Stage({1, 2}, pack).status(), HasReason("NON_FINITE"));
+  }
+}
+
+// One weight set: what is received overwrites what serves.
+class InPlaceTarget final : public WeightTarget {
+ public:
+  explicit InPlaceTarget(int64_t bytes) : buffer(bytes) {}
+  char* shadow() override { return buffer.data(); }
+  bool in_place() const override { return true; }
+  absl::Status BeginInPlace(absl::Duration) override {
+    paused = true;
+    return begin_status;
+  }
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t, absl::Duration) override {
+    SYNCOPATE_RETURN_IF_ERROR(install_status);
+    paused = false;
+    valid = true;
+    serving = version;
+    return InstallResult{0.5};
+  }
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration) override {
+    serving = version;
+    return InstallResult();
+  }
+  void Invalidate() override { valid = false; }
+
+  HostBuffer buffer;
+  bool paused = false;
+  bool valid = false;
+  PolicyVersion serving;
+  absl::Status begin_status;
+  absl::Status install_status;
+};
+
+class InPlaceTest : public WeightReceiverTest {
+ protected:
+  absl::Status Sync(const Prepare& prepare) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
+    SYNCOPATE_RETURN_IF_ERROR(receiver_.Prepare(prepare).status());
+    Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, rendezvous);
+    transfer.receivers[0].id = id_;
+    absl::Status status = receiver_.Transfer(transfer).status();
+    if (status.ok() && install_) status = receiver_.Install({prepare.attempt}).status();
+    receiver_.Finish(prepare.attempt);
+    rig_.source()->Finish(prepare.attempt);
+    return status;
+  }
+  void Break(bool broken) {
+    rig_.store()->SetOnChunk([broken](int, ByteRange, char*) {
+      return broken ? Error(absl::StatusCode::kUnavailable, "PEER_LOST", "it died") : absl::OkStatus();
+    });
+  }
+
+  const MemberId id_ = RollouterId(7, "r");
+  InPlaceTarget target_{SmallModel().arena_bytes()};
+  WeightReceiver receiver_{{SmallModel(), id_}, &target_, {harness_.receiver()}};
+  bool install_ = true;
+};
+
+TEST_F(InPlaceTest, GenerationStandsStillForTheTransferAndGoesOnWithTheInstall) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_TRUE(target_.valid);
+  EXPECT_FALSE(target_.paused);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+}
+
+TEST_F(InPlaceTest, ATransferThatFailsLeavesNothingServingUntilAGoodOne) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  Break(true);
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("PEER_LOST"));
+  EXPECT_FALSE(target_.valid);
+  EXPECT_TRUE(receiver_.serving().IsNone());
+  EXPECT_EQ(receiver_.serving_digest(), 0u) << "nobody may relabel what is not there";
+  Prepare older = rig_.Offer();
+  older.version = {1, 0};
+  EXPECT_THAT(receiver_.Prepare(older).status(), HasReason("OLD_VERSION")) << "versions do not go back";
+  Break(false);
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_TRUE(target_.valid);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 2}));
+}
+
+TEST_F(InPlaceTest, AnAttemptThatIsFinishedBetweenTransferAndInstallLeavesNothingServing) {
+  install_ = false;
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_TRUE(target_.paused);
+  EXPECT_FALSE(target_.valid);
+  EXPECT_TRUE(receiver_.serving().IsNone());
+}
+
+TEST_F(InPlaceTest, AnInstallThatFailsLeavesNothingServing) {
+  target_.install_status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "too late");
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("INSTALL_DEADLINE"));
+  EXPECT_FALSE(target_.valid);
+}
+
+TEST_F(InPlaceTest, AnEngineThatCannotStopKeepsItsWeights) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  target_.begin_status = Error(absl::StatusCode::kDeadlineExceeded, "PAUSE_DEADLINE", "a step takes too long");
+  int chunks = rig_.store()->chunks();
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("PAUSE_DEADLINE"));
+  EXPECT_EQ(rig_.store()->chunks(), chunks) << "nothing was overwritten";
+  EXPECT_TRUE(target_.valid);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
 }
 
 }  // namespace

@@ -1,0 +1,240 @@
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/transport/plan_cache.h"
+#include "synchronizer/transport/weight_receiver.h"
+#include "synchronizer/transport/weight_source.h"
+#include "tests/support/notification.h"
+#include "tests/support/synchronizer_fixtures.h"
+#include "tests/support/transport_harness.h"
+
+namespace syncopate::synchronizer {
+
+// A model that every layout can cut, small enough to be looked at byte for byte: one transformer layer with grouped
+// queries, named as Hugging Face names it.
+inline Manifest TinyTransformer(DType dtype) {
+  const std::string layer = "model.layers.0.";
+  auto manifest = Manifest::Create({{"model.embed_tokens.weight", dtype, {66, 32}},
+                                    {layer + "input_layernorm.weight", dtype, {32}},
+                                    {layer + "self_attn.q_proj.weight", dtype, {32, 32}},
+                                    {layer + "self_attn.k_proj.weight", dtype, {16, 32}},
+                                    {layer + "self_attn.v_proj.weight", dtype, {16, 32}},
+                                    {layer + "self_attn.o_proj.weight", dtype, {32, 32}},
+                                    {layer + "self_attn.q_norm.weight", dtype, {8}},
+                                    {layer + "self_attn.k_norm.weight", dtype, {8}},
+                                    {layer + "post_attention_layernorm.weight", dtype, {32}},
+                                    {layer + "mlp.gate_proj.weight", dtype, {48, 32}},
+                                    {layer + "mlp.up_proj.weight", dtype, {48, 32}},
+                                    {layer + "mlp.down_proj.weight", dtype, {32, 48}},
+                                    {"model.norm.weight", dtype, {32}},
+                                    {"lm_head.weight", dtype, {66, 32}}},
+                                   1024);
+  SYNCOPATE_CHECK(manifest.ok());
+  return *std::move(manifest);
+}
+
+struct SyncShape {
+  std::string source_layout;
+  int32_t sources = 1;
+  std::string destination_layout;
+  int32_t world = 1;
+  int replicas = 1;
+  DType dtype = DType::kBFloat16;  // of the manifest
+};
+
+// T source ranks and M replicas of P ranks over a transport, driven as the synchronizer would.
+class ShapeRig {
+ public:
+  ShapeRig(TransportHarness* harness, const SyncShape& shape)
+      : harness_(harness), shape_(shape), manifest_(std::make_shared<const Manifest>(TinyTransformer(shape.dtype))) {
+    auto planned =
+        PlanCache(manifest_).Get({shape.source_layout, shape.sources, shape.destination_layout, shape.world});
+    SYNCOPATE_CHECK(planned.ok());
+    planned_ = *std::move(planned);
+    for (int32_t rank = 0; rank < shape.sources; ++rank) AddSource(rank);
+    for (int i = 0; i < shape.replicas; ++i) AddReplica(shape.destination_layout);
+  }
+  ~ShapeRig() {
+    for (const auto& source : sources_) harness_->KillSource(source->end);
+  }
+
+  // False if the harness has too few receivers: the test is to be skipped.
+  bool complete() const { return complete_; }
+
+  // Adds one whose ranks say that they hold `layout`; its index.
+  int AddReplica(const std::string& layout) {
+    const int index = static_cast<int>(replicas_.size());
+    std::vector<std::unique_ptr<Receiver>> ranks;
+    for (int32_t rank = 0; rank < shape_.world; ++rank) {
+      const bool first = index == 0 && rank == 0;
+      ReceiverTransport* end = first ? harness_->receiver() : harness_->AddReceiver();
+      complete_ = complete_ && end != nullptr;
+      if (end == nullptr) break;
+      ranks.push_back(std::make_unique<Receiver>());
+      ranks.back()->memory = harness_->MakeTarget(planned_->destination.arena_bytes(rank));
+      WeightReceiver::Options options{*manifest_, RollouterId(index, "r", rank, shape_.world), layout};
+      ranks.back()->receiver = std::make_unique<WeightReceiver>(options, ranks.back()->memory->target(),
+                                                                std::vector<ReceiverTransport*>{end});
+    }
+    replicas_.push_back(std::move(ranks));
+    return index;
+  }
+
+  void Stage(int64_t step) {
+    version_ = {1, step};
+    digests_.clear();
+    for (int32_t rank = 0; rank < shape_.sources; ++rank) {
+      auto part = sources_[rank]->memory->Stage(
+          version_, LayoutContents(*manifest_, planned_->source, rank, static_cast<uint64_t>(step)));
+      ASSERT_TRUE(part.ok()) << part.status();
+      EXPECT_EQ(static_cast<int64_t>(part->size()), planned_->plan.DigestsOf(rank).size());
+      digests_.insert(digests_.end(), part->begin(), part->end());
+    }
+  }
+
+  // One whole sync of what was staged to these replicas; what became of each.
+  std::map<int, absl::Status> Sync(const std::vector<int>& replicas) {
+    prepare_ = PrepareOf();
+    std::map<int, absl::Status> statuses;
+    Transfer transfer{.attempt = prepare_.attempt, .bucket_digests = digests_};
+    prepare_.source = true;
+    for (const auto& source : sources_) {
+      auto rendezvous = source->source->Prepare(prepare_);
+      EXPECT_TRUE(rendezvous.ok()) << rendezvous.status();
+      transfer.sources.push_back({source->id, rendezvous.value_or("")});
+    }
+    prepare_.source = false;
+    std::vector<int> agreed;
+    for (int replica : replicas) {
+      statuses[replica] = PrepareReplica(replica, &transfer);
+      if (statuses[replica].ok()) agreed.push_back(replica);
+    }
+    transfer.group = NameOf(transfer);
+    for (auto& [replica, status] : Move(agreed, transfer)) statuses[replica] = status;
+    for (int replica : replicas) {
+      for (const auto& rank : replicas_[replica]) {
+        if (statuses[replica].ok()) statuses[replica] = rank->receiver->Install({prepare_.attempt}).status();
+        rank->receiver->Finish(prepare_.attempt);
+      }
+    }
+    for (const auto& source : sources_) source->source->Finish(prepare_.attempt);
+    return statuses;
+  }
+
+  // All ranks of the replica serve exactly their slices of `step`.
+  void ExpectServes(int replica, int64_t step) const {
+    for (int32_t rank = 0; rank < shape_.world; ++rank) {
+      const Receiver& receiver = *replicas_[replica][rank];
+      EXPECT_EQ(receiver.memory->serving(), (PolicyVersion{1, step}));
+      EXPECT_EQ(receiver.memory->Live(),
+                LayoutContents(*manifest_, planned_->destination, rank, static_cast<uint64_t>(step)))
+          << "replica " << replica << " rank " << rank;
+    }
+  }
+
+ private:
+  struct Source {
+    MemberId id;
+    std::unique_ptr<TestArena> memory;
+    SourceTransport* end = nullptr;
+    std::unique_ptr<WeightSource> source;
+  };
+  struct Receiver {
+    std::unique_ptr<TestTarget> memory;
+    std::unique_ptr<WeightReceiver> receiver;
+  };
+
+  void AddSource(int32_t rank) {
+    auto source = std::make_unique<Source>();
+    source->id = TrainerId("t", rank, shape_.sources);
+    source->memory = harness_->MakeArena(*manifest_, planned_->plan, rank);
+    source->end = harness_->AddSource(source->memory->store());
+    source->source =
+        std::make_unique<WeightSource>(source->memory->store(), std::vector<SourceTransport*>{source->end},
+                                       WeightSource::Options{shape_.source_layout, shape_.destination_layout});
+    sources_.push_back(std::move(source));
+  }
+
+  Prepare PrepareOf() {
+    Prepare prepare;
+    prepare.attempt = ++attempt_;
+    prepare.version = version_;
+    prepare.digest = CombineDigests(digests_);
+    prepare.manifest_fingerprint = manifest_->fingerprint();
+    prepare.plan_hash = planned_->plan.hash();
+    prepare.transport = sources_[0]->end->name();
+    prepare.deadline = kTestDeadline;
+    prepare.receivers = static_cast<int32_t>(replicas_.size());
+    prepare.sources = shape_.sources;
+    prepare.source_layout = shape_.source_layout;
+    prepare.destination_layout = shape_.destination_layout;
+    return prepare;
+  }
+
+  absl::Status PrepareReplica(int replica, Transfer* transfer) {
+    std::vector<SyncMember> members;
+    for (int32_t rank = 0; rank < shape_.world; ++rank) {
+      SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, replicas_[replica][rank]->receiver->Prepare(prepare_));
+      members.push_back({RollouterId(replica, "r", rank, shape_.world), prepared.rendezvous, true});
+    }
+    transfer->receivers.insert(transfer->receivers.end(), members.begin(), members.end());
+    return absl::OkStatus();
+  }
+
+  static std::string NameOf(const Transfer& transfer) {
+    std::vector<MemberId> sources;
+    std::vector<MemberId> receivers;
+    for (const SyncMember& member : transfer.sources) sources.push_back(member.id);
+    for (const SyncMember& member : transfer.receivers) receivers.push_back(member.id);
+    return GroupName(sources, receivers);
+  }
+
+  // All at once, each receiver on a thread of its own.
+  std::map<int, absl::Status> Move(const std::vector<int>& replicas, const Transfer& transfer) {
+    std::map<int, absl::Status> statuses;
+    Mailbox<absl::Status> sent;
+    for (const auto& source : sources_) {
+      source->source->Transfer(transfer, [&sent](absl::Status status) { sent.Put(std::move(status)); });
+    }
+    Mutex mutex;
+    std::vector<std::thread> threads;
+    for (int replica : replicas) {
+      for (const auto& rank : replicas_[replica]) {
+        threads.emplace_back([&, replica, receiver = rank->receiver.get()] {
+          absl::Status status = receiver->Transfer(transfer).status();
+          MutexLock lock(&mutex);
+          statuses[replica].Update(status);
+        });
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(sent.WaitFor(sources_.size()));
+    for (const absl::Status& status : sent.All()) EXPECT_TRUE(status.ok()) << status;
+    return statuses;
+  }
+
+  TransportHarness* const harness_;
+  const SyncShape shape_;
+  const std::shared_ptr<const Manifest> manifest_;
+  std::shared_ptr<const PlannedLayouts> planned_;
+  bool complete_ = true;
+  std::vector<std::unique_ptr<Source>> sources_;
+  std::vector<std::vector<std::unique_ptr<Receiver>>> replicas_;
+  PolicyVersion version_;
+  std::vector<uint64_t> digests_;
+  Prepare prepare_;
+  int64_t attempt_ = 0;
+};
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "synchronizer/plan/pack.h"
+#include "synchronizer/transport/arena_pair.h"
+#include "synchronizer/transport/send_arena.h"
+#include "synchronizer/transport/transport.h"
+#include "synchronizer/transport/weight_store.h"
+#include "synchronizer/transport/weight_target.h"
+
+namespace syncopate::synchronizer {
+
+// Where a test receiver keeps its weights. Tests look at the bytes through this alone, so they may be in device memory.
+class TestTarget {
+ public:
+  virtual ~TestTarget() = default;
+  virtual WeightTarget* target() = 0;
+  virtual std::vector<char> Live() const = 0;  // a copy of what serves
+  virtual PolicyVersion serving() const = 0;
+};
+
+// Where a test source stages its shards, in the wire order of a plan.
+class TestArena {
+ public:
+  virtual ~TestArena() = default;
+  virtual WeightStore* store() = 0;
+  // Packs `shard`, in host memory; the digests of this source's buckets.
+  virtual absl::StatusOr<std::vector<uint64_t>> Stage(PolicyVersion version, const std::vector<char>& shard) = 0;
+};
+
+// Both ends of one transport, each source and each receiver as if in a process of its own.
+class TransportHarness {
+ public:
+  virtual ~TransportHarness() = default;
+  // A source that serves `store`, which is borrowed.
+  virtual SourceTransport* AddSource(WeightStore* store) = 0;
+  // The source's process is gone: it answers nothing and reads nothing any more. Idempotent.
+  virtual void KillSource(SourceTransport* source) = 0;
+  virtual ReceiverTransport* receiver() = 0;
+  // One more receiver beside receiver(); null if this harness has only that one.
+  virtual ReceiverTransport* AddReceiver() { return nullptr; }
+
+  // Memory that this transport can reach: of the host, unless it needs another.
+  virtual std::unique_ptr<TestTarget> MakeTarget(int64_t bytes);
+  virtual std::unique_ptr<TestArena> MakeArena(const Manifest& manifest, const SyncPlan& plan, int32_t source);
+};
+
+using HarnessFactory = std::unique_ptr<TransportHarness> (*)();
+
+class HostTarget final : public TestTarget {
+ public:
+  explicit HostTarget(int64_t bytes) : bytes_(bytes), arenas_(bytes) {}
+  WeightTarget* target() override { return &arenas_; }
+  std::vector<char> Live() const override { return {arenas_.live(), arenas_.live() + bytes_}; }
+  PolicyVersion serving() const override { return arenas_.serving(); }
+
+ private:
+  const int64_t bytes_;
+  ArenaPair arenas_;
+};
+
+class HostArena final : public TestArena {
+ public:
+  HostArena(const Manifest& manifest, const SyncPlan& plan, int32_t source)
+      : ops_(plan.pack(source)), arena_(*SendArena::CreateForPlan(manifest, plan, source, {})) {}
+  WeightStore* store() override { return arena_.get(); }
+  absl::StatusOr<std::vector<uint64_t>> Stage(PolicyVersion version, const std::vector<char>& shard) override {
+    SYNCOPATE_ASSIGN_OR_RETURN(SendArena::Staged staged, arena_->Stage(version, [&](char* bytes) {
+      PackOnHost(ops_, shard.data(), bytes);
+      return absl::OkStatus();
+    }));
+    return staged.bucket_digests;
+  }
+
+ private:
+  const std::vector<PackOp> ops_;
+  std::unique_ptr<SendArena> arena_;
+};
+
+inline std::unique_ptr<TestTarget> TransportHarness::MakeTarget(int64_t bytes) {
+  return std::make_unique<HostTarget>(bytes);
+}
+
+inline std::unique_ptr<TestArena> TransportHarness::MakeArena(const Manifest& manifest, const SyncPlan& plan,
+                                                              int32_t source) {
+  return std::make_unique<HostArena>(manifest, plan, source);
+}
+
+}  // namespace syncopate::synchronizer
