@@ -6,6 +6,7 @@
   sync_table.py --machine TEXT                   prints the line that names the machine
 """
 
+import fnmatch
 import json
 import sys
 
@@ -103,8 +104,10 @@ def event_row(name, result):
         others = late["others_total_seconds"]
         return [name, "late joiner", "-", f"{late['start_to_serving_seconds']:.2f}",
                 f"others meanwhile {range_of(others)} ms, calm {range_of(result['seconds']['total'])} ms"]
-    return [name, "fault", f"{fault['declared_seconds']:.2f}", f"{fault['recovered_seconds']:.2f}",
-            ("healthy; " if fault["healthy"] else "**BROKEN**; ") + ", ".join(fault["reasons"])]
+    noticed = f"{fault['declared_seconds']:.2f}" if fault["reasons"] else "-"
+    mended = f"; started again after {fault['mended_seconds']:.2f} s" if fault["mended_seconds"] else ""
+    return [name, "fault", noticed, f"{fault['recovered_seconds']:.2f}",
+            ("healthy; " if fault["healthy"] else "**BROKEN**; ") + ", ".join(fault["reasons"]) + mended]
 
 
 def peer_row(name, result):
@@ -115,12 +118,86 @@ def ceiling_row(name, result):
     return [name, result["ceiling"], range_of(result["seconds"], 1), gb(result["bytes_per_second"])]
 
 
+def ratio(result):
+    return result["ceiling"]["ratio"]
+
+
+def transfer_ms(result):
+    return 1e3 * result["seconds"]["transfer"]["median"]
+
+
+def commit_share(result):
+    return 1e3 * result["stage_to_commit_seconds"]["median"] / transfer_ms(result)
+
+
+def pause_ms(result):
+    return 1e3 * result["pause_seconds"]["median"]
+
+
+def most_growth_mib(result):
+    return max(use["after_bytes"] - use["before_bytes"] for use in result["memory"]) / 2**20
+
+
+def reform_seconds(result):
+    fault = result["fault"]
+    return fault["recovered_seconds"] - max(fault["declared_seconds"], fault["mended_seconds"])
+
+
+# What the syncs must reach: (pattern of cases, what, how it is read, sign, bound).
+AIMS = [
+    ("7b-2x2-*", "ratio to the ceiling", ratio, ">=", 0.95),
+    ("7b-1x3-*", "ratio to the ceiling", ratio, ">=", 0.90),
+    ("0.5b-*", "transfer, ms", transfer_ms, "<=", 5),
+    ("7b-2x2-*", "publish to commit / transfer", commit_share, "<=", 1.5),
+    ("7b-2x2-*", "pause, ms", pause_ms, "<=", 1.5),
+    ("7b-inplace-*", "pause beyond the transfer, ms", lambda r: pause_ms(r) - transfer_ms(r), "<=", 2),
+    ("7b-2x2-ipc", "decode share", lambda r: r["decode"]["share_during_transfer"], ">=", 0.85),
+    ("7b-2x2-nccl", "decode share", lambda r: r["decode"]["share_during_transfer"], ">=", 0.55),
+    ("7b-2x2-*", "trainer's stall, ms", lambda r: 1e3 * r["trainer_stall_seconds"]["median"], "<=", 8),
+    ("200-syncs-*", "growth of memory, MiB", most_growth_mib, "<=", 1),
+    ("*-late-*", "late joiner serves after, s", lambda r: r["late_joiner"]["start_to_serving_seconds"], "<=", 10),
+    ("kill-*", "serving again, s after it was noticed or mended", reform_seconds, "<=", 5),
+    ("stop-*", "serving again, s after it was noticed or mended", reform_seconds, "<=", 5),
+    ("*", "phases leave open, share of the total", lambda r: r["worst_phase_gap"], "<=", 0.02),
+]
+
+
+def aim_row(name, what, got, sign, bound):
+    met = got >= bound if sign == ">=" else got <= bound
+    return [name, what, f"{sign} {bound:g}", f"{got:.3g}", "yes" if met else "**no**"]
+
+
+def aim_rows(lines):
+    """One row for each aim that a case of these results bears on."""
+    rows = []
+    for line in lines:
+        for pattern, what, read, sign, bound in AIMS:
+            if not fnmatch.fnmatch(line["name"], pattern):
+                continue
+            try:
+                rows.append(aim_row(line["name"], what, read(line["result"]), sign, bound))
+            except (KeyError, TypeError, ZeroDivisionError):
+                continue  # this case did not measure it
+    results = {line["name"]: line["result"] for line in lines if "seconds" in line["result"]}
+    for transport in ("ipc", "nccl"):
+        whole, split = results.get(f"7b-2x2-{transport}"), results.get(f"7b-2xtp2-{transport}")
+        if whole and split:
+            share = transfer_ms(split) / transfer_ms(whole)
+            rows.append(aim_row(f"7b-2xtp2-{transport}", "transfer / that of 2x2", share, "<=", 0.55))
+    best = min((line["result"]["seconds"]["median"] for line in lines
+                if line["name"] == "7b-2x2-peers" and "peer" in line["result"]), default=None)
+    if best and "7b-2x2-nccl" in results:
+        share = transfer_ms(results["7b-2x2-nccl"]) / (1e3 * best)
+        rows.append(aim_row("7b-2x2-nccl", "transfer / that of the best Python peer", share, "<=", 1))
+    return rows
+
+
 def markdown(path):
-    syncs, events, peers, failures, machine = [], [], [], [], ""
-    for line in objects_in(path):
-        if "machine" in line:
-            machine = line["machine"]
-            continue
+    syncs, events, peers, failures = [], [], [], []
+    lines = list(objects_in(path))
+    machine = "".join(line["machine"] for line in lines if "machine" in line)
+    lines = [line for line in lines if "machine" not in line]
+    for line in lines:
         name, result = line["name"], line["result"]
         try:
             if "peer" in result:
@@ -139,6 +216,7 @@ def markdown(path):
     parts.append(table(SYNC_HEADINGS, syncs))
     parts.append(table(["case", "what", "noticed after, s", "serving after, s", "else"], events))
     parts.append(table(["peers and ceilings in Python", "way", "ms", "GB/s"], peers))
+    parts.append(table(["case", "aim", "wanted", "got", "met"], aim_rows(lines)))
     parts.append(table(["failed", "exit code", "why"], failures))
     return "\n".join(part for part in parts if part)
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "services/bench/json_fields.h"
 
@@ -35,11 +36,12 @@ absl::StatusOr<FaultOutcome> FaultBench::Run() {
   SYNCOPATE_RETURN_IF_ERROR(rounds_.PublishNext());
   const int64_t blown_step = rounds_.step();
   SYNCOPATE_ASSIGN_OR_RETURN(const double struck, AwaitBlow(victim));
-  SYNCOPATE_RETURN_IF_ERROR(Mend(victim));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<double> mended, Mend(victim));
   SYNCOPATE_RETURN_IF_ERROR(cast_.Await([this] { return rounds_.AllServe(rounds_.step()); }, kSyncLimit,
                                         absl::StrCat("that the survivors serve step ", rounds_.step())));
   FaultOutcome outcome;
   outcome.ran = true;
+  outcome.mended_seconds = mended.value_or(struck) - struck;
   outcome.recovered_seconds = rounds_.AllServedAt(rounds_.step()) - struck;
   for (const SyncSample& failure : cast_.Failures(blown_step)) {
     const double after = std::max(failure.recorded - struck, 0.0);
@@ -76,16 +78,22 @@ absl::StatusOr<double> FaultBench::AwaitBlow(const std::string& victim) {
   return *at;
 }
 
-absl::Status FaultBench::Mend(const std::string& victim) {
-  if (sync_case_.fault.target == "source") return RestartSources(victim);
+absl::StatusOr<std::optional<double>> FaultBench::Mend(const std::string& victim) {
   if (sync_case_.fault.target == "receiver") {
     rounds_.RemoveLast();
-    return absl::OkStatus();
+    return std::nullopt;
   }
-  if (killed()) return cast_.RestartSynchronizer();
-  SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(kStopped));
-  cast_.Signal(victim, SIGCONT);
-  return absl::OkStatus();
+  if (sync_case_.fault.target == "source") {
+    SYNCOPATE_RETURN_IF_ERROR(RestartSources(victim));
+  } else if (killed()) {
+    SYNCOPATE_RETURN_IF_ERROR(cast_.RestartSynchronizer());
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(kStopped));
+    cast_.Signal(victim, SIGCONT);
+  }
+  const double now = absl::ToDoubleSeconds(Clock::Real()->Now() - absl::UnixEpoch());
+  if (sync_case_.fault.target == "source") SYNCOPATE_RETURN_IF_ERROR(rounds_.PublishNext());
+  return now;
 }
 
 // A trainer starts again as a whole, in a new epoch, once it has been noticed that a rank is gone; or when the sync had
@@ -95,8 +103,7 @@ absl::Status FaultBench::RestartSources(const std::string& victim) {
   auto noticed = [&] { return !cast_.Failures(step).empty() || cast_.Ended(victim) || rounds_.AllServe(step); };
   SYNCOPATE_RETURN_IF_ERROR(cast_.Await(noticed, kSyncLimit, "that the loss of a source is noticed"));
   for (const std::string& source : rounds_.Sources()) cast_.Remove(source);
-  SYNCOPATE_RETURN_IF_ERROR(cast_.StartSources());
-  return rounds_.PublishNext();
+  return cast_.StartSources();
 }
 
 absl::StatusOr<bool> FaultBench::AllHealthy() {

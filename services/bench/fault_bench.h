@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,7 +32,8 @@ class FaultBench {
   absl::Status Arm(const std::string& victim);
   // The machine's clock when the blow fell.
   absl::StatusOr<double> AwaitBlow(const std::string& victim);
-  absl::Status Mend(const std::string& victim);
+  // The machine's clock when what had to be started again was ready; nothing if nothing had to.
+  absl::StatusOr<std::optional<double>> Mend(const std::string& victim);
   absl::Status RestartSources(const std::string& victim);
   absl::StatusOr<bool> AllHealthy();
 

@@ -75,6 +75,7 @@ json MemoryToJson(const std::vector<MemoryUse>& memory) {
 
 json FaultToJson(const FaultOutcome& fault) {
   return {{"declared_seconds", fault.declared_seconds},
+          {"mended_seconds", fault.mended_seconds},
           {"recovered_seconds", fault.recovered_seconds},
           {"reasons", fault.reasons},
           {"healthy", fault.healthy}};

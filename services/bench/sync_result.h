@@ -66,6 +66,7 @@ struct LateJoin {
 struct FaultOutcome {
   bool ran = false;
   double declared_seconds = 0;       // from the blow to the first part that ended because of it; 0 if none did
+  double mended_seconds = 0;         // from the blow until what was to be started again was ready; 0 if nothing was
   double recovered_seconds = 0;      // from the blow to the commit of the last survivor
   std::vector<std::string> reasons;  // of the parts that failed
   bool healthy = false;              // every survivor's device computes a product right

@@ -80,20 +80,27 @@ std::string MemoryLines(const SyncResult& result) {
   return result.memory.empty() ? "" : text;
 }
 
+std::string FaultLine(const SyncResult& result) {
+  const FaultOutcome& fault = result.fault;
+  std::string line = absl::StrCat(result.sync_case.fault.kind == BenchFault::Kind::kKill ? "SIGKILL" : "SIGSTOP",
+                                  " of the ", result.sync_case.fault.target, " at ", result.sync_case.fault.stage, ":");
+  if (!fault.reasons.empty()) {
+    absl::StrAppendFormat(&line, " noticed after %.2f s (%s),", fault.declared_seconds,
+                          absl::StrJoin(fault.reasons, ", "));
+  }
+  if (fault.mended_seconds > 0) absl::StrAppendFormat(&line, " started again after %.2f s,", fault.mended_seconds);
+  absl::StrAppendFormat(&line, " all survivors serve after %.2f s, devices %s\n", fault.recovered_seconds,
+                        fault.healthy ? "healthy" : "BROKEN");
+  return line;
+}
+
 std::string EventLines(const SyncResult& result) {
   std::string text;
   if (result.late.ran) {
     absl::StrAppendFormat(&text, "late joiner: serves %.2f s after its start; total of the others meanwhile %s ms\n",
                           result.late.start_to_serving_seconds, Ms(result.late.others_total_seconds.max));
   }
-  if (result.fault.ran) {
-    absl::StrAppendFormat(
-        &text, "%s of the %s at %s: noticed after %.2f s, all survivors serve after %.2f s, devices %s%s\n",
-        result.sync_case.fault.kind == BenchFault::Kind::kKill ? "SIGKILL" : "SIGSTOP", result.sync_case.fault.target,
-        result.sync_case.fault.stage, result.fault.declared_seconds, result.fault.recovered_seconds,
-        result.fault.healthy ? "healthy" : "BROKEN",
-        result.fault.reasons.empty() ? "" : absl::StrCat("; ", absl::StrJoin(result.fault.reasons, ", ")));
-  }
+  if (result.fault.ran) absl::StrAppend(&text, FaultLine(result));
   return text;
 }
 

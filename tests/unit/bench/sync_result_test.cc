@@ -84,7 +84,8 @@ TEST(SyncResultTest, LeavesOutWhatDidNotHappen) {
   EXPECT_FALSE(ToJson(Result()).contains("late_joiner"));
   EXPECT_FALSE(ToJson(Result()).contains("fault"));
   SyncResult result = Result();
-  result.fault = {true, 5.1, 5.6, {"rollouter-1 MEMBER_DEAD"}, true};
+  result.fault = {true, 5.1, 0, 5.6, {"rollouter-1 MEMBER_DEAD"}, true};
+  EXPECT_THAT(ToText(result), HasSubstr("noticed after 5.10 s (rollouter-1 MEMBER_DEAD), all survivors serve"));
   EXPECT_EQ(ToJson(result)["fault"]["recovered_seconds"], 5.6);
   result.ceiling = {};
   EXPECT_THAT(ToText(result), Not(HasSubstr("ceiling")));
