@@ -66,15 +66,25 @@ class CudaBackend::Remapped final : public Arenas {
         bytes_(2 * arenas->bytes()),
         arenas_(std::move(arenas)) {}
 
-  char* shadow() override { return shadow_; }
+  // Mapped again since the last exchange, or BeginCheck says why not.
+  char* shadow() override {
+    MapShadow().IgnoreError();
+    return shadow_;
+  }
   const char* live() const override { return live_; }
   int64_t bytes() const override { return bytes_; }
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    SYNCOPATE_RETURN_IF_ERROR(MapShadow());
+    return Arenas::BeginCheck(std::move(contents));
+  }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
     MutexLock lock(&mutex_);
     return arenas_->Exchange();
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
+    SYNCOPATE_RETURN_IF_ERROR(MapShadow());
     const synchronizer::DeviceScope scope(copies_.device());
     for (const ByteRange& range : ranges) {
       SYNCOPATE_RETURN_IF_ERROR(synchronizer::CudaStatus(
@@ -90,6 +100,11 @@ class CudaBackend::Remapped final : public Arenas {
   }
 
  private:
+  absl::Status MapShadow() {
+    MutexLock lock(&mutex_);
+    return arenas_->MapShadow();
+  }
+
   const synchronizer::Stream copies_;
   char* const live_;
   char* const shadow_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "synchronizer/cuda/cuda_arena.h"
 #include "synchronizer/cuda/device.h"
@@ -36,18 +37,33 @@ absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64
 }
 
 absl::Status RemappableArenas::MapAs(int live) {
+  SYNCOPATE_RETURN_IF_ERROR(MapLive(live));
+  return MapShadow();
+}
+
+absl::Status RemappableArenas::MapLive(int live) {
   DeviceScope scope(options_.device);
   SYNCOPATE_RETURN_IF_ERROR(live_.Unmap());
   SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
   SYNCOPATE_RETURN_IF_ERROR(live_.Map(blocks_[live], options_.device));
-  SYNCOPATE_RETURN_IF_ERROR(shadow_.Map(blocks_[1 - live], options_.device));
   live_block_ = live;
   return absl::OkStatus();
 }
 
+absl::Status RemappableArenas::UnmapShadow() {
+  DeviceScope scope(options_.device);
+  return shadow_.Unmap();
+}
+
+absl::Status RemappableArenas::MapShadow() {
+  if (shadow_.mapped() || broken_) return absl::OkStatus();
+  DeviceScope scope(options_.device);
+  return shadow_.Map(blocks_[1 - live_block_], options_.device);
+}
+
 absl::Status RemappableArenas::Exchange() {
   if (broken_) return Unmapped(absl::InternalError("it failed before"));
-  absl::Status exchanged = MapAs(1 - live_block_);
+  absl::Status exchanged = MapLive(1 - live_block_);
   if (exchanged.ok()) return exchanged;
   absl::Status restored = MapAs(live_block_);
   if (restored.ok()) return Annotate(exchanged, "the install was undone");
@@ -86,8 +102,17 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
     serving_ = version;
     return absl::OkStatus();
   };
-  SYNCOPATE_ASSIGN_OR_RETURN(absl::Duration pause, between_steps_(remap, deadline));
-  return InstallResult{absl::ToDoubleSeconds(pause)};
+  {  // Nobody needs the shadow's address any more: what is done before and after the pause is no part of it.
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->UnmapShadow());
+  }
+  absl::StatusOr<absl::Duration> pause = between_steps_(remap, deadline);
+  MutexLock lock(&mutex_);
+  absl::Status mapped = arenas_->MapShadow();
+  // The next check tries again, and is the one to fail.
+  if (!mapped.ok()) SYNCOPATE_LOG(kError, "the shadow arena: %s", std::string(mapped.message()));
+  SYNCOPATE_RETURN_IF_ERROR(pause.status());
+  return InstallResult{absl::ToDoubleSeconds(*pause)};
 }
 
 absl::StatusOr<InstallResult> CudaArenaPair::Relabel(const PolicyVersion& version, absl::Duration) {
@@ -97,6 +122,10 @@ absl::StatusOr<InstallResult> CudaArenaPair::Relabel(const PolicyVersion& versio
 }
 
 absl::StatusOr<std::unique_ptr<ShadowCheck>> CudaArenaPair::BeginCheck(ShadowContents contents) {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->MapShadow());
+  }
   return checker_->Begin(arenas_->shadow(), std::move(contents));
 }
 

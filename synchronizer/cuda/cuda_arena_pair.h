@@ -39,10 +39,15 @@ class RemappableArenas {
   uint64_t live_id() const { return blocks_[live_block_].id(); }
   absl::StatusOr<ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
 
-  // What was shadow is live and the other way round. Blocks for the remap: about 0.7 ms with one handle a set. After an
-  // error the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing
-  // but destroying this object is possible any more.
+  // What was shadow serves at the live address; what was live is behind no address until MapShadow(). Blocks for the
+  // remap of one weight set, about 0.4 ms with one handle, and for UnmapShadow() unless that was called. After an error
+  // the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing but
+  // destroying this object is possible any more.
   absl::Status Exchange();
+  // Take the shadow from its address and bring it back, beside whatever runs on the live weights: what an exchange can
+  // have done before the pause and after it. Nothing if it is so already.
+  absl::Status UnmapShadow();
+  absl::Status MapShadow();
 
  private:
   RemappableArenas(const Options& options, int64_t bytes, std::vector<GpuMemoryBlock> blocks, AddressRange live,
@@ -54,6 +59,7 @@ class RemappableArenas {
         shadow_(std::move(shadow)) {}
   // Maps blocks_[live] at the live address and the other one at the shadow's, from whatever is mapped now.
   absl::Status MapAs(int live);
+  absl::Status MapLive(int live);  // and nothing at the shadow's address
 
   const Options options_;
   const int64_t bytes_;

@@ -205,6 +205,7 @@ TEST_F(ShadowCheckTest, WaitsForTheStreamThatBringsTheBytes) {
   host_ = ToHost(0, source->data(), source->bytes());
   for (int sync = 0; sync < 20; ++sync) {
     ASSERT_EQ(cudaMemset(arena_->data(), 0x11, static_cast<size_t>(arena_->bytes())), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the default stream orders nothing before `bringing`
     std::unique_ptr<ShadowCheck> check = *checker_->Begin(arena_->data(), contents_);
     constexpr int64_t kChunk = 16 << 20;
     for (int64_t begin = 0; begin < arena_->bytes(); begin += kChunk) {
