@@ -55,7 +55,7 @@ absl::StatusOr<std::map<std::string, Ceiling>> MeasureOnGpus(const SyncCase& syn
 absl::StatusOr<std::map<std::string, Ceiling>> MeasureCeilings(const SyncCase& sync_case, int64_t weight_bytes,
                                                                int devices, const std::string& binary_dir,
                                                                const std::string& work_dir, absl::Duration limit) {
-  if (!sync_case.cpu && sync_case.transport != "grpc") {
+  if (!sync_case.cpu) {
     return MeasureOnGpus(sync_case, weight_bytes, devices, binary_dir, work_dir, limit);
   }
   const int64_t bytes = std::min(weight_bytes / sync_case.tensor_parallel, kLoopbackBytes);

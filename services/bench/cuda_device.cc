@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "services/bench/fill_kernel.h"
 #include "services/bench/peer_device.h"
+#include "services/device/cuda_device.h"
 #include "synchronizer/cuda/cuda_arena.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
@@ -288,23 +288,11 @@ class CudaDevice final : public PeerDevice {
   const synchronizer::DeviceFacts facts_;
 };
 
-// 22809 -> "2.28.9"
-std::string NcclVersionName(int version) {
-  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerDevice>> MakeCudaDevice(int device) {
   SYNCOPATE_RETURN_IF_ERROR(synchronizer::CheckGpu(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto gpu, synchronizer::ReadGpuFacts(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto nccl, synchronizer::ReadNcclFacts(device));
-  synchronizer::DeviceFacts facts;
-  facts.host = gpu.host;
-  facts.gpu_uuid = gpu.gpu_uuid;
-  facts.peer_gpus = gpu.peer_gpus;
-  facts.nvlink = gpu.nvlink;
-  facts.nccl_version = NcclVersionName(nccl.version);
+  SYNCOPATE_ASSIGN_OR_RETURN(auto facts, ReadDeviceFacts(device));
   return std::make_unique<CudaDevice>(device, std::move(facts));
 }
 

@@ -1,18 +1,19 @@
 // Weights in host memory.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "services/bench/bench_weights.h"
-#include "services/bench/host_send_store.h"
 #include "services/bench/peer_device.h"
 #include "services/weights/grpc_transport.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/host_buffer.h"
+#include "synchronizer/transport/send_arena.h"
 
 namespace syncopate::services {
 namespace {
@@ -40,11 +41,11 @@ void FillPiece(const Piece& piece, DType dtype, int64_t step, char* shard) {
 
 class HostSource final : public SourceWeights {
  public:
-  HostSource(const PeerOptions& options, const PeerPlan& plan)
-      : rank_(options.rank),
-        plan_(plan),
-        shard_(plan.source.arena_bytes(options.rank)),
-        store_(plan.manifest.fingerprint(), plan.plan.send_bytes(options.rank)) {}
+  static absl::StatusOr<std::unique_ptr<HostSource>> Create(const PeerOptions& options, const PeerPlan& plan) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
+                               synchronizer::SendArena::CreateForPlan(plan.manifest, plan.plan, options.rank, {}));
+    return std::unique_ptr<HostSource>(new HostSource(options, plan, std::move(arena)));
+  }
 
   absl::Status Fill(int64_t step) override {
     for (const Piece& piece : plan_.source.pieces()) {
@@ -55,24 +56,24 @@ class HostSource final : public SourceWeights {
   }
 
   absl::StatusOr<Staged> Stage(PolicyVersion version) override {
-    const absl::Time begin = Clock::Real()->Now();
-    Staged staged;
-    store_.Stage(version, [&](char* arena) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, [this](char* arena) {
       synchronizer::PackOnHost(plan_.plan.pack(rank_), shard_.data(), arena);
-      staged.digests = synchronizer::DigestRanges(plan_.plan.StagedBuckets(rank_), arena);
-    });
-    staged.seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - begin);
-    return staged;
+      return absl::OkStatus();
+    }));
+    return Staged{std::move(staged.bucket_digests), staged.seconds};
   }
 
-  synchronizer::WeightStore* store() override { return &store_; }
+  synchronizer::WeightStore* store() override { return arena_.get(); }
   std::vector<synchronizer::SourceTransport*> transports() override { return {}; }
 
  private:
+  HostSource(const PeerOptions& options, const PeerPlan& plan, std::unique_ptr<synchronizer::SendArena> arena)
+      : rank_(options.rank), plan_(plan), shard_(plan.source.arena_bytes(options.rank)), arena_(std::move(arena)) {}
+
   const int32_t rank_;
   const PeerPlan& plan_;
   HostBuffer shard_;
-  HostSendStore store_;
+  const std::unique_ptr<synchronizer::SendArena> arena_;
 };
 
 // Exchanges two buffers between two decode steps.
@@ -140,7 +141,7 @@ class HostDevice final : public PeerDevice {
   absl::Status CheckHealthy() override { return absl::OkStatus(); }
 
   absl::StatusOr<std::unique_ptr<SourceWeights>> MakeSource(const PeerOptions& options, const PeerPlan& plan) override {
-    return std::make_unique<HostSource>(options, plan);
+    return HostSource::Create(options, plan);
   }
   absl::StatusOr<std::unique_ptr<ReceiverWeights>> MakeReceiver(const PeerOptions& options,
                                                                 const PeerPlan& plan) override {

@@ -49,6 +49,9 @@ absl::Status SyncCase::Validate() const {
   if (cpu && transport != "auto" && transport != "grpc") {
     return Bad(absl::StrCat("--transport ", transport, " needs GPUs; with --cpu it may be grpc or auto"));
   }
+  if (!cpu && transport == "grpc") {
+    return Bad("--transport grpc goes through host memory and is measured there: add --cpu, or use auto, ipc or nccl");
+  }
   if (limit < absl::Seconds(1)) return Bad("--seconds-limit must be at least 1");
   return CheckFault(*this);
 }
