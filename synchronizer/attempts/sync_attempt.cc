@@ -236,8 +236,8 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
 bool SyncAttempt::AnyPreparedNeedsBase() const {
   return absl::c_any_of(parts_, [](const auto& entry) {
     return !entry.second.ended && absl::c_any_of(entry.second.ranks, [](const Rank& rank) {
-             return rank.state == RankState::kPrepared && rank.needs_base;
-           });
+      return rank.state == RankState::kPrepared && rank.needs_base;
+    });
   });
 }
 

@@ -14,6 +14,7 @@ namespace syncopate::synchronizer {
 namespace {
 
 constexpr double kDeadlineMedians = 4;
+constexpr int kRegroupFactor = 3;  // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
 // The same question would get the same answer while everybody stays what it is.
 bool IsPermanent(const std::string& reason) {
@@ -208,15 +209,17 @@ AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_
   spec.sends_subsets = SendsSubsets(spec.transport);
   spec.stage_seconds = stage_seconds;
   for (const SyncPeer& peer : sources_.ranks) spec.sources.push_back(peer.id);
+  bool regroups = false;
   for (const std::string& replica_id : replica_ids) {
     State& state = receivers_.at(replica_id);
     state.attempt = spec.id;
+    regroups = regroups || state.regroups;
     SyncAttempt::Receiver receiver{replica_id, {}};
     for (const SyncPeer& peer : state.replica.ranks) receiver.ranks.push_back(peer.id);
     spec.receivers.push_back(std::move(receiver));
   }
   spec.begun = now;
-  spec.prepare_by = now + options_.prepare_deadline;
+  spec.prepare_by = now + options_.prepare_deadline * (regroups ? kRegroupFactor : 1);
   spec.deadline = now + CurrentDeadline();
   int64_t id = spec.id;
   return attempts_.emplace(id, SyncAttempt(std::move(spec))).first->second.Begin();
@@ -242,6 +245,7 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
   State& state = found->second;
   state.attempt = 0;
   state.wants_newer = false;
+  state.regroups = record.result == "GROUP_LOST";
   state.not_before = absl::InfinitePast();
   if (record.ok()) {
     state.failures = 0;

@@ -101,6 +101,7 @@ class SyncCoordinator {
     absl::Time not_before = absl::InfinitePast();
     bool wants_newer = false;  // failed because its version is no longer staged: a publication ends the back-off
     bool laggard = false;      // did not answer in time: gets attempts of its own
+    bool regroups = false;     // its group was lost: it has a communicator to abort before it can answer
     std::string refusal;       // reason of a refusal that would be repeated for ever; "" otherwise
   };
 

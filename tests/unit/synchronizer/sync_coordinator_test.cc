@@ -354,6 +354,13 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   EXPECT_EQ(records_[1].result, "GROUP_LOST");
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, without the dead one";
   EXPECT_EQ(coordinator_.AttemptOf("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
+  FromSource(Report(SyncStage::kPrepare));
+  now_ += absl::Seconds(2.5);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(records_.size(), 2u) << "it may need a while to abort what is left of the group";
+  now_ += absl::Seconds(0.5);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(records_.back().result, "NOT_PREPARED");
 }
 
 TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
