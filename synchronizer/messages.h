@@ -142,7 +142,7 @@ struct Prepare {
 struct Transfer {
   int64_t attempt = 0;
   std::vector<SyncMember> sources = {};    // by rank
-  std::vector<SyncMember> receivers = {};  // by (replica_id, rank)
+  std::vector<SyncMember> receivers = {};  // by (replica_id, rank); a receiver that need not know the others: itself
   std::string group = {};                  // GroupName of these
   std::vector<uint64_t> bucket_digests = {};
 };

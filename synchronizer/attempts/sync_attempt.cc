@@ -210,7 +210,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
   std::vector<MemberId> receivers;
   // A group moves the same bytes to all of its members.
-  const bool all_need_base = spec_.group_transport && AnyPreparedNeedsBase();
+  const bool all_get_base = spec_.version.subset.adapters.empty() || (spec_.group_transport && AnyPreparedNeedsBase());
   for (auto& [replica_id, part] : parts_) {
     if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
     part.transfer_sent = now;
@@ -218,9 +218,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
       if (rank.state != RankState::kPrepared) continue;
       rank.state = RankState::kTransferring;
       receivers.push_back(rank.id);
-      const bool needs_base = rank.needs_base || all_need_base;
-      bool everything = !spec_.sends_subsets || spec_.version.subset.adapters.empty() || needs_base;
-      transfer.receivers.push_back({rank.id, rank.rendezvous, everything});
+      transfer.receivers.push_back({rank.id, rank.rendezvous, rank.needs_base || all_get_base});
     }
   }
   if (receivers.empty()) return output;
@@ -229,7 +227,10 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     source.state = SourceState::kTransferring;
     output.sends.emplace_back(source.id, transfer);
   }
-  for (const MemberId& id : receivers) output.sends.emplace_back(id, transfer);
+  for (const SyncMember& receiver : std::vector<SyncMember>(transfer.receivers)) {
+    if (!spec_.receivers_meet) transfer.receivers = {receiver};
+    output.sends.emplace_back(receiver.id, transfer);
+  }
   return output;
 }
 

@@ -47,9 +47,9 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
-    bool sends_subsets = false;
-    double stage_seconds = 0;         // 0.0 unless this attempt follows the staging at once
-    std::vector<MemberId> sources;    // in rank order
+    bool receivers_meet = false;    // else each is told of itself alone: with many receivers, that is much less to say
+    double stage_seconds = 0;       // 0.0 unless this attempt follows the staging at once
+    std::vector<MemberId> sources;  // in rank order
     std::vector<Receiver> receivers;  // by replica_id
     absl::Time begun;
     absl::Time prepare_by;

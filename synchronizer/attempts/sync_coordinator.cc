@@ -206,7 +206,7 @@ AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_
   spec.transport = route.transport.name;
   spec.transport_reason = route.transport.reason;
   spec.group_transport = IsGroupTransport(spec.transport);
-  spec.sends_subsets = SendsSubsets(spec.transport);
+  spec.receivers_meet = ReceiversMeet(spec.transport);
   spec.stage_seconds = stage_seconds;
   for (const SyncPeer& peer : sources_.ranks) spec.sources.push_back(peer.id);
   bool regroups = false;

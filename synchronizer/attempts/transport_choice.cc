@@ -131,9 +131,7 @@ absl::StatusOr<TransportChoice> ChooseFastest(const Peers& sources, const Peers&
 
 bool IsGroupTransport(const std::string& name) { return name == "nccl"; }
 
-bool SendsSubsets(const std::string& name) {
-  return name == "inproc" || name == "grpc" || name == "ipc" || name == "nccl";
-}
+bool ReceiversMeet(const std::string& name) { return name == "ipc" || name == "nccl"; }
 
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers) {

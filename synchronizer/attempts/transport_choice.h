@@ -24,9 +24,8 @@ struct TransportChoice {
 
 // The members of a sync over this transport form one communicator, which is lost with any of them.
 bool IsGroupTransport(const std::string& name);
-// Receivers that hold the base weights can be sent the adapters alone; a group transport sends the same to all of a
-// group. The others bring everything to everybody.
-bool SendsSubsets(const std::string& name);
+// Receivers have to know of each other: to relay, or to form one communicator.
+bool ReceiversMeet(const std::string& name);
 
 // The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in
 // the order inproc, ipc, nccl, grpc. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member

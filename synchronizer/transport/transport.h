@@ -50,9 +50,9 @@ struct ReceiveRequest {
   PolicyVersion version;
   uint64_t manifest_fingerprint = 0;
   std::vector<SyncMember> sources;    // by rank
-  std::vector<SyncMember> receivers;  // by (replica_id, rank): all that take part, this one too
+  std::vector<SyncMember> receivers;  // by (replica_id, rank): this one, and the others if this transport needs them
   int32_t self = 0;                   // index in `receivers`
-  int32_t replicas = 1;               // that take part
+  int32_t replicas = 1;               // of these receivers
   int32_t world = 1;                  // tensor-parallel ranks of each replica
   std::string group;                  // GroupName of sources and receivers
   std::vector<Copy> copies;           // what this rank's plan asks for

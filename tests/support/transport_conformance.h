@@ -15,7 +15,6 @@
 #include "base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/attempts/transport_choice.h"
 #include "synchronizer/plan/layout.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
@@ -93,7 +92,7 @@ class SyncRig {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
     SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
     Transfer transfer = TransferOf(to, prepare, rendezvous);
-    transfer.receivers[0].base = !SendsSubsets(prepare.transport) || NeedsBase(prepared.weights);
+    transfer.receivers[0].base = NeedsBase(prepared.weights);
     return to->receiver->Transfer(transfer);
   }
   Transfer TransferOf(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
@@ -254,7 +253,6 @@ TEST_P(TransportConformanceTest, ThreeSyncsInARowEachServeTheirOwnVersion) {
 }
 
 TEST_P(TransportConformanceTest, AReceiverThatHoldsTheBaseIsSentTheAdaptersAlone) {
-  if (!SendsSubsets(harness_->receiver()->name())) GTEST_SKIP() << "this transport brings everything to everybody";
   SyncRig rig(harness_.get(), LargeModel());
   const Subset subset{{{1, 3}}, 99};
   const int64_t adapters = LargeModel().ranges()[1].size() + LargeModel().ranges()[2].size();

@@ -129,18 +129,25 @@ void Simulation::CarryOut() {
     } else if (const auto* persist = std::get_if<Persist>(&action)) {
       disk_.push_back(persist->record);
     } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
-      const SyncRecord& record = ended->record;
-      trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result + record.version.ToString()));
-      if (record.failed()) ++failures_;
-      if (record.superseded()) ++superseded_;
-      if (record.result == "GROUP_LOST") ++groups_lost_;
-      if (record.result == "relabelled") ++relabels_;
-      double sum = 0;
-      for (const auto& [phase, seconds] : record.seconds) sum += phase == "total" ? -seconds : seconds;
-      if (std::abs(sum) > 1e-6) Violate("the phases of a sync do not add up to its total");
+      Note(ended->record);
     }
   }
   ScheduleTick();
+}
+
+void Simulation::Note(const SyncRecord& record) {
+  trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result + record.version.ToString()));
+  if (record.failed()) ++failures_;
+  if (record.superseded()) ++superseded_;
+  if (record.result == "relabelled") ++relabels_;
+  if (record.result == "GROUP_LOST") ++groups_lost_;
+  if (record.result == "NOT_PREPARED") ++not_prepared_;
+  bool lost = record.result == "DECLARED_DEAD" || record.result == "DISCONNECTED" || record.result == "REPLACED";
+  bool transferred = record.seconds.at("transfer") > 0;
+  if (lost) ++lost_[record.seconds.at("install") > 0 ? 2 : transferred ? 1 : 0];
+  double sum = 0;
+  for (const auto& [phase, seconds] : record.seconds) sum += phase == "total" ? -seconds : seconds;
+  if (std::abs(sum) > 1e-6) Violate("the phases of a sync do not add up to its total");
 }
 
 void Simulation::ScheduleTick() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -56,6 +57,9 @@ class Simulation {
   int64_t epochs() const { return epoch_owner_.size(); }
   int64_t superseded() const { return superseded_; }
   int64_t groups_lost() const { return groups_lost_; }
+  int64_t not_prepared() const { return not_prepared_; }
+  // Receivers that were lost before, in and after their transfer.
+  const std::array<int64_t, 3>& lost() const { return lost_; }
   // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
   double worst_lag() const { return worst_lag_; }
   // Versions that some such rollouter did not serve within 0.2 s.
@@ -138,6 +142,7 @@ class Simulation {
   void CrashSynchronizer(double down_seconds);
   void OnSynchronizer(std::function<void()> event);
   void CarryOut();
+  void Note(const SyncRecord& record);
   void ScheduleTick();
 
   void InjectFault();
@@ -179,6 +184,8 @@ class Simulation {
   int64_t relabels_ = 0;
   int64_t superseded_ = 0;
   int64_t groups_lost_ = 0;
+  int64_t not_prepared_ = 0;
+  std::array<int64_t, 3> lost_ = {};
   std::map<int64_t, std::string> groups_;  // that the members of an attempt were told
   double worst_lag_ = 0;
   std::set<PolicyVersion> late_;

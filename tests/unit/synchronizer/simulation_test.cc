@@ -34,6 +34,8 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   int64_t epochs = 0;
   int64_t superseded = 0;
   int64_t groups_lost = 0;
+  int64_t not_prepared = 0;
+  std::array<int64_t, 3> lost = {};
   for (int64_t seed = 0; seed < kSeeds; ++seed) {
     Simulation simulation(Swarm(seed));
     simulation.Run();
@@ -44,6 +46,8 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
     epochs += simulation.epochs();
     superseded += simulation.superseded();
     groups_lost += simulation.groups_lost();
+    not_prepared += simulation.not_prepared();
+    for (size_t stage = 0; stage < lost.size(); ++stage) lost[stage] += simulation.lost()[stage];
   }
   // The runs were not idle: there was much to go wrong.
   EXPECT_GT(installs, 180 * kSeeds);
@@ -52,6 +56,8 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   EXPECT_GT(epochs, 3 * kSeeds / 2);
   EXPECT_GT(superseded, kSeeds / 16);
   EXPECT_GT(groups_lost, kSeeds / 16);
+  EXPECT_GT(not_prepared, kSeeds / 16);
+  for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
 }
 
 TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {

@@ -363,6 +363,51 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   EXPECT_EQ(records_.back().result, "NOT_PREPARED");
 }
 
+TEST_F(SyncCoordinatorTest, ReceiversAreToldOfEachOtherOnlyWhereTheyMeet) {
+  for (const char* transport : {"grpc", "nccl"}) {
+    SetTransport(transport);
+    SetSources();
+    AddReceiver(0);
+    AddReceiver(1);
+    Publish(1);
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kPrepare));
+    FromReceiver(1, Report(SyncStage::kPrepare));
+    ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
+    for (const auto& [to, command] : output_.sends) {
+      const Transfer& transfer = std::get<Transfer>(command);
+      const bool all = to.role == kTrainerRole || transport == std::string("nccl");
+      ASSERT_EQ(transfer.receivers.size(), all ? 2u : 1u);
+      EXPECT_TRUE(all || transfer.receivers[0].id == to);
+      EXPECT_EQ(transfer.group, GroupName({TrainerId("t")}, {RollouterId(0, "r"), RollouterId(1, "r")}));
+    }
+  }
+}
+
+TEST_F(SyncCoordinatorTest, BaseWeightsGoToThoseWhoLackThemAndInAGroupToAllOrNobody) {
+  for (const char* transport : {"grpc", "nccl"}) {
+    SetTransport(transport);
+    SetSources();
+    AddReceiver(0);
+    AddReceiver(1);
+    PublishedVersion version = VersionWith({1, 1});
+    version.subset = {{{1, 2}}, 77};
+    Take(coordinator_.Publish(version, 0, now_));
+    SyncReport holds = Report(SyncStage::kPrepare);
+    holds.weights.base_present = true;
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, holds);
+    FromReceiver(1, Report(SyncStage::kPrepare));
+    std::map<std::string, bool> base;
+    for (const auto& [to, command] : output_.sends) {
+      for (const SyncMember& receiver : std::get<Transfer>(command).receivers)
+        base[receiver.id.replica_id] = receiver.base;
+    }
+    EXPECT_EQ(base["rollouter-0"], transport == std::string("nccl"));
+    EXPECT_TRUE(base["rollouter-1"]);
+  }
+}
+
 TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   SetTransport("nccl");
   SetSources();
