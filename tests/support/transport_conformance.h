@@ -10,150 +10,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
-#include "base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "synchronizer/plan/layout.h"
-#include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/transport.h"
-#include "synchronizer/transport/weight_receiver.h"
-#include "synchronizer/transport/weight_source.h"
 #include "tests/support/faulty_store.h"
 #include "tests/support/shape_rig.h"
+#include "tests/support/sync_rig.h"
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/transport_harness.h"
 
 // What every transport must do. A test program defines a TransportHarness and says
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
 namespace syncopate::synchronizer {
-
-// One source and one receiver over a transport, driven as the synchronizer would.
-class SyncRig {
- public:
-  SyncRig(TransportHarness* harness, const Manifest& manifest, int slots = 2)
-      : harness_(harness),
-        manifest_(manifest),
-        arena_(*SendArena::Create(manifest, {.slots = slots})),
-        store_(arena_.get()),
-        end_(harness->AddSource(&store_)),
-        source_(&store_, {end_}) {
-    AddReceiver();
-  }
-  ~SyncRig() { harness_->KillSource(end_); }  // a process's server goes before its weights
-
-  struct Receiver {
-    explicit Receiver(int64_t bytes, MemberId id) : id(std::move(id)), target(bytes) {}
-    const MemberId id;
-    ArenaPair target;
-    std::unique_ptr<WeightReceiver> receiver;
-  };
-
-  Receiver* AddReceiver() {
-    auto added =
-        std::make_unique<Receiver>(manifest_.arena_bytes(), RollouterId(static_cast<int>(receivers_.size()), "r"));
-    added->receiver = std::make_unique<WeightReceiver>(WeightReceiver::Options{manifest_, added->id}, &added->target,
-                                                       std::vector<ReceiverTransport*>{harness_->receiver()});
-    receivers_.push_back(std::move(added));
-    return receivers_.back().get();
-  }
-  Receiver* receiver(size_t index = 0) { return receivers_[index].get(); }
-
-  void Stage(int64_t step) {
-    Stage(step, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
-    subset_ = {};
-  }
-  // A version in which only these tensors differ from the others'.
-  void StageAdapters(int64_t step, const Subset& subset) {
-    Stage(step, [&](char* bytes) { return FillAdapters(manifest_, subset.base_digest, subset.adapters, step, bytes); });
-    subset_ = subset;
-  }
-
-  Prepare Offer(absl::Duration deadline = absl::Seconds(20)) {
-    Prepare prepare;
-    prepare.attempt = ++attempt_;
-    prepare.version = staged_.version;
-    prepare.digest = staged_.digest;
-    prepare.manifest_fingerprint = manifest_.fingerprint();
-    prepare.plan_hash =
-        SyncPlan::Create(manifest_, Layout::FlatShards(manifest_, 1), Layout::Whole(manifest_, 1))->hash();
-    prepare.transport = end_->name();
-    prepare.deadline = deadline;
-    prepare.receivers = 1;
-    prepare.sources = 1;
-    prepare.subset = subset_;
-    return prepare;
-  }
-
-  // Prepare on both ends, then Transfer. The attempt stays open.
-  absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
-    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
-    SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
-    Transfer transfer = TransferOf(to, prepare, rendezvous);
-    transfer.receivers[0].base = NeedsBase(prepared.weights);
-    return to->receiver->Transfer(transfer);
-  }
-  Transfer TransferOf(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
-    Transfer transfer;
-    transfer.attempt = prepare.attempt;
-    transfer.sources = {{TrainerId("t"), rendezvous}};
-    transfer.receivers = {{to->id, "", true}};
-    transfer.bucket_digests = staged_.bucket_digests;
-    return transfer;
-  }
-
-  void Finish(Receiver* to, int64_t attempt) {
-    to->receiver->Finish(attempt);
-    source_.Finish(attempt);
-  }
-
-  // One whole sync of what is staged.
-  absl::Status Sync(Receiver* to, absl::Duration deadline = absl::Seconds(20)) {
-    Prepare prepare = Offer(deadline);
-    absl::Status status = Move(to, prepare).status();
-    if (status.ok()) status = to->receiver->Install({prepare.attempt}).status();
-    Finish(to, prepare.attempt);
-    return status;
-  }
-
-  // The receiver serves exactly the weights of `step`, which was staged with the present subset.
-  void ExpectServes(Receiver* receiver, int64_t step) {
-    EXPECT_EQ(receiver->receiver->serving(), (PolicyVersion{1, step}));
-    EXPECT_EQ(receiver->target.serving(), (PolicyVersion{1, step}));
-    std::vector<char> expected(manifest_.arena_bytes(), 0);
-    ASSERT_TRUE((subset_.adapters.empty()
-                     ? FillWeights(manifest_, step, expected.data())
-                     : FillAdapters(manifest_, subset_.base_digest, subset_.adapters, step, expected.data()))
-                    .ok());
-    EXPECT_EQ(std::memcmp(expected.data(), receiver->target.live(), expected.size()), 0) << "bits differ";
-  }
-
-  SendArena* arena() { return arena_.get(); }
-  FaultyStore* store() { return &store_; }
-  SourceTransport* end() { return end_; }
-  WeightSource* source() { return &source_; }
-  const SendArena::Staged& staged() const { return staged_; }
-
- private:
-  void Stage(int64_t step, const SendArena::Fill& fill) {
-    auto staged = arena_->Stage({1, step}, fill);
-    ASSERT_TRUE(staged.ok()) << staged.status();
-    staged_ = *staged;
-  }
-
-  TransportHarness* const harness_;
-  const Manifest manifest_;
-  std::unique_ptr<SendArena> arena_;
-  FaultyStore store_;
-  SourceTransport* const end_;
-  WeightSource source_;
-  std::vector<std::unique_ptr<Receiver>> receivers_;
-  SendArena::Staged staged_;
-  Subset subset_;
-  int64_t attempt_ = 0;
-};
 
 class TransportConformanceTest : public ::testing::TestWithParam<HarnessFactory> {
  protected:

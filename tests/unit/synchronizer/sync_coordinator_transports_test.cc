@@ -1,0 +1,210 @@
+#include "tests/unit/synchronizer/coordinator_fixture.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransferWithItAndTheyAreRepeatedAtOnce) {
+  SetTransport("nccl");
+  SetSources();
+  for (int index : {0, 1, 2}) AddReceiver(index);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  for (int index : {0, 1, 2}) FromReceiver(index, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  Take(coordinator_.RemoveReceiver("rollouter-2", "DECLARED_DEAD", "", now_));
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_EQ(records_[0].result, "DECLARED_DEAD");
+  EXPECT_EQ(records_[1].replica_id, "rollouter-1");
+  EXPECT_EQ(records_[1].result, "GROUP_LOST");
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, without the dead one";
+  EXPECT_EQ(coordinator_.AttemptOf("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
+  FromSource(Report(SyncStage::kPrepare));
+  now_ += absl::Seconds(2.5);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(records_.size(), 2u) << "it may need a while to abort what is left of the group";
+  now_ += absl::Seconds(0.5);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(records_.back().result, "NOT_PREPARED");
+}
+
+TEST_F(SyncCoordinatorTest, ReceiversAreToldOfEachOtherOnlyWhereTheyMeet) {
+  for (const char* transport : {"grpc", "nccl"}) {
+    SetTransport(transport);
+    SetSources();
+    AddReceiver(0);
+    AddReceiver(1);
+    Publish(1);
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kPrepare));
+    FromReceiver(1, Report(SyncStage::kPrepare));
+    ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
+    for (const auto& [to, command] : output_.sends) {
+      const Transfer& transfer = std::get<Transfer>(command);
+      const bool all = to.role == kTrainerRole || transport == std::string("nccl");
+      ASSERT_EQ(transfer.receivers.size(), all ? 2u : 1u);
+      EXPECT_TRUE(all || transfer.receivers[0].id == to);
+      EXPECT_EQ(transfer.group, GroupName({TrainerId("t")}, {RollouterId(0, "r"), RollouterId(1, "r")}));
+    }
+  }
+}
+
+TEST_F(SyncCoordinatorTest, BaseWeightsGoToThoseWhoLackThemAndInAGroupToAllOrNobody) {
+  for (const char* transport : {"grpc", "nccl"}) {
+    SetTransport(transport);
+    SetSources();
+    AddReceiver(0);
+    AddReceiver(1);
+    PublishedVersion version = VersionWith({1, 1});
+    version.subset = {{{1, 2}}, 77};
+    Take(coordinator_.Publish(version, 0, now_));
+    SyncReport holds = Report(SyncStage::kPrepare);
+    holds.weights.base_present = true;
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, holds);
+    FromReceiver(1, Report(SyncStage::kPrepare));
+    std::map<std::string, bool> base;
+    for (const auto& [to, command] : output_.sends) {
+      for (const SyncMember& receiver : std::get<Transfer>(command).receivers)
+        base[receiver.id.replica_id] = receiver.base;
+    }
+    EXPECT_EQ(base["rollouter-0"], transport == std::string("nccl"));
+    EXPECT_TRUE(base["rollouter-1"]);
+  }
+}
+
+TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
+  SetTransport("nccl");
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
+  ASSERT_EQ(records_.size(), 1u);
+  FromReceiver(1, Report(SyncStage::kTransfer));
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-1"}));
+}
+
+TEST_F(SyncCoordinatorTest, AReceiverThatDiesBeforeTheTransferLeavesTheGroupWhole) {
+  SetTransport("nccl");
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  Take(coordinator_.RemoveReceiver("rollouter-1", "DECLARED_DEAD", "", now_));
+  ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"}));
+  for (const auto& [to, command] : output_.sends) {
+    if (const auto* transfer = std::get_if<Transfer>(&command)) {
+      EXPECT_EQ(transfer->group, GroupName({TrainerId("t")}, {RollouterId(0, "r")})) << "of those who take part";
+    }
+  }
+}
+
+TEST_F(SyncCoordinatorTest, ASourceThatFailsWhileItSendsEndsThoseThatNeedBytes) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromSource(Report(SyncStage::kTransfer, Failure("SUPERSEDED")));
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].replica_id, "rollouter-1");
+  EXPECT_TRUE(records_[0].superseded());
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(records_[1].result, "ok");
+}
+
+TEST_F(SyncCoordinatorTest, ASourceThatHasSentEverythingEndsNothing) {
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromSource(Report(SyncStage::kTransfer));
+  FromSource(Report(SyncStage::kTransfer, Failure("TWICE")));
+  EXPECT_TRUE(records_.empty());
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(records_.at(0).result, "ok");
+}
+
+TEST_F(SyncCoordinatorTest, TheTimeToConnectCountsAsPreparing) {
+  SetSources();
+  AddReceiver(0);
+  Publish(3);
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  now_ = At(0.010);
+  FromSource(Report(SyncStage::kPrepare));
+  now_ = At(0.110);
+  SyncReport transferred = Report(SyncStage::kTransfer);
+  transferred.connect_seconds = 0.060;
+  transferred.verify_seconds = 0.015;
+  FromReceiver(0, transferred);
+  FromReceiver(0, Report(SyncStage::kInstall));
+  std::map<std::string, double> seconds = records_.at(0).seconds;
+  EXPECT_NEAR(seconds["prepare"], 0.070, 1e-9);
+  EXPECT_NEAR(seconds["transfer"], 0.025, 1e-9);
+  EXPECT_NEAR(seconds["verify"], 0.015, 1e-9);
+  EXPECT_NEAR(seconds["total"], 0.360, 1e-9);
+}
+
+TEST_F(SyncCoordinatorTest, ARefusalForEverIsNotRepeatedUntilSomethingChanges) {
+  SetSources();
+  AddReceiver(0);
+  auto refuse = [this] {
+    ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+    FromReceiver(0, Report(SyncStage::kPrepare, Failure("PLAN_MISMATCH")));
+    EXPECT_EQ(coordinator_.NextDeadline(), absl::InfiniteFuture());
+    EXPECT_THAT(coordinator_.WhyLeftAlone("rollouter-0"), ::testing::HasSubstr("PLAN_MISMATCH"));
+    now_ += absl::Minutes(5);
+    Take(coordinator_.Tick(now_));
+    EXPECT_TRUE(output_.sends.empty());
+  };
+  Publish(1);
+  refuse();
+  Publish(2);
+  refuse();
+  SetSources();
+  refuse();
+  Take(coordinator_.RemoveReceiver("rollouter-0", "DISCONNECTED", "", now_));
+  AddReceiver(0);
+  refuse();
+  Take(coordinator_.Trigger(now_));
+  refuse();
+}
+
+TEST_F(SyncCoordinatorTest, AReplicaOfAnotherLayoutIsRefusedByNameBeforeAnybodyIsAsked) {
+  SetSources();
+  ReceiverReplica replica;
+  replica.replica_id = "rollouter-0";
+  replica.ranks.push_back({RollouterId(0, "r", 0, 2), {"grpc"}, {}, "tp:2"});
+  replica.ranks.push_back({RollouterId(0, "r", 1, 2), {"grpc"}, {}, "tp:2"});
+  Take(coordinator_.SetReceiver(std::move(replica), now_));
+  Publish(1);
+  EXPECT_TRUE(output_.sends.empty());
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result, "LAYOUT_MISMATCH");
+  EXPECT_THAT(records_[0].detail, ::testing::HasSubstr("tp:2"));
+}
+
+TEST_F(SyncCoordinatorTest, MembersWithoutACommonTransportAreRefusedByName) {
+  SetTransport("inproc");
+  transports_ = {"grpc"};
+  SetSources();
+  AddReceiver(0);
+  Publish(1);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result, "NO_COMMON_TRANSPORT");
+  EXPECT_TRUE(output_.sends.empty());
+  EXPECT_EQ(coordinator_.NextDeadline(), absl::InfiniteFuture());
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer
