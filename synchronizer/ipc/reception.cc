@@ -15,6 +15,8 @@ namespace {
 // The longest sleep without copies under way: news wakes at once, an injected clock does not.
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(50);
 
+absl::Status Cancelled() { return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended"); }
+
 absl::Status BadMessage(const std::string& detail) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", detail);
 }
@@ -90,6 +92,7 @@ absl::Status Reception::CopyAll() {
     if (cursor_.done()) break;
     SYNCOPATE_RETURN_IF_ERROR(WaitForNews());
   }
+  if (stop_.stop_requested()) return Cancelled();
   // What was read is only good if nobody took it back while it was read.
   for (size_t i = 0; i < links_.size(); ++i) SYNCOPATE_RETURN_IF_ERROR(TakeNews(i));
   return absl::OkStatus();
@@ -181,7 +184,7 @@ absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDe
 }
 
 absl::Status Reception::CheckTime() const {
-  if (stop_.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+  if (stop_.stop_requested()) return Cancelled();
   if (options_.clock->Now() < request_.deadline) return absl::OkStatus();
   int32_t awaited = cursor_.waits_for();
   return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
