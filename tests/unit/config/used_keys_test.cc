@@ -4,11 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/config/run_config.h"
@@ -36,11 +36,15 @@ std::vector<std::string> SourcesOfServices() {
 
 // Some file has the section in hand and asks a message for the key.
 bool IsRead(const ConfigKey& key, const std::vector<std::string>& sources) {
-  const std::regex section(
-      absl::StrCat("config(_|\\(\\))?\\.", key.section->name(), "\\(\\)|v1::", key.field->containing_type()->name()));
+  const std::string section = absl::StrCat(".", key.section->name(), "()");
+  const std::vector<std::string> in_hand = {absl::StrCat("config", section), absl::StrCat("config_", section),
+                                            absl::StrCat("config()", section),
+                                            absl::StrCat("v1::", key.field->containing_type()->name())};
   const std::string getter = absl::StrCat(".", key.field->name(), "()");
   for (const std::string& source : sources) {
-    if (absl::StrContains(source, getter) && std::regex_search(source, section)) return true;
+    const bool has_section =
+        absl::c_any_of(in_hand, [&](const auto& words) { return absl::StrContains(source, words); });
+    if (has_section && absl::StrContains(source, getter)) return true;
   }
   return false;
 }
