@@ -23,7 +23,7 @@ using ::testing::UnorderedElementsAre;
 std::vector<std::string> SourcesOfServices() {
   std::vector<std::string> sources;
   for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(std::string(SYNCOPATE_SOURCE_DIR) + "/services")) {
+       std::filesystem::recursive_directory_iterator(std::filesystem::path(SYNCOPATE_SOURCE_DIR) / "services")) {
     const std::string path = entry.path().string();
     const bool judges_only = absl::EndsWith(path, "/config/rules.cc");
     if (entry.path().extension() != ".cc" || judges_only) continue;
