@@ -106,10 +106,13 @@ absl::StatusOr<GroupWorker::Group*> GroupWorker::Connect(const Job& job) {
                    "this member has no communicator of the group; the next attempt forms one");
     }
     groups_.splice(groups_.begin(), groups_, known);
+    Publish();
     return &groups_.front();
   }
   if (known != groups_.end()) groups_.erase(known);  // some member has lost it
   groups_.push_front({job.group, {}});
+  // Others may be done with this transfer, and ask for the next one, before this member is.
+  Publish(/*without=*/job.group);
   SYNCOPATE_RETURN_IF_ERROR(Form(job, &groups_.front()));
   return &groups_.front();
 }
@@ -203,12 +206,13 @@ void GroupWorker::EndOldGroups(size_t kept) {
   Publish();
 }
 
-void GroupWorker::Publish() {
+void GroupWorker::Publish(const std::string& without) {
   // Those that will be ended after this job are not offered for the next one.
   std::vector<std::string> names;
   for (const Group& group : groups_) {
     if (names.size() < options_.kept_groups) names.push_back(group.name);
   }
+  std::erase(names, without);
   MutexLock lock(&mutex_);
   names_ = std::move(names);
 }

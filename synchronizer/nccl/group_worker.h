@@ -86,7 +86,7 @@ class GroupWorker {
   absl::Status Pause(const Job& job);
   void Abort(const std::string& name, absl::Status* status);
   void EndOldGroups(size_t kept);
-  void Publish();
+  void Publish(const std::string& without = "");  // tells Has
 
   const DeviceFactory make_device_;
   const Options options_;
