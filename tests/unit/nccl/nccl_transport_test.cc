@@ -353,6 +353,7 @@ TEST(NcclTransportTest, AFailedCommunicatorIsAbortedAndReplaced) {
   rig.receiver()->control.SetPollError(Error(absl::StatusCode::kUnavailable, "PEER_LOST", "a broken link"));
   ASSERT_THAT(rig.Start(0), IsOk());
   EXPECT_THAT(rig.ReceiveOne(0), HasReason("PEER_LOST"));
+  ASSERT_TRUE(rig.done()->WaitFor(2));  // a source that is cancelled in the middle loses the group too
   rig.Finish();
   rig.receiver()->control.SetPollError(absl::OkStatus());
   // Everybody sees that the receiver has lost what the source still has; the next attempt forms a new group.
