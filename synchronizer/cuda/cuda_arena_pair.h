@@ -40,9 +40,9 @@ class RemappableArenas {
   absl::StatusOr<ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
 
   // What was shadow serves at the live address; what was live is behind no address until MapShadow(). Blocks for the
-  // remap of one weight set, about 0.4 ms with one handle, and for UnmapShadow() unless that was called. After an error
-  // the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing but
-  // destroying this object is possible any more.
+  // remap of one weight set, 0.6 to 1.0 ms with one handle, and for UnmapShadow() unless that was called. After an
+  // error the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing
+  // but destroying this object is possible any more.
   absl::Status Exchange();
   // Take the shadow from its address and bring it back, beside whatever runs on the live weights: what an exchange can
   // have done before the pause and after it. Nothing if it is so already.
