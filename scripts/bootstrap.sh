@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
+# usage: scripts/bootstrap.sh [--tests]
 # Installs what the build needs and this machine (Debian 12 or Ubuntu 24.04) lacks: packages, and libtorch in a private
-# Python environment, .venv, of which the build takes headers and libraries only. Says first what it will install and
-# how large that is; says nothing when everything is there.
+# Python environment, .venv, of which the build takes headers and libraries only. With --tests also what the tests
+# compare with and deploy on. Says first what it will install and how large that is; says nothing when everything is
+# there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +13,13 @@ packages=(
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+# Of the tests alone: one name a line, and what for.
+test_packages=(
+)
+test_wheels=(
+)
+with_tests=false
+[ "${1:-}" != --tests ] || with_tests=true
 site_packages=.venv/lib/python3*/site-packages
 log=build/bootstrap.log
 mkdir -p build
@@ -31,8 +40,9 @@ as_root() {
 }
 
 missing_packages() {
-  local package
-  for package in "${packages[@]}"; do
+  local package wanted=("${packages[@]}")
+  if "$with_tests"; then wanted+=("${test_packages[@]}"); fi
+  for package in "${wanted[@]}"; do
     dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || echo "$package"
   done
 }
@@ -68,9 +78,26 @@ install_wheels() {
   has_wheels || fail "the wheels are installed, but not where the build looks for them: $site_packages"
 }
 
+missing_test_wheels() {
+  local wheel name
+  for wheel in "${test_wheels[@]}"; do
+    name=${wheel%%==*}
+    compgen -G "$site_packages/${name//-/_}-${wheel##*==}.dist-info" > /dev/null || echo "$wheel"
+  done
+}
+
+install_test_wheels() {
+  echo "bootstrap: installing in .venv, for tests: $*"
+  .venv/bin/python3 -m pip install --quiet --disable-pip-version-check "$@" >> "$log" 2>&1 || fail "pip install failed"
+}
+
 if ! command -v dpkg-query > /dev/null; then
   fail "this is no Debian or Ubuntu; install what these packages hold by other means: ${packages[*]}"
 fi
 mapfile -t missing < <(missing_packages)
 if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
 has_wheels || install_wheels
+if "$with_tests"; then
+  mapfile -t missing < <(missing_test_wheels)
+  if [ "${#missing[@]}" -gt 0 ]; then install_test_wheels "${missing[@]}"; fi
+fi

@@ -7,7 +7,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/bootstrap.sh || exit 1
+scripts/bootstrap.sh --tests || exit 1
 presets=("$@")
 if [ "${#presets[@]}" -eq 0 ]; then
   presets=(release asan tsan)
