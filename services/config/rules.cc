@@ -192,6 +192,9 @@ void CheckSync(const v1::SyncSection& sync, Rules* rules) {
                 absl::StrCat("longer than sync.heartbeat ", sync.heartbeat()));
   rules->Expect(suspect < CheckedDuration(sync.dead_after()), {"sync.dead_after", "sync.suspect_after"},
                 absl::StrCat("longer than sync.suspect_after ", sync.suspect_after()));
+  rules->Expect(CheckedDuration(sync.prepare_deadline()) < CheckedDuration(sync.deadline()),
+                {"sync.prepare_deadline", "sync.deadline"},
+                absl::StrCat("shorter than sync.deadline ", sync.deadline()));
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ ControlLoop::Options LoopOptionsOf(const Daemon& daemon) {
   options.plane.membership.dead_after = CheckedDuration(sync.dead_after());
   options.plane.sync.transport = sync.transport();
   options.plane.sync.min_deadline = CheckedDuration(sync.deadline());
+  options.plane.sync.prepare_deadline = CheckedDuration(sync.prepare_deadline());
   // Above every attempt of an earlier life, which has not started one a microsecond.
   options.plane.sync.first_attempt = static_cast<int64_t>(Clock::Real()->UnixSeconds() * 1e6);
   options.state_dir = daemon.Path("state/synchronizer");

@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"sync.suspect_after=1s"}, "longer than sync.heartbeat 1s"},
                     Case{{"sync.dead_after=3s"}, "longer than sync.suspect_after 3s"},
                     Case{{"sync.heartbeat=100ms", "sync.suspect_after=300ms", "sync.dead_after=0.5s"}, nullptr},
+                    Case{{"sync.prepare_deadline=10s"}, "shorter than sync.deadline 10s"},
+                    Case{{"sync.prepare_deadline=3s", "sync.deadline=4s"}, nullptr},
                     Case{{"eval.show_samples=4", "eval.prompts=3"}, "eval.show_samples: at most eval.prompts 3"}));
 
 TEST(TaskShapeTest, CountsSpecialTokens) {
