@@ -90,6 +90,17 @@ bool Evaluation::Holds(const Asked& asked, SessionId session, const LeaseId& lea
   return asked.stage == Stage::kLeased && asked.session == session && asked.attempt == lease.attempt;
 }
 
+absl::Status Evaluation::CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const {
+  if (NewestVersion(group) > options_.version) {
+    return Error(absl::StatusCode::kInvalidArgument, "WRONG_VERSION",
+                 absl::StrCat("the answer was made by ", NewestVersion(group).ToString(), ", but ",
+                              options_.version.ToString(), " is evaluated; it is asked for again"));
+  }
+  // Training may have left this version behind: what its tokens may come from says nothing here.
+  rules.known_steps = {options_.version.step};
+  return CheckSubmission(group, MakeLease(group.lease.group.ordinal), options_.version, rules);
+}
+
 GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules) {
   Asked* asked = Find(group.lease);
   if (asked == nullptr) return {.result = Result::kExpired};
@@ -98,12 +109,7 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   }
   if (!Holds(*asked, session, group.lease)) return {.result = Result::kExpired};
   asked->stage = Stage::kWaiting;
-  absl::Status check = CheckSubmission(group, MakeLease(group.lease.group.ordinal), options_.version, rules);
-  if (check.ok() && NewestVersion(group) != options_.version) {
-    check = Error(absl::StatusCode::kInvalidArgument, "WRONG_VERSION",
-                  absl::StrCat("the answer was made by ", NewestVersion(group).ToString(), ", but ",
-                               options_.version.ToString(), " is evaluated; it is asked for again"));
-  }
+  const absl::Status check = CheckAnswer(group, rules);
   if (!check.ok()) return {.result = Result::kInvalid, .error = check};
   asked->stage = Stage::kAnswered;
   asked->answer = group.samples[0].tokens;

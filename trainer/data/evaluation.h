@@ -55,7 +55,9 @@ class Evaluation {
   // prompts at a time, so that those who come to serve the version a moment later find work, too.
   std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
   std::vector<Revocation> ExpireLeases(absl::Time now);
-  // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason; nothing is logged.
+  // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason (WRONG_VERSION, which is nobody's fault: a newer
+  // version was installed meanwhile; else those of CheckSubmission); nothing is logged. Of `rules` the known steps do
+  // not matter: training may have left this version behind.
   GroupLedger::Verdict Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules);
   void Return(SessionId session, const LeaseId& lease);
   void OnSessionLost(SessionId session);
@@ -80,6 +82,7 @@ class Evaluation {
   };
 
   Lease MakeLease(int64_t ordinal) const;
+  absl::Status CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const;
   std::map<SessionId, int64_t> Held() const;  // leases by holder
   // Of the prompts, among the rollouters that serve the version or may come to.
   int64_t FairShare(const RolloutSessions& sessions, absl::Time now) const;

@@ -139,6 +139,22 @@ TEST_F(EvaluationTest, AsksAgainWhenAnotherVersionAnswered) {
   EXPECT_EQ(again.seed, lease.seed);
 }
 
+TEST_F(EvaluationTest, TakesAnswersOfItsVersionThoughTrainingHasLeftItBehind) {
+  SessionId session = Join("a", kVersion, 2);
+  std::vector<IssuedLease> issued = Leases();
+  rules_.known_steps = {12};
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(issued[0].lease), rules_).result, Result::kAccepted);
+  GroupLedger::Verdict late = evaluation_->Submit(session, RightAnswer(issued[1].lease, {1, 11}), rules_);
+  EXPECT_EQ(ErrorReason(late.error), "WRONG_VERSION") << "an install in the middle is nobody's fault";
+}
+
+TEST_F(EvaluationTest, RefusesTokensOfAVersionBeforeTheOneItAskedFor) {
+  SessionId session = Join("a", kVersion, 1);
+  GroupLedger::Verdict verdict = evaluation_->Submit(session, RightAnswer(Leases().at(0).lease, {1, 9}), rules_);
+  EXPECT_EQ(verdict.result, Result::kInvalid);
+  EXPECT_EQ(ErrorReason(verdict.error), "UNKNOWN_VERSION");
+}
+
 TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
   SessionId a = Join("a", kVersion, 3);
   std::vector<IssuedLease> issued = Leases();
