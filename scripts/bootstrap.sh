@@ -15,8 +15,11 @@ packages=(
 )
 # Of the tests alone: one name a line, and what for.
 test_packages=(
+  prometheus  # promtool and the server, which the rules, the dashboards and every /metrics are tested with
 )
 test_wheels=(
+  pyyaml==6.0.3  # reads the Prometheus rules
+  matplotlib==3.11.2  # draws the pictures of the dashboards
 )
 with_tests=false
 [ "${1:-}" != --tests ] || with_tests=true
