@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# usage: deploy/image/install.sh cpu|cuda
+# Makes a bare Debian 12 one that compiles the variant: Debian packages, and wheels in .venv. Needs root, a Debian mirror
+# and PyPI.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+variant=${1:-}
+cuda_version=13.0.2
+
+scripts/bootstrap.sh
+DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chrpath > /dev/null
+case $variant in
+  cpu) ;;
+  cuda)
+    # The compiler, and what libtorch's CUDA half needs to run (cuBLAS, cuDNN, NCCL, ...): the wheels that a Python user
+    # of this torch has.
+    .venv/bin/python3 -m pip install --quiet --disable-pip-version-check \
+      torch==2.11.0 "cuda-toolkit[nvcc,cccl,crt,cudart,cupti,nvvm]==$cuda_version"
+    ln -s "$(compgen -G "$PWD/.venv/lib/python3*/site-packages/nvidia/cu13")" /usr/local/cuda
+    ;;
+  *) sed -n 2p "$0" >&2; exit 2 ;;
+esac
