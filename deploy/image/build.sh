@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# usage: deploy/image/build.sh [--variant cpu|cuda] [--build FOLDER] [--output FILE]
+# usage: deploy/image/build.sh [--variant cpu|cuda] [--build FOLDER] [--tag NAME] [--output FILE]
 # Builds the image of deploy/image/Containerfile with buildah alone, no registry and no daemon. The system that it is
 # compiled on is made from a Debian mirror by mmdebstrap, and kept for the next time; or, with --build, this system is
 # taken with what scripts/build.sh made in FOLDER (build/release, build/cuda), in seconds. Writes
 #   dist/syncopate-<version>-<variant>.oci.tar      (--output FILE), for `skopeo copy`, `podman load`, `ctr images import`
 #   dist/syncopate-<version>-<variant>.spdx.json    the bill of materials, which the image holds too
-# and leaves the image in build/image/storage as localhost/syncopate:<version>-<variant>, for deploy/image/run.sh. The
-# same commit gives the same bytes. Needs root. Prints one line.
+# and leaves the image in build/image/storage under --tag (localhost/syncopate:<version>-<variant>), for
+# deploy/image/run.py. The same commit gives the same bytes. Needs root. Prints one line.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,11 +15,13 @@ distribution=bookworm
 mirror=http://deb.debian.org/debian
 variant=cpu
 build=
+name=
 output=
 while [ $# -gt 0 ]; do
   case $1 in
     --variant) variant=${2:-}; shift ;;
     --build) build=${2:-}; shift ;;
+    --tag) name=${2:-}; shift ;;
     --output) output=${2:-}; shift ;;
     *) sed -n 2p "$0" >&2; exit 2 ;;
   esac
@@ -28,7 +30,6 @@ done
 work=build/image
 log=$work/build.log
 mkdir -p "$work" dist
-: > "$log"
 
 fail() {
   echo "image: $1" >&2
@@ -44,6 +45,7 @@ done
 # One at a time: the storage and the folders are shared.
 exec 9> "$work/lock"
 flock --timeout 3600 9 || fail "another build has held $work/lock for an hour"
+: > "$log"
 
 version=$(sed -n 's/^project(syncopate VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 revision=$(git rev-parse HEAD 2>> "$log" || echo unknown)
@@ -51,7 +53,7 @@ revision=$(git rev-parse HEAD 2>> "$log" || echo unknown)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>> "$log" || echo 0)
 export SOURCE_DATE_EPOCH
 created=$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
-name=localhost/syncopate:$version-$variant
+name=${name:-localhost/syncopate:$version-$variant}
 output=${output:-dist/syncopate-$version-$variant.oci.tar}
 started=$SECONDS
 
@@ -70,7 +72,8 @@ arguments=(
   --build-arg "CREATED=$created" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
 )
 if [ -n "$build" ]; then
-  deploy/image/assemble.sh "$build" "$variant" "$work/assembled/image" >> "$log" 2>&1 || fail "see $log"
+  deploy/image/assemble.sh "$build" "$variant" "$work/assembled/image" >> "$log" 2>&1 ||
+    fail "$build could not be assembled"
   image_of localhost/syncopate-assembled "$work/assembled" || fail "could not make the first stage of $work/assembled"
   arguments+=(--build-arg ASSEMBLED=localhost/syncopate-assembled)
 else
@@ -82,15 +85,16 @@ else
     image_of "$base" "$root" || fail "could not make an image of $root"
     rm "$root"
   fi
-  # The builder reaches the network as this system does, with the same authorities and settings of pip; objects compiled
-  # before are found again.
+  # Isolation by chroot works inside containers too, and reaches the network as this system does: with the same
+  # authorities and settings of pip. Objects compiled before are found again.
   mkdir -p "$work/ccache"
-  arguments+=(--build-arg "BASE=$base" --network host --volume "$PWD/$work/ccache:/root/.cache/ccache")
+  arguments+=(--build-arg "BASE=$base" --isolation chroot --volume "$PWD/$work/ccache:/root/.cache/ccache")
   for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
     [ ! -e "$file" ] || arguments+=(--volume "$file:$file:ro")
   done
 fi
-buildah bud --quiet --layers --timestamp "$SOURCE_DATE_EPOCH" --ignorefile deploy/image/Containerfile.dockerignore \
+# No times in the layers: where the libraries are the same, so is their layer, and a registry has it.
+buildah bud --quiet --layers --timestamp 0 --ignorefile deploy/image/Containerfile.dockerignore \
   "${arguments[@]}" --tag "$name" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the build failed, see $log"
 
 container=$(buildah from --pull-never "$name")

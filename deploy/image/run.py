@@ -4,7 +4,7 @@
 default system call filter, its own namespaces. Writable are /var/lib/syncopate, /tmp and /dev/shm, and nothing else.
 
 usage: deploy/image/run.py [--state FOLDER] [--mount HOST:CONTAINER ...] [--network none|host] [--image NAME]
-                           [--command PATH] [ARGUMENT ...]
+                           [--command PATH] [--] [ARGUMENT ...]
 
 ARGUMENTs follow the image's entry point, or PATH. --state keeps /var/lib/syncopate in FOLDER, which is given to the
 image's user; without it it is in memory and goes with the container. --mount shows a file or folder read-only.
@@ -129,7 +129,10 @@ def main():
     parser.add_argument("--network", choices=("none", "host"), default="none")
     parser.add_argument("--command", metavar="PATH")
     parser.add_argument("argument", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    arguments = parser.parse_args(given[:end])
+    arguments.argument += given[end + 1:]
     if os.geteuid() != 0:
         sys.exit("run: needs root, to make the namespaces and to mount the image")
     for tool in ("buildah", "runc"):

@@ -21,7 +21,8 @@ import urllib.parse
 
 
 def spdx_id(*parts):
-    return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(parts)).strip("-")
+    text = "-".join(part.strip("/") for part in parts).replace("+", "plus")
+    return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", text)
 
 
 def licence_of(metadata):
@@ -37,7 +38,6 @@ def debian_package(fields, distribution):
         "versionInfo": version,
         "supplier": "Organization: " + distribution.title(),
         "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": False,
         "licenseConcluded": "NOASSERTION",
         "licenseDeclared": "NOASSERTION",
         "copyrightText": "NOASSERTION",
@@ -55,7 +55,6 @@ def wheel_package(metadata):
         "versionInfo": version,
         "supplier": "NOASSERTION",
         "downloadLocation": f"https://pypi.org/project/{name}/{version}/",
-        "filesAnalyzed": False,
         "licenseConcluded": "NOASSERTION",
         "licenseDeclared": licence_of(metadata),
         "copyrightText": "NOASSERTION",
@@ -71,7 +70,6 @@ def own_package(version, variant):
         "versionInfo": version,
         "supplier": "NOASSERTION",
         "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": False,
         "licenseConcluded": "NOASSERTION",
         "licenseDeclared": "NOASSERTION",
         "copyrightText": "NOASSERTION",
@@ -124,6 +122,26 @@ def read_file(roots, path):
     }
 
 
+def analyse(package, files):
+    """Says of a package that these of its files, and no others, are in the image."""
+    package["filesAnalyzed"] = bool(files)
+    if files:
+        sha1s = sorted(digest["checksumValue"] for file in files for digest in file["checksums"][:1])
+        code = hashlib.sha1("".join(sha1s).encode()).hexdigest()
+        package["packageVerificationCode"] = {"packageVerificationCodeValue": code}
+
+
+def own_licences(roots, packages):
+    """The texts of licences that SPDX does not list, which wheels refer to."""
+    texts = {}
+    for root in roots:
+        for wheel in sorted(root.glob("usr/lib/syncopate/*.dist-info")):
+            for reference in re.findall(r"LicenseRef-[A-Za-z0-9.-]+", packages[wheel.name]["licenseDeclared"]):
+                files = sorted(path for path in wheel.rglob("*") if path.is_file() and path.name != "METADATA")
+                texts[reference] = "\n".join(path.read_text(errors="replace") for path in files) or "NOASSERTION"
+    return [{"licenseId": reference, "extractedText": text} for reference, text in sorted(texts.items())]
+
+
 def distribution_of(roots):
     for root in roots:
         release = root / "etc/os-release"
@@ -132,26 +150,28 @@ def distribution_of(roots):
     sys.exit("sbom: no etc/os-release in any of the folders")
 
 
+def relationship(element, kind, related):
+    return {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": related["SPDXID"]}
+
+
 def document(arguments):
     roots = arguments.root
     packages = {"syncopate": own_package(arguments.version, arguments.variant)}
     packages |= read_packages(roots, distribution_of(roots))
-    files, relationships = [], []
-
-    def relate(left, kind, right):
-        relationships.append({"spdxElementId": left, "relationshipType": kind, "relatedSpdxElement": right})
-
-    relate("SPDXRef-DOCUMENT", "DESCRIBES", packages["syncopate"]["SPDXID"])
-    for name, package in packages.items():
-        if name != "syncopate":
-            relate(packages["syncopate"]["SPDXID"], "DEPENDS_ON", package["SPDXID"])
+    files = {name: [] for name in packages}
+    relationships = [relationship("SPDXRef-DOCUMENT", "DESCRIBES", packages["syncopate"])]
+    relationships += [relationship(packages["syncopate"]["SPDXID"], "DEPENDS_ON", package)
+                      for name, package in packages.items() if name != "syncopate"]
     for line in arguments.contents.read_text().splitlines():
         path, owner = line.split("\t")
         owner = owner.split(":")[0]  # dpkg's "libc6:amd64"
         if owner not in packages:
             sys.exit(f"sbom: {path} comes from {owner}, which has left no metadata")
-        files.append(read_file(roots, path))
-        relate(packages[owner]["SPDXID"], "CONTAINS", files[-1]["SPDXID"])
+        files[owner].append(read_file(roots, path))
+    for name, package in packages.items():
+        analyse(package, files[name])
+        relationships += [relationship(package["SPDXID"], "CONTAINS", file) for file in files[name]]
+    files = [file for name in packages for file in files[name]]
 
     content = json.dumps([list(packages.values()), files], sort_keys=True).encode()
     name = f"syncopate-{arguments.version}-{arguments.variant}"
@@ -166,6 +186,7 @@ def document(arguments):
             "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "creators": [f"Tool: syncopate-sbom-{arguments.version}"],
         },
+        "hasExtractedLicensingInfos": own_licences(roots, packages),
         "packages": list(packages.values()),
         "files": files,
         "relationships": relationships,
