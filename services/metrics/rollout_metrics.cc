@@ -68,6 +68,11 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
   };
 }
 
+ReceiveMetrics::ReceiveMetrics(prometheus::Registry& registry)
+    : bytes_(AddCounter(registry, "syncopate_weight_received_bytes_total", "Bytes of weights received")),
+      seconds_(AddCounter(registry, "syncopate_weight_receive_seconds_total",
+                          "Time that receiving weights took, connecting and verifying left out")) {}
+
 InstallMetrics::InstallMetrics(prometheus::Registry& registry)
     : pause_(prometheus::BuildHistogram()
                  .Name("syncopate_generation_pause_seconds")

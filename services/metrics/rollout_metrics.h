@@ -39,6 +39,21 @@ class RolloutCollector final : public prometheus::Collectable {
   const std::function<RolloutFigures()> read_;
 };
 
+// What this rollouter received, and how fast: syncopate_weight_received_bytes_total and
+// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers.
+class ReceiveMetrics {
+ public:
+  explicit ReceiveMetrics(prometheus::Registry& registry);
+  void Count(int64_t bytes, double seconds) {
+    bytes_.Increment(static_cast<double>(bytes));
+    seconds_.Increment(seconds);
+  }
+
+ private:
+  prometheus::Counter& bytes_;
+  prometheus::Counter& seconds_;
+};
+
 // syncopate_generation_pause_seconds: what one install cost the decode loop.
 class InstallMetrics {
  public:

@@ -101,7 +101,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       service_(ServiceOptions(options.member, work_), engine_.get()),
       target_(engine_.get(), options.events, registry),
       receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, TransportsOf(*options.device)),
-      participant_(&receiver_),
+      participant_(&receiver_, registry),
       metrics_(std::make_shared<RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {

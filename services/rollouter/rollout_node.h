@@ -17,6 +17,7 @@
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
 #include "services/metrics/rollout_metrics.h"
+#include "services/rollouter/metered_receiver.h"
 #include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
@@ -110,7 +111,7 @@ class RolloutNode {
   RolloutService service_;
   MeasuredTarget target_;
   synchronizer::WeightReceiver receiver_;
-  ReceiverParticipant participant_;
+  MeteredReceiver participant_;
   const std::shared_ptr<const prometheus::Collectable> metrics_;
   std::unique_ptr<MemberClient> member_;  // null before Join
   mutable Mutex mutex_;

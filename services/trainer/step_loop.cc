@@ -191,10 +191,17 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
   parts_.metrics->RecordStep({.version = version_,
+                              .loss = report.metrics.loss,
                               .reward_mean = report.metrics.reward_mean,
+                              .reward_std = report.metrics.reward_std,
                               .kl = report.metrics.mismatch_k3,
                               .entropy = report.metrics.entropy,
                               .grad_norm = report.metrics.gradient_norm,
+                              .clipped = report.metrics.clip_fraction,
+                              .rejected = report.metrics.rejected_fraction,
+                              .zero_variance = report.metrics.zero_variance_fraction,
+                              .effective_samples = report.metrics.effective_sample_fraction,
+                              .response_tokens = report.metrics.mean_response_tokens,
                               .tokens = report.metrics.tokens});
   parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
   for (const trainer::SharedGroup& group : batch.groups) {
@@ -255,6 +262,7 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
                               parts_.evaluation_prompts->Render(sample.answer_ids),
                               parts_.evaluation_prompts->Render(sample.expected_ids)});
   }
+  parts_.metrics->RecordEvaluation(result.exact, result.reward_mean);
   parts_.events->Record({"evaluation", result.version, 0, {{"exact", absl::StrCat(result.exact)}}});
   parts_.reporter->OnEvaluation(report);
 }
@@ -285,6 +293,12 @@ absl::StatusOr<uint64_t> StepLoop::WeightsDigest() const {
 }
 
 absl::StatusOr<std::string> StepLoop::Save() {
+  absl::StatusOr<std::string> saved = WriteCheckpoint();
+  parts_.metrics->RecordCheckpoint(saved.ok(), Clock::Real()->UnixSeconds());
+  return saved;
+}
+
+absl::StatusOr<std::string> StepLoop::WriteCheckpoint() {
   const absl::Time begin = Now();
   SYNCOPATE_RETURN_IF_ERROR(CheckWeights());
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());

@@ -118,6 +118,7 @@ class StepLoop {
   void ReportEvaluation(const trainer::EvaluationResult& result);
   absl::Status SaveIfDue();
   absl::StatusOr<std::string> Save();
+  absl::StatusOr<std::string> WriteCheckpoint();
   absl::Status CheckWeights() const;
   // Of the present weights: as they travel if they were published, else as the policy has them.
   absl::StatusOr<uint64_t> WeightsDigest() const;

@@ -1,6 +1,7 @@
 #include "services/trainer/trainer_daemon.h"
 
 #include <algorithm>
+#include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -66,6 +67,13 @@ StepLoop::Options LoopOptionsOf(const v1::RunConfig& config) {
   return options;
 }
 
+// As the gate counts between steps: trainer/data/staleness_gate.h.
+TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
+  const auto batch = static_cast<double>(config.data().batch_groups());
+  return {.max_staleness = config.staleness().max_staleness(),
+          .outstanding_groups = static_cast<int64_t>(std::ceil((TargetStaleness(config) + 1) * batch))};
+}
+
 void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
   metrics->SetQueue(data.queued_groups, data.leased_groups);
   metrics->SetGroups("trained", data.groups.trained);
@@ -112,7 +120,7 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
-  metrics_ = std::make_unique<TrainerMetrics>(*daemon_->registry());
+  metrics_ = std::make_unique<TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
   return absl::OkStatus();
 }
 

@@ -76,25 +76,55 @@ TEST(SyncMetricsTest, KeepsReasonsOfStrangersOutOfTheLabels) {
 
 TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   prometheus::Registry registry;
-  TrainerMetrics metrics(registry);
+  TrainerMetrics metrics(registry, {.max_staleness = 2, .outstanding_groups = 32});
   metrics.SetGroups("trained", 9);
   metrics.SetGroups("trained", 16);
   metrics.SetGroups("trained", 12);
+  metrics.ObserveStaleness(1);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
-  metrics.RecordStep({.version = {2, 7}, .reward_mean = 0.5, .kl = 0.01, .entropy = 1, .grad_norm = 2, .tokens = 80});
+  metrics.RecordStep({.version = {2, 7},
+                      .loss = -0.25,
+                      .reward_mean = 0.5,
+                      .reward_std = 0.125,
+                      .kl = 0.01,
+                      .entropy = 1,
+                      .grad_norm = 2,
+                      .clipped = 0.75,
+                      .zero_variance = 0.0625,
+                      .tokens = 80});
+  metrics.RecordEvaluation(0.875, 0.9375);
+  metrics.RecordCheckpoint(true, 1234);
+  metrics.RecordCheckpoint(false, 5678);
   metrics.SetQueue(3, 4);
   metrics.SetMemory(100, 200);
   std::string text = Text(registry);
-  for (const char* line :
-       {"syncopate_groups_total{outcome=\"trained\"} 16\n", "syncopate_groups_total{outcome=\"duplicate\"} 0\n",
-        "syncopate_sample_staleness_steps_bucket{le=\"1\"} 0\n",
-        "syncopate_sample_staleness_steps_bucket{le=\"2\"} 1\n", "syncopate_staleness_bound_violations_total 0\n",
-        "syncopate_trainer_phase_seconds_total{phase=\"idle\"} 1.5\n",
-        "syncopate_trainer_phase_seconds_total{phase=\"step\"} 0\n", "syncopate_queue_groups 3\n",
-        "syncopate_leased_groups 4\n", "syncopate_policy_version_step{role=\"trainer\"} 7\n",
-        "syncopate_policy_version_epoch{role=\"trainer\"} 2\n", "syncopate_reward_mean 0.5\n",
-        "syncopate_trained_tokens_total 80\n", "syncopate_memory_allocated_bytes 100\n"}) {
+  for (const char* line : {"syncopate_groups_total{outcome=\"trained\"} 16\n",
+                           "syncopate_groups_total{outcome=\"duplicate\"} 0\n",
+                           "syncopate_sample_staleness_steps_bucket{le=\"1\"} 1\n",
+                           "syncopate_sample_staleness_steps_bucket{le=\"2\"} 2\n",
+                           "syncopate_samples_at_staleness_bound_total 1\n",
+                           "syncopate_staleness_bound_steps 2\n",
+                           "syncopate_outstanding_groups_limit 32\n",
+                           "syncopate_loss -0.25\n",
+                           "syncopate_reward_std 0.125\n",
+                           "syncopate_clip_ratio 0.75\n",
+                           "syncopate_zero_variance_ratio 0.0625\n",
+                           "syncopate_eval_exact_ratio 0.875\n",
+                           "syncopate_eval_reward_mean 0.9375\n",
+                           "syncopate_checkpoints_total{result=\"ok\"} 1\n",
+                           "syncopate_checkpoints_total{result=\"failed\"} 1\n",
+                           "syncopate_checkpoint_last_success_timestamp_seconds 1234\n",
+                           "syncopate_staleness_bound_violations_total 0\n",
+                           "syncopate_trainer_phase_seconds_total{phase=\"idle\"} 1.5\n",
+                           "syncopate_trainer_phase_seconds_total{phase=\"step\"} 0\n",
+                           "syncopate_queue_groups 3\n",
+                           "syncopate_leased_groups 4\n",
+                           "syncopate_policy_version_step{role=\"trainer\"} 7\n",
+                           "syncopate_policy_version_epoch{role=\"trainer\"} 2\n",
+                           "syncopate_reward_mean 0.5\n",
+                           "syncopate_trained_tokens_total 80\n",
+                           "syncopate_memory_allocated_bytes 100\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

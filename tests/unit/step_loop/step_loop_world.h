@@ -222,7 +222,7 @@ class StepLoopWorld {
   std::unique_ptr<trainer::CheckpointStore> checkpoints_ =
       trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
   prometheus::Registry registry_;
-  TrainerMetrics metrics_{registry_};
+  TrainerMetrics metrics_{registry_, {}};
   std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&report_disk_, "/run", "trainer", 0).value();
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;

@@ -1,0 +1,17 @@
+#include "services/rollouter/metered_receiver.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace syncopate::services {
+
+void MeteredReceiver::Transfer(const synchronizer::Transfer& command, Done done) {
+  receiver_.Transfer(command, [this, begun = clock_->Now(), done = std::move(done)](synchronizer::SyncReport report) {
+    const double elapsed = absl::ToDoubleSeconds(clock_->Now() - begun);
+    const double moving = elapsed - report.connect_seconds - report.verify_seconds;
+    if (report.status.ok() && report.bytes > 0) metrics_.Count(report.bytes, std::max(0.0, moving));
+    done(std::move(report));
+  });
+}
+
+}  // namespace syncopate::services
