@@ -36,7 +36,7 @@ done
 for program in "${programs[@]}"; do
   [ -x "$build/bin/$program" ] || fail "no $build/bin/$program; scripts/build.sh makes it"
 done
-site_packages=$(compgen -G "$source_root/.venv/lib/python3*/site-packages") ||
+site_packages=$(realpath --quiet --canonicalize-existing "$source_root"/.venv/lib/python3*/site-packages) ||
   fail "no wheels under $source_root/.venv; scripts/bootstrap.sh installs them"
 
 umask 022
@@ -58,7 +58,7 @@ place() {
 # The wheel that brought a file of site-packages, as the name of its .dist-info folder.
 wheel_of() {
   local record
-  record=$(grep --files-with-matches --fixed-strings "$1," "$site_packages"/*.dist-info/RECORD | head -n 1)
+  record=$(grep --files-with-matches --fixed-strings "$1," "$site_packages"/*.dist-info/RECORD | head -n 1) || true
   [ -n "$record" ] || fail "$site_packages/$1 is of no wheel"
   basename "$(dirname "$record")"
 }
@@ -131,8 +131,8 @@ while read -r name path; do
     [[ $name =~ $of_the_driver ]] && continue
     fail "the programs need $name, which is not on this system"
   fi
-  case $(realpath --no-symlinks "$path") in
-    "$site_packages"/*) place_wheel_library "$(realpath --no-symlinks "$path")" ;;
+  case $(realpath "$path") in
+    "$site_packages"/*) place_wheel_library "$(realpath "$path")" ;;
     *) place_distribution_library "$name" "$path" ;;
   esac
 done < <(list_libraries | LC_ALL=C sort --unique --key=1,1)

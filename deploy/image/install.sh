@@ -17,7 +17,13 @@ case $variant in
     # of this torch has.
     .venv/bin/python3 -m pip install --quiet --disable-pip-version-check \
       torch==2.11.0 "cuda-toolkit[nvcc,cccl,crt,cudart,cupti,nvvm]==$cuda_version"
-    ln -s "$(compgen -G "$PWD/.venv/lib/python3*/site-packages/nvidia/cu13")" /usr/local/cuda
+    packages=$(compgen -G "$PWD/.venv/lib/python3*/site-packages/nvidia")
+    # In the wheels' places, a toolkit's: the compiler and the linker look for lib64, and for NCCL by its plain name.
+    ln -s lib "$packages/cu13/lib64"
+    ln -s ../../nccl/lib/libnccl.so.2 "$packages/cu13/lib/libnccl.so"
+    ln -s ../../nccl/lib/libnccl.so.2 "$packages/cu13/lib/libnccl.so.2"
+    ln -s ../../nccl/include/nccl.h "$packages/cu13/include/nccl.h"
+    ln -s "$packages/cu13" /usr/local/cuda
     ;;
   *) sed -n 2p "$0" >&2; exit 2 ;;
 esac
