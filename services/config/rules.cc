@@ -28,6 +28,12 @@ class Rules {
   std::vector<BrokenRule> broken_;
 };
 
+// What Kubernetes allows as the name of a pod, shortened to one DNS label.
+bool IsReplicaName(const std::string& name) {
+  auto allowed = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; };
+  return !name.empty() && name.size() <= 63 && std::all_of(name.begin(), name.end(), allowed);
+}
+
 bool IsPathComponent(const std::string& name) {
   auto allowed = [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; };
   return !name.empty() && name.size() <= 128 && name.front() != '.' && std::all_of(name.begin(), name.end(), allowed);
@@ -40,32 +46,64 @@ void CheckRun(const v1::RunSection& run, Rules* rules) {
                 "false, or run.dir to name the run to resume");
 }
 
+void CheckRollouterName(const std::string& name, Rules* rules) {
+  rules->Expect(name.empty() || IsReplicaName(name), {"rollouter.name"}, "1 to 63 of a-z, 0-9 and '-', or nothing");
+  // Files in the run directory are named by it.
+  rules->Expect(name != "trainer-0" && name != "synchronizer-0", {"rollouter.name"},
+                "another name: that one is taken by a daemon of another role");
+}
+
 struct Listener {
   std::string key;
   std::string address;
   std::string advertise_key;  // "" if nobody is told this address
   std::string advertise;
+  bool anywhere = false;  // says nothing but whether the daemon is well, and takes no command
 };
 
 std::vector<Listener> Listeners(const v1::RunConfig& config) {
   const auto& synchronizer = config.synchronizer();
   std::string listen = synchronizer.listen().empty() ? synchronizer.address() : synchronizer.listen();
   std::string listen_key = synchronizer.listen().empty() ? "synchronizer.address" : "synchronizer.listen";
-  return {{listen_key, listen, "", ""},
-          {"trainer.listen", config.trainer().listen(), "trainer.advertise", config.trainer().advertise()},
-          {"rollouter.listen", config.rollouter().listen(), "rollouter.advertise", config.rollouter().advertise()},
-          {"metrics.synchronizer_listen", config.metrics().synchronizer_listen(), "", ""},
-          {"metrics.trainer_listen", config.metrics().trainer_listen(), "", ""},
-          {"metrics.rollouter_listen", config.metrics().rollouter_listen(), "", ""}};
+  std::vector<Listener> listeners = {
+      {listen_key, listen, "", ""},
+      {"trainer.listen", config.trainer().listen(), "trainer.advertise", config.trainer().advertise()},
+      {"rollouter.listen", config.rollouter().listen(), "rollouter.advertise", config.rollouter().advertise()},
+      {"metrics.synchronizer_listen", config.metrics().synchronizer_listen(), "", ""},
+      {"metrics.trainer_listen", config.metrics().trainer_listen(), "", ""},
+      {"metrics.rollouter_listen", config.metrics().rollouter_listen(), "", ""}};
+  const std::pair<const char*, std::string> health[] = {
+      {"synchronizer.health_listen", synchronizer.health_listen()},
+      {"trainer.health_listen", config.trainer().health_listen()},
+      {"rollouter.health_listen", config.rollouter().health_listen()}};
+  for (const auto& [key, address] : health) {
+    if (!address.empty()) listeners.push_back({key, address, "", "", /*anywhere=*/true});
+  }
+  return listeners;
 }
 
-void CheckListener(const Listener& listener, bool insecure_bind, Rules* rules) {
+bool HasTls(const v1::SecuritySection& security) {
+  return !security.tls_cert().empty() && !security.tls_key().empty() && !security.tls_ca().empty();
+}
+
+void CheckSecurity(const v1::SecuritySection& security, Rules* rules) {
+  const bool no_tls = security.tls_cert().empty() && security.tls_key().empty() && security.tls_ca().empty();
+  rules->Expect(no_tls || HasTls(security), {"security.tls_cert", "security.tls_key", "security.tls_ca"},
+                "all three files, or none of them");
+  rules->Expect(CheckedDuration(security.tls_reload()) >= absl::Seconds(1), {"security.tls_reload"}, "at least 1s");
+  const std::string& domain = security.trust_domain();
+  auto allowed = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '.' || c == '-'; };
+  rules->Expect(!domain.empty() && domain.size() <= 253 && std::all_of(domain.begin(), domain.end(), allowed),
+                {"security.trust_domain"}, "a name of lower-case letters, digits, '.' and '-'");
+}
+
+void CheckListener(const Listener& listener, bool any_address, Rules* rules) {
   auto parsed = ParseHostPort(listener.address);
   if (!parsed.ok()) {
     rules->Expect(false, {listener.key}, "host:port, such as 127.0.0.1:7070");
     return;
   }
-  rules->Expect(insecure_bind || parsed->IsLoopback(), {listener.key, "run.insecure_bind"},
+  rules->Expect(any_address || listener.anywhere || parsed->IsLoopback(), {listener.key, "run.insecure_bind"},
                 "a loopback address, as connections are not encrypted; run.insecure_bind=true allows others");
   bool told = !listener.advertise_key.empty();
   rules->Expect(!told || !parsed->IsWildcard() || !listener.advertise.empty(), {listener.key, listener.advertise_key},
@@ -80,7 +118,7 @@ void CheckAddresses(const v1::RunConfig& config, Rules* rules) {
                 {"synchronizer.address"}, "host:port, such as 127.0.0.1:7070");
   std::map<std::string, std::string> taken;  // address -> key
   for (const Listener& listener : Listeners(config)) {
-    CheckListener(listener, config.run().insecure_bind(), rules);
+    CheckListener(listener, config.run().insecure_bind() || HasTls(config.security()), rules);
     auto parsed = ParseHostPort(listener.address);
     if (!parsed.ok() || parsed->port == 0) continue;
     auto [first, added] = taken.emplace(listener.address, listener.key);
@@ -212,6 +250,8 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   Rules rules;
   CheckRun(config.run(), &rules);
   CheckAddresses(config, &rules);
+  CheckRollouterName(config.rollouter().name(), &rules);
+  CheckSecurity(config.security(), &rules);
   CheckModel(config.model(), &rules);
   CheckDevices(config, &rules);
   CheckData(config, &rules);

@@ -50,7 +50,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
   // A connection of its own: two daemons' clients in one process must not share fate. No proxy from the environment.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (options.security == nullptr) {
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, options.security->ChannelCredentials(options.peer_role), arguments,
+      options.security->ClientInterceptors());
 }
 
 std::chrono::system_clock::time_point CallDeadline(absl::Duration timeout) {

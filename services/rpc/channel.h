@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/status.h"
 
 namespace syncopate::services {
@@ -21,12 +22,16 @@ struct ChannelOptions {
   absl::Duration min_reconnect_backoff = absl::Milliseconds(100);  // gRPC doubles it, with jitter
   absl::Duration max_reconnect_backoff = absl::Seconds(2);
   int64_t max_metadata_bytes = 8 << 10;
+  // How we prove who we are and what the server must prove; null: plaintext.
+  std::shared_ptr<const TransportSecurity> security = nullptr;
+  std::string peer_role = "";  // the daemon that must be there: "synchronizer", ...; "": any. Checked with TLS alone
 
   absl::Status Validate() const;
 };
 
-// A plaintext channel with a connection of its own. Connects in the background: an address where nobody listens shows
-// as UNAVAILABLE at the first call. INVALID_ARGUMENT (reason BAD_ADDRESS) if `address` is not host:port.
+// A channel with a connection of its own. Connects in the background: an address where nobody listens shows as
+// UNAVAILABLE at the first call, and so does one where TLS fails, with what is wrong. INVALID_ARGUMENT (reason
+// BAD_ADDRESS) if `address` is not host:port.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
                                                            const ChannelOptions& options = {});
 

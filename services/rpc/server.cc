@@ -3,6 +3,8 @@
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
@@ -26,6 +28,22 @@ absl::Status CheckPositive(bool good, const char* name) {
 
 int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
 
+bool Encrypted(const Server::Options& options) { return options.security != nullptr && options.security->encrypted(); }
+
+// An operator who allowed it must not be able to overlook it.
+void WarnOfPlaintext(const Server::Options& options, const Endpoint& endpoint) {
+  if (endpoint.IsLoopback() || options.health_only || Encrypted(options)) return;
+  SYNCOPATE_LOG(kWarning, "INSECURE: %s is open to the network without TLS, as insecure_bind allows: %s",
+                endpoint.ToString(),
+                options.security == nullptr
+                    ? "anybody who reaches it controls this daemon and reads what it sends"
+                    : "bearer tokens guard it, but whoever listens on the network reads them and all else");
+}
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Server::Options& options) {
+  return options.security == nullptr ? grpc::InsecureServerCredentials() : options.security->ServerCredentials();
+}
+
 void Configure(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(options.max_send_bytes));
@@ -37,6 +55,7 @@ void Configure(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               Milliseconds(options.min_ping_interval));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(options.handshake_timeout));
   if (options.interceptors.empty()) return;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   for (const auto& make : options.interceptors) factories.push_back(make());
@@ -49,6 +68,13 @@ void EnablePlugins() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::channelz::experimental::InitChannelzService();
 }
+
+// Takes away what EnablePlugins gave to every builder.
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override { plugins->clear(); }
+};
 
 // Lets connections in, up to a number. The accepting thread's own.
 class Gate {
@@ -78,11 +104,12 @@ class Gate {
 absl::Status Server::Options::Validate() const {
   constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
   SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
-  if (!endpoint.IsLoopback() && !insecure_bind) {
+  if (!endpoint.IsLoopback() && !insecure_bind && !health_only && !Encrypted(*this)) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to listen on ", endpoint.ToString(),
-                              " without TLS: anybody who reaches this port controls the daemon. Bind a loopback "
-                              "address, or allow it explicitly with insecure_bind if the network is trusted"),
+                              " without TLS: anybody who reaches this port controls the daemon. Configure TLS "
+                              "(security.tls_cert, tls_key, tls_ca), bind a loopback address, or allow it explicitly "
+                              "with insecure_bind if the network is trusted"),
                  {{"address", endpoint.ToString()}});
   }
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(max_receive_bytes > 0 && max_receive_bytes <= kMaxInt, "max_receive_bytes"));
@@ -94,6 +121,7 @@ absl::Status Server::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(connections.per_peer > 0, "connections.per_peer"));
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(min_ping_interval > absl::ZeroDuration(), "min_ping_interval"));
   SYNCOPATE_RETURN_IF_ERROR(CheckPositive(keepalive_time > absl::ZeroDuration(), "keepalive_time"));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPositive(handshake_timeout > absl::ZeroDuration(), "handshake_timeout"));
   return CheckPositive(keepalive_timeout > absl::ZeroDuration(), "keepalive_timeout");
 }
 
@@ -106,14 +134,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   server->port_ = server->acceptor_->endpoint().port;
   server->address_ = server->acceptor_->endpoint().ToString();
 
+  WarnOfPlaintext(options, server->acceptor_->endpoint());
   KeepGrpcThreads();
   EnablePlugins();
   grpc::ServerBuilder builder;
   Configure(options, &builder);
+  if (options.health_only) builder.SetOption(std::make_unique<WithoutPlugins>());
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, CredentialsOf(options));
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr) {
     return Error(absl::StatusCode::kInternal, "SERVER_START",
@@ -128,7 +158,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     connection.fd = fd;
     connections->HandleNewConnection(&connection);
   });
-  server->SetServing(true);
+  if (options.health.has_value()) {
+    server->health_ = std::make_unique<HealthFeed>(*options.health, server->server_->GetHealthCheckService());
+  } else {
+    server->SetServing(true);
+  }
   return server;
 }
 
@@ -143,6 +177,7 @@ void Server::Stop(absl::Duration grace) {
     if (stopped_) return;
     stopped_ = true;
   }
+  health_.reset();  // Shutdown says NOT_SERVING from here on
   acceptor_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   server_->Wait();

@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/acceptor.h"
 #include "services/rpc/connection_limit.h"
+#include "services/rpc/health_feed.h"
 
 namespace syncopate::services {
 
@@ -32,6 +35,8 @@ class Server {
     std::string address = "127.0.0.1:0";  // host:port to listen on, host a literal address; port 0 picks one
     // Without TLS only loopback addresses are allowed, unless the operator says that the network is trusted.
     bool insecure_bind = false;
+    // Who may connect and call what; null: everybody, everything, in plaintext.
+    std::shared_ptr<const TransportSecurity> security = nullptr;
     int64_t max_receive_bytes = 4 << 20;  // a larger message ends its call with RESOURCE_EXHAUSTED
     int64_t max_send_bytes = 64 << 20;
     int64_t max_metadata_bytes = 8 << 10;
@@ -40,9 +45,15 @@ class Server {
     absl::Duration min_ping_interval = absl::Seconds(1);  // clients may ping this often, also without calls
     absl::Duration keepalive_time = absl::Seconds(5);     // the server's own ping after this much silence
     absl::Duration keepalive_timeout = absl::Seconds(3);  // no answer for this long: the client is gone
+    absl::Duration handshake_timeout = absl::Seconds(5);  // a connection that says nothing proper so long is closed
     // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/metrics.
     std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors =
         {};
+
+    // Answers health v1 in its own words instead of SERVING from the start; see HealthFeed.
+    std::optional<HealthFeed::Source> health = std::nullopt;
+    // Answers health v1 and nothing else, so no reflection and no channelz; then any address may be bound.
+    bool health_only = false;
 
     absl::Status Validate() const;
   };
@@ -60,7 +71,8 @@ class Server {
   const std::string& address() const { return address_; }  // host:port as bound
   int port() const { return port_; }
 
-  // What health v1 answers, for the server as a whole and for each service. SERVING from the start.
+  // What health v1 answers, for the server as a whole and for each service. SERVING from the start. Not for a server
+  // with Options::health.
   void SetServing(bool serving);
 
   // Accepts no more connections and calls, gives running calls `grace` to end, then cancels them, and returns when
@@ -74,6 +86,7 @@ class Server {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<HealthFeed> health_;
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };

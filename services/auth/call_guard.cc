@@ -1,0 +1,112 @@
+#include "services/auth/call_guard.h"
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/grpc_security_constants.h>
+#include <grpc/slice.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kPath[] = ":path";
+constexpr char kAuthorization[] = "authorization";
+
+std::string Text(const grpc::string_ref& text) { return std::string(text.data(), text.size()); }
+
+std::string Text(const grpc_slice& slice) {
+  return std::string(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice));
+}
+
+class Processor final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit Processor(std::shared_ptr<const CallGuard> guard) : guard_(std::move(guard)) {}
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection, OutputMetadata*,
+                       OutputMetadata*) override {
+    Shown shown = ShownBy(*connection);
+    if (auto found = metadata.find(kAuthorization); found != metadata.end()) shown.authorization = Text(found->second);
+    auto path = metadata.find(kPath);
+    return guard_->Judge(shown, path == metadata.end() ? "" : Text(path->second));
+  }
+
+ private:
+  const std::shared_ptr<const CallGuard> guard_;
+};
+
+class GuardedPlaintext final : public grpc::ServerCredentials {
+ public:
+  explicit GuardedPlaintext(std::shared_ptr<const CallGuard> guard) : guard_(std::move(guard)) {}
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
+    SYNCOPATE_CHECK(false);  // it has its guard
+  }
+
+ private:
+  using Guard = std::shared_ptr<const CallGuard>;
+
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    grpc_server_credentials* credentials = grpc_insecure_server_credentials_create();
+    grpc_server_credentials_set_auth_metadata_processor(credentials, {&Process, &Destroy, new Guard(guard_)});
+    const int port = grpc_server_add_http2_port(server, address.c_str(), credentials);
+    grpc_server_credentials_release(credentials);
+    return port;
+  }
+
+  static void Process(void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
+                      grpc_process_auth_metadata_done_cb done, void* call) {
+    Shown shown;
+    std::string path;
+    for (size_t i = 0; i < count; ++i) {
+      const std::string key = Text(metadata[i].key);
+      if (key == kPath) path = Text(metadata[i].value);
+      if (key == kAuthorization) shown.authorization = Text(metadata[i].value);
+    }
+    const grpc::Status status = (*static_cast<Guard*>(state))->Judge(shown, path);
+    done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.error_code()),
+         status.ok() ? nullptr : status.error_message().c_str());
+  }
+  static void Destroy(void* state) { delete static_cast<Guard*>(state); }
+
+  const Guard guard_;
+};
+
+}  // namespace
+
+CallGuard::CallGuard(std::shared_ptr<CredentialWatch> watch, std::shared_ptr<RefusalLog> refusals)
+    : watch_(std::move(watch)), refusals_(std::move(refusals)) {}
+
+grpc::Status CallGuard::Judge(const Shown& shown, const std::string& path) const {
+  const std::shared_ptr<const Credentials> credentials = watch_->Get();
+  const BearerTokens* tokens = credentials->tokens.has_value() ? &*credentials->tokens : nullptr;
+  absl::StatusOr<Caller> caller = Authenticate(shown, watch_->options().files.trust_domain, tokens);
+  const absl::Status verdict = caller.ok() ? Authorize(*caller, path) : caller.status();
+  if (verdict.ok()) return grpc::Status::OK;
+  // What a processor refuses has no details on the wire, so the reason is in the message.
+  const std::string message = absl::StrCat(std::string(verdict.message()), " (", ErrorReason(verdict), ")");
+  refusals_->Add(absl::StrCat("a call of ", caller.ok() ? caller->name : "a stranger", " to ", path, ": ", message));
+  return grpc::Status(static_cast<grpc::StatusCode>(verdict.code()), message);
+}
+
+Shown ShownBy(const grpc::AuthContext& connection) {
+  Shown shown;
+  shown.certificate = !connection.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
+  for (const grpc::string_ref& uri : connection.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    shown.uris.push_back(Text(uri));
+  }
+  return shown;
+}
+
+std::shared_ptr<grpc::AuthMetadataProcessor> MakeProcessor(std::shared_ptr<const CallGuard> guard) {
+  return std::make_shared<Processor>(std::move(guard));
+}
+
+std::shared_ptr<grpc::ServerCredentials> PlaintextServerCredentials(std::shared_ptr<const CallGuard> guard) {
+  return std::make_shared<GuardedPlaintext>(std::move(guard));
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "services/auth/role.h"
+
+namespace syncopate::services {
+
+enum class CallEffect {
+  kReads,  // changes nothing that outlives the call
+  kActs,   // changes a daemon or the run: each such call leaves a line in the log
+};
+
+// Who may make one call.
+struct Permission {
+  std::string service;  // "syncopate.v1.TrainerService"
+  std::string method;
+  CallEffect effect = CallEffect::kReads;
+  AuthRoles roles;
+};
+
+// The one table of who may do what: every call that a daemon serves. A call that is not in it is refused to everybody.
+const std::vector<Permission>& AllPermissions();
+
+// The entry of "/package.Service/Method", or null if there is none.
+const Permission* FindPermission(const std::string& path);
+
+}  // namespace syncopate::services

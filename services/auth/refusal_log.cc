@@ -1,0 +1,33 @@
+#include "services/auth/refusal_log.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace syncopate::services {
+
+void RefusalLog::Add(const std::string& refusal) {
+  int64_t unsaid = 0;
+  {
+    MutexLock lock(&mutex_);
+    ++count_;
+    const absl::Time now = Clock::Real()->Now();
+    if (now < next_line_) {
+      ++unsaid_;
+      return;
+    }
+    next_line_ = now + absl::Seconds(1);
+    unsaid = std::exchange(unsaid_, 0);
+  }
+  const std::string more = unsaid == 0 ? "" : absl::StrCat("; and ", unsaid, " refusals since the last such line");
+  SYNCOPATE_LOG(kWarning, "security: refused %s%s", refusal, more);
+}
+
+int64_t RefusalLog::count() const {
+  MutexLock lock(&mutex_);
+  return count_;
+}
+
+}  // namespace syncopate::services

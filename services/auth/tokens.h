@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/auth/role.h"
+
+namespace syncopate::services {
+
+// The bearer tokens that a daemon accepts, each with the role it gives, and the one that it shows itself. A file has a
+// line for each, comments begin with '#':
+//
+//   admin      6jW2Oq...   (32 bytes or more of A-Z a-z 0-9 - . _ ~ + / =)
+//   rollouter  Zk3x0v...
+//
+// A role may have several, so that a new one is accepted before the old one is withdrawn; the first is shown. Errors
+// never hold a token. Immutable, thread-safe.
+class BearerTokens {
+ public:
+  static constexpr size_t kMinBytes = 32;
+  static constexpr size_t kMaxBytes = 1024;
+
+  // INVALID_ARGUMENT (reason BAD_SECURITY) naming the line.
+  static absl::StatusOr<BearerTokens> Parse(const std::string& text);
+
+  // The role of a token that a peer showed. Takes the same time whichever token it is, or none, and however much of one
+  // is right.
+  std::optional<AuthRole> Match(const std::string& shown) const;
+  // The token to show as `role`; "" if there is none.
+  std::string Of(AuthRole role) const;
+
+ private:
+  struct Entry {
+    AuthRole role;
+    std::string token;
+    std::string digest;  // SHA-256, so that lengths do not show in the comparison
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,42 @@
+#include "services/rpc/health_feed.h"
+
+#include <grpcpp/health_check_service_interface.h>
+
+#include <utility>
+
+namespace syncopate::services {
+
+HealthFeed::HealthFeed(Source source, grpc::HealthCheckServiceInterface* health)
+    : source_(std::move(source)), health_(health) {
+  Say();
+  thread_ = std::thread([this] {
+    while (true) {
+      {
+        MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(Condition(&stopping_), source_.every)) return;
+      }
+      Say();
+    }
+  });
+}
+
+HealthFeed::~HealthFeed() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void HealthFeed::Say() {
+  const bool live = source_.live();
+  const bool ready = source_.ready();
+  if (live_ != live) health_->SetServingStatus("liveness", live);
+  live_ = live;
+  if (std::exchange(ready_, ready) == ready) return;
+  health_->SetServingStatus("readiness", ready);
+  health_->SetServingStatus("", ready);
+  for (const std::string& service : source_.services) health_->SetServingStatus(service, ready);
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "services/auth/transport_security.h"
+
+namespace syncopate::services {
+
+// A certificate authority of one test, and the certificates that it makes, right ones and wrong ones. Files are in a
+// folder of its own, removed with it. Any failure ends the test program.
+class TestAuthority {
+ public:
+  struct Wish {
+    std::vector<std::string> uris = {};
+    absl::Duration from = -absl::Hours(1);  // both as seen from now
+    absl::Duration until = absl::Hours(1);
+  };
+  struct Files {
+    std::string certificate;
+    std::string key;
+  };
+
+  TestAuthority();
+  ~TestAuthority();
+  TestAuthority(const TestAuthority&) = delete;
+  TestAuthority& operator=(const TestAuthority&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  std::string ca() const { return folder_ + "/ca.crt"; }
+  static std::string Spiffe(const std::string& role) { return "spiffe://syncopate/role/" + role; }
+
+  // Writes <name>.crt and <name>.key, in place of what was there.
+  Files Issue(const std::string& name, const Wish& wish) const;
+  Files IssueFor(const std::string& role) const { return Issue(role, {.uris = {Spiffe(role)}}); }
+  // Writes a file with mode 0400 and returns its path.
+  std::string WriteSecret(const std::string& name, const std::string& contents) const;
+
+  // What `role` says with a certificate of its own; files are looked at every second.
+  TransportSecurity::Options OptionsFor(const std::string& role) const;
+  std::shared_ptr<const TransportSecurity> SecurityFor(const std::string& role) const;
+
+ private:
+  struct Keys;
+  std::string folder_;
+  std::unique_ptr<Keys> keys_;
+};
+
+}  // namespace syncopate::services
