@@ -124,7 +124,7 @@ def run():
                "percentunit", "max(run:syncopate_rollouter_idle:ratio_5m{SEL})",
                thresholds=((None, "green"), (0.5, "orange"), (0.9, "red"))),
         row("Learning"),
-        lines("Reward", "Mean of each batch with one standard deviation to both sides, and of evaluations", "none",
+        lines("Reward by batch", "Mean with one standard deviation to both sides, and of evaluations", "none",
               [("syncopate_reward_mean{SEL}", "batch"),
                ("syncopate_reward_mean{SEL} + syncopate_reward_std{SEL}", "batch + 1 sd"),
                ("syncopate_reward_mean{SEL} - syncopate_reward_std{SEL}", "batch - 1 sd"),

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""usage: scripts/metrics_doc.py RUN_DIR > docs/metrics.md
+
+Writes docs/metrics.md from what the daemons of a live run expose: it cannot name what they do not. Standard library
+only. A test compares.
+"""
+
+import json
+import pathlib
+import re
+import sys
+import urllib.request
+
+# Labels with a fixed set of values, all there from the start; of others the values are left out.
+LISTED = ("direction", "kind", "outcome", "phase", "reason", "result", "transport")
+SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)')
+LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+ROLES = ("synchronizer", "trainer", "rollouter")
+INTRODUCTION = """\
+# Metrics
+
+Every daemon serves its metrics at `http://HOST:PORT/metrics`, in Prometheus' text format. `syncopate ctl members` and
+`endpoints.json` in the run directory say where. Every label has a fixed set of values, which are there, as 0, from the
+start: nothing that a client sends becomes a label. Times are in seconds, sizes in bytes, ratios from 0 to 1. Rules and
+dashboards over these: `deploy/prometheus`, `deploy/grafana`.
+
+This page is written by `scripts/metrics_doc.py` from a live run.
+"""
+
+
+class Metric:
+    """One family, as a scrape shows it."""
+
+    def __init__(self, name, help_text):
+        self.name, self.help, self.type = name, help_text, "untyped"
+        self.labels, self.bounds = {}, []
+
+    def add(self, labels):
+        for label, value in labels:
+            if label == "le":
+                if value not in self.bounds:
+                    self.bounds.append(value)
+            else:
+                self.labels.setdefault(label, set()).add(value)
+
+    def label_text(self):
+        texts = []
+        for label, values in sorted(self.labels.items()):
+            listed = label in LISTED
+            texts.append(f"`{label}`: " + ", ".join(sorted(values)) if listed else f"`{label}`")
+        return "; ".join(texts)
+
+    def type_text(self):
+        if self.type != "histogram":
+            return self.type
+        finite = [bound for bound in self.bounds if bound != "+Inf"]
+        return f"histogram, {len(finite)} bounds from {float(finite[0]):g} to {float(finite[-1]):g}"
+
+    def row(self):
+        return f"| `{self.name}` | {self.type_text()} | {self.label_text()} | {self.help} |"
+
+
+def parse(text):
+    """name -> Metric of one scrape."""
+    metrics = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, name, help_text = line.split(" ", 3)
+            metrics.setdefault(name, Metric(name, help_text))
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            metrics[name].type = kind
+        else:
+            match = SAMPLE.match(line)
+            if match is None:
+                raise ValueError(f"no sample: {line}")
+            name = match.group(1)
+            family = name if name in metrics else re.sub(r"_(bucket|sum|count)$", "", name)
+            metrics[family].add(LABEL.findall(match.group(2) or ""))
+    return metrics
+
+
+def table(metrics):
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    return "\n".join(rows + [metrics[name].row() for name in sorted(metrics)])
+
+
+def page(scrapes):
+    """The whole page; `scrapes` holds the text of one daemon of each role."""
+    by_role = {role: parse(scrapes[role]) for role in ROLES}
+    shared = set.intersection(*(set(metrics) for metrics in by_role.values()))
+    parts = [INTRODUCTION, "## Every daemon\n", table({name: by_role["trainer"][name] for name in shared}) + "\n"]
+    for role in ROLES:
+        own = {name: metric for name, metric in by_role[role].items() if name not in shared}
+        parts += [f"## {role.capitalize()}\n", table(own) + "\n"]
+    return "\n".join(parts)
+
+
+def scrape(address):
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def scrape_run(run_dir):
+    """role -> text of the first daemon of that role that the run directory names."""
+    texts = {}
+    for path in sorted((pathlib.Path(run_dir) / "endpoints").glob("*.json")):
+        daemon = json.loads(path.read_text())
+        if daemon["role"] not in texts:
+            texts[daemon["role"]] = scrape(daemon["metrics"])
+    return texts
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.strip())
+    sys.stdout.write(page(scrape_run(sys.argv[1])))
