@@ -18,6 +18,8 @@ programs=(syncopate syncopate-synchronizer syncopate-trainer syncopate-rollouter
 multiarch=usr/lib/x86_64-linux-gnu
 # What libtorch's CUDA half loads by name, beside what it is linked with.
 loaded_by_name='lib(cudnn_[a-z_]*|nvrtc(-builtins)?|nvJitLink|cublasLt|cusparseLt|caffe2_nvrtc|torch_cuda_linalg)\.so.*'
+# What NCCL loads by name where there is RDMA: the verbs and each network card's part of them.
+verbs=(/usr/lib/x86_64-linux-gnu/{libibverbs.so.1,lib{efa,mana,mlx4,mlx5}.so.1,libibverbs/*.so})
 # What a GPU host's driver brings.
 of_the_driver='^lib(cuda|nvidia-ml)\.so'
 
@@ -94,8 +96,11 @@ place_distribution_library() {
   local name=$1 path package target
   path=$(realpath "$2")
   package=$(package_of "$path")
-  target=$multiarch/$name
-  case $name in ld-linux-*) target=usr/lib64/$name ;; esac
+  case $2 in
+    */ld-linux-*) target=usr/lib64/$name ;;
+    */libibverbs/*) target=$multiarch/libibverbs/$name ;;
+    *) target=$multiarch/$name ;;
+  esac
   place "$path" "$target" "$libraries"
   note "/$target" "$package"
   package=${package%%:*}
@@ -123,9 +128,13 @@ list_libraries() {
   while read -r library; do
     echo "$(basename "$library") $library"
     closure_of "$library"
-  done < <(find "$site_packages/torch/lib" "$site_packages/nvidia" -regextype posix-extended -regex ".*/$loaded_by_name")
+  done < <(find "$site_packages/torch/lib" "$site_packages/nvidia" -regextype posix-extended -regex ".*/$loaded_by_name"
+    printf '%s\n' "${verbs[@]}")
 }
 
+if [ "$variant" = cuda ] && [ ! -e "${verbs[0]}" ]; then
+  fail "no ${verbs[0]}, without which NCCL finds no RDMA: install ibverbs-providers"
+fi
 while read -r name path; do
   if [ "$path" = missing ]; then
     [[ $name =~ $of_the_driver ]] && continue
@@ -144,6 +153,7 @@ ln -s usr/lib64 "$libraries/lib64"
 mkdir -p "$libraries"/{etc/ld.so.conf.d,proc,sys,dev,run,var/lib/syncopate} && mkdir -m 1777 "$libraries/tmp"
 rmdir "$libraries/var/lib/syncopate"
 place "$(realpath /etc/os-release)" etc/os-release "$libraries"
+if [ "$variant" = cuda ]; then cp -r /etc/libibverbs.d "$libraries/etc/"; fi
 cat > "$libraries/etc/passwd" << 'END'
 root:x:0:0:root:/:/usr/sbin/nologin
 syncopate:x:65532:65532:syncopate:/var/lib/syncopate:/usr/sbin/nologin

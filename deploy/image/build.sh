@@ -97,6 +97,7 @@ fi
 buildah bud --quiet --layers --timestamp 0 --ignorefile deploy/image/Containerfile.dockerignore \
   "${arguments[@]}" --tag "$name" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the build failed, see $log"
 
+mkdir -p "$(dirname "$output")"
 container=$(buildah from --pull-never "$name")
 root=$(buildah mount "$container")
 bytes=$(du --summarize --bytes "$root" | cut -f1)
@@ -104,7 +105,6 @@ cp "$root/usr/share/syncopate/sbom.spdx.json" "${output%.oci.tar}.spdx.json"
 buildah rm "$container" >> "$log"
 [ "$variant" != cpu ] || [ "$bytes" -le "$max_cpu_bytes" ] ||
   fail "the image holds $((bytes >> 20)) MiB, over the limit of $((max_cpu_bytes >> 20))"
-mkdir -p "$(dirname "$output")"
 rm -f "$output"
 buildah push --quiet "$name" "oci-archive:$output:$name" >> "$log" 2>&1 || fail "could not write $output"
 buildah rmi --prune >> "$log" 2>&1 || true  # what former builds left

@@ -9,10 +9,12 @@ variant=${1:-}
 cuda_version=13.0.2
 
 scripts/bootstrap.sh
-DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chrpath > /dev/null
+install() { DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$@" > /dev/null; }
+install chrpath
 case $variant in
   cpu) ;;
   cuda)
+    install ibverbs-providers  # NCCL over RDMA
     # The compiler, and what libtorch's CUDA half needs to run (cuBLAS, cuDNN, NCCL, ...): the wheels that a Python user
     # of this torch has.
     .venv/bin/python3 -m pip install --quiet --disable-pip-version-check \
