@@ -67,46 +67,64 @@ image_of() {
     buildah commit --quiet --rm --timestamp 0 "$container" "$1" >> "$log" 2>&1
 }
 
+# The image of a bare Debian with all that compiling needs, made once for each install.sh and bootstrap.sh.
+make_system() {
+  local base=localhost/syncopate-base:$distribution former
+  if ! buildah inspect --type image "$base" >> "$log" 2>&1; then
+    local root=$work/$distribution.tar
+    SOURCE_DATE_EPOCH=0 mmdebstrap --variant=apt --include=ca-certificates "$distribution" "$root" "$mirror" \
+      >> "$log" 2>&1 || fail "mmdebstrap could not make a $distribution root from $mirror"
+    image_of "$base" "$root" || fail "could not make an image of $root"
+    rm "$root"
+  fi
+  for former in $(buildah images --format '{{.Name}}:{{.Tag}}' | grep "^localhost/syncopate-system:$variant-"); do
+    buildah rmi "$former" >> "$log" 2>&1
+  done
+  buildah bud --quiet --force-rm "${builder[@]}" --build-arg "BASE=$base" --build-arg "VARIANT=$variant" \
+    --target system --tag "$1" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the system could not be made"
+}
+
 arguments=(
   --build-arg "VARIANT=$variant" --build-arg "VERSION=$version" --build-arg "REVISION=$revision"
   --build-arg "CREATED=$created" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
 )
+# Isolation by chroot works inside containers too, and reaches the network as this system does: with the same authorities
+# and settings of pip. Objects compiled before are found again.
+mkdir -p "$work/ccache"
+builder=(
+  --ignorefile deploy/image/Containerfile.dockerignore
+  --isolation chroot --volume "$PWD/$work/ccache:/root/.cache/ccache"
+)
+for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
+  [ ! -e "$file" ] || builder+=(--volume "$file:$file:ro")
+done
 if [ -n "$build" ]; then
   deploy/image/assemble.sh "$build" "$variant" "$work/assembled/image" >> "$log" 2>&1 ||
     fail "$build could not be assembled"
   image_of localhost/syncopate-assembled "$work/assembled" || fail "could not make the first stage of $work/assembled"
   arguments+=(--build-arg ASSEMBLED=localhost/syncopate-assembled)
 else
-  base=localhost/syncopate-base:$distribution
-  if ! buildah inspect --type image "$base" >> "$log" 2>&1; then
-    root=$work/$distribution.tar
-    SOURCE_DATE_EPOCH=0 mmdebstrap --variant=apt --include=ca-certificates "$distribution" "$root" "$mirror" \
-      >> "$log" 2>&1 || fail "mmdebstrap could not make a $distribution root from $mirror"
-    image_of "$base" "$root" || fail "could not make an image of $root"
-    rm "$root"
-  fi
-  # Isolation by chroot works inside containers too, and reaches the network as this system does: with the same
-  # authorities and settings of pip. Objects compiled before are found again.
-  mkdir -p "$work/ccache"
-  arguments+=(--build-arg "BASE=$base" --isolation chroot --volume "$PWD/$work/ccache:/root/.cache/ccache")
-  for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
-    [ ! -e "$file" ] || arguments+=(--volume "$file:$file:ro")
-  done
+  system=localhost/syncopate-system:$variant-$(cat scripts/bootstrap.sh deploy/image/install.sh | sha256sum | cut -c1-12)
+  buildah inspect --type image "$system" >> "$log" 2>&1 || make_system "$system"
+  arguments+=(--build-arg "SYSTEM=$system")
 fi
 # No times in the layers: where the libraries are the same, so is their layer, and a registry has it.
-buildah bud --quiet --layers --timestamp 0 --ignorefile deploy/image/Containerfile.dockerignore \
-  "${arguments[@]}" --tag "$name" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the build failed, see $log"
+buildah bud --quiet --layers --force-rm --timestamp 0 "${builder[@]}" "${arguments[@]}" \
+  --tag "$name" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the build failed, see $log"
 
 mkdir -p "$(dirname "$output")"
 container=$(buildah from --pull-never "$name")
+trap 'buildah rm "$container" >> "$log" 2>&1' EXIT
 root=$(buildah mount "$container")
 bytes=$(du --summarize --bytes "$root" | cut -f1)
 cp "$root/usr/share/syncopate/sbom.spdx.json" "${output%.oci.tar}.spdx.json"
-buildah rm "$container" >> "$log"
 [ "$variant" != cpu ] || [ "$bytes" -le "$max_cpu_bytes" ] ||
   fail "the image holds $((bytes >> 20)) MiB, over the limit of $((max_cpu_bytes >> 20))"
 rm -f "$output"
 buildah push --quiet "$name" "oci-archive:$output:$name" >> "$log" 2>&1 || fail "could not write $output"
-buildah rmi --prune >> "$log" 2>&1 || true  # what former builds left
+{
+  buildah rmi localhost/syncopate-assembled
+  buildah rmi --prune  # what former builds left
+} >> "$log" 2>&1 || true
 echo "image: $name, $((bytes >> 20)) MiB, $output $(($(stat --format=%s "$output") >> 20)) MiB," \
   "in $((SECONDS - started)) s"
