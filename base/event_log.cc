@@ -95,8 +95,8 @@ void EventLog::Note(const absl::Status& status) {
   SYNCOPATE_LOG(kWarning, "events are being lost from %s: %s", path_, std::string(status.message()));
 }
 
-std::string EventLogPath(absl::string_view run_dir, absl::string_view role, int n) {
-  return absl::StrCat(run_dir, "/events/", role, "-", n, ".binlog");
+std::string EventLogPath(absl::string_view run_dir, absl::string_view name) {
+  return absl::StrCat(run_dir, "/events/", name, ".binlog");
 }
 
 }  // namespace syncopate

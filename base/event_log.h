@@ -65,7 +65,7 @@ class EventLog {
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-// The path of a process's event log: <run dir>/events/<role>-<n>.binlog.
-std::string EventLogPath(absl::string_view run_dir, absl::string_view role, int n);
+// The path of a process's event log: <run dir>/events/<name>.binlog; the name is like "rollouter-1".
+std::string EventLogPath(absl::string_view run_dir, absl::string_view name);
 
 }  // namespace syncopate

@@ -222,6 +222,20 @@ absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publicati
                           publication.unix_seconds, publication.subset});
 }
 
+absl::Status ControlPlane::OnComplete(const MemberId& member, const PolicyVersion& last) {
+  if (last.epoch >= ledger_.epoch() && !trainer_.Contains(member)) {
+    return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+                 "this trainer has not joined this synchronizer; repeat once its Join stream is up");
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, ledger_.Complete(last));
+  if (record.has_value()) {
+    actions_.emplace_back(Persist{*std::move(record)});
+    actions_.emplace_back(Note{false, absl::StrFormat("the run is complete at %s", last.ToString())});
+  }
+  BroadcastDirectory();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> ControlPlane::OnTrigger(absl::Time now) {
   if (ledger_.newest() == nullptr) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_VERSION", "no version has been published yet");
@@ -255,6 +269,7 @@ std::vector<Action> ControlPlane::TakeActions() { return std::exchange(actions_,
 Directory ControlPlane::CurrentDirectory() const {
   Directory directory;
   directory.trainer_epoch = trainer_.epoch();
+  directory.completed = ledger_.completed();
   if (ledger_.newest() != nullptr) directory.newest = ledger_.newest()->version;
   const auto& members = membership_.members();
   for (auto at = members.lower_bound({kTrainerRole, "", 0}); at != members.end(); ++at) {

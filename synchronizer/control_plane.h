@@ -79,6 +79,10 @@ class ControlPlane {
   // refuses, INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
   // LAYOUT_MISMATCH.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
+  // The trainer says that the run is complete; `last` is its last version. Every member is told, those that join later
+  // too, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what
+  // VersionLedger::Complete refuses.
+  absl::Status OnComplete(const MemberId& member, const PolicyVersion& last);
   // How many receivers are behind now. FAILED_PRECONDITION reason NO_VERSION before the first publication.
   absl::StatusOr<int> OnTrigger(absl::Time now);
   // NOT_FOUND reason UNKNOWN_MEMBER.

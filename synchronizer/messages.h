@@ -101,6 +101,7 @@ struct Directory {
   std::string trainer_address;
   int64_t trainer_epoch = 0;
   PolicyVersion newest;
+  bool completed = false;  // the trainer of that epoch has said that the run is complete
   friend bool operator==(const Directory&, const Directory&) = default;
 };
 
@@ -122,6 +123,9 @@ struct SyncMember {
 
 struct Prepare {
   int64_t attempt = 0;
+  // Form what a sync between these members would need, so that none has to wait for it: Transfer follows, and moves no
+  // byte. There is no version then.
+  bool rehearsal = false;
   PolicyVersion version;
   uint64_t digest = 0;
   uint64_t manifest_fingerprint = 0;
@@ -138,7 +142,7 @@ struct Prepare {
   Subset subset = {};  // the version's
 };
 
-// To everybody who takes part, sources too, once all of them have agreed.
+// To everybody who takes part, sources too, once all of them have agreed. In a rehearsal there are no digests.
 struct Transfer {
   int64_t attempt = 0;
   std::vector<SyncMember> sources = {};    // by rank
@@ -162,6 +166,10 @@ struct Evicted {  // the stream's status says more
 
 using Command = std::variant<Welcome, Directory, Prepare, Transfer, Install, Finish, Evicted>;
 
+// How a rehearsal ends, see SyncRecord::result.
+inline constexpr char kConnected[] = "connected";
+inline constexpr char kNotConnected[] = "not_connected";
+
 // One receiver's part in one attempt, when it has ended.
 struct SyncRecord {
   int64_t attempt = 0;
@@ -169,18 +177,23 @@ struct SyncRecord {
   std::string replica_id;
   std::string transport;
   std::string transport_reason;
-  std::string result;  // "ok", "relabelled", or the error's reason
+  // "ok", "relabelled", or the error's reason; of a rehearsal "connected" or "not_connected", with the reason in
+  // `detail`, and `version` is none.
+  std::string result;
   std::string detail;
   int64_t bytes = 0;
   PayloadBytes bytes_by_kind = {};  // adds up to `bytes`
   // stage, prepare, transfer, verify, install, total. The parts add up to the total; a part that did not run is 0.0.
   std::map<std::string, double> seconds;
+  double connect_seconds = 0;  // of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;
 
+  // Moved no version and was not meant to: neither ok nor superseded nor failed.
+  bool rehearsal() const { return result == kConnected || result == kNotConnected; }
   bool ok() const { return result == "ok" || result == "relabelled"; }
   // Nothing went wrong: a newer version took this one's place before the receiver had it.
   bool superseded() const { return result == "SUPERSEDED" || result == "VERSION_NOT_STAGED"; }
-  bool failed() const { return !ok() && !superseded(); }
+  bool failed() const { return !ok() && !superseded() && !rehearsal(); }
 };
 
 }  // namespace syncopate::synchronizer

@@ -80,6 +80,9 @@ EngineStatus EngineLoop::Core::GetStatus() const {
   EngineStatus status = status_;
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
+  if (round_since_ != absl::InfiniteFuture()) {
+    status.round_seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - round_since_);
+  }
   if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
@@ -149,7 +152,9 @@ bool EngineLoop::Core::AwaitWork() {
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked(install_held_);
   };
+  round_since_ = absl::InfiniteFuture();
   mutex_.Await(Condition(&something_to_do));
+  round_since_ = Clock::Real()->Now();
   return !stopping_;
 }
 
@@ -166,7 +171,7 @@ void EngineLoop::Core::End(const absl::Status& why) {
   MutexLock lock(&mutex_);
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status_.idle_seconds += absl::ToDoubleSeconds(idle);
-  idle_since_ = absl::InfiniteFuture();
+  idle_since_ = round_since_ = absl::InfiniteFuture();
   stopped_ = true;
 }
 
@@ -245,6 +250,7 @@ absl::Status EngineLoop::BeginInPlace(absl::Duration deadline) {
   if (!in_place()) return WeightTarget::BeginInPlace(deadline);
   return core_->ChangeWeights(Core::Change::kBeginInPlace, PolicyVersion(), /*digest=*/0, deadline).status();
 }
+void EngineLoop::CancelInPlace() { core_->CancelInPlace(); }
 void EngineLoop::Invalidate() { core_->Invalidate(); }
 void EngineLoop::SetInstallListener(std::function<void(const PolicyVersion&)> listener) {
   core_->SetInstallListener(std::move(listener));

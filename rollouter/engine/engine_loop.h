@@ -31,6 +31,8 @@ struct EngineStatus {
   int64_t installs = 0;
   double busy_seconds = 0;  // in decode steps
   double idle_seconds = 0;  // without work, paused or without weights
+  // For how long the engine's thread has been at what it does now, be it a decode step or an install; 0 while it waits.
+  double round_seconds = 0;
 };
 
 // The engine and its one thread; for weight syncs the target that receives and installs. All methods are thread-safe.
@@ -96,10 +98,11 @@ class EngineLoop final : public synchronizer::WeightTarget {
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
   bool can_copy_live() const override { return true; }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
-  // With one weight set: no decode step runs from BeginInPlace() on until Install(), or after Invalidate() until a
-  // later Install(). Waits as Install() does, also for requests that hold installs.
+  // With one weight set: no decode step runs from BeginInPlace() on until Install() or CancelInPlace(), or after
+  // Invalidate() until a later Install(). Waits as Install() does, also for requests that hold installs.
   bool in_place() const override;
   absl::Status BeginInPlace(absl::Duration deadline) override;
+  void CancelInPlace() override;
   void Invalidate() override;
 
   // Called on the engine's thread after each install or relabelling, without locks held; must not block. Set before

@@ -36,6 +36,7 @@ class EngineLoop::Core {
   // `version` and `digest` are not looked at by kBeginInPlace.
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
                                                             uint64_t digest, absl::Duration deadline);
+  void CancelInPlace();
   void Invalidate();
   void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
   EngineStatus GetStatus() const;
@@ -100,7 +101,8 @@ class EngineLoop::Core {
   bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
   bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
   EngineStatus status_ ABSL_GUARDED_BY(mutex_);
-  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: not idle
+  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();   // infinite: not idle
+  absl::Time round_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the thread waits
   std::thread thread_;
 };
 

@@ -20,13 +20,18 @@ int64_t LeaseBook::OnConnecting() {
 }
 
 std::vector<LeaseId> LeaseBook::OnDisconnected() {
-  std::vector<LeaseId> lost;
-  for (const auto& [lease, samples] : generating_) lost.push_back(lease);
-  generating_.clear();
+  std::vector<LeaseId> lost = GiveUp();
   unacknowledged_.clear();
-  samples_ = 0;
   welcomed_ = false;
   return lost;
+}
+
+std::vector<LeaseId> LeaseBook::GiveUp() {
+  std::vector<LeaseId> given_up;
+  for (const auto& [lease, samples] : generating_) given_up.push_back(lease);
+  generating_.clear();
+  samples_ = 0;
+  return given_up;
 }
 
 absl::Status LeaseBook::OnLease(const Lease& lease) {

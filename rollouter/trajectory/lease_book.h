@@ -36,6 +36,8 @@ class LeaseBook {
   // `submitted`: the result is a whole group, and an acknowledgement will follow.
   bool OnGenerated(int64_t stream, const LeaseId& lease, bool submitted);
   void OnAck(const LeaseId& lease) { unacknowledged_.erase(lease); }
+  // Gives up what is generating, on the stream that stays. Returns those leases: hand them back and abort them.
+  std::vector<LeaseId> GiveUp();
   // True: its generation is under way and must be aborted.
   bool OnRevoke(const LeaseId& lease);
 

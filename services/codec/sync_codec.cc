@@ -25,11 +25,12 @@ v1::JoinResponse::Directory DirectoryToProto(const synchronizer::Directory& dire
   message.set_trainer_address(directory.trainer_address);
   message.set_trainer_epoch(directory.trainer_epoch);
   *message.mutable_newest() = ToProto(directory.newest);
+  message.set_completed(directory.completed);
   return message;
 }
 
 synchronizer::Directory DirectoryFromProto(const v1::JoinResponse::Directory& message) {
-  return {message.trainer_address(), message.trainer_epoch(), FromProto(message.newest())};
+  return {message.trainer_address(), message.trainer_epoch(), FromProto(message.newest()), message.completed()};
 }
 
 v1::JoinResponse::Transfer::Participant ParticipantToProto(const synchronizer::SyncMember& member) {
@@ -84,6 +85,7 @@ struct CommandWriter {
   void operator()(const synchronizer::Prepare& prepare) const {
     auto* message = response.mutable_prepare();
     message->set_attempt(prepare.attempt);
+    message->set_rehearsal(prepare.rehearsal);
     *message->mutable_version() = ToProto(prepare.version);
     message->set_digest(prepare.digest);
     message->set_manifest_fingerprint(prepare.manifest_fingerprint);
@@ -129,6 +131,7 @@ synchronizer::Welcome WelcomeFromProto(const v1::JoinResponse::Welcome& message)
 synchronizer::Prepare PrepareFromProto(const v1::JoinResponse::Prepare& message) {
   synchronizer::Prepare prepare;
   prepare.attempt = message.attempt();
+  prepare.rehearsal = message.rehearsal();
   prepare.version = FromProto(message.version());
   prepare.digest = message.digest();
   prepare.manifest_fingerprint = message.manifest_fingerprint();
@@ -340,6 +343,8 @@ v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record) {
     message.set_run_id(run->run_id);
   } else if (const auto* epoch = std::get_if<synchronizer::EpochRecord>(&record)) {
     message.set_epoch(epoch->epoch);
+  } else if (const auto* completed = std::get_if<synchronizer::CompletedRecord>(&record)) {
+    message.set_completed_epoch(completed->epoch);
   } else if (const auto* part = std::get_if<synchronizer::PublishedPart>(&record)) {
     auto* out = message.mutable_part();
     *out->mutable_version() = ToProto(part->version);
@@ -366,6 +371,8 @@ absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRe
       return synchronizer::LedgerRecord(synchronizer::RunIdRecord{message.run_id()});
     case v1::SynchronizerLogRecord::kEpoch:
       return synchronizer::LedgerRecord(synchronizer::EpochRecord{message.epoch()});
+    case v1::SynchronizerLogRecord::kCompletedEpoch:
+      return synchronizer::LedgerRecord(synchronizer::CompletedRecord{message.completed_epoch()});
     case v1::SynchronizerLogRecord::kPublished: {
       const auto& in = message.published();
       synchronizer::PublishedVersion published;

@@ -9,13 +9,19 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/uuid.h"
+#include "services/auth/audit.h"
+#include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/endpoints/daemon_endpoints.h"
+#include "services/metrics/certificate_metrics.h"
 #include "services/metrics/metric_names.h"
 #include "services/metrics/process_metrics.h"
+#include "services/rpc/descriptor_limit.h"
 
 namespace syncopate::services {
 namespace {
+
+constexpr int64_t kMaxHealthCheckBytes = 4096;
 
 Severity SeverityOf(const std::string& level) {
   if (level == "debug") return Severity::kDebug;
@@ -23,19 +29,13 @@ Severity SeverityOf(const std::string& level) {
   return level == "error" ? Severity::kError : Severity::kInfo;
 }
 
-int ExitCodeOf(const absl::Status& status) {
-  if (status.ok()) return kExitDone;
-  const std::string reason = ErrorReason(status);
-  const bool refused = reason == "BAD_CONFIG" || reason == "NO_CUDA";  // trying again would not help
-  return reason == "FENCED" ? kExitFenced : refused ? kExitBadConfig : kExitFailed;
-}
-
-int Usage(const std::string& role) {
-  std::fprintf(stderr,
-               "usage: syncopate-%s CONFIG [section.key=value ...]\n"
-               "`syncopate config show` prints every key with its default.\n",
+// An end that cannot wait for threads that are stuck.
+[[noreturn]] void EndAtOnce(const std::string& role, absl::Duration grace, int code) {
+  SYNCOPATE_LOG(kError, "the orderly stop did not end within run.grace %s; the process ends with code %d",
+                absl::FormatDuration(grace), code);
+  std::fprintf(stderr, "syncopate-%s: not stopped within run.grace; what was acknowledged or saved is safe\n",
                role.c_str());
-  return kExitBadConfig;
+  ::_exit(code);
 }
 
 int Fail(const std::string& role, const absl::Status& status) {
@@ -46,19 +46,30 @@ int Fail(const std::string& role, const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
+HealthFeed::Source HealthOf(const Health& health, const std::vector<std::string>& services) {
+  return {.live = [&health] { return health.Live().ok(); },
+          .ready = [&health] { return health.Ready().ok(); },
+          .services = services};
+}
+
 }  // namespace
 
 const char* BuildVersion() { return SYNCOPATE_VERSION; }
 
-Daemon::Daemon(std::string role, v1::RunConfig config, SignalInbox signals)
+Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config, SignalInbox signals)
     : role_(std::move(role)),
+      command_line_(std::move(command_line)),
       config_(std::move(config)),
       index_(role_ == "rollouter" ? config_.rollouter().index() : 0),
+      grace_(CheckedDuration(config_.run().grace())),
       incarnation_(RandomUuid()),
       signals_(std::move(signals)),
       registry_(std::make_shared<prometheus::Registry>()) {}
 
-std::string Daemon::name() const { return absl::StrCat(role_, "-", index_); }
+std::string Daemon::name() const {
+  const bool named = role_ == "rollouter" && !config_.rollouter().name().empty();
+  return named ? config_.rollouter().name() : absl::StrCat(role_, "-", index_);
+}
 
 std::string Daemon::Path(const std::string& name) const { return JoinPath(run_dir(), name); }
 
@@ -71,8 +82,9 @@ absl::Status Daemon::Prepare() {
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
-  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), role_, index_));
+  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name()));
   PublishBuildInfo(*registry_, BuildVersion(), role_);
+  SYNCOPATE_ASSIGN_OR_RETURN(security_, TransportSecurity::Load(config_.security(), role_));
   SYNCOPATE_LOG(kInfo, "syncopate-%s %s starts in %s as %s", role_, BuildVersion(), run_dir(), incarnation_);
   return absl::OkStatus();
 }
@@ -81,9 +93,12 @@ absl::StatusOr<std::string> Daemon::StartMetrics(const std::string& listen,
                                                  std::vector<std::shared_ptr<const prometheus::Collectable>> more) {
   more.push_back(registry_);
   more.push_back(std::make_shared<ProcessCollector>());
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      responder_, MetricsResponder::Start({.address = listen, .insecure_bind = config_.run().insecure_bind()},
-                                          std::move(more)));
+  if (security_ != nullptr) more.push_back(std::make_shared<CertificateCollector>(role_, security_));
+  // Shows no secret and takes no command, so whoever has shut the gRPC port with TLS may open this one.
+  const bool encrypted = security_ != nullptr && security_->encrypted();
+  MetricsResponder::Options options{.address = listen, .insecure_bind = config_.run().insecure_bind() || encrypted};
+  options.probes = {{"/livez", [this] { return health_.Live(); }}, {"/readyz", [this] { return health_.Ready(); }}};
+  SYNCOPATE_ASSIGN_OR_RETURN(responder_, MetricsResponder::Start(options, std::move(more)));
   return metrics_address_ = responder_->address();
 }
 
@@ -95,8 +110,30 @@ absl::StatusOr<std::unique_ptr<Server>> Daemon::StartServer(const std::string& l
   options.address = listen;
   options.insecure_bind = config_.run().insecure_bind();
   options.max_receive_bytes = int64_t{64} << 20;  // a group of trajectories is one message
-  options.interceptors = {grpc_metrics_->InterceptorFactory()};
+  options.connections = {static_cast<int>(config_.run().connections()),
+                         static_cast<int>(config_.run().connections_per_peer())};
+  options.security = security_;
+  options.interceptors = {grpc_metrics_->InterceptorFactory(), AuditInterceptors(security_)};
+  options.health = HealthOf(health_, names);
+  SYNCOPATE_RETURN_IF_ERROR(StartHealthServer(HealthListen()));
   return Server::Start(options, services);
+}
+
+std::string Daemon::HealthListen() const {
+  if (role_ == "synchronizer") return config_.synchronizer().health_listen();
+  return role_ == "trainer" ? config_.trainer().health_listen() : config_.rollouter().health_listen();
+}
+
+absl::Status Daemon::StartHealthServer(const std::string& listen) {
+  if (listen.empty()) return absl::OkStatus();
+  Server::Options options;
+  options.address = listen;
+  options.max_receive_bytes = kMaxHealthCheckBytes;
+  options.health = HealthOf(health_, {});
+  options.health_only = true;
+  SYNCOPATE_ASSIGN_OR_RETURN(health_server_, Server::Start(options, {}));
+  SYNCOPATE_LOG(kInfo, "health checks alone, without TLS, at %s", health_server_->address());
+  return absl::OkStatus();
 }
 
 absl::Status Daemon::Announce(const std::string& grpc_address) const {
@@ -105,24 +142,42 @@ absl::Status Daemon::Announce(const std::string& grpc_address) const {
                                          .index = index_,
                                          .grpc = grpc_address,
                                          .metrics = metrics_address_,
-                                         .pid = static_cast<int64_t>(::getpid())});
+                                         .pid = static_cast<int64_t>(::getpid()),
+                                         .name = name() == absl::StrCat(role_, "-", index_) ? "" : name()});
 }
 
 bool Daemon::StopRequested(absl::Duration timeout) {
-  if (!stop_requested_) stop_requested_ = signals_.Wait(timeout).interrupt;
-  return stop_requested_;
+  if (stop_requested_ || !signals_.Wait(timeout).interrupt) return stop_requested_;
+  stop_requested_ = true;
+  BeginStop("asked to by a signal");
+  return true;
+}
+
+void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
+  health_.BeginStop(what);
+  if (stop_deadline_ != nullptr) return;
+  SYNCOPATE_LOG(kInfo, "stopping: %s", what);
+  const int code = why.ok() ? kExitFailed : ExitCodeOf(why);
+  stop_deadline_ =
+      std::make_unique<StopDeadline>(grace_, [role = role_, grace = grace_, code] { EndAtOnce(role, grace, code); });
 }
 
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body) {
-  if (argc < 2 || std::string(argv[1]).rfind("--", 0) == 0) return Usage(role);
-  absl::StatusOr<v1::RunConfig> config = LoadRunConfig(argv[1], std::vector<std::string>(argv + 2, argv + argc));
-  if (!config.ok()) {
-    Fail(role, config.status());
-    return kExitBadConfig;
+  absl::StatusOr<CommandLine> line = ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  if (!line.ok()) {
+    std::fputs(UsageOf(role).c_str(), stderr);
+    return Fail(role, line.status());
   }
+  if (line->help) {
+    std::fputs(UsageOf(role).c_str(), stdout);
+    return kExitDone;
+  }
+  absl::StatusOr<v1::RunConfig> config = LoadRunConfig(line->config, line->overrides);
+  if (!config.ok()) return Fail(role, config.status());
+  RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());
-  Daemon daemon(role, *std::move(config), *std::move(signals));
+  Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));
   absl::Status status = daemon.Prepare();
   if (status.ok()) status = body(daemon);
   if (!status.ok()) return Fail(role, status);

@@ -10,7 +10,12 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "services/auth/transport_security.h"
+#include "services/daemon/command_line.h"
+#include "services/daemon/exit_code.h"
+#include "services/daemon/health.h"
 #include "services/daemon/signals.h"
+#include "services/daemon/stop_deadline.h"
 #include "services/events/event_recorder.h"
 #include "services/metrics/grpc_metrics.h"
 #include "services/metrics/responder.h"
@@ -19,27 +24,30 @@
 
 namespace syncopate::services {
 
-// Exit codes of every daemon. 2: the configuration is wrong, do not start it again. 3: a newer process has taken over.
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitBadConfig = 2;
-inline constexpr int kExitFenced = 3;
-
 // The version of this build, e.g. "0.1.0".
 const char* BuildVersion();
 
-// The frame of one daemon: configuration, log, signals, metrics, server, and the file that says where it listens. Owned
-// by DaemonMain; used from the main thread, except registry().
+// The frame of one daemon: configuration, log, signals, probes, metrics, server, and the file that says where it
+// listens. Owned by DaemonMain; used from the main thread, except registry(), events() and health().
 class Daemon {
  public:
   const v1::RunConfig& config() const { return config_; }
   const std::string& role() const { return role_; }
   int64_t index() const { return index_; }
-  std::string name() const;  // "rollouter-1"
+  std::string name() const;  // "rollouter-1", or the one that the configuration gives this rollouter
   const std::string& run_dir() const { return config_.run().dir(); }
   std::string Path(const std::string& name) const;  // in the run directory
   const std::string& incarnation() const { return incarnation_; }
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+
+  // Whether this process ends by itself when the run is complete.
+  bool exit_on_completion() const { return command_line_.exit_on_completion; }
+
+  // What probes are answered. The daemon says Moved() and SetReady().
+  Health& health() { return health_; }
+
+  // Who this process is to others, and whom it lets in; null: plaintext, and everybody.
+  std::shared_ptr<const TransportSecurity> security() const { return security_; }
 
   // Where this process records what happens in it.
   EventRecorder* events() const { return events_.get(); }
@@ -47,40 +55,54 @@ class Daemon {
   // The identity that this process joins with, as the only rank of its replica.
   MemberId Member() const;
 
-  // Serves /metrics at `listen` and returns the bound address: the registry's, process_* and those of `more`.
+  // Serves /metrics (the registry's, process_* and those of `more`), /livez and /readyz at `listen` and returns the
+  // bound address.
   absl::StatusOr<std::string> StartMetrics(const std::string& listen,
                                            std::vector<std::shared_ptr<const prometheus::Collectable>> more = {});
-  // Serves `services` (full names in `names`, for their metrics) at `listen`.
+  // Serves `services` (full names in `names`, for their metrics and health) at `listen`, and where health_listen of
+  // this role says so, health alone. Both answer with health() until this object is gone.
   absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::string& listen,
                                                       const std::vector<grpc::Service*>& services,
                                                       const std::vector<std::string>& names);
   // Says in <run.dir>/endpoints/ that the daemon is ready at `grpc_address`.
   absl::Status Announce(const std::string& grpc_address) const;
 
-  // True once somebody wants the process to end; waits up to `timeout` for that.
+  // True once somebody wants the process to end; waits up to `timeout` for that. The first time it is BeginStop.
   bool StopRequested(absl::Duration timeout);
+
+  // From here on the daemon is not ready, and it ends within run.grace: if main has not returned by then, the process
+  // is ended with the exit code of `why`, or with 1 if that is OK. Idempotent.
+  void BeginStop(const std::string& what, const absl::Status& why = absl::OkStatus());
 
  private:
   friend int DaemonMain(int argc, char** argv, const std::string& role,
                         const std::function<absl::Status(Daemon&)>& body);
-  Daemon(std::string role, v1::RunConfig config, SignalInbox signals);
+  Daemon(std::string role, CommandLine command_line, v1::RunConfig config, SignalInbox signals);
   absl::Status Prepare();
+  std::string HealthListen() const;
+  absl::Status StartHealthServer(const std::string& listen);
 
+  std::unique_ptr<StopDeadline> stop_deadline_;  // first: it counts until everything else is gone
   const std::string role_;
+  const CommandLine command_line_;
   const v1::RunConfig config_;
   const int64_t index_;
+  const absl::Duration grace_;
   const std::string incarnation_;
   SignalInbox signals_;
   bool stop_requested_ = false;
+  Health health_;
+  std::shared_ptr<const TransportSecurity> security_;
   const std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<EventRecorder> events_;
   std::string metrics_address_;
   std::unique_ptr<GrpcServerMetrics> grpc_metrics_;
   std::unique_ptr<MetricsResponder> responder_;
+  std::unique_ptr<Server> health_server_;
 };
 
-// The whole of a daemon's main: `syncopate-<role> CONFIG [section.key=value ...]`. Reads the configuration, blocks
-// signals, opens the log, runs `body` and turns its status into an exit code; an error is printed with its remedy.
+// The whole of a daemon's main: reads the command line (command_line.h) and the configuration, blocks signals, opens
+// the log, runs `body` and turns its status into an exit code (exit_code.h); an error is printed with its remedy.
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body);
 
 }  // namespace syncopate::services

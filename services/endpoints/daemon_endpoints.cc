@@ -18,15 +18,24 @@ using nlohmann::json;
 constexpr int64_t kMaxFileBytes = 1 << 20;
 
 json ToJson(const DaemonEndpoint& endpoint) {
-  return {{"role", endpoint.role},
-          {"index", endpoint.index},
-          {"grpc", endpoint.grpc},
-          {"metrics", endpoint.metrics},
-          {"pid", endpoint.pid}};
+  return {{"role", endpoint.role},       {"index", endpoint.index}, {"grpc", endpoint.grpc},
+          {"metrics", endpoint.metrics}, {"pid", endpoint.pid},     {"name", endpoint.Name()}};
+}
+
+std::string PathOf(const std::string& run_dir, const std::string& name) {
+  return (fs::path(run_dir) / "endpoints" / (name + ".json")).string();
 }
 
 bool HasText(const json& object, const char* key) { return object.contains(key) && object[key].is_string(); }
 bool HasInteger(const json& object, const char* key) { return object.contains(key) && object[key].is_number_integer(); }
+
+// "" if it is the one that a daemon of that role and index has anyway.
+std::string OwnName(const json& object) {
+  if (!HasText(object, "name")) return "";
+  std::string name = object["name"].get<std::string>();
+  const std::string usual = absl::StrCat(object["role"].get<std::string>(), "-", object["index"].get<int64_t>());
+  return name == usual ? "" : name;
+}
 
 absl::StatusOr<DaemonEndpoint> FromJson(const json& object, const std::string& path) {
   bool whole = object.is_object() && HasText(object, "role") && HasText(object, "grpc") && HasText(object, "metrics") &&
@@ -37,7 +46,7 @@ absl::StatusOr<DaemonEndpoint> FromJson(const json& object, const std::string& p
   }
   return DaemonEndpoint{object["role"].get<std::string>(), object["index"].get<int64_t>(),
                         object["grpc"].get<std::string>(), object["metrics"].get<std::string>(),
-                        object["pid"].get<int64_t>()};
+                        object["pid"].get<int64_t>(),      OwnName(object)};
 }
 
 absl::StatusOr<json> ReadJson(const std::string& path) {
@@ -84,14 +93,14 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadUnion(const std::string& path) {
 
 }  // namespace
 
-std::string DaemonEndpoint::Name() const { return absl::StrCat(role, "-", index); }
+std::string DaemonEndpoint::Name() const { return name.empty() ? absl::StrCat(role, "-", index) : name; }
 
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index) {
-  return (fs::path(run_dir) / "endpoints" / absl::StrCat(role, "-", index, ".json")).string();
+  return PathOf(run_dir, absl::StrCat(role, "-", index));
 }
 
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
-  std::string path = EndpointPath(run_dir, endpoint.role, endpoint.index);
+  std::string path = PathOf(run_dir, endpoint.Name());
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));
   return WriteFileAtomically(FileSystem::Real(), path, ToJson(endpoint).dump() + "\n");
 }
@@ -113,7 +122,7 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& 
   auto endpoints = fs::exists(path) ? ReadUnion(path) : ReadFolder(run_dir);
   if (!endpoints.ok()) return endpoints.status();
   auto order = [](const DaemonEndpoint& a, const DaemonEndpoint& b) {
-    return std::tie(a.role, a.index) < std::tie(b.role, b.index);
+    return std::tie(a.role, a.index, a.name) < std::tie(b.role, b.index, b.name);
   };
   std::sort(endpoints->begin(), endpoints->end(), order);
   return endpoints;

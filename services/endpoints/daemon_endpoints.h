@@ -8,7 +8,7 @@
 
 namespace syncopate::services {
 
-// Where one running daemon can be reached. A daemon writes its own as <run.dir>/endpoints/<role>-<index>.json once its
+// Where one running daemon can be reached. A daemon writes its own as <run.dir>/endpoints/<name>.json once its
 // servers listen; that file is how `syncopate run` knows that it is ready, and where `syncopate ctl` finds it.
 struct DaemonEndpoint {
   std::string role;     // "synchronizer", "trainer" or "rollouter"
@@ -16,12 +16,13 @@ struct DaemonEndpoint {
   std::string grpc;     // host:port
   std::string metrics;  // host:port of GET /metrics
   int64_t pid = 0;
+  std::string name = {};  // of its own; "": <role>-<index>
 
-  std::string Name() const;  // "rollouter-1"
+  std::string Name() const;  // "rollouter-1", or its own
   friend bool operator==(const DaemonEndpoint&, const DaemonEndpoint&) = default;
 };
 
-// Where a run directory keeps them.
+// Where a run directory keeps those of daemons without a name of their own.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
 
 // Replaces the daemon's file atomically; makes the folder. Errors of FileSystem.
@@ -33,7 +34,7 @@ absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path);
 // The union of all daemons, <run.dir>/endpoints.json, that `syncopate run` maintains.
 absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<DaemonEndpoint>& endpoints);
 
-// Reads endpoints.json or, where daemons were started by hand, the daemons' own files; ordered by role and index.
+// Reads endpoints.json or, where daemons were started by hand, the daemons' own files; ordered by role, index and name.
 // NOT_FOUND (reason NO_ENDPOINT) if the directory has neither.
 absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir);
 

@@ -2,19 +2,17 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/codec/codec.h"
 #include "syncopate/v1/records.pb.h"
 
 namespace syncopate::services {
 
 absl::StatusOr<std::unique_ptr<EventRecorder>> EventRecorder::Open(FileSystem* files, const std::string& run_dir,
-                                                                   const std::string& role, int64_t index,
-                                                                   const Clock* clock) {
-  const std::string path = EventLogPath(run_dir, role, static_cast<int>(index));
+                                                                   const std::string& name, const Clock* clock) {
+  const std::string path = EventLogPath(run_dir, name);
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(ParentPath(path)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto log, EventLog::Open(files, path));
-  return std::unique_ptr<EventRecorder>(new EventRecorder(std::move(log), absl::StrCat(role, "-", index), clock));
+  return std::unique_ptr<EventRecorder>(new EventRecorder(std::move(log), name, clock));
 }
 
 void EventRecorder::Record(const RunEvent& event) {

@@ -21,7 +21,7 @@ struct RunEvent {
   std::map<std::string, std::string> fields = {};
 };
 
-// Writes a daemon's events to <run.dir>/events/<role>-<n>.binlog, stamped with wall and steady time. Never blocks;
+// Writes a daemon's events to <run.dir>/events/<name>.binlog, stamped with wall and steady time. Never blocks;
 // under pressure it drops and counts (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
 //   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {exact},
 //   checkpoint {} rollouter     install {digest, pause_seconds}, relabel {} both          phase {phase, seconds, ...}
@@ -30,9 +30,9 @@ struct RunEvent {
 //                 verify_seconds, install_seconds, total_seconds}, when a receiver's part has ended
 class EventRecorder {
  public:
-  // Makes the folder. Errors of FileSystem and EventLog.
+  // `name` is the daemon's, such as "rollouter-1". Makes the folder. Errors of FileSystem and EventLog.
   static absl::StatusOr<std::unique_ptr<EventRecorder>> Open(FileSystem* files, const std::string& run_dir,
-                                                             const std::string& role, int64_t index,
+                                                             const std::string& name,
                                                              const Clock* clock = Clock::Real());
   void Record(const RunEvent& event);
 

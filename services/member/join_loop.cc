@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -24,6 +25,12 @@ bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
 
+// A device that does not answer: no attempt of this process can succeed any more.
+bool IsStuck(const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  return reason == "ABORT_STUCK" || reason == "COPY_STUCK";
+}
+
 std::string ForPeople(const absl::Status& status) {
   std::string reason = ErrorReason(status);
   return absl::StrCat(status.message(), " (", reason.empty() ? absl::StatusCodeToString(status.code()) : reason, ")");
@@ -36,6 +43,7 @@ uint64_t SeedFrom(const std::string& text) { return DigestBytes(text.data(), sta
 JoinLoop::JoinLoop(MemberClient::Options options, SyncParticipant* participant)
     : options_(std::move(options)),
       hello_(options_.hello),
+      alone_since_(Clock::Real()->Now()),
       backoff_(options_.min_backoff, options_.max_backoff, SeedFrom(hello_.member.incarnation)),
       participant_(participant, options_.events),
       commands_(&participant_) {}
@@ -59,7 +67,8 @@ void JoinLoop::Connect() {
   }
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
-  auto channel = MakeChannel(options_.synchronizer_address);
+  auto channel =
+      MakeChannel(options_.synchronizer_address, {.security = options_.security, .peer_role = "synchronizer"});
   if (channel.ok()) {
     Open(stream, *channel);
   } else {
@@ -79,9 +88,12 @@ void JoinLoop::Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr
 void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchronizer::SyncReport& report) {
   v1::JoinRequest request;
   *request.mutable_report() = ToProto(report);
-  MutexLock lock(&mutex_);  // Write only queues
-  ++reports_;
-  stream->Write(std::move(request));
+  {
+    MutexLock lock(&mutex_);  // Write only queues
+    ++reports_;
+    stream->Write(std::move(request));
+  }
+  if (IsStuck(report.status)) TellOwner(report.status);
 }
 
 void JoinLoop::OnMessage(const v1::JoinResponse& message) {
@@ -127,21 +139,30 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
   absl::Status why;
   bool lost = false;
   bool news = false;
+  bool over = false;
   {
     MutexLock lock(&mutex_);
     why = ExplainLocked(status);
     lost = welcomed_;
+    if (lost) alone_since_ = Clock::Real()->Now();
     stream_ = nullptr;
     welcomed_ = false;
     if (leaving_) return;
     CancelTimerLocked();
-    if (!IsRefusal(why)) {
+    over = IsRefusal(why);
+    if (!over && Clock::Real()->Now() - alone_since_ >= options_.lost_after) {
+      over = true;
+      why = Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
+                  absl::StrCat("no synchronizer for ", absl::FormatDuration(options_.lost_after), ": ",
+                               std::string(why.message())));
+    }
+    if (!over) {
       news = why != last_error_;
       last_error_ = why;
       SetTimerLocked(backoff_.Next(), &JoinLoop::Connect);
     }
   }
-  if (IsRefusal(why)) {
+  if (over) {
     Refuse(why);
   } else if (news) {
     SYNCOPATE_LOG(kWarning, "%s the synchronizer, trying again: %s", lost ? "lost" : "cannot join", ForPeople(why));
@@ -173,6 +194,10 @@ void JoinLoop::Refuse(const absl::Status& status) {
     if (leaving_) return;
     refused_ = status;
   }
+  TellOwner(status);
+}
+
+void JoinLoop::TellOwner(const absl::Status& status) {
   if (!options_.on_refused) return;
   if (!callbacks_.Post([this, status] { options_.on_refused(status); })) {
     SYNCOPATE_LOG(kInfo, "stopped before the refusal was passed on");

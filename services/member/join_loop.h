@@ -59,6 +59,7 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   absl::Status ExplainLocked(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends for good.
   void Refuse(const absl::Status& status);
+  void TellOwner(const absl::Status& status);
 
   // Calls `fire` after `delay`, unless the timer was set again or cancelled meanwhile.
   void SetTimerLocked(absl::Duration delay, void (JoinLoop::*fire)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -81,6 +82,7 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   absl::Status verdict_ ABSL_GUARDED_BY(mutex_);     // known before the stream ends, and better than its status
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // of the last try; logged when it changes
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  absl::Time alone_since_ ABSL_GUARDED_BY(mutex_);                        // while not welcomed
   std::optional<synchronizer::Welcome> welcome_ ABSL_GUARDED_BY(mutex_);  // the latest
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   Timer timer_ ABSL_GUARDED_BY(mutex_);

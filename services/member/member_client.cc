@@ -18,6 +18,7 @@ absl::Status MemberClient::Options::Validate() const {
   if (min_backoff <= absl::ZeroDuration() || max_backoff < min_backoff)
     return bad("the backoff must rise from above 0");
   if (welcome_timeout <= absl::ZeroDuration()) return bad("welcome_timeout must be positive");
+  if (lost_after <= absl::ZeroDuration()) return bad("lost_after must be positive");
   return absl::OkStatus();
 }
 

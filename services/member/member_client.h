@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/auth/transport_security.h"
 #include "services/events/event_recorder.h"
 #include "services/member/sync_participant.h"
 #include "synchronizer/messages.h"
@@ -29,7 +30,9 @@ class JoinLoop;
 //
 // A stream that breaks is opened again after a jittered backoff, for ever. Ends by itself only if it is refused for
 // good: INVALID_ARGUMENT or FAILED_PRECONDITION (BAD_MEMBER, MODEL_MISMATCH, WRONG_RUN, FENCED, REPLACED, EVICTED),
-// at a join or later.
+// at a join or later; or if the synchronizer is lost for good (UNAVAILABLE reason SYNCHRONIZER_LOST). A participant
+// that reports a device that is stuck (ABORT_STUCK, COPY_STUCK) can take part in nothing any more: on_refused hears of
+// that too, while the membership goes on.
 //
 // Threads: two of its own, for commands and for the callbacks; nothing blocks gRPC's. Thread-safe. Leave and Stop must
 // not be called from the callbacks or from the participant.
@@ -42,15 +45,16 @@ class MemberClient {
   };
 
   struct Options {
-    std::string synchronizer_address;  // host:port
+    std::string synchronizer_address;                             // host:port
+    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
     // Who we are. `serving` and `serving_digest` come from the callback below. Once welcomed, `run_id` and for
     // trainers `held_epoch` are what the synchronizer said, in every later hello of this client.
     synchronizer::Hello hello;
     // Called at each hello and heartbeat, by any thread, from before Start returns until Stop does: thread-safe and
     // quick. Null: serves nothing, as trainers.
     std::function<Serving()> serving = nullptr;
-    // Called at most once, when the client has ended because it was refused for good: the process should exit with
-    // this error. From the callbacks' thread.
+    // Called when the client has ended because it was refused for good, or when a device is stuck: the process should
+    // exit with this error. From the callbacks' thread; the first call says why.
     std::function<void(const absl::Status&)> on_refused = nullptr;
     // Where the phases of syncs are recorded (recorded_participant.h). Borrowed, also by transfers that have not ended
     // when the client has; null: nowhere.
@@ -59,6 +63,8 @@ class MemberClient {
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration welcome_timeout = absl::Seconds(5);  // connected, but not welcomed for this long: try again
+    // Not welcomed by anybody for this long: the client ends as if refused, reason SYNCHRONIZER_LOST.
+    absl::Duration lost_after = absl::InfiniteDuration();
 
     // INVALID_ARGUMENT reason BAD_OPTION, or BAD_ADDRESS.
     absl::Status Validate() const;

@@ -15,17 +15,17 @@ bool IsMethod(absl::string_view word) {
          std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isupper(c) != 0 || c == '-'; });
 }
 
-int RequestLineCode(absl::string_view line) {
+HttpRequest ReadRequestLine(absl::string_view line) {
   size_t first = line.find(' ');
   size_t last = line.rfind(' ');
-  if (first == absl::string_view::npos || first == last) return 400;
+  if (first == absl::string_view::npos || first == last) return {400, ""};
   absl::string_view method = line.substr(0, first);
   absl::string_view target = line.substr(first + 1, last - first - 1);
   absl::string_view version = line.substr(last + 1);
-  if (!IsMethod(method) || (version != "HTTP/1.1" && version != "HTTP/1.0")) return 400;
-  if (target.empty() || target[0] != '/' || absl::StrContains(target, " ")) return 400;
-  if (method != "GET") return 405;
-  return target.substr(0, target.find('?')) == "/metrics" ? 200 : 404;
+  if (!IsMethod(method) || (version != "HTTP/1.1" && version != "HTTP/1.0")) return {400, ""};
+  if (target.empty() || target[0] != '/' || absl::StrContains(target, " ")) return {400, ""};
+  if (method != "GET") return {405, ""};
+  return {200, std::string(target.substr(0, target.find('?')))};
 }
 
 const char* Reason(int code) {
@@ -40,6 +40,8 @@ const char* Reason(int code) {
       return "Request Timeout";
     case 431:
       return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
     default:
       return "Bad Request";
   }
@@ -47,27 +49,30 @@ const char* Reason(int code) {
 
 }  // namespace
 
-int HttpAnswerCode(absl::string_view received) {
+HttpRequest ReadHttpRequest(absl::string_view received) {
   size_t end_of_line = received.find('\n');
   if (end_of_line != absl::string_view::npos) {
-    int code = RequestLineCode(absl::StripSuffix(received.substr(0, end_of_line), "\r"));
-    if (code == 400) return code;  // not HTTP: nothing to wait for
+    HttpRequest request = ReadRequestLine(absl::StripSuffix(received.substr(0, end_of_line), "\r"));
+    if (request.code == 400) return request;  // not HTTP: nothing to wait for
     if (absl::StrContains(received, "\r\n\r\n") || absl::StrContains(received, "\n\n")) {
-      return received.size() > kMaxHttpRequestBytes ? 431 : code;
+      return received.size() > kMaxHttpRequestBytes ? HttpRequest{431, ""} : request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {
-    return 400;
+    return {400, ""};
   }
-  return received.size() > kMaxHttpRequestBytes ? 431 : 0;
+  return {received.size() > kMaxHttpRequestBytes ? 431 : 0, ""};
 }
 
-std::string HttpAnswer(int code, const std::string& body) {
-  std::string text =
-      code == 200 ? body : absl::StrCat(code, " ", Reason(code), ": this port answers GET /metrics only\n");
-  return absl::StrCat(
-      "HTTP/1.1 ", code, " ", Reason(code),
-      "\r\nContent-Type: ", code == 200 ? "text/plain; version=0.0.4; charset=utf-8" : "text/plain; charset=utf-8",
-      "\r\nContent-Length: ", text.size(), code == 405 ? "\r\nAllow: GET" : "", "\r\nConnection: close\r\n\r\n", text);
+std::string HttpPage(int code, const std::string& content_type, const std::string& body) {
+  return absl::StrCat("HTTP/1.1 ", code, " ", Reason(code), "\r\nContent-Type: ", content_type,
+                      "\r\nContent-Length: ", body.size(), code == 405 ? "\r\nAllow: GET" : "",
+                      "\r\nConnection: close\r\n\r\n", body);
+}
+
+std::string HttpRefusal(int code) {
+  return HttpPage(
+      code, "text/plain; charset=utf-8",
+      absl::StrCat(code, " ", Reason(code), ": this port answers GET of /metrics, /livez and /readyz only\n"));
 }
 
 }  // namespace syncopate::services

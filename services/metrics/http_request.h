@@ -9,12 +9,19 @@ namespace syncopate::services {
 // Longest request, line and headers together, that the metrics responder reads.
 constexpr size_t kMaxHttpRequestBytes = 4096;
 
-// What to answer to what a client has sent so far: 0 while the request may still become complete, else an HTTP status
-// code: 200 for GET /metrics (a query is ignored), 404 for another path, 405 for another method, 400 for what is not
-// HTTP/1.x, 431 for a request over kMaxHttpRequestBytes. Reads nothing but the request line and the end of the headers.
-int HttpAnswerCode(absl::string_view received);
+// What is known of a request from what a client has sent so far.
+struct HttpRequest {
+  int code = 0;      // 0 while it may still become complete; 200: answer `path`; else the HTTP status to refuse it with
+  std::string path;  // of a GET, without its query
+};
 
-// A complete answer that closes the connection. `body` is sent with code 200 only; errors carry a line that says why.
-std::string HttpAnswer(int code, const std::string& body);
+// Refuses with 405 another method than GET, with 400 what is not HTTP/1.x, with 431 a request over
+// kMaxHttpRequestBytes. Reads nothing but the request line and the end of the headers.
+HttpRequest ReadHttpRequest(absl::string_view received);
+
+// A complete answer that closes the connection: a page of the responder's.
+std::string HttpPage(int code, const std::string& content_type, const std::string& body);
+// The same for a request that is refused, with a line that says why.
+std::string HttpRefusal(int code);
 
 }  // namespace syncopate::services

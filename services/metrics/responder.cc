@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "services/metrics/http_request.h"
 
 namespace syncopate::services {
 
@@ -97,7 +96,7 @@ void MetricsResponder::Advance(Connection& connection, bool timed_out) const {
   if (timed_out) {
     // A sender that is too slow is told so if the socket takes it at once.
     if (connection.answer.empty()) {
-      connection.answer = HttpAnswer(408, "");
+      connection.answer = HttpRefusal(408);
       Send(connection);
     }
     connection.finished = true;
@@ -117,8 +116,8 @@ void MetricsResponder::Receive(Connection& connection) const {
   }
   if (connection.lingering) return;  // thrown away
   connection.received.append(buffer, static_cast<size_t>(size));
-  int code = HttpAnswerCode(connection.received);
-  if (code != 0) connection.answer = HttpAnswer(code, code == 200 ? Collect() : std::string());
+  const HttpRequest request = ReadHttpRequest(connection.received);
+  if (request.code != 0) connection.answer = Answer(request);
 }
 
 void MetricsResponder::Send(Connection& connection) const {
@@ -133,6 +132,17 @@ void MetricsResponder::Send(Connection& connection) const {
   if (connection.sent < answer.size()) return;
   shutdown(connection.fd, SHUT_WR);
   connection.lingering = true;
+}
+
+std::string MetricsResponder::Answer(const HttpRequest& request) const {
+  constexpr char kText[] = "text/plain; charset=utf-8";
+  if (request.code != 200) return HttpRefusal(request.code);
+  if (request.path == "/metrics") return HttpPage(200, "text/plain; version=0.0.4; charset=utf-8", Collect());
+  auto probe = options_.probes.find(request.path);
+  if (probe == options_.probes.end()) return HttpRefusal(404);
+  const absl::Status status = probe->second();
+  if (status.ok()) return HttpPage(200, kText, "ok\n");
+  return HttpPage(503, kText, absl::StrCat(std::string(status.message()), "\n"));
 }
 
 std::string MetricsResponder::Collect() const {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,13 +13,15 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "services/metrics/http_request.h"
 #include "services/rpc/acceptor.h"
 
 namespace syncopate::services {
 
-// Answers GET /metrics over HTTP/1.x with Prometheus' text format, and nothing else. One thread serves all connections
-// without blocking on any: each has `timeout` for its whole life, and when all places are taken, the oldest gives way to
-// the newest. An answer takes milliseconds, so those who only hold a place keep nobody out.
+// Answers GET over HTTP/1.x: /metrics with Prometheus' text format, and the probes that it is given with "ok" or with
+// 503 and the reason, as text. Nothing else. One thread serves all connections without blocking on any: each has
+// `timeout` for its whole life, and when all places are taken, the oldest gives way to the newest. An answer takes
+// milliseconds, so those who only hold a place keep nobody out.
 class MetricsResponder {
  public:
   struct Options {
@@ -26,6 +29,8 @@ class MetricsResponder {
     bool insecure_bind = false;           // allow an address that is not loopback
     int max_connections = 32;             // a further one takes the place of the oldest
     absl::Duration timeout = absl::Seconds(2);
+    // By path, such as "/livez". Called on the responder's thread; must not block.
+    std::map<std::string, std::function<absl::Status()>> probes = {};
   };
 
   // Listens and serves what `sources` collect at the time of each request; they are called on the responder's thread.
@@ -58,6 +63,7 @@ class MetricsResponder {
   void Advance(Connection& connection, bool timed_out) const;
   void Receive(Connection& connection) const;
   void Send(Connection& connection) const;
+  std::string Answer(const HttpRequest& request) const;
   std::string Collect() const;
 
   Options options_;

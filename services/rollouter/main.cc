@@ -1,6 +1,8 @@
 // syncopate-rollouter CONFIG [section.key=value ...]: generates, scores and submits trajectories until it is told to
 // stop. Needs nothing but the synchronizer's address; holds nothing that matters when it dies.
 
+#include <algorithm>
+
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/daemon/daemon.h"
@@ -9,6 +11,8 @@
 
 namespace syncopate::services {
 namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
 RolloutNode::Options NodeOptions(const Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
@@ -22,15 +26,28 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
   options.leases.samples_per_group = static_cast<int32_t>(config.rollout().samples());
   options.heartbeat = CheckedDuration(config.sync().heartbeat());
   options.build = BuildVersion();
+  options.lost_after = CheckedDuration(config.synchronizer().lost_after());
+  // One publication behind is always allowed: that is what a weight sync is under way for.
+  options.allowed_lag = std::max(config.staleness().max_staleness(), config.sync().every_steps());
   options.events = daemon.events();
+  options.security = daemon.security();
   return options;
+}
+
+// Until somebody wants it to stop, it cannot go on, or with the flag, the run is complete.
+void AwaitEnd(Daemon& daemon, const RolloutNode& node) {
+  while (!daemon.StopRequested(kPoll) && node.CheckAlive().ok()) {
+    if (node.Moves()) daemon.health().Moved();
+    daemon.health().SetReady(node.CheckReady());
+    if (daemon.exit_on_completion() && node.run_completed()) return;
+  }
 }
 
 absl::Status RunRollouter(Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   const absl::Duration grace = CheckedDuration(config.run().grace());
   RolloutNode::Options options = NodeOptions(daemon);
-  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config, daemon.security()));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(), {node->metrics()}));
@@ -40,12 +57,12 @@ absl::Status RunRollouter(Daemon& daemon) {
   SYNCOPATE_RETURN_IF_ERROR(node->Join(advertise.empty() ? server->address() : advertise, metrics_address));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
-  while (!daemon.StopRequested(absl::Milliseconds(200)) && node->CheckAlive().ok()) {
-  }
-  server->SetServing(false);
+  AwaitEnd(daemon, *node);
+  const absl::Status why = node->CheckAlive();
+  daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   node->Leave(grace);
   server->Stop(absl::ZeroDuration());
-  return node->CheckAlive();
+  return why;
 }
 
 }  // namespace

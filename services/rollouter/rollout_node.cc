@@ -7,9 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "services/rollouter/readiness.h"
 
 namespace syncopate::services {
 namespace {
+
+constexpr double kLongRound = 1;  // seconds; a decode step takes milliseconds
 
 RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
   RolloutFigures figures;
@@ -34,7 +37,7 @@ std::vector<synchronizer::ReceiverTransport*> TransportsOf(const RolloutDevice& 
 }
 
 RolloutNode::Options WithDevice(RolloutNode::Options options) {
-  if (options.device == nullptr) options.device = HostRolloutDevice();
+  if (options.device == nullptr) options.device = HostRolloutDevice(options.security);
   options.engine.backend = options.device->backend;
   return options;
 }
@@ -83,10 +86,11 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineLoop> engine,
                              rollouter::EngineLoop::Start(options.engine));
   auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto work,
-      WorkClient::Create({.member = options.member, .leases = options.leases, .heartbeat = options.heartbeat},
-                         engine.get(), rewards.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto work, WorkClient::Create({.member = options.member,
+                                                            .leases = options.leases,
+                                                            .heartbeat = options.heartbeat,
+                                                            .security = options.security},
+                                                           engine.get(), rewards.get()));
   return std::unique_ptr<RolloutNode>(
       new RolloutNode(options, std::move(engine), std::move(rewards), std::move(work), registry));
 }
@@ -113,6 +117,7 @@ RolloutNode::~RolloutNode() { Leave(absl::ZeroDuration()); }
 absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address) {
   MemberClient::Options member;
   member.synchronizer_address = options_.synchronizer_address;
+  member.security = options_.security;
   member.hello.member = options_.member;
   member.hello.run_id = options_.run_id;
   member.hello.address = address;
@@ -128,10 +133,15 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);
-    refused_ = why;
+    if (refused_.ok()) refused_ = why;
   };
+  member.lost_after = options_.lost_after;
   SYNCOPATE_ASSIGN_OR_RETURN(member_, MemberClient::Start(std::move(member), &participant_));
   member_->SetDirectoryListener([this](const synchronizer::Directory& directory) {
+    {
+      MutexLock lock(&mutex_);
+      directory_ = directory;
+    }
     // There is no directory before the welcome, so this does not wait.
     absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(absl::ZeroDuration());
     if (welcome.ok()) work_->SetTrainer(directory.trainer_address, welcome->run_id);
@@ -147,21 +157,38 @@ absl::Status RolloutNode::CheckAlive() const {
   return engine_->GetStatus().failure;
 }
 
+absl::Status RolloutNode::CheckReady() const {
+  PolicyVersion newest;
+  {
+    MutexLock lock(&mutex_);
+    newest = directory_.newest;
+  }
+  return services::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
+}
+
+bool RolloutNode::Moves() const { return engine_->GetStatus().round_seconds < kLongRound; }
+
+bool RolloutNode::run_completed() const {
+  MutexLock lock(&mutex_);
+  return directory_.completed;
+}
+
 void RolloutNode::Leave(absl::Duration grace) {
   const absl::Time start = Clock::Real()->Now();
   auto left = [start, grace](double share) {
     return std::max(absl::ZeroDuration(), grace * share - (Clock::Real()->Now() - start));
   };
   work_->SetDraining(true);
+  if (member_ != nullptr) member_->Leave("stopping");  // so that no weight sync begins with a node that goes
   if (grace > absl::ZeroDuration()) {
-    absl::Status drained = engine_->Drain(left(0.5));
-    if (!drained.ok() || !work_->WaitIdle(left(0.6))) {
-      SYNCOPATE_LOG(kWarning, "leaving with work unfinished; the trainer leases it to others");
-    }
+    const absl::Status drained = engine_->Drain(left(0.5));
+    if (!drained.ok()) SYNCOPATE_LOG(kWarning, "leaving with work unfinished: %s", drained.ToString());
+    work_->HandBack(Error(absl::StatusCode::kUnavailable, "STOPPING", "this rollouter stops; lease it elsewhere"));
+    if (!work_->WaitIdle(left(0.6))) SYNCOPATE_LOG(kWarning, "leaving before every group was acknowledged");
   }
   work_->Report();
+  work_->Stop(left(0.7));
   if (member_ != nullptr) member_->Stop(left(0.8));
-  work_->Stop();
   engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
 }
 

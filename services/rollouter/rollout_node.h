@@ -42,9 +42,12 @@ class RolloutNode {
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};
     rollouter::LeaseBook::Options leases = {};
-    absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from this node at least this often
-    std::string build = {};                       // version of the binary
-    EventRecorder* events = nullptr;              // borrowed; null: not recorded
+    absl::Duration heartbeat = absl::Seconds(1);           // the trainer hears from this node at least this often
+    std::string build = {};                                // version of the binary
+    absl::Duration lost_after = absl::InfiniteDuration();  // without a synchronizer for so long it cannot go on
+    int64_t allowed_lag = 1;          // it is ready while it serves a version at most so many steps behind the newest
+    EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    std::shared_ptr<const TransportSecurity> security = nullptr;  // of its connections to others; null: plaintext
     // Where it computes, made for the engine's model; null: on the CPU.
     std::shared_ptr<RolloutDevice> device = nullptr;
   };
@@ -63,12 +66,19 @@ class RolloutNode {
   // Joins the run in the background, reachable by the others at `address`. Call once, when the service is served.
   absl::Status Join(const std::string& address, const std::string& metrics_address);
 
-  // Why this process cannot go on: the synchronizer will not have it any more, or the engine has failed. OK while it
-  // can.
+  // Why this process cannot go on: the synchronizer will not have it any more or is lost, or the engine has failed. OK
+  // while it can.
   absl::Status CheckAlive() const;
+  // Whether it can work now: readiness.h.
+  absl::Status CheckReady() const;
+  // Whether the engine's thread moves: it waits, or has not been at one thing for long.
+  bool Moves() const;
+  // The synchronizer says that the run is complete.
+  bool run_completed() const;
 
-  // Finishes and submits what runs, for at most half of `grace`, takes nothing new, says farewell, leaves and stops the
-  // engine, which ends every call that waits for it. Blocks for at most `grace`. Idempotent.
+  // Says farewell to the synchronizer, takes nothing new, finishes and submits what runs for at most half of `grace`,
+  // hands the rest back, and stops the engine, which ends every call that waits for it. Blocks for at most `grace`.
+  // Idempotent.
   void Leave(absl::Duration grace);
 
   rollouter::EngineLoop& engine() { return *engine_; }
@@ -92,6 +102,7 @@ class RolloutNode {
     absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return engine_->CopyLive(ranges); }
     bool in_place() const override { return engine_->in_place(); }
     absl::Status BeginInPlace(absl::Duration deadline) override { return engine_->BeginInPlace(deadline); }
+    void CancelInPlace() override { engine_->CancelInPlace(); }
     void Invalidate() override;
 
    private:
@@ -115,6 +126,7 @@ class RolloutNode {
   const std::shared_ptr<const prometheus::Collectable> metrics_;
   std::unique_ptr<MemberClient> member_;  // null before Join
   mutable Mutex mutex_;
+  synchronizer::Directory directory_ ABSL_GUARDED_BY(mutex_);  // the latest
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
 };
 

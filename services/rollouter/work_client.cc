@@ -88,14 +88,39 @@ bool WorkClient::WaitIdle(absl::Duration deadline) {
   return mutex_.AwaitWithTimeout(Condition(&idle), deadline);
 }
 
-void WorkClient::Stop() {
+void WorkClient::HandBack(const absl::Status& why) {
+  std::vector<LeaseId> leases;
+  int64_t stream = 0;
+  {
+    MutexLock lock(&mutex_);
+    stream = book_.stream();
+    leases = book_.GiveUp();
+    for (const LeaseId& lease : leases) {
+      v1::ExchangeRequest request;
+      *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
+      *request.mutable_return_lease()->mutable_error() = ToProto(why);
+      ++counters_.returned;
+      SendLocked(std::move(request));
+    }
+    if (!leases.empty()) {
+      SYNCOPATE_LOG(kInfo, "%d leases handed back: %s", static_cast<int>(leases.size()), why.ToString());
+    }
+  }
+  for (const LeaseId& lease : leases) AbortLater(stream, lease);
+}
+
+void WorkClient::Stop(absl::Duration deadline) {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
     reconnect_.Cancel();
     heartbeat_.Cancel();
-    if (stream_ != nullptr) stream_->Cancel();
     auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; };
+    if (stream_ != nullptr && deadline > absl::ZeroDuration()) {
+      stream_->Finish();
+      mutex_.AwaitWithTimeout(Condition(&ended), deadline);
+    }
+    if (stream_ != nullptr) stream_->Cancel();
     // A cancelled call ends by itself; the deadline only keeps a defect of the library from hanging the process.
     if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
       SYNCOPATE_LOG(kError, "the stream to the trainer did not end within 5 s of its cancellation");
@@ -125,7 +150,9 @@ void WorkClient::Connect() {
     hello.mutable_hello()->set_run_id(trainer.run_id);
     SendLocked(std::move(hello));
   }
-  auto channel = MakeChannel(trainer.address, {.max_send_bytes = options_.max_send_bytes});
+  auto channel =
+      MakeChannel(trainer.address,
+                  {.max_send_bytes = options_.max_send_bytes, .security = options_.security, .peer_role = "trainer"});
   if (!channel.ok()) {
     OnStreamDone(channel.status());
     return;

@@ -11,6 +11,7 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/reward.h"
 #include "rollouter/trajectory/lease_book.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
@@ -34,6 +35,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from us at least this often
     int64_t max_send_bytes = 64 << 20;            // a group that is larger cannot be submitted and is handed back
     StreamOptions stream = {};
+    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
 
     absl::Status Validate() const;
   };
@@ -58,13 +60,16 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetServing(const PolicyVersion& version);
   // While draining no work is asked for or taken; what runs is finished and submitted.
   void SetDraining(bool draining);
+  // Hands every lease back that is not finished, for reason `why`, and aborts its generation.
+  void HandBack(const absl::Status& why);
   // Tells the trainer now what a heartbeat would: before the process leaves, its last figures.
   void Report();
   // True as soon as nothing is generated and every submission has been answered; false after `deadline`.
   bool WaitIdle(absl::Duration deadline);
 
-  // Leaves the stream and joins the worker. Idempotent. Not from a callback. Blocks until the stream has ended.
-  void Stop();
+  // Leaves the stream and joins the worker. What was sent is still delivered if that takes no longer than `deadline`;
+  // then the stream is broken off. Idempotent. Not from a callback. Blocks until the stream has ended.
+  void Stop(absl::Duration deadline = absl::ZeroDuration());
 
   Counters counters() const;
 

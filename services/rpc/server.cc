@@ -8,6 +8,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -15,6 +16,8 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "services/rpc/connection_watch.h"
+#include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
 namespace syncopate::services {
@@ -44,7 +47,8 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Server::Options& op
   return options.security == nullptr ? grpc::InsecureServerCredentials() : options.security->ServerCredentials();
 }
 
-void Configure(const Server::Options& options, grpc::ServerBuilder* builder) {
+void Configure(const Server::Options& options, const std::shared_ptr<ConnectionWatch>& watch,
+               grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
   builder->SetMaxSendMessageSize(static_cast<int>(options.max_send_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(options.max_metadata_bytes));
@@ -56,10 +60,17 @@ void Configure(const Server::Options& options, grpc::ServerBuilder* builder) {
                               Milliseconds(options.min_ping_interval));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(options.handshake_timeout));
-  if (options.interceptors.empty()) return;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(ConnectionWatch::Interceptors(watch));
   for (const auto& make : options.interceptors) factories.push_back(make());
   builder->experimental().SetInterceptorCreators(std::move(factories));
+}
+
+// The first message of a call may come before the call is known to have begun.
+ConnectionWatch::Options WatchOptionsOf(const Server::Options& options) {
+  ConnectionWatch::Options watch;
+  watch.at_once = std::max(watch.at_once, options.max_receive_bytes + watch.in_time);
+  return watch;
 }
 
 // gRPC keeps these as process-wide plugins that every later builder picks up; registering twice is harmless.
@@ -135,10 +146,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   server->address_ = server->acceptor_->endpoint().ToString();
 
   WarnOfPlaintext(options, server->acceptor_->endpoint());
+  RouteGrpcLog();
   KeepGrpcThreads();
   EnablePlugins();
   grpc::ServerBuilder builder;
-  Configure(options, &builder);
+  auto watch = std::make_shared<ConnectionWatch>(server->address_, WatchOptionsOf(options));
+  Configure(options, watch, &builder);
   if (options.health_only) builder.SetOption(std::make_unique<WithoutPlugins>());
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
@@ -151,13 +164,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   }
   int listener = server->acceptor_->listener();
   auto gate = std::make_shared<Gate>(server->address_, options.connections);
-  server->acceptor_->Start([connections, listener, gate](int fd) {
+  auto let_in = [connections, listener, gate, watch](int fd) {
     if (!gate->Admit(fd)) return;
+    watch->Add(fd);
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
     connection.fd = fd;
     connections->HandleNewConnection(&connection);
-  });
+  };
+  server->acceptor_->Start(let_in, [watch] { return watch->Look(); });
   if (options.health.has_value()) {
     server->health_ = std::make_unique<HealthFeed>(*options.health, server->server_->GetHealthCheckService());
   } else {

@@ -43,12 +43,15 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   launch.log = (fs::path(run_dir) / "logs" / (child.Name() + ".log")).string();
   launch.arguments = {ResolvedConfigPath(run_dir)};
   AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
+  if (child.role == "trainer") launch.arguments.push_back("--exit-on-completion");  // its end is the run's
   if (child.role != "rollouter") return launch;
   launch.arguments.push_back(absl::StrCat("rollouter.index=", child.index));
+  if (!config.rollouter().name().empty()) launch.arguments.push_back("rollouter.name=");  // they are numbered here
   if (child.index == 0) return launch;
   const std::pair<const char*, std::string> addresses[] = {
       {"rollouter.listen", config.rollouter().listen()},
       {"rollouter.advertise", config.rollouter().advertise()},
+      {"rollouter.health_listen", config.rollouter().health_listen()},
       {"metrics.rollouter_listen", config.metrics().rollouter_listen()}};
   for (const auto& [key, address] : addresses) {
     std::string shifted = Shifted(address, child.index);

@@ -56,8 +56,10 @@ void RemoveTraces(const std::string& path) {
 absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, const std::string& time) {
   std::string path = run.dir().empty() ? DefaultPath(run.name(), time) : run.dir();
   bool holds_run = fs::exists(ResolvedConfigPath(path)) || fs::exists(fs::path(path) / "state" / "trainer");
-  if (run.resume() && !holds_run) {
-    return Error(absl::StatusCode::kNotFound, "NOT_A_RUN", absl::StrCat(path, " holds no run to resume"));
+  // Nothing at all is a run that has not begun: whoever restarts it always says resume.
+  if (run.resume() && !holds_run && HoldsSomething(path)) {
+    return Error(absl::StatusCode::kNotFound, "NOT_A_RUN",
+                 absl::StrCat(path, " holds something, but no run to resume; choose another run.dir"));
   }
   if (!run.resume() && HoldsSomething(path)) {
     return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",

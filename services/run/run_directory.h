@@ -10,11 +10,11 @@ namespace syncopate::services {
 // The directory of one run, held by this process: nobody else can run in it until the object is gone. Move-only.
 class RunDirectory {
  public:
-  // Makes (or with run.resume takes over) run.dir; an empty run.dir becomes runs/<name>-<time>, `time` as in
-  // "20260131-120000". Errors change nothing and say how to go on:
+  // Makes (or with run.resume takes over, if it holds anything) run.dir; an empty run.dir becomes runs/<name>-<time>,
+  // `time` as in "20260131-120000". Errors change nothing and say how to go on:
   //   FAILED_PRECONDITION RUN_DIR_TAKEN    it holds something already, and this is no resume
   //   FAILED_PRECONDITION RUN_DIR_BUSY     another process runs in it
-  //   NOT_FOUND           NOT_A_RUN        nothing to resume there
+  //   NOT_FOUND           NOT_A_RUN        it holds something else than a run to resume
   //   and those of FileSystem
   static absl::StatusOr<RunDirectory> Claim(const v1::RunSection& run, const std::string& time);
   ~RunDirectory();

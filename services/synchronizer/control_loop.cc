@@ -83,7 +83,9 @@ void ControlLoop::Stop() {
 
 void ControlLoop::Run() {
   absl::Status status = CarryOut();  // what the plane wants at its start
+  if (status.ok()) observer_->OnChanged(plane_);
   while (status.ok()) {
+    if (options_.on_round) options_.on_round();
     std::optional<std::deque<Posted>> batch = NextBatch();
     if (!batch.has_value()) return;
     status = Handle(*batch);
@@ -103,7 +105,7 @@ void ControlLoop::Run() {
 
 std::optional<std::deque<ControlLoop::Posted>> ControlLoop::NextBatch() {
   absl::Duration until_deadline =
-      std::clamp(plane_.NextDeadline() - options_.clock->Now(), absl::ZeroDuration(), absl::Hours(1));
+      std::clamp(plane_.NextDeadline() - options_.clock->Now(), absl::ZeroDuration(), kLongestWait);
   MutexLock lock(&mutex_);
   auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !posted_.empty(); };
   mutex_.AwaitWithTimeout(Condition(&due), until_deadline);

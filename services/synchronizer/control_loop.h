@@ -34,7 +34,8 @@ class ControlLoop {
    public:
     virtual ~Observer() = default;
     virtual void OnSyncEnded(const synchronizer::SyncRecord& record) = 0;
-    // After each event that changed who is there or which version is the newest.
+    // At the start, and after each event that changed who is there, which version is the newest or that the run goes
+    // on.
     virtual void OnChanged(const synchronizer::ControlPlane& plane) = 0;
     // The state cannot be written: the loop has stopped, the process should end.
     virtual void OnFailed(const absl::Status& status) = 0;
@@ -45,7 +46,11 @@ class ControlLoop {
     std::string state_dir;  // StateLog's folder
     FileSystem* files = FileSystem::Real();
     const Clock* clock = Clock::Real();
+    // Called on the loop's thread whenever it comes round, at least every kLongestWait; must not block. Null: nobody
+    // wants to know.
+    std::function<void()> on_round = nullptr;
   };
+  static constexpr absl::Duration kLongestWait = absl::Seconds(1);
 
   // Reads the state and starts the thread. `observer` is borrowed until Stop. Errors of StateLog::Open and
   // ControlPlane::Restore.

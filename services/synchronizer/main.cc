@@ -11,14 +11,16 @@
 #include "base/uuid.h"
 #include "services/config/duration.h"
 #include "services/daemon/daemon.h"
+#include "services/synchronizer/completion_linger.h"
 #include "services/synchronizer/synchronizer_service.h"
 
 namespace syncopate::services {
 namespace {
 
 constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that run when the daemon stops
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-ControlLoop::Options LoopOptionsOf(const Daemon& daemon) {
+ControlLoop::Options LoopOptionsOf(Daemon& daemon) {
   ControlLoop::Options options;
   const v1::SyncSection& sync = daemon.config().sync();
   const std::string& run_id = daemon.config().run().id();
@@ -32,7 +34,25 @@ ControlLoop::Options LoopOptionsOf(const Daemon& daemon) {
   // Above every attempt of an earlier life, which has not started one a microsecond.
   options.plane.sync.first_attempt = static_cast<int64_t>(Clock::Real()->UnixSeconds() * 1e6);
   options.state_dir = daemon.Path("state/synchronizer");
+  options.on_round = [&health = daemon.health()] { health.Moved(); };
   return options;
+}
+
+CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& config) {
+  const absl::Duration shortest = CheckedDuration(config.sync().dead_after());
+  return {.shortest = shortest, .longest = shortest + CheckedDuration(config.run().grace())};
+}
+
+// Until somebody wants it to stop, or with the flag, until the run is complete and everybody knows.
+void AwaitEnd(Daemon& daemon, const SynchronizerServiceImpl& service) {
+  CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
+  while (!daemon.StopRequested(kPoll)) {
+    const SynchronizerServiceImpl::Progress progress = service.progress();
+    const bool may_end = linger.MayEnd(progress.completed, progress.members, Clock::Real()->Now());
+    if (!may_end || !daemon.exit_on_completion()) continue;
+    daemon.BeginStop("the run is complete");
+    return;
+  }
 }
 
 absl::Status RunSynchronizer(Daemon& daemon) {
@@ -53,9 +73,9 @@ absl::Status RunSynchronizer(Daemon& daemon) {
       auto server, daemon.StartServer(section.listen().empty() ? section.address() : section.listen(), {service.get()},
                                       {v1::SynchronizerService::service_full_name()}));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
-  while (!daemon.StopRequested(absl::Hours(1))) {
-  }
-  SYNCOPATE_LOG(kInfo, "stopping");
+  // Members reach it through its being ready, so this cannot wait for them: the state is read, the loop runs.
+  daemon.health().SetReady(absl::OkStatus());
+  AwaitEnd(daemon, *service);
   service->EndStreams();
   server->Stop(kGrace);
   if (!failed) return absl::OkStatus();

@@ -66,12 +66,13 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
 }
 
 RunEvent EventOf(const synchronizer::SyncRecord& record) {
-  RunEvent event{"sync", record.version, record.attempt};
+  RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},
                   {"result", record.result},
                   {"bytes", absl::StrCat(record.bytes)}};
+  if (!record.detail.empty()) event.fields["detail"] = record.detail;
   for (const auto& [phase, seconds] : record.seconds) event.fields[phase + "_seconds"] = absl::StrCat(seconds);
   return event;
 }
@@ -163,6 +164,17 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
       });
 }
 
+grpc::ServerUnaryReactor* SynchronizerServiceImpl::CompleteRun(grpc::CallbackServerContext*,
+                                                               const v1::CompleteRunRequest* request,
+                                                               v1::CompleteRunResponse* response) {
+  return AnswerOnce<v1::CompleteRunRequest, v1::CompleteRunResponse>(
+      "CompleteRun", *request, response,
+      [](const auto& request, auto*, ControlPlane& plane, absl::Time) -> absl::Status {
+        SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, FromProto(request.member()));
+        return plane.OnComplete(member, FromProto(request.version()));
+      });
+}
+
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServerContext*,
                                                              const v1::SynchronizerServiceGetStatusRequest*,
                                                              v1::SynchronizerServiceGetStatusResponse* response) {
@@ -176,6 +188,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
     response->set_syncs_ok(history_.ok());
     response->set_syncs_failed(history_.failed());
     response->set_syncs_superseded(history_.superseded());
+    response->set_completed(plane.ledger().completed());
     response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
     return absl::OkStatus();
   });
@@ -255,14 +268,28 @@ void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record
     SYNCOPATE_LOG(kWarning, "sync of %s to %s ended with %s: %s", record.version.ToString(), record.replica_id,
                   record.result, record.detail);
   }
-  if (options_.metrics != nullptr) {
+  if (record.rehearsal()) {
+    SYNCOPATE_LOG(kInfo, "rehearsal of a sync to %s by %s: %s %s", record.replica_id, record.transport, record.result,
+                  record.detail);
+    if (options_.metrics != nullptr) options_.metrics->RecordRehearsal(record.result == synchronizer::kConnected);
+  } else if (options_.metrics != nullptr) {
     options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes_by_kind, now});
   }
   if (options_.events != nullptr) options_.events->Record(EventOf(record));
   history_.Add(ToProto(record, now));
 }
 
+SynchronizerServiceImpl::Progress SynchronizerServiceImpl::progress() const {
+  MutexLock lock(&mutex_);
+  return progress_;
+}
+
 void SynchronizerServiceImpl::OnChanged(const ControlPlane& plane) {
+  {
+    MutexLock lock(&mutex_);
+    progress_.completed = plane.ledger().completed();
+    progress_.members = CountPresent(plane, kTrainerRole) + CountPresent(plane, kRollouterRole);
+  }
   if (options_.metrics == nullptr) return;
   options_.metrics->SetMembers(CountPresent(plane, kTrainerRole), CountPresent(plane, kRollouterRole));
   if (plane.ledger().newest() != nullptr) options_.metrics->SetNewest(plane.ledger().newest()->version);

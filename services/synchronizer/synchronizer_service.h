@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "services/events/event_recorder.h"
 #include "services/metrics/sync_metrics.h"
 #include "services/rpc/request_ids.h"
@@ -37,6 +38,13 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   static absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> Start(Options options);
   ~SynchronizerServiceImpl() override;  // no server serves it any more
 
+  // What a main that waits for the end of the run looks at.
+  struct Progress {
+    bool completed = false;  // the trainer has said that the run is complete
+    int64_t members = 0;     // that are there
+  };
+  Progress progress() const;
+
   // Tells members and watchers to come back later and ends their streams.
   void EndStreams();
 
@@ -44,6 +52,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   grpc::ServerUnaryReactor* PublishVersion(grpc::CallbackServerContext* context,
                                            const v1::PublishVersionRequest* request,
                                            v1::PublishVersionResponse* response) override;
+  grpc::ServerUnaryReactor* CompleteRun(grpc::CallbackServerContext* context, const v1::CompleteRunRequest* request,
+                                        v1::CompleteRunResponse* response) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::SynchronizerServiceGetStatusRequest* request,
                                       v1::SynchronizerServiceGetStatusResponse* response) override;
@@ -80,6 +90,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   const absl::Time started_;
   RequestIds request_ids_;
   std::atomic<int64_t> next_watcher_ = 1;
+  mutable Mutex mutex_;
+  Progress progress_ ABSL_GUARDED_BY(mutex_);
   SyncHistory history_;                // of the loop's thread alone
   std::unique_ptr<ControlLoop> loop_;  // last: its thread uses the members above
 };

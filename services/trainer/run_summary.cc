@@ -36,17 +36,19 @@ std::vector<v1::SyncRecord> AskSyncs(v1::SynchronizerService::Stub& stub) {
   return records;
 }
 
-absl::StatusOr<v1::RolloutServiceGetStatusResponse> AskRollouter(const std::string& address) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(address));
+absl::StatusOr<v1::RolloutServiceGetStatusResponse> AskRollouter(
+    const std::string& address, const std::shared_ptr<const TransportSecurity>& security) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(address, {.security = security, .peer_role = "rollouter"}));
   auto stub = v1::RolloutService::NewStub(channel);
   return CallUnary(stub.get(), &v1::RolloutService::Stub::GetStatus, v1::RolloutServiceGetStatusRequest(), kPatience);
 }
 
 // All at once, each on a thread of its own: this happens once in a run.
-std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(const std::vector<v1::MemberStatus>& members) {
+std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(
+    const std::vector<v1::MemberStatus>& members, const std::shared_ptr<const TransportSecurity>& security) {
   std::vector<std::future<absl::StatusOr<v1::RolloutServiceGetStatusResponse>>> answers;
   for (const v1::MemberStatus& member : members) {
-    answers.push_back(std::async(std::launch::async, AskRollouter, member.address()));
+    answers.push_back(std::async(std::launch::async, AskRollouter, member.address(), security));
   }
   std::vector<v1::RolloutServiceGetStatusResponse> given;
   for (size_t i = 0; i < members.size(); ++i) {
@@ -72,9 +74,12 @@ json SyncSummary(const std::vector<v1::SyncRecord>& syncs, json* pauses) {
   std::vector<double> total_ms, pause_ms;
   std::map<SyncOutcome, int64_t> outcomes;
   int64_t bytes = 0;
+  int64_t count = 0;
   for (const v1::SyncRecord& sync : syncs) {
-    bytes += sync.bytes();
     const SyncOutcome outcome = SyncOutcomeOf(sync.result());
+    if (outcome == SyncOutcome::kRehearsed) continue;
+    ++count;
+    bytes += sync.bytes();
     ++outcomes[outcome];
     if (outcome != SyncOutcome::kDone && outcome != SyncOutcome::kRelabelled) continue;
     auto total = sync.seconds().find("total");
@@ -82,7 +87,7 @@ json SyncSummary(const std::vector<v1::SyncRecord>& syncs, json* pauses) {
     pause_ms.push_back(1000 * sync.pause_seconds());
   }
   *pauses = {{"p50", Quantile(pause_ms, 0.5)}, {"max", Quantile(pause_ms, 1)}};
-  return {{"count", syncs.size()},
+  return {{"count", count},
           {"failed", outcomes[SyncOutcome::kFailed]},
           {"relabelled", outcomes[SyncOutcome::kRelabelled]},
           {"superseded", outcomes[SyncOutcome::kSuperseded]},
@@ -159,9 +164,10 @@ void AddRollouters(const SummaryInput& input, const json& figures, const RunWitn
 
 }  // namespace
 
-RunWitnesses AskWitnesses(const std::string& synchronizer_address) {
+RunWitnesses AskWitnesses(const std::string& synchronizer_address,
+                          const std::shared_ptr<const TransportSecurity>& security) {
   RunWitnesses witnesses;
-  auto channel = MakeChannel(synchronizer_address);
+  auto channel = MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"});
   if (!channel.ok()) return witnesses;
   auto stub = v1::SynchronizerService::NewStub(*channel);
   witnesses.syncs = AskSyncs(*stub);
@@ -176,7 +182,7 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address) {
     const bool alive = member.state() == v1::MEMBER_STATE_ALIVE || member.state() == v1::MEMBER_STATE_SUSPECT;
     if (alive && member.member().role() == v1::ROLE_ROLLOUTER) rollouters.push_back(member);
   }
-  witnesses.rollouters = AskRollouters(rollouters);
+  witnesses.rollouters = AskRollouters(rollouters, security);
   return witnesses;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "services/auth/transport_security.h"
 #include "services/trainer/training_data.h"
 #include "syncopate/v1/rollout.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
@@ -20,7 +22,8 @@ struct RunWitnesses {
 // Asks the synchronizer for syncs and members, then all live rollouters at once for their status. Who does not answer
 // within a second is left out and said in the log: a summary must not hang on a dead peer. Blocks for at most three
 // seconds; not from a gRPC callback.
-RunWitnesses AskWitnesses(const std::string& synchronizer_address);
+RunWitnesses AskWitnesses(const std::string& synchronizer_address,
+                          const std::shared_ptr<const TransportSecurity>& security);
 
 // summary.json: `figures` is RunReporter::Summary(). What rollouters did that are gone, or do not answer, is taken from
 // what they said last.

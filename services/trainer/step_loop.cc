@@ -396,6 +396,11 @@ void StepLoop::Stop() {
   requests_.stop = true;
 }
 
+bool StepLoop::stop_requested() const {
+  MutexLock lock(&mutex_);
+  return requests_.stop;
+}
+
 void StepLoop::StopFenced() {
   MutexLock lock(&mutex_);
   requests_.stop = requests_.fenced = true;

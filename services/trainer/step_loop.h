@@ -78,6 +78,8 @@ class StepLoop {
   void Stop();
   // The same without a checkpoint: this trainer has lost the right to write.
   void StopFenced();
+  // Whether somebody has asked for the end, before or after the run was over.
+  bool stop_requested() const;
   // Saves between two steps. CANCELLED (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
 

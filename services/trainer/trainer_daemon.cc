@@ -15,6 +15,7 @@
 #include "services/endpoints/daemon_endpoints.h"
 #include "services/options/model_options.h"
 #include "services/options/trainer_options.h"
+#include "services/trainer/completion_notice.h"
 #include "services/trainer/run_summary.h"
 #include "trainer/checkpoint/policy_files.h"
 
@@ -22,6 +23,9 @@ namespace syncopate::services {
 namespace {
 
 constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
+constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell the synchronizer
+constexpr absl::Duration kCompletionTimeout = absl::Seconds(2);    // one try
+constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
 constexpr int64_t kMaxIdentityBytes = 4096;
@@ -207,15 +211,19 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   hello.build = BuildVersion();
   SYNCOPATE_ASSIGN_OR_RETURN(member_,
                              MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
+                                                  .security = daemon_->security(),
                                                   .hello = std::move(hello),
                                                   .on_refused = [this](const absl::Status& why) { OnRefused(why); },
-                                                  .events = daemon_->events()},
+                                                  .events = daemon_->events(),
+                                                  .lost_after = CheckedDuration(config.synchronizer().lost_after())},
                                                  participant_.get()));
   const absl::Time deadline = Clock::Real()->Now() + kJoinDeadline;
   while (true) {
     absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(absl::Milliseconds(200));
-    const bool again = ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline;
-    if (again && !daemon_->StopRequested(absl::ZeroDuration())) continue;
+    if (daemon_->StopRequested(absl::ZeroDuration())) {
+      return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before the synchronizer had answered");
+    }
+    if (ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
     SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
@@ -241,6 +249,7 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
+                                           .security = daemon_->security(),
                                            .member = daemon_->Member(),
                                            .on_fenced = [this](const absl::Status& why) { OnRefused(why); }}));
   loop_ = std::make_unique<StepLoop>(
@@ -269,9 +278,15 @@ void TrainerDaemon::OnRefused(const absl::Status& why) {
   SYNCOPATE_LOG(kError, "the synchronizer wants nothing more of this trainer: %s", why.ToString());
   {
     MutexLock lock(&mutex_);
-    refused_ = why;
+    if (refused_.ok()) refused_ = why;
   }
-  if (StepLoop* loop = Loop()) loop->StopFenced();
+  StepLoop* loop = Loop();
+  if (loop == nullptr) return;
+  if (ExitCodeOf(why) == kExitLostPeer) {
+    loop->Stop();  // nobody else writes here: what was trained is saved
+  } else {
+    loop->StopFenced();
+  }
 }
 
 absl::Status TrainerDaemon::Run() {
@@ -280,10 +295,8 @@ absl::Status TrainerDaemon::Run() {
       std::async(std::launch::async, [this] { return loop_->Run(); });
   bool stopping = false;
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (!daemon_->StopRequested(kSignalPoll)) {
-      PublishFigures(data_->GetStatus(), metrics_.get());
-      continue;
-    }
+    ShowState();
+    if (!daemon_->StopRequested(kSignalPoll)) continue;
     if (!stopping) loop_->Stop();
     stopping = true;
     running.wait_for(absl::ToChronoMilliseconds(kSignalPoll));
@@ -296,24 +309,63 @@ absl::Status TrainerDaemon::Run() {
 absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds) {
   if (outcome.ok() && *outcome == StepLoop::Outcome::kFenced) {
     // The run directory is another trainer's now, its summary too.
+    const absl::Status refused = Refused();
+    const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+                                                  absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
+                                          : refused;
+    daemon_->BeginStop("a newer trainer has taken over", why);
     member_->Leave("a newer trainer has taken over");
-    MutexLock lock(&mutex_);
-    return refused_.ok() ? Error(absl::StatusCode::kFailedPrecondition, "FENCED",
-                                 absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
-                         : refused_;
+    return why;
   }
   const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
   absl::Status written = WriteSummary(status, wall_seconds);
   if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
+  const absl::Status why = completed ? AwaitEnd() : outcome.ok() ? Refused() : outcome.status();
+  daemon_->BeginStop(absl::StrCat("the run is over: ", status), why);
   member_->Leave(absl::StrCat("the run is over: ", status));
-  return outcome.status();
+  return why;
+}
+
+absl::Status TrainerDaemon::AwaitEnd() {
+  const PolicyVersion last = loop_->GetStatus().version;
+  const bool ends = daemon_->exit_on_completion();
+  const absl::Time deadline = Clock::Real()->Now() + kCompletionDeadline;
+  absl::Time next_try = absl::InfinitePast();
+  absl::Status told = Error(absl::StatusCode::kUnavailable, "NOT_TOLD", "not tried yet");
+  if (!ends) SYNCOPATE_LOG(kInfo, "the run is complete; this process stays until it is stopped");
+  while (!loop_->stop_requested() && !daemon_->StopRequested(kSignalPoll)) {
+    ShowState();
+    SYNCOPATE_RETURN_IF_ERROR(Refused());
+    if (told.ok() || Clock::Real()->Now() < next_try) continue;
+    next_try = Clock::Real()->Now() + kCompletionRetry;
+    told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(), last,
+                          kCompletionTimeout);
+    if (ErrorReason(told) == "FENCED" || (ends && told.ok())) return told;
+    if (ends && Clock::Real()->Now() > deadline) {
+      return Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
+                   absl::StrCat("the run is complete and saved, but the synchronizer could not be told: ",
+                                std::string(told.message()), "; a trainer that is started again tells it"));
+    }
+  }
+  return Refused();
+}
+
+void TrainerDaemon::ShowState() {
+  daemon_->health().Moved();
+  daemon_->health().SetReady(Refused());  // its ranks have joined, or this would not run
+  PublishFigures(data_->GetStatus(), metrics_.get());
+}
+
+absl::Status TrainerDaemon::Refused() const {
+  MutexLock lock(&mutex_);
+  return refused_;
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_seconds) {
   const nlohmann::json summary = MakeSummary(
       {.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus(), .roster = data_->GetRoster()},
-      reporter_->Summary(), AskWitnesses(daemon_->config().synchronizer().address()));
+      reporter_->Summary(), AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path("summary.json"), summary.dump(2) + "\n");
 }
 

@@ -32,8 +32,10 @@ class TrainerDaemon final : private TrainerControl {
   static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(Daemon* daemon, TrainDevice device);
   ~TrainerDaemon() override;
 
-  // Trains until the run is over or the process is asked to stop; then leaves, writes summary.json and closes what is
-  // open. OK also after a stop; reason FENCED if a newer trainer has taken over: the files are left to it as they are.
+  // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves and closes what is
+  // open. When the run is complete it tells the synchronizer first, and unless the daemon ends on completion it goes on
+  // serving until it is asked to stop. OK also after a stop; reason FENCED if a newer trainer has taken over: the files
+  // are left to it as they are.
   absl::Status Run();
 
  private:
@@ -60,6 +62,11 @@ class TrainerDaemon final : private TrainerControl {
   void OnRefused(const absl::Status& why);
   absl::Status WriteSummary(const std::string& status, double wall_seconds);
   absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
+  // Tells the synchronizer that the run is complete, and waits until the process may end.
+  absl::Status AwaitEnd();
+  // What probes and metrics are told, again and again.
+  void ShowState();
+  absl::Status Refused() const;
 
   absl::StatusOr<Identity> ReadIdentity() const;
   absl::Status WriteIdentity(const Identity& identity) const;

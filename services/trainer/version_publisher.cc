@@ -38,7 +38,8 @@ class VersionPublisher::Caller {
 };
 
 absl::StatusOr<std::unique_ptr<VersionPublisher>> VersionPublisher::Start(Options options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.synchronizer_address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.synchronizer_address,
+                                                       {.security = options.security, .peer_role = "synchronizer"}));
   auto caller = std::make_unique<Caller>(std::move(channel));
   return std::unique_ptr<VersionPublisher>(new VersionPublisher(std::move(options), std::move(caller)));
 }

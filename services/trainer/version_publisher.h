@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "services/auth/transport_security.h"
 
 namespace syncopate::services {
 
@@ -29,6 +30,7 @@ class VersionPublisher {
   };
   struct Options {
     std::string synchronizer_address;
+    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
     MemberId member;
     absl::Duration call_timeout = absl::Seconds(5);
     // Called at most once, from the publisher's thread, when the synchronizer says that a newer trainer has taken

@@ -40,6 +40,11 @@ absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRec
         return BadLedger(absl::StrFormat("epoch %d follows epoch %d", epoch->epoch, ledger.epoch_));
       }
       ledger.RaiseEpoch(epoch->epoch);
+    } else if (const auto* completed = std::get_if<CompletedRecord>(&record)) {
+      if (completed->epoch != ledger.epoch_ || completed->epoch == 0) {
+        return BadLedger(absl::StrFormat("epoch %d ends the run in epoch %d", completed->epoch, ledger.epoch_));
+      }
+      ledger.completed_ = true;
     } else {
       const auto* published = std::get_if<PublishedVersion>(&record);
       const auto* part = std::get_if<PublishedPart>(&record);
@@ -64,6 +69,7 @@ std::vector<LedgerRecord> VersionLedger::Snapshot() const {
   for (const auto& [version, ranks] : parts_) {
     for (const auto& [rank, part] : ranks) records.emplace_back(part);
   }
+  if (completed_) records.emplace_back(CompletedRecord{epoch_});
   return records;
 }
 
@@ -81,8 +87,15 @@ absl::Status VersionLedger::CheckRun(const std::string& run_id) const {
 LedgerRecord VersionLedger::RaiseEpoch(int64_t epoch) {
   SYNCOPATE_CHECK(epoch > epoch_);
   epoch_ = epoch;
+  completed_ = false;
   parts_.clear();  // nobody completes an older trainer's version
   return EpochRecord{epoch};
+}
+
+absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Complete(const PolicyVersion& last) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(last));
+  if (std::exchange(completed_, true)) return std::optional<LedgerRecord>();
+  return std::optional<LedgerRecord>(CompletedRecord{epoch_});
 }
 
 absl::Status VersionLedger::CheckEpoch(PolicyVersion version) const {

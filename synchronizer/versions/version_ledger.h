@@ -33,7 +33,12 @@ struct PublishedPart {
   Subset subset = {};
   friend bool operator==(const PublishedPart&, const PublishedPart&) = default;
 };
-using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, PublishedPart>;
+// The trainer of that epoch has said that the run is complete.
+struct CompletedRecord {
+  int64_t epoch = 0;
+  friend bool operator==(const CompletedRecord&, const CompletedRecord&) = default;
+};
+using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, PublishedPart, CompletedRecord>;
 
 // Which policy versions exist, which epoch is the newest, and which run this is. Sans-IO and deterministic: a change
 // is returned as a record, which the owner makes durable before it lets anybody know of the change.
@@ -44,7 +49,7 @@ class VersionLedger {
 
   VersionLedger() = default;
   // The state after `records`, in the order they were written. DATA_LOSS reason BAD_LEDGER if they contradict each
-  // other: two run ids, an epoch that falls, a version of an epoch that was never allocated.
+  // other: two run ids, an epoch that falls, a version or a completion of an epoch that was never allocated.
   static absl::StatusOr<VersionLedger> Restore(const std::vector<LedgerRecord>& records);
   // The shortest list of records with the same Restore().
   std::vector<LedgerRecord> Snapshot() const;
@@ -56,8 +61,14 @@ class VersionLedger {
   absl::Status CheckRun(const std::string& run_id) const;
 
   int64_t epoch() const { return epoch_; }
-  // `epoch` is above epoch().
+  // `epoch` is above epoch(). A run that was complete goes on.
   LedgerRecord RaiseEpoch(int64_t epoch);
+
+  // Whether the newest epoch's trainer has said that the run is complete.
+  bool completed() const { return completed_; }
+  // It says so. FAILED_PRECONDITION with reason FENCED for a lower epoch, EPOCH_UNKNOWN for one that was not
+  // allocated. Nothing if that is known already.
+  absl::StatusOr<std::optional<LedgerRecord>> Complete(const PolicyVersion& last);
 
   // FAILED_PRECONDITION with reason FENCED for a lower epoch, EPOCH_UNKNOWN for one that was not allocated,
   // DIGEST_CHANGED if the version is known with other bits, VERSION_ORDER if it is unknown and not above newest().
@@ -80,6 +91,7 @@ class VersionLedger {
 
   std::string run_id_;
   int64_t epoch_ = 0;
+  bool completed_ = false;
   std::deque<PublishedVersion> versions_;
   std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // of versions that are not complete, by rank
 };

@@ -72,7 +72,7 @@ TEST_F(ByHandTest, AnInterruptedTrainerResumesAmongDaemonsThatStayed) {
   auto refused = run.LaunchDaemon("trainer");
   ASSERT_THAT(refused, IsOk());
   ASSERT_THAT((*refused)->WaitExit(kPatience), IsOk());
-  EXPECT_EQ((*refused)->WaitExit(kPatience)->code, 1);
+  EXPECT_EQ((*refused)->WaitExit(kPatience)->code, 2);  // it would be refused again
   EXPECT_THAT((*refused)->Log(), HasSubstr("run.resume=true"));
 
   Start(run, "trainer", 0, {"run.resume=true"});

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/host_port.h"
 #include "services/config/run_config.h"
+#include "services/daemon/command_line.h"
 #include "services/endpoints/daemon_endpoints.h"
 
 namespace syncopate::services {
@@ -75,7 +76,9 @@ int Main(int argc, char** argv) {
   ::sigemptyset(&term);
   ::sigaddset(&term, SIGTERM);
   ::sigprocmask(SIG_BLOCK, &term, nullptr);
-  auto config = LoadRunConfig(argv[1], {argv + 2, argv + argc});
+  auto line = ParseCommandLine({argv + 1, argv + argc});
+  if (!line.ok()) return kConfigExitCode;
+  auto config = LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";
     return kConfigExitCode;

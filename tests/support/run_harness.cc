@@ -195,6 +195,7 @@ absl::StatusOr<std::unique_ptr<Process>> RunHarness::LaunchDaemon(const std::str
   if (error) return absl::InternalError(absl::StrCat(Path("logs"), ": ", error.message()));
   std::vector<std::string> args = Concat({config_}, overrides());
   if (role == "rollouter") args.push_back(absl::StrCat("rollouter.index=", index));
+  if (role == "trainer" && !trainers_stay_) args.push_back("--exit-on-completion");
   return Process::Start({.program = BinaryPath("syncopate-" + role),
                          .args = Concat(std::move(args), more),
                          .log_path = Path(absl::StrCat("logs/", role, "-", index, ".log"))});

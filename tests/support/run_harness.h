@@ -81,6 +81,10 @@ class RunHarness {
   // `syncopate run --resume RUN_DIR --json`
   absl::StatusOr<std::unique_ptr<Process>> Resume(const std::vector<std::string>& more = {});
 
+  // From here on trainers that are started by hand stay when their run is complete; before, they end, as under
+  // `syncopate run`.
+  void LetTrainersStay() { trainers_stay_ = true; }
+
   // One daemon by hand, as soon as it is ready; FAILED_PRECONDITION with the end of its log if it ends instead. The
   // synchronizer's port is chosen once for the whole run, so daemons may be started in any order, and again.
   absl::StatusOr<std::unique_ptr<Process>> StartDaemon(const std::string& role, int64_t index = 0,
@@ -114,6 +118,7 @@ class RunHarness {
   const std::string config_;
   const std::vector<std::string> overrides_;
   std::string synchronizer_;  // its address in a run by hand; "" before the first daemon
+  bool trainers_stay_ = false;
 };
 
 }  // namespace syncopate::testing

@@ -228,7 +228,7 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
 
 TEST(RecordedParticipantTest, LeavesAnEventForEachPhaseThatRan) {
   testing::TempDir dir;
-  auto events = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter", 0).value();
+  auto events = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0").value();
   ScriptedParticipant inner;
   RecordedParticipant recorded(&inner, events.get());
   Prepare prepare = PrepareOf(7);

@@ -136,6 +136,31 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
   }
 }
 
+TEST(MemberClientTest, ASynchronizerThatIsLostForGoodEndsItAndReachesTheDaemon) {
+  MemberClient::Options options = TestMember::OptionsOf("127.0.0.1:1");  // nobody may listen there
+  options.lost_after = absl::Milliseconds(100);
+  TestMember member(options);
+  ASSERT_TRUE(member.refusals().WaitFor(1));
+  EXPECT_THAT(member.refusals().All()[0], HasReason("SYNCHRONIZER_LOST"));
+  EXPECT_THAT(MessageOf(member.refusals().All()[0]), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(member->WaitForWelcome(kTestDeadline).status(), HasReason("SYNCHRONIZER_LOST"));
+}
+
+TEST(MemberClientTest, AStuckDeviceReachesTheDaemonWhileTheMembershipGoesOn) {
+  FakeSynchronizer fake;
+  TestMember member(fake.address());
+  ASSERT_TRUE(member.Joins());
+  synchronizer::SyncReport stuck;
+  stuck.attempt = 1;
+  stuck.status = Error(absl::StatusCode::kInternal, "COPY_STUCK", "the GPU does not answer");
+  member.participant().Answer(stuck);
+  fake.Send(PrepareOf(1));
+  ASSERT_TRUE(member.refusals().WaitFor(1));
+  EXPECT_THAT(member.refusals().All()[0], HasReason("COPY_STUCK"));
+  ASSERT_TRUE(fake.reports().WaitFor(1));
+  ASSERT_TRUE(fake.heartbeats().WaitFor(fake.heartbeats().size() + 2));
+}
+
 TEST(MemberClientTest, AnEvictionEndsItWithTheReasonOfTheStream) {
   FakeSynchronizer fake;
   TestMember member(fake.address());

@@ -83,6 +83,20 @@ TEST_F(ResponderTest, ServesTheMetricsOfItsSourcesAsPrometheusText) {
   }
 }
 
+TEST_F(ResponderTest, AnswersAProbeWithOkOrWithTheReasonWhyNot) {
+  absl::Status ready = absl::OkStatus();
+  Start({.probes = {{"/livez", [] { return absl::OkStatus(); }}, {"/readyz", [&ready] { return ready; }}}});
+  EXPECT_TRUE(Ask("GET /livez HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nok\n"));
+  EXPECT_THAT(Ask("GET /readyz?verbose HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  ready = Error(absl::StatusCode::kUnavailable, "NO_WEIGHTS", "no weights yet");
+  std::string answer = Ask("GET /readyz HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain; charset=utf-8\r\n"));
+  EXPECT_TRUE(answer.ends_with("\r\n\r\nno weights yet\n"));
+  EXPECT_THAT(Ask("GET /livez/ HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask("POST /livez HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+}
+
 TEST_F(ResponderTest, AnswersGarbageAndForeignMethodsWithAClean4xx) {
   Start();
   EXPECT_THAT(Ask("HEAD /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));

@@ -268,6 +268,28 @@ TEST_F(WorkClientTest, HandsTrainingGroupsBackWhenTheyAreAborted) {
   EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "GROUP_ABORTED");
 }
 
+TEST_F(WorkClientTest, HandsUnfinishedLeasesBackAndDeliversThatBeforeItStops) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  engine_->Pause();  // so that nothing is finished
+  trainer.Offer(MakeLease(1));
+  trainer.Offer(MakeLease(2));
+  ASSERT_TRUE(trainer.WaitForCredits(1));
+  client_->SetDraining(true);
+  client_->HandBack(Error(absl::StatusCode::kUnavailable, "STOPPING", "this rollouter stops"));
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  client_->Stop(kTestDeadline);
+  ASSERT_TRUE(trainer.ended().WaitFor(1));
+  std::vector<LeaseId> returned;
+  for (const ExchangeRequest& request : trainer.heard().All()) {
+    if (!request.has_return_lease()) continue;
+    returned.push_back(FromProto(request.return_lease().lease()));
+    EXPECT_EQ(ErrorReason(FromProto(request.return_lease().error())), "STOPPING");
+  }
+  EXPECT_EQ(returned, (std::vector<LeaseId>{MakeLease(1).id, MakeLease(2).id}));
+  EXPECT_EQ(client_->counters().returned, 2);
+}
+
 TEST_F(WorkClientTest, StopsTwiceInTheMiddleOfWork) {
   FakeTrainer trainer;
   Connect(trainer);

@@ -31,12 +31,15 @@ class RecordingObserver final : public ControlLoop::Observer {
 
 class ControlLoopTest : public ::testing::Test {
  protected:
-  std::unique_ptr<ControlLoop> Start() {
+  ControlLoop::Options OptionsOf() {
     ControlLoop::Options options;
     options.plane.run_id = "run";
     options.state_dir = "/state";
     options.files = &files_;
-    auto loop = ControlLoop::Start(options, &observer_);
+    return options;
+  }
+  std::unique_ptr<ControlLoop> Start() {
+    auto loop = ControlLoop::Start(OptionsOf(), &observer_);
     EXPECT_TRUE(loop.ok()) << loop.status();
     return *std::move(loop);
   }
@@ -57,6 +60,24 @@ class ControlLoopTest : public ::testing::Test {
   testing::FaultyFileSystem files_;
   RecordingObserver observer_;
 };
+
+TEST_F(ControlLoopTest, SaysThatItMovesAlsoWhileNothingHappensButNotWhileItStandsStill) {
+  Mailbox<int> rounds;
+  ControlLoop::Options options = OptionsOf();
+  options.on_round = [&rounds] { rounds.Put(1); };
+  auto loop = ControlLoop::Start(options, &observer_).value();
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3)) << "nobody has joined";
+  Mailbox<int> stuck, go_on;
+  loop->Post([&](ControlPlane&, absl::Time) {
+    stuck.Put(1);
+    EXPECT_TRUE(go_on.WaitFor(1));
+  });
+  ASSERT_TRUE(stuck.WaitFor(1));
+  const size_t before = rounds.size();
+  EXPECT_FALSE(rounds.WaitFor(before + 1, 2 * ControlLoop::kLongestWait));
+  go_on.Put(1);
+  EXPECT_TRUE(rounds.WaitFor(before + 1));
+}
 
 TEST_F(ControlLoopTest, AnEpochIsOnTheDiskBeforeItsTrainerHearsOfIt) {
   auto loop = Start();

@@ -22,7 +22,7 @@ T RoundTrip(const T& command) {
 }
 
 TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
-  synchronizer::Directory directory{"trainer:1", 3, {3, 14}};
+  synchronizer::Directory directory{"trainer:1", 3, {3, 14}, true};
   EXPECT_EQ(RoundTrip(directory), directory);
   auto welcome = RoundTrip(synchronizer::Welcome{"run", 3, absl::Seconds(1), absl::Seconds(5), directory});
   EXPECT_EQ(welcome.run_id, "run");

@@ -125,6 +125,37 @@ TEST_F(SynchronizerServiceTest, AVersionWithAdaptersThatCannotBeIsRefused) {
   EXPECT_THAT(trainer->PublishAdapters(2, {{{1, 2}}, 0}).status(), HasReason("BAD_SUBSET"));
 }
 
+TEST_F(SynchronizerServiceTest, ACompleteRunIsKnownToMembersThatAreThereAndToThoseThatComeAfterARestart) {
+  auto trainer = Trainer();
+  const int64_t epoch = trainer->Epoch();
+  auto there = Rollouter(0);
+  Mailbox<bool> heard;
+  there->client()->SetDirectoryListener([&heard](const synchronizer::Directory& directory) {
+    if (directory.completed) heard.Put(true);
+  });
+  v1::CompleteRunRequest request;
+  request.set_request_id("once");
+  *request.mutable_member() = ToProto(synchronizer::TrainerId("t"));
+  request.mutable_version()->set_epoch(epoch);
+  request.mutable_version()->set_step(9);
+  auto complete = [&] {
+    return CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, request, kTestDeadline).status();
+  };
+  EXPECT_FALSE(host_.Status().completed());
+  ASSERT_TRUE(complete().ok());
+  ASSERT_TRUE(heard.WaitFor(1));
+  EXPECT_TRUE(complete().ok()) << "saying it again is harmless";
+  EXPECT_TRUE(host_.Status().completed());
+  host_.Kill();
+  host_.Start();
+  EXPECT_TRUE(host_.Status().completed());
+  auto late = Rollouter(1);
+  EXPECT_TRUE(late->client()->WaitForWelcome(kTestDeadline)->directory.completed);
+  request.mutable_version()->set_epoch(epoch - 1);
+  request.set_request_id("another");
+  EXPECT_THAT(complete(), HasReason("FENCED"));
+}
+
 TEST_F(SynchronizerServiceTest, ALateJoinerGetsTheCurrentVersionAtOnce) {
   auto trainer = Trainer();
   ASSERT_TRUE(trainer->Publish(3).ok());

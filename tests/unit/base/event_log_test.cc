@@ -28,7 +28,7 @@ std::vector<std::string> ReadAll(FileSystem* files) {
   return records;
 }
 
-TEST(EventLogTest, HasItsFileBelowTheRunDirectory) { EXPECT_EQ(EventLogPath("/run", "trainer", 0), kPath); }
+TEST(EventLogTest, HasItsFileBelowTheRunDirectory) { EXPECT_EQ(EventLogPath("/run", "trainer-0"), kPath); }
 
 TEST(EventLogTest, WritesEverythingInOrderBeforeStopReturns) {
   FaultyFileSystem files;

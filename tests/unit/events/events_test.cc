@@ -32,8 +32,8 @@ std::vector<std::string> Kinds(const RunEvents& events) {
 TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
   testing::TempDir dir;
   HandClock clock;
-  auto trainer = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer", 0, &clock).value();
-  auto rollouter = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter", 1, &clock).value();
+  auto trainer = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", &clock).value();
+  auto rollouter = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", &clock).value();
   clock.unix_seconds = 2;
   rollouter->Record({"install", {1, 5}, 0, {{"pause_seconds", "0.001"}}});
   clock.unix_seconds = 1;
@@ -54,11 +54,11 @@ TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
 TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   testing::TempDir dir;
   {
-    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer", 0).value();
+    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
     recorder->Record({"step", {1, 1}});
     recorder->Record({"step", {1, 2}});
   }
-  const std::string path = EventLogPath(dir.path(), "trainer", 0);
+  const std::string path = EventLogPath(dir.path(), "trainer-0");
   {
     auto file = FileSystem::Real()->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate).value();
     ASSERT_TRUE(file->Truncate(file->size() - 3).ok());
@@ -67,7 +67,7 @@ TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   EXPECT_THAT(torn.events, SizeIs(1));
   EXPECT_THAT(torn.warnings, SizeIs(1));
   {
-    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer", 0).value();
+    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
     recorder->Record({"step", {2, 2}});
   }
   EXPECT_THAT(ReadRunEvents(FileSystem::Real(), dir.path())->events, SizeIs(2));

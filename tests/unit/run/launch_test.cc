@@ -22,7 +22,13 @@ TEST(PlanLaunchTest, NamesBinaryConfigurationAndLog) {
   Launch launch = PlanLaunch(Config(), "/bin", "/run", {"trainer", 0}, "127.0.0.1:9");
   EXPECT_EQ(launch.binary, "/bin/syncopate-trainer");
   EXPECT_EQ(launch.log, "/run/logs/trainer-0.log");
-  EXPECT_THAT(launch.arguments, ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9"));
+  EXPECT_THAT(launch.arguments,
+              ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9", "--exit-on-completion"));
+}
+
+TEST(PlanLaunchTest, NumbersItsRolloutersAlsoIfTheConfigurationNamesOne) {
+  EXPECT_THAT(Arguments(Config({"rollouter.name=pod-7"}), {"rollouter", 1}, ""),
+              ElementsAre("/run/config.resolved.yaml", "rollouter.index=1", "rollouter.name="));
 }
 
 TEST(PlanLaunchTest, TellsEachRollouterItsIndex) {
@@ -41,7 +47,7 @@ TEST(PlanLaunchTest, ASynchronizerStartedAgainListensWhereItWas) {
 
 TEST(PlanLaunchTest, AFixedSynchronizerAddressIsLeftAlone) {
   EXPECT_THAT(Arguments(Config({"synchronizer.address=127.0.0.1:7070"}), {"trainer", 0}, "127.0.0.1:7070"),
-              ElementsAre("/run/config.resolved.yaml"));
+              ElementsAre("/run/config.resolved.yaml", "--exit-on-completion"));
 }
 
 TEST(PlanLaunchTest, FixedPortsAreCountedUpFromTheFirstRollouter) {

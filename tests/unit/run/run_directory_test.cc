@@ -67,8 +67,18 @@ TEST_F(RunDirectoryTest, RefusesADirectoryInWhichAnotherProcessRuns) {
   EXPECT_THAT(RunDirectory::Claim(Section("busy", /*resume=*/true), "now"), IsOk());
 }
 
-TEST_F(RunDirectoryTest, ResumeNeedsARunAndForgetsWhereItsDaemonsWere) {
-  EXPECT_THAT(RunDirectory::Claim(Section("nothing", /*resume=*/true), "now"), HasReason("NOT_A_RUN"));
+TEST_F(RunDirectoryTest, ResumeOfNothingBeginsARun) {
+  EXPECT_THAT(RunDirectory::Claim(Section("nothing", /*resume=*/true), "now"), IsOk());
+  fs::create_directories(base_ / "empty");
+  EXPECT_THAT(RunDirectory::Claim(Section("empty", /*resume=*/true), "now"), IsOk());
+}
+
+TEST_F(RunDirectoryTest, ResumeRefusesAFolderOfOtherThings) {
+  Write("home/letter.txt");
+  EXPECT_THAT(RunDirectory::Claim(Section("home", /*resume=*/true), "now"), HasReason("NOT_A_RUN"));
+}
+
+TEST_F(RunDirectoryTest, ResumeForgetsWhereItsDaemonsWere) {
   for (const char* name : {"config.resolved.yaml", "endpoints/trainer-0.json", "endpoints.json", "metrics.jsonl"}) {
     Write(std::string("old/") + name);
   }

@@ -223,7 +223,7 @@ class StepLoopWorld {
       trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
   prometheus::Registry registry_;
   TrainerMetrics metrics_{registry_, {}};
-  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&report_disk_, "/run", "trainer", 0).value();
+  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&report_disk_, "/run", "trainer-0").value();
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };

@@ -115,6 +115,35 @@ TEST_F(ControlPlaneTest, EverybodyHearsOfANewTrainer) {
   EXPECT_EQ(Sent<Directory>(2)[0].trainer_address, "trainer:1");
 }
 
+TEST_F(ControlPlaneTest, EveryMemberHearsThatTheRunIsCompleteOnceThatIsDurableAlsoAfterARestart) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(plane_.OnComplete(TrainerId("t"), {1, 7}).ok());
+  Take();
+  EXPECT_EQ(disk_.back(), LedgerRecord(CompletedRecord{1}));
+  ASSERT_FALSE(actions_.empty());
+  EXPECT_TRUE(std::holds_alternative<Persist>(actions_.front())) << "nobody is told of what may be lost";
+  ASSERT_EQ(Sent<Directory>(2).size(), 1u);
+  EXPECT_TRUE(Sent<Directory>(2)[0].completed);
+  Restart();
+  Join(3, RollouterId(1, "r"));
+  EXPECT_TRUE(Sent<Welcome>(3).at(0).directory.completed);
+  Join(4, TrainerId("u"));  // goes on with the run
+  ASSERT_EQ(Sent<Directory>(3).size(), 1u);
+  EXPECT_FALSE(Sent<Directory>(3)[0].completed);
+}
+
+TEST_F(ControlPlaneTest, OnlyTheTrainerOfTheNewestEpochMayEndTheRun) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  EXPECT_THAT(plane_.OnComplete(RollouterId(0, "r"), {1, 7}), HasReason("NOT_JOINED"));
+  Join(3, TrainerId("u"));
+  EXPECT_THAT(plane_.OnComplete(TrainerId("t"), {1, 7}), HasReason("FENCED"));
+  Take();
+  EXPECT_TRUE(Sent<Directory>(2).empty());
+  EXPECT_FALSE(plane_.ledger().completed());
+}
+
 TEST_F(ControlPlaneTest, RefusesARollouterOfAnotherModelNamingTheTensor) {
   Join(1, TrainerId("t"));
   model_ = std::make_shared<Manifest>(*Manifest::Create({{"embed", DType::kFloat32, {16, 9}}}));

@@ -108,7 +108,27 @@ TEST(VersionLedgerTest, IsTheSameAfterARestartFromItsRecordsOrItsSnapshot) {
   }
 }
 
+TEST(VersionLedgerTest, ARunIsCompleteOnceAndUntilANewTrainerBegins) {
+  VersionLedger ledger = LedgerAtEpoch(2);
+  EXPECT_THAT(ledger.Complete({1, 9}).status(), HasReason("FENCED"));
+  EXPECT_THAT(ledger.Complete({3, 9}).status(), HasReason("EPOCH_UNKNOWN"));
+  EXPECT_FALSE(ledger.completed());
+  auto record = ledger.Complete({2, 9});
+  ASSERT_TRUE(record.ok() && record->has_value());
+  EXPECT_EQ(std::get<CompletedRecord>(**record).epoch, 2);
+  EXPECT_TRUE(ledger.completed());
+  EXPECT_FALSE(ledger.Complete({2, 9})->has_value()) << "repeating it is harmless";
+  for (const auto& records : {ledger.Snapshot(), std::vector<LedgerRecord>{EpochRecord{2}, **record}}) {
+    EXPECT_TRUE(VersionLedger::Restore(records)->completed());
+  }
+  ledger.RaiseEpoch(3);
+  EXPECT_FALSE(ledger.completed());
+  EXPECT_FALSE(VersionLedger::Restore({EpochRecord{2}, **record, EpochRecord{3}})->completed());
+}
+
 TEST(VersionLedgerTest, RefusesToStartFromContradictoryRecords) {
+  EXPECT_THAT(VersionLedger::Restore({EpochRecord{1}, CompletedRecord{2}}).status(), HasReason("BAD_LEDGER"));
+  EXPECT_THAT(VersionLedger::Restore({CompletedRecord{0}}).status(), HasReason("BAD_LEDGER"));
   EXPECT_THAT(VersionLedger::Restore({RunIdRecord{"a"}, RunIdRecord{"b"}}).status(), HasReason("BAD_LEDGER"));
   EXPECT_THAT(VersionLedger::Restore({EpochRecord{2}, EpochRecord{1}}).status(), HasReason("BAD_LEDGER"));
   EXPECT_THAT(VersionLedger::Restore({EpochRecord{1}, VersionWith({2, 1})}).status(), HasReason("BAD_LEDGER"));

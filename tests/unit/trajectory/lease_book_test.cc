@@ -39,6 +39,19 @@ TEST_F(LeaseBookTest, CountsEvaluationBySamplesAndNeverAsksForLessThanNothing) {
   EXPECT_EQ(book_.Credits(), 0);
 }
 
+TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhatItHas) {
+  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
+  EXPECT_TRUE(book_.OnLease(LeaseOf(2)).ok());
+  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(2).id, true));
+  EXPECT_EQ(book_.GiveUp(), std::vector<LeaseId>{LeaseOf(1).id});
+  EXPECT_FALSE(book_.OnGenerated(stream_, LeaseOf(1).id, true)) << "its result comes too late";
+  EXPECT_TRUE(book_.welcomed());
+  EXPECT_FALSE(book_.idle());
+  book_.OnAck(LeaseOf(2).id);
+  EXPECT_TRUE(book_.idle());
+  EXPECT_TRUE(book_.GiveUp().empty());
+}
+
 TEST_F(LeaseBookTest, GivesUpEveryLeaseOfAStreamThatBroke) {
   EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
   EXPECT_TRUE(book_.OnLease(LeaseOf(2)).ok());

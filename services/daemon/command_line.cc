@@ -1,0 +1,58 @@
+#include "services/daemon/command_line.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kExitOnCompletion[] = "--exit-on-completion";
+constexpr char kInsecureBind[] = "--insecure-bind";
+
+absl::Status Wrong(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_COMMAND_LINE", message);
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& words) {
+  CommandLine line;
+  bool insecure_bind = false;
+  for (const std::string& word : words) {
+    if (word == "--help" || word == "-h") {
+      line.help = true;
+      return line;
+    }
+    if (word == kExitOnCompletion) {
+      line.exit_on_completion = true;
+    } else if (word == kInsecureBind) {
+      insecure_bind = true;
+    } else if (absl::StartsWith(word, "-")) {
+      return Wrong(absl::StrCat("there is no flag ", word));
+    } else if (line.config.empty() && line.overrides.empty()) {
+      line.config = word;
+    } else if (!absl::StrContains(word, "=")) {
+      return Wrong(absl::StrCat("a second file, ", word, "; after CONFIG come section.key=value and flags"));
+    } else {
+      line.overrides.push_back(word);
+    }
+  }
+  if (line.config.empty()) return Wrong("CONFIG is missing");
+  if (insecure_bind) line.overrides.push_back("run.insecure_bind=true");
+  return line;
+}
+
+std::string UsageOf(const std::string& role) {
+  return absl::StrCat(
+      "usage: syncopate-", role,
+      " CONFIG [--exit-on-completion] [--insecure-bind] [section.key=value ...]\n"
+      "  --exit-on-completion  end with code 0 when the run is complete; otherwise stay, serve status\n"
+      "                        and metrics, and wait to be stopped\n"
+      "  --insecure-bind       the same as run.insecure_bind=true: listen on any address without TLS\n"
+      "Exit codes: 0 done; 1 failed; 2 wrong configuration, do not restart; 3 another process has taken\n"
+      "over, do not restart; 4 the synchronizer is lost or a device is stuck, restart.\n"
+      "`syncopate config show` prints every key with its default.\n");
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace syncopate::services {
+
+// How a daemon was called: `syncopate-<role> CONFIG [--exit-on-completion] [--insecure-bind] [section.key=value ...]`.
+struct CommandLine {
+  std::string config;                  // path of the file
+  std::vector<std::string> overrides;  // in order; --insecure-bind is run.insecure_bind=true, after the others
+  bool exit_on_completion = false;     // end with code 0 when the run is complete, instead of staying for the next one
+  bool help = false;                   // --help, and nothing else matters
+};
+
+// `words` without the program's name; flags may stand anywhere. INVALID_ARGUMENT (reason BAD_COMMAND_LINE) for an
+// unknown flag, no file, or a second one.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& words);
+
+// What --help and a wrong command line print.
+std::string UsageOf(const std::string& role);
+
+}  // namespace syncopate::services

@@ -1,0 +1,50 @@
+#include "services/daemon/exit_code.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr std::pair<const char*, int> kCodes[] = {
+    // Asked to stop before it had begun.
+    {"STOPPED", kExitDone},
+    // The same start would be refused again.
+    {"BAD_ADDRESS", kExitBadConfig},
+    {"BAD_COMMAND_LINE", kExitBadConfig},
+    {"BAD_CONFIG", kExitBadConfig},
+    {"BAD_OPTION", kExitBadConfig},
+    {"BAD_OPTIONS", kExitBadConfig},
+    {"BAD_SECURITY", kExitBadConfig},
+    {"CONFIG_NOT_READABLE", kExitBadConfig},
+    {"DTYPE_MISMATCH", kExitBadConfig},
+    {"INSECURE_BIND", kExitBadConfig},
+    {"LAYOUT_MISMATCH", kExitBadConfig},
+    {"MODEL_MISMATCH", kExitBadConfig},
+    {"NO_CUDA", kExitBadConfig},
+    {"RUN_DIR_TAKEN", kExitBadConfig},
+    // Starting again would take the place back from its new owner.
+    {"FENCED", kExitFenced},
+    {"REPLACED", kExitFenced},
+    // What this process cannot get out of by itself.
+    {"ABORT_STUCK", kExitLostPeer},
+    {"COPY_STUCK", kExitLostPeer},
+    {"NOT_JOINED", kExitLostPeer},
+    {"SYNCHRONIZER_LOST", kExitLostPeer},
+};
+
+}  // namespace
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  const std::string reason = ErrorReason(status);
+  const auto* known =
+      std::find_if(std::begin(kCodes), std::end(kCodes), [&](const auto& code) { return reason == code.first; });
+  return known == std::end(kCodes) ? kExitFailed : known->second;
+}
+
+}  // namespace syncopate::services

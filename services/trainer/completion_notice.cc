@@ -1,0 +1,23 @@
+#include "services/trainer/completion_notice.h"
+
+#include "base/uuid.h"
+#include "services/codec/codec.h"
+#include "services/rpc/channel.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+
+namespace syncopate::services {
+
+absl::Status TellCompletion(const std::string& synchronizer_address,
+                            const std::shared_ptr<const TransportSecurity>& security, const MemberId& member,
+                            const PolicyVersion& last, absl::Duration timeout) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                             MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"}));
+  auto stub = v1::SynchronizerService::NewStub(channel);
+  v1::CompleteRunRequest request;
+  request.set_request_id(RandomUuid());
+  *request.mutable_member() = ToProto(member);
+  *request.mutable_version() = ToProto(last);
+  return CallUnary(stub.get(), &v1::SynchronizerService::Stub::CompleteRun, request, timeout).status();
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "services/auth/transport_security.h"
+
+namespace syncopate::services {
+
+// Tells the synchronizer that the run is complete, `last` being its last version, in one call of at most `timeout`. OK:
+// it is durable there and the members hear of it. Blocks; saying it again is harmless. UNAVAILABLE or
+// DEADLINE_EXCEEDED: try again; FAILED_PRECONDITION reason FENCED: a newer trainer has taken over.
+// `security` as in ChannelOptions.
+absl::Status TellCompletion(const std::string& synchronizer_address,
+                            const std::shared_ptr<const TransportSecurity>& security, const MemberId& member,
+                            const PolicyVersion& last, absl::Duration timeout);
+
+}  // namespace syncopate::services

@@ -1,0 +1,33 @@
+#include "services/daemon/exit_code.h"
+
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+int CodeOf(const char* reason) { return ExitCodeOf(Error(absl::StatusCode::kInternal, reason, "an error")); }
+
+TEST(ExitCodeTest, SaysWhetherAnotherStartMayDoBetter) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
+  EXPECT_EQ(CodeOf("STOPPED"), 0);
+  for (const char* reason : {"BAD_CONFIG", "BAD_COMMAND_LINE", "CONFIG_NOT_READABLE", "INSECURE_BIND", "NO_CUDA",
+                             "MODEL_MISMATCH", "RUN_DIR_TAKEN"}) {
+    EXPECT_EQ(CodeOf(reason), 2) << reason;
+  }
+  for (const char* reason : {"FENCED", "REPLACED"}) EXPECT_EQ(CodeOf(reason), 3) << reason;
+  for (const char* reason : {"SYNCHRONIZER_LOST", "NOT_JOINED", "ABORT_STUCK", "COPY_STUCK"}) {
+    EXPECT_EQ(CodeOf(reason), 4) << reason;
+  }
+}
+
+TEST(ExitCodeTest, EverythingElseIsAFailure) {
+  for (const char* reason : {"EVICTED", "NON_FINITE", "ADDRESS_IN_USE", "WRONG_RUN", "NEVER_HEARD_OF"}) {
+    EXPECT_EQ(CodeOf(reason), 1) << reason;
+  }
+  EXPECT_EQ(ExitCodeOf(absl::InternalError("without a reason")), 1);
+}
+
+}  // namespace
+}  // namespace syncopate::services

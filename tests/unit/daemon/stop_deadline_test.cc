@@ -1,0 +1,25 @@
+#include "services/daemon/stop_deadline.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/notification.h"
+
+namespace syncopate::services {
+namespace {
+
+TEST(StopDeadlineTest, SpeaksOnceWhenTheStopDoesNotEnd) {
+  Mailbox<int> expired;
+  StopDeadline deadline(absl::Milliseconds(1), [&expired] { expired.Put(1); });
+  EXPECT_TRUE(expired.WaitFor(1));
+}
+
+TEST(StopDeadlineTest, IsSilentWhenTheStopEndsInTime) {
+  Mailbox<int> expired;
+  {
+    StopDeadline deadline(absl::Hours(1), [&expired] { expired.Put(1); });
+  }
+  EXPECT_EQ(expired.size(), 0u);  // its thread is gone, so it will stay so
+}
+
+}  // namespace
+}  // namespace syncopate::services

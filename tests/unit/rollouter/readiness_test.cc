@@ -1,0 +1,50 @@
+#include "services/rollouter/readiness.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::services {
+namespace {
+
+using rollouter::EngineStatus;
+using syncopate::testing::HasReason;
+using syncopate::testing::IsOk;
+
+EngineStatus Serving(const PolicyVersion& version) {
+  EngineStatus status;
+  status.state = EngineStatus::State::kRunning;
+  status.serving = version;
+  return status;
+}
+
+TEST(ReadinessTest, AnAllowedVersionIsAtMostSoManyStepsBehindTheNewest) {
+  EXPECT_THAT(CheckReady(Serving({1, 6}), {1, 10}, 4), IsOk());
+  EXPECT_THAT(CheckReady(Serving({1, 5}), {1, 10}, 4), HasReason("STALE"));
+  EXPECT_THAT(CheckReady(Serving({1, 11}), {1, 10}, 0), IsOk()) << "the directory may be older than the install";
+}
+
+TEST(ReadinessTest, AnotherTrainersVersionIsNotAllowedWhateverItsStep) {
+  EXPECT_THAT(CheckReady(Serving({1, 50}), {2, 40}, 4), HasReason("STALE"));
+  EXPECT_THAT(CheckReady(Serving({2, 1}), {1, 50}, 4), IsOk());
+}
+
+TEST(ReadinessTest, ServesNothingBeforeTheFirstWeightsAndAlsoNotPausedDrainedOrFailed) {
+  EXPECT_THAT(CheckReady(EngineStatus(), {}, 4), HasReason("NO_WEIGHTS"));
+  EngineStatus status = Serving({1, 1});
+  EXPECT_THAT(CheckReady(status, {}, 4), IsOk()) << "no directory yet";
+  status.state = EngineStatus::State::kPaused;
+  EXPECT_THAT(CheckReady(status, {1, 1}, 4), HasReason("PAUSED"));
+  for (auto state : {EngineStatus::State::kDraining, EngineStatus::State::kDrained}) {
+    status.state = state;
+    EXPECT_THAT(CheckReady(status, {1, 1}, 4), HasReason("DRAINING"));
+  }
+  status.state = EngineStatus::State::kFailed;
+  status.failure = absl::InternalError("out of memory");
+  EXPECT_THAT(CheckReady(status, {1, 1}, 4), HasReason("ENGINE_FAILED"));
+}
+
+}  // namespace
+}  // namespace syncopate::services
