@@ -70,7 +70,7 @@ image_of() {
 # The image of a bare Debian with all that compiling needs, made once for each install.sh and bootstrap.sh.
 make_system() {
   local base=localhost/syncopate-base:$distribution former
-  if ! buildah inspect --type image "$base" >> "$log" 2>&1; then
+  if ! buildah inspect --type image "$base" &> /dev/null; then
     local root=$work/$distribution.tar
     SOURCE_DATE_EPOCH=0 mmdebstrap --variant=apt --include=ca-certificates "$distribution" "$root" "$mirror" \
       >> "$log" 2>&1 || fail "mmdebstrap could not make a $distribution root from $mirror"
@@ -80,7 +80,7 @@ make_system() {
   for former in $(buildah images --format '{{.Name}}:{{.Tag}}' | grep "^localhost/syncopate-system:$variant-"); do
     buildah rmi "$former" >> "$log" 2>&1
   done
-  buildah bud --quiet --force-rm "${builder[@]}" --build-arg "BASE=$base" --build-arg "VARIANT=$variant" \
+  buildah bud --quiet "${builder[@]}" --build-arg "BASE=$base" --build-arg "VARIANT=$variant" \
     --target system --tag "$1" --file deploy/image/Containerfile . >> "$log" 2>&1 || fail "the system could not be made"
 }
 
@@ -105,7 +105,7 @@ if [ -n "$build" ]; then
   arguments+=(--build-arg ASSEMBLED=localhost/syncopate-assembled)
 else
   system=localhost/syncopate-system:$variant-$(cat scripts/bootstrap.sh deploy/image/install.sh | sha256sum | cut -c1-12)
-  buildah inspect --type image "$system" >> "$log" 2>&1 || make_system "$system"
+  buildah inspect --type image "$system" &> /dev/null || make_system "$system"
   arguments+=(--build-arg "SYSTEM=$system")
 fi
 # No times in the layers: where the libraries are the same, so is their layer, and a registry has it.
