@@ -1,6 +1,7 @@
 #include "services/config/schema.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -31,10 +32,18 @@ size_t WordDistance(const std::string& word, const std::string& name) {
   return edits > 1 && (cut_short || initials) ? 1 : edits;
 }
 
+// 1000000, not 1e+06; 1e-30 and 0.999999 as they are.
+std::string Bound(double value) {
+  const bool integral = value == std::floor(value) && std::fabs(value) < 1e15;
+  return integral ? absl::StrCat(static_cast<int64_t>(value)) : absl::StrCat(value);
+}
+
 std::string Range(const v1::ConfigField& option) {
-  if (option.has_min() && option.has_max()) return absl::StrCat(" from ", option.min(), " to ", option.max());
-  if (option.has_min()) return absl::StrCat(" of at least ", option.min());
-  if (option.has_max()) return absl::StrCat(" of at most ", option.max());
+  if (option.has_min() && option.has_max()) {
+    return absl::StrCat(" from ", Bound(option.min()), " to ", Bound(option.max()));
+  }
+  if (option.has_min()) return absl::StrCat(" of at least ", Bound(option.min()));
+  if (option.has_max()) return absl::StrCat(" of at most ", Bound(option.max()));
   return "";
 }
 
@@ -49,7 +58,7 @@ std::string ConfigKey::Expected() const {
       return "true or false";
     case FieldDescriptor::CPPTYPE_INT64:
       if (option.has_min() && option.has_max() && option.min() == option.max()) {
-        return absl::StrCat(option.min(), ", which is all that is built");
+        return absl::StrCat(Bound(option.min()), ", which is all that is built");
       }
       return absl::StrCat("an integer", Range(option));
     case FieldDescriptor::CPPTYPE_DOUBLE:

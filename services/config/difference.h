@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "syncopate/v1/config.pb.h"
+
+namespace syncopate::services {
+
+// One key that has different values in two configurations, both as YAML.
+struct ConfigDifference {
+  std::string key;  // "train.learning_rate"
+  std::string before;
+  std::string after;
+  friend bool operator==(const ConfigDifference&, const ConfigDifference&) = default;
+};
+
+// In the order of config.proto.
+std::vector<ConfigDifference> Differences(const v1::RunConfig& before, const v1::RunConfig& after);
+
+}  // namespace syncopate::services

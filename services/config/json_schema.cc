@@ -1,0 +1,85 @@
+#include "services/config/json_schema.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "services/config/field_value.h"
+#include "services/config/schema.h"
+
+namespace syncopate::services {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using Json = nlohmann::ordered_json;
+
+// As ParseDuration reads them; that the number is above zero is left to it.
+constexpr char kDurationPattern[] = R"(^[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|ms|s|m|h))+$)";
+
+// Integral bounds without a fraction: 1, not 1.0.
+Json Number(double value) {
+  const bool integral = value == std::floor(value) && std::fabs(value) < 1e15;
+  return integral ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+void AddRange(const v1::ConfigField& option, Json* schema) {
+  if (option.has_min()) (*schema)["minimum"] = Number(option.min());
+  if (option.has_max()) (*schema)["maximum"] = Number(option.max());
+}
+
+void AddType(const ConfigKey& key, Json* schema) {
+  switch (key.field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      (*schema)["type"] = "boolean";
+      return;
+    case FieldDescriptor::CPPTYPE_INT64:
+      (*schema)["type"] = "integer";
+      return AddRange(key.option, schema);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      (*schema)["type"] = "number";
+      return AddRange(key.option, schema);
+    default:
+      break;
+  }
+  if (key.option.choices_size() > 0) {
+    for (const std::string& choice : key.option.choices()) (*schema)["enum"].push_back(choice);
+  } else if (key.option.duration()) {
+    (*schema)["type"] = "string";
+    const bool may_be_empty = key.option.default_().empty();
+    (*schema)["pattern"] = may_be_empty ? std::string("^$|") + kDurationPattern : kDurationPattern;
+  } else {
+    // YAML reads 0400 or 7070 as a number where text is meant; the file may leave the quotes out.
+    (*schema)["type"] = {"string", "number", "boolean"};
+  }
+}
+
+Json KeySchema(const ConfigKey& key, const v1::RunConfig& defaults) {
+  Json schema;
+  schema["description"] = key.option.doc();
+  AddType(key, &schema);
+  const std::string value = GetValue(key, defaults);
+  const bool text = key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  schema["default"] = text ? Json(key.option.default_()) : Json::parse(value);
+  return schema;
+}
+
+}  // namespace
+
+std::string ConfigJsonSchema() {
+  const ConfigSchema schema;
+  v1::RunConfig defaults;
+  SetDefaults(schema, &defaults);
+  Json sections = Json::object();
+  for (const ConfigKey& key : schema.keys()) {
+    Json& section = sections[key.section->name()];
+    if (section.is_null()) section = {{"type", {"object", "null"}}, {"additionalProperties", false}};
+    section["properties"][key.field->name()] = KeySchema(key, defaults);
+  }
+  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "Syncopate run configuration"},
+               {"type", {"object", "null"}},
+               {"additionalProperties", false}};
+  root["properties"] = std::move(sections);
+  return root.dump(2) + "\n";
+}
+
+}  // namespace syncopate::services
