@@ -5,6 +5,7 @@ import copy
 import functools
 import json
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -109,18 +110,29 @@ class ManifestsTest(unittest.TestCase):
         for case in CASES:
             with self.subTest(case=case):
                 golden = (GOLDEN / f"{case}.yaml").read_text()
-                self.assertEqual(rendering.objects(rendered(case)), rendering.objects(golden),
+                self.assertEqual(rendering.outline(rendering.objects(rendered(case))), rendering.objects(golden),
                                  f"if this is meant: {sys.executable} {__file__} --update")
 
     def test_the_demo_takes_the_same_configuration_file_as_on_one_machine(self):
         self.assertEqual((KUSTOMIZE / "base" / "run.yaml").read_text(),
                          (SOURCE / "deploy" / "examples" / "reverse.yaml").read_text())
 
+    def test_the_rules_for_the_operator_are_those_of_prometheus(self):
+        folder = KUSTOMIZE / "components" / "monitoring"
+        wrapped = subprocess.run([folder / "wrap-rules.sh"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual((folder / "prometheus-rules.yaml").read_text(), wrapped,
+                         "wrap-rules.sh > prometheus-rules.yaml, beside it")
+
+    def test_every_dashboard_is_shown(self):
+        names = {rendering.name_of(item) for item in rendering.objects(rendered("monitoring"))}
+        for path in (SOURCE / "deploy" / "grafana").glob("*.json"):
+            self.assertIn(f"ConfigMap/syncopate-dashboard-{path.stem}", names)
+
 
 def update():
     GOLDEN.mkdir(exist_ok=True)
     for case in CASES:
-        (GOLDEN / f"{case}.yaml").write_text(rendered(case))
+        (GOLDEN / f"{case}.yaml").write_text(yaml.safe_dump_all(rendering.outline(rendering.objects(rendered(case)))))
 
 
 if __name__ == "__main__":
