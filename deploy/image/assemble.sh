@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # usage: deploy/image/assemble.sh BUILD_FOLDER VARIANT=cpu|cuda OUT
-# Collects what an image holds from a finished build on this system, in folder OUT (emptied first), as the image's layers:
+# Collects what an image holds from a finished build on this system, in folder OUT (emptied first), by layers:
 #   OUT/libraries   everything that is not ours: the closure of shared libraries, who owns them, and /etc
 #   OUT/programs    the four programs, examples, the bill of materials
 #   OUT/state       the one folder that the programs may write to, empty
-# Nothing but what the programs load is taken: no shell, no interpreter, no package manager. Each library's package leaves
-# its dpkg status (as distroless images do, so scanners find it) or wheel metadata, and its licence. Needs root (ldconfig).
-# Prints one line.
+# Nothing but what the programs load is taken: no shell, no interpreter, no package manager. Each library's package
+# leaves its dpkg status (as distroless images do, so scanners find it) or wheel metadata, and its licence. Needs root,
+# for ldconfig. Prints one line.
 set -euo pipefail
 source_root=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -189,4 +189,5 @@ place "$out/sbom.spdx.json" usr/share/syncopate/sbom.spdx.json "$out/programs"
 
 find "$out" -exec touch --no-dereference --date=@0 {} +  # the same build gives the same bytes
 mib() { echo "$(($(du -sb "$1" | cut -f1) >> 20)) MiB"; }
-echo "assemble: $(grep -c . "$contents") files of ${variant}: libraries $(mib "$libraries"), programs $(mib "$out/programs")"
+echo "assemble: $variant, $(grep -c . "$contents") binaries;" \
+  "libraries $(mib "$libraries"), programs $(mib "$out/programs")"

@@ -3,7 +3,7 @@
 # Builds the image of deploy/image/Containerfile with buildah alone, no registry and no daemon. The system that it is
 # compiled on is made from a Debian mirror by mmdebstrap, and kept for the next time; or, with --build, this system is
 # taken with what scripts/build.sh made in FOLDER (build/release, build/cuda), in seconds. Writes
-#   dist/syncopate-<version>-<variant>.oci.tar      (--output FILE), for `skopeo copy`, `podman load`, `ctr images import`
+#   dist/syncopate-<version>-<variant>.oci.tar      (--output FILE) for skopeo copy, podman load, ctr images import
 #   dist/syncopate-<version>-<variant>.spdx.json    the bill of materials, which the image holds too
 # and leaves the image in build/image/storage under --tag (localhost/syncopate:<version>-<variant>), for
 # deploy/image/run.py. The same commit gives the same bytes. Needs root. Prints one line.
@@ -88,8 +88,8 @@ arguments=(
   --build-arg "VARIANT=$variant" --build-arg "VERSION=$version" --build-arg "REVISION=$revision"
   --build-arg "CREATED=$created" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"
 )
-# Isolation by chroot works inside containers too, and reaches the network as this system does: with the same authorities
-# and settings of pip. Objects compiled before are found again.
+# Isolation by chroot works inside containers too, and reaches the network as this system does: with the same
+# authorities and settings of pip. Objects compiled before are found again.
 mkdir -p "$work/ccache"
 builder=(
   --ignorefile deploy/image/Containerfile.dockerignore
@@ -104,7 +104,8 @@ if [ -n "$build" ]; then
   image_of localhost/syncopate-assembled "$work/assembled" || fail "could not make the first stage of $work/assembled"
   arguments+=(--build-arg ASSEMBLED=localhost/syncopate-assembled)
 else
-  system=localhost/syncopate-system:$variant-$(cat scripts/bootstrap.sh deploy/image/install.sh | sha256sum | cut -c1-12)
+  made_by=$(cat scripts/bootstrap.sh deploy/image/install.sh | sha256sum | cut -c1-12)
+  system=localhost/syncopate-system:$variant-$made_by
   buildah inspect --type image "$system" &> /dev/null || make_system "$system"
   arguments+=(--build-arg "SYSTEM=$system")
 fi

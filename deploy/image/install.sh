@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: deploy/image/install.sh cpu|cuda
-# Makes a bare Debian 12 one that compiles the variant: Debian packages, and wheels in .venv. Needs root, a Debian mirror
-# and PyPI.
+# Makes a bare Debian 12 one that compiles the variant: Debian packages, and wheels in .venv. Needs root, a Debian
+# mirror and PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -139,7 +139,8 @@ def main():
         if shutil.which(tool) is None:
             sys.exit(f"run: needs {tool}; scripts/bootstrap.sh --tests installs it")
     if not arguments.image:
-        version = re.search(r"^project\(syncopate VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+        project = (ROOT / "CMakeLists.txt").read_text()
+        version = re.search(r"^project\(syncopate VERSION ([0-9.]+)", project, re.MULTILINE)
         arguments.image = f"localhost/syncopate:{version[1]}-cpu"
     sys.exit(run(arguments))
 

@@ -163,7 +163,8 @@ class ImageTest(unittest.TestCase):
         for name, package in packages.items():
             locator = package["externalRefs"][0]["referenceLocator"]
             if locator.startswith("pkg:deb/"):
-                self.assertEqual(package["versionInfo"], output("dpkg-query", "--show", "--showformat=${Version}", name))
+                installed = output("dpkg-query", "--show", "--showformat=${Version}", name)
+                self.assertEqual(package["versionInfo"], installed)
                 self.assertGreater((self.root / f"usr/share/doc/{name}/copyright").stat().st_size, 0)
         self.assertEqual((self.root / "usr/share/syncopate/sbom.spdx.json").read_text(),
                          (self.folder / "image.spdx.json").read_text())
