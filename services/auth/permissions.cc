@@ -28,6 +28,7 @@ std::vector<Permission> MakeTable() {
   return {
       {synchronizer, "Join", kActs, {kTrainer, kRollouter}},
       {synchronizer, "PublishVersion", kActs, {kTrainer}},
+      {synchronizer, "CompleteRun", kActs, {kTrainer}},
       {synchronizer, "GetStatus", kReads, kWitnesses},
       {synchronizer, "ListMembers", kReads, kWitnesses},
       {synchronizer, "ListVersions", kReads, kObservers},

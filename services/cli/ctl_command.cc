@@ -5,6 +5,7 @@
 
 #include "services/cli/command.h"
 #include "services/config/duration.h"
+#include "services/ctl/target_security.h"
 #include "services/ctl/verbs.h"
 
 namespace syncopate::services {
@@ -18,6 +19,7 @@ constexpr char kExitCodes[] =
 // Everything any verb may be given.
 struct CtlArguments {
   DaemonOptions daemons;
+  TargetSecurityFlags security;
   std::string timeout;
   bool json = false;
   bool follow = false;
@@ -45,6 +47,12 @@ int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const
     }
     context.daemons.timeout = *timeout;
   }
+  auto security = FindTargetSecurity(arguments.security, context.daemons);
+  if (!security.ok()) {
+    std::cerr << security.status().message() << "\n";
+    return 2;
+  }
+  context.daemons.security = *std::move(security);
   status = verb(context, arguments);
   if (!status.ok()) std::cerr << status.message() << "\n";
   return CtlExitCode(status);
@@ -162,6 +170,17 @@ void AddCtlCommand(CLI::App* app, Command* chosen) {
   ctl->add_option("--run", arguments->daemons.run_dir, "Run directory; without it, the newest under runs/")
       ->type_name(kFolderType);
   ctl->add_option("--timeout", arguments->timeout, "Longest wait for an answer, such as 10s");
+  // Without these, what the run directory's configuration says.
+  ctl->add_option("--tls-cert", arguments->security.tls_cert, "PEM file of the certificate to show")
+      ->type_name(kFileType);
+  ctl->add_option("--tls-key", arguments->security.tls_key, "PEM file of its private key")->type_name(kFileType);
+  ctl->add_option("--tls-ca", arguments->security.tls_ca,
+                  "PEM file of the authorities that daemons' certificates must come from")
+      ->type_name(kFileType);
+  ctl->add_option("--token-file", arguments->security.token_file,
+                  "File of bearer tokens, of which that of admin is shown")
+      ->type_name(kFileType);
+  ctl->add_option("--trust-domain", arguments->security.trust_domain, "In certificates' names; syncopate if not given");
   ctl->add_flag("--json", arguments->json, "What the daemon answered, as JSON, one object a line");
   AddReadingVerbs(&verbs);
   AddActingVerbs(&verbs);

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channe
 absl::StatusOr<Daemons> Daemons::Find(const DaemonOptions& options) {
   Daemons daemons;
   if (!options.target.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.target));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.target, {.security = options.security}));
     auto role = AskRole(channel, options.timeout);
     if (!role.ok()) return Annotate(role.status(), options.target);
     daemons.endpoints_.push_back({*role, 0, options.target, "", 0});

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/auth/transport_security.h"
 #include "services/endpoints/daemon_endpoints.h"
 
 namespace syncopate::services {
@@ -17,6 +18,7 @@ struct DaemonOptions {
   std::string run_dir;                         // "" is the newest run under runs_dir
   std::string runs_dir = "runs";               // where `syncopate run` puts run directories unless told otherwise
   absl::Duration timeout = absl::Seconds(10);  // of one call
+  std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
 };
 
 // The daemons that a command line may talk to: one that was named by its address, or those of a run directory.

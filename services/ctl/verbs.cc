@@ -40,8 +40,9 @@ struct Connection {
 };
 
 template <typename Service>
-absl::StatusOr<Connection<Service>> ConnectTo(const DaemonEndpoint& endpoint) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(endpoint.grpc));
+absl::StatusOr<Connection<Service>> ConnectTo(const CtlContext& context, const DaemonEndpoint& endpoint) {
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto channel, MakeChannel(endpoint.grpc, {.security = context.daemons.security, .peer_role = endpoint.role}));
   return Connection<Service>{absl::StrCat(endpoint.Name(), " at ", endpoint.grpc), Service::NewStub(channel)};
 }
 
@@ -50,7 +51,7 @@ template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Call(const CtlContext& context, const DaemonEndpoint& endpoint,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                               const Request& request) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Connection<Service> daemon, ConnectTo<Service>(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(Connection<Service> daemon, ConnectTo<Service>(context, endpoint));
   auto answer = CallUnary(daemon.stub.get(), method, request, context.daemons.timeout);
   if (!answer.ok()) return Annotate(answer.status(), daemon.name);
   return answer;
@@ -135,7 +136,7 @@ v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
 
 absl::Status StreamTokens(const CtlContext& context, const DaemonEndpoint& endpoint,
                           const GenerateArguments& arguments) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<RolloutService>(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<RolloutService>(context, endpoint));
   grpc::ClientContext call;
   call.set_deadline(CallDeadline(context.daemons.timeout));
   v1::GenerateStreamRequest request;
@@ -158,6 +159,8 @@ int CtlExitCode(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       return 3;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -209,7 +212,7 @@ absl::Status CtlMembers(const CtlContext& context) {
 
 absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
   SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {kSynchronizer}));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<SynchronizerService>(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<SynchronizerService>(context, endpoint));
   v1::WatchSyncsRequest request;
   request.set_last(last);
   request.set_follow(follow);
@@ -224,7 +227,7 @@ absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
 
 absl::Status CtlWatch(const CtlContext& context, int32_t last) {
   SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {kTrainer}));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<TrainerService>(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<TrainerService>(context, endpoint));
   v1::WatchStepsRequest request;
   request.set_last(last);
   grpc::ClientContext call;  // no deadline: it follows the run; keepalive finds a dead trainer

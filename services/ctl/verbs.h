@@ -34,7 +34,7 @@ struct GenerateArguments {
 //   1  anything not below
 //   2  the command line is wrong, or names a daemon that there is not
 //   3  the daemon cannot be reached, or did not answer in time
-//   4  the daemon refused: wrong state, unknown thing, bad argument
+//   4  the daemon refused: wrong state, unknown thing, bad argument, not allowed
 int CtlExitCode(const absl::Status& status);
 
 // All daemons of the run, or the target. Prints those that answer; then UNAVAILABLE if one did not.

@@ -1,12 +1,14 @@
 #include "services/rollouter/rollout_device.h"
 
+#include <utility>
+
 #include "services/weights/grpc_transport.h"
 
 namespace syncopate::services {
 
-std::shared_ptr<RolloutDevice> HostRolloutDevice() {
+std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const TransportSecurity> security) {
   auto device = std::make_shared<RolloutDevice>();
-  device->transports.push_back(std::make_unique<GrpcReceiver>());
+  device->transports.push_back(std::make_unique<GrpcReceiver>(std::move(security)));
   return device;
 }
 

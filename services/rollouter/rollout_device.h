@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
+#include "services/auth/transport_security.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
@@ -21,12 +22,14 @@ struct RolloutDevice {
 };
 
 // The CPU, with the transport "grpc".
-std::shared_ptr<RolloutDevice> HostRolloutDevice();
+std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const TransportSecurity> security = nullptr);
 
 // What rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. Which
 // implementation a binary has is decided by linking: syncopate_rollout_device_cpu, or syncopate_rollout_device_cuda,
 // which knows both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT
-// reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
-absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config);
+// reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. `security` is of connections to
+// sources that are reached by gRPC; null: plaintext.
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config,
+                                                                 std::shared_ptr<const TransportSecurity> security);
 
 }  // namespace syncopate::services

@@ -42,20 +42,23 @@ absl::Status AddNccl(int index, RolloutDevice* device) {
   return absl::OkStatus();
 }
 
-absl::Status AddGrpc(int index, int64_t arena_bytes, RolloutDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver,
-                             rollouter::HostBounce::Create(std::make_unique<GrpcReceiver>(), index, arena_bytes));
+absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const TransportSecurity> security,
+                     RolloutDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto receiver,
+      rollouter::HostBounce::Create(std::make_unique<GrpcReceiver>(std::move(security)), index, arena_bytes));
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config) {
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config,
+                                                                 std::shared_ptr<const TransportSecurity> security) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(CheckRolloutDevice(config, name));
-  if (!model::IsCuda(name)) return HostRolloutDevice();
+  if (!model::IsCuda(name)) return HostRolloutDevice(std::move(security));
   const int index = CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, ReadDeviceFacts(index));
@@ -70,7 +73,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunCo
     SYNCOPATE_RETURN_IF_ERROR(RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }
   if (MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, device.get()));
-  if (MayOffer(config, "grpc")) SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), device.get()));
+  if (MayOffer(config, "grpc"))
+    SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
                 DTypeName(WireDTypeOf(config)), in_place ? "transfer in place" : "remap");
   return device;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "services/rpc/acceptor.h"
+#include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
 namespace syncopate::services {
@@ -32,6 +33,7 @@ absl::Status ChannelOptions::Validate() const {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const ChannelOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   SYNCOPATE_RETURN_IF_ERROR(CheckTarget(address));
+  RouteGrpcLog();
   KeepGrpcThreads();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, static_cast<int>(options.max_receive_bytes));

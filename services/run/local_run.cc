@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "services/auth/transport_security.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/daemon/signals.h"
@@ -41,7 +42,8 @@ RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
 // The shell round RunSupervision: processes, files, the terminal. One thread.
 class LocalRun {
  public:
-  LocalRun(LocalRunOptions options, RunDirectory directory, SignalInbox signals)
+  LocalRun(LocalRunOptions options, std::shared_ptr<const TransportSecurity> security, RunDirectory directory,
+           SignalInbox signals)
       : config_(std::move(options.config)),
         binary_dir_(std::move(options.binary_dir)),
         err_(*options.err),
@@ -50,6 +52,7 @@ class LocalRun {
         display_(MakeDisplay(options.output, options.program, options.out)),
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
+        monitor_(std::move(security)),
         started_at_(Clock::Real()->Now()) {
     view_.name = config_.run().name();
     view_.steps_total = config_.run().steps();
@@ -253,6 +256,22 @@ std::string LocalTime() {
                           absl::LocalTimeZone());
 }
 
+// Paths that hold from anywhere, for whoever reads config.resolved.yaml.
+void MakeAbsolute(v1::SecuritySection* security) {
+  for (std::string* path : {security->mutable_tls_cert(), security->mutable_tls_key(), security->mutable_tls_ca(),
+                            security->mutable_token_file()}) {
+    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
+  }
+}
+
+// What this process shows to the daemons that it watches, when theirs can be used too.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadSecurity(const v1::SecuritySection& section) {
+  for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
+    SYNCOPATE_RETURN_IF_ERROR(TransportSecurity::Load(section, role).status());
+  }
+  return TransportSecurity::Load(section, "viewer");
+}
+
 }  // namespace
 
 int RunLocally(LocalRunOptions options) {
@@ -262,13 +281,16 @@ int RunLocally(LocalRunOptions options) {
   };
   absl::Status binaries = CheckBinaries(options.binary_dir, {"synchronizer", "trainer", "rollouter"});
   if (!binaries.ok()) return refuse(binaries);
+  MakeAbsolute(options.config.mutable_security());
+  auto security = LoadSecurity(options.config.security());
+  if (!security.ok()) return refuse(security.status());
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   auto signals = SignalInbox::Open();
   if (!signals.ok()) return refuse(signals.status());
-  return LocalRun(std::move(options), *std::move(directory), *std::move(signals)).Execute();
+  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
 }
 
 }  // namespace syncopate::services

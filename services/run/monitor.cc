@@ -23,9 +23,10 @@ constexpr size_t kRecentSyncs = 100;
 constexpr size_t kRecentPolls = 5;  // two seconds
 
 template <typename Service, typename Request, typename Response>
-absl::StatusOr<Response> Ask(const std::string& address,
+absl::StatusOr<Response> Ask(const DaemonEndpoint& endpoint, const std::shared_ptr<const TransportSecurity>& security,
                              grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                             MakeChannel(endpoint.grpc, {.security = security, .peer_role = endpoint.role}));
   auto stub = Service::NewStub(channel);
   return CallUnary(stub.get(), method, Request(), kAnswerWithin);
 }
@@ -52,7 +53,8 @@ std::string WhoWaits(const v1::Explanation& why) {
 
 }  // namespace
 
-RunMonitor::RunMonitor() : poll_thread_([this] { PollLoop(); }), watch_thread_([this] { WatchLoop(); }) {}
+RunMonitor::RunMonitor(std::shared_ptr<const TransportSecurity> security)
+    : security_(std::move(security)), poll_thread_([this] { PollLoop(); }), watch_thread_([this] { WatchLoop(); }) {}
 
 RunMonitor::~RunMonitor() { Stop(); }
 
@@ -98,7 +100,7 @@ void RunMonitor::PollLoop() {
 }
 
 void RunMonitor::PollTrainer(const DaemonEndpoint& endpoint) {
-  auto status = Ask<TrainerService>(endpoint.grpc, &TrainerService::Stub::GetStatus);
+  auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
   if (!status.ok()) return;
   auto trained = status->groups().find("trained");
   MutexLock lock(&mutex_);
@@ -111,7 +113,7 @@ void RunMonitor::PollTrainer(const DaemonEndpoint& endpoint) {
 }
 
 void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
-  auto status = Ask<RolloutService>(endpoint.grpc, &RolloutService::Stub::GetStatus);
+  auto status = Ask<RolloutService>(endpoint, security_, &RolloutService::Stub::GetStatus);
   if (!status.ok()) return;
   Counters now{Clock::Real()->Now(), status->generated_tokens(), status->busy_seconds(), status->idle_seconds()};
   std::deque<Counters>& recent = counters_[endpoint.Name()];
@@ -132,7 +134,7 @@ void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
 }
 
 void RunMonitor::PollSynchronizer(const DaemonEndpoint& endpoint) {
-  auto status = Ask<SynchronizerService>(endpoint.grpc, &SynchronizerService::Stub::GetStatus);
+  auto status = Ask<SynchronizerService>(endpoint, security_, &SynchronizerService::Stub::GetStatus);
   if (!status.ok()) return;
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
@@ -156,7 +158,7 @@ void RunMonitor::WatchLoop() {
 }
 
 void RunMonitor::WatchSyncs(const std::string& address) {
-  auto channel = MakeChannel(address);
+  auto channel = MakeChannel(address, {.security = security_, .peer_role = "synchronizer"});
   if (!channel.ok()) return;
   auto stub = SynchronizerService::NewStub(*channel);
   grpc::ClientContext context;  // no deadline: it follows the run; keepalive finds a dead synchronizer
@@ -179,6 +181,7 @@ void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
   const SyncOutcome outcome = SyncOutcomeOf(record.result());
   if (outcome == SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == SyncOutcome::kRehearsed) return;   // no version was to be moved
   const bool ok = outcome != SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");

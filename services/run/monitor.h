@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "services/auth/transport_security.h"
 #include "services/endpoints/daemon_endpoints.h"
 #include "services/run/run_view.h"
 #include "syncopate/v1/synchronizer.pb.h"
@@ -29,7 +30,8 @@ class RunMonitor {
     std::map<std::string, DaemonRow> daemons;  // by name: state, version, groups, tokens_per_second, idle
   };
 
-  RunMonitor();
+  // `security` null: plaintext.
+  explicit RunMonitor(std::shared_ptr<const TransportSecurity> security = nullptr);
   ~RunMonitor();  // Stop
   RunMonitor(const RunMonitor&) = delete;
   RunMonitor& operator=(const RunMonitor&) = delete;
@@ -60,6 +62,7 @@ class RunMonitor {
   bool StoppedWithin(absl::Duration time);
   std::string SynchronizerAddress() const;
 
+  const std::shared_ptr<const TransportSecurity> security_;
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);

@@ -86,7 +86,7 @@ absl::StatusOr<std::shared_ptr<GrpcReceiver::Stub>> GrpcReceiver::StubFor(const 
   MutexLock lock(&mutex_);
   std::shared_ptr<Stub>& stub = stubs_[rendezvous];
   if (stub == nullptr) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(rendezvous));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(rendezvous, {.security = security_, .peer_role = "trainer"}));
     stub = v1::WeightService::NewStub(std::move(channel));
   }
   return stub;
@@ -97,14 +97,33 @@ void GrpcReceiver::ForgetStub(const std::string& rendezvous) {
   stubs_.erase(rendezvous);
 }
 
-absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
-  std::map<int32_t, std::vector<Copy>> by_source;
+absl::StatusOr<GrpcReceiver::CopiesBySource> GrpcReceiver::SplitBySource(const ReceiveRequest& request) {
+  CopiesBySource by_source;
   for (const Copy& copy : request.copies) by_source[copy.source].push_back(copy);
   for (const auto& [source, copies] : by_source) {
-    if (source >= static_cast<int32_t>(request.sources.size())) {
-      return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", source));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, request.sources[source].rendezvous, copies, destination, stop));
+    if (source < static_cast<int32_t>(request.sources.size())) continue;
+    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", source));
+  }
+  return by_source;
+}
+
+absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
+  ReceiveRequest once = request;
+  once.on_writing = [&request, writing = false]() mutable {
+    if (!std::exchange(writing, true)) request.on_writing();
+  };
+  for (const auto& [source, copies] : by_source) {
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(once, request.sources[source].rendezvous, copies, destination, stop));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
+  for (const auto& [source, copies] : by_source) {
+    const std::string& rendezvous = request.sources[source].rendezvous;
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, rendezvous, /*copies=*/{}, /*destination=*/nullptr, stop));
   }
   return absl::OkStatus();
 }
@@ -120,7 +139,10 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   Placement placement(copies, destination, request.on_arrived);
   v1::FetchWeightsResponse chunk;
   absl::Status placed;
-  while (placed.ok() && stream->Read(&chunk)) placed = placement.Place(chunk);
+  while (placed.ok() && stream->Read(&chunk)) {
+    request.on_writing();
+    placed = placement.Place(chunk);
+  }
   if (!placed.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
   SYNCOPATE_RETURN_IF_ERROR(placed);

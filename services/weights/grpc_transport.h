@@ -3,11 +3,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "services/auth/transport_security.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/weights.grpc.pb.h"
 
@@ -31,19 +33,26 @@ class GrpcSource final : public synchronizer::SourceTransport {
 // The receiver's end. Keeps one connection to each source that it has talked to and that is still there.
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
-  explicit GrpcReceiver(const Clock* clock = Clock::Real()) : clock_(clock) {}
+  // `security` null: plaintext.
+  explicit GrpcReceiver(std::shared_ptr<const TransportSecurity> security = nullptr, const Clock* clock = Clock::Real())
+      : security_(std::move(security)), clock_(clock) {}
   std::string name() const override { return "grpc"; }
   absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  // Fetches nothing from each source.
+  absl::Status Probe(const synchronizer::ReceiveRequest& request, std::stop_token stop) override;
 
  private:
   using Stub = v1::WeightService::Stub;
   absl::StatusOr<std::shared_ptr<Stub>> StubFor(const std::string& rendezvous);
   void ForgetStub(const std::string& rendezvous);
+  using CopiesBySource = std::map<int32_t, std::vector<synchronizer::Copy>>;
+  static absl::StatusOr<CopiesBySource> SplitBySource(const synchronizer::ReceiveRequest& request);
   // Everything that `copies`, all of one source, ask for.
   absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, const std::string& rendezvous,
                            const std::vector<synchronizer::Copy>& copies, char* destination,
                            const std::stop_token& stop);
 
+  const std::shared_ptr<const TransportSecurity> security_;
   const Clock* const clock_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<Stub>> stubs_ ABSL_GUARDED_BY(mutex_);  // by rendezvous

@@ -117,7 +117,7 @@ TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
   auto server = Server::Start({}, {&listing});
   ASSERT_TRUE(server.ok());
   const absl::Time begin = Clock::Real()->Now();
-  EXPECT_TRUE(AskWitnesses((*server)->address()).rollouters.empty());
+  EXPECT_TRUE(AskWitnesses((*server)->address(), nullptr).rollouters.empty());
   EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(4));
 }
 

@@ -72,6 +72,20 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"synchronizer.address=sync.rl:7070", "synchronizer.listen=127.0.0.1:7070"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Security, RulesTest,
+    testing::Values(Case{{"security.tls_cert=a", "security.tls_key=b"}, "all three files, or none of them"},
+                    Case{{"security.tls_ca=c"}, "all three files, or none of them"},
+                    Case{{"security.tls_cert=a", "security.tls_key=b", "security.tls_ca=c"}, nullptr},
+                    Case{{"security.tls_cert=a", "security.tls_key=b", "security.tls_ca=c",
+                          "synchronizer.listen=0.0.0.0:1", "metrics.trainer_listen=0.0.0.0:2"},
+                         nullptr},
+                    Case{{"security.token_file=t"}, nullptr},
+                    Case{{"security.token_file=t", "synchronizer.listen=0.0.0.0:1"}, "a loopback address"},
+                    Case{{"security.tls_reload=999ms"}, "at least 1s"},
+                    Case{{"security.trust_domain=Prod"}, "lower-case letters"},
+                    Case{{"security.trust_domain=prod/role"}, "lower-case letters"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Model, RulesTest,
     testing::Values(Case{{"model.num_key_value_heads=3"}, "model.num_key_value_heads: a divisor of"},
                     Case{{"model.num_key_value_heads=2"}, nullptr}, Case{{"model.head_dim=15"}, "an even number"},

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/auth/transport_security.h"
+
+namespace syncopate::services {
+
+// syncopate_certificate_expiry_timestamp_seconds{role}: when the certificate that this process shows now ends. Absent
+// without one.
+class CertificateCollector final : public prometheus::Collectable {
+ public:
+  CertificateCollector(std::string role, std::shared_ptr<const TransportSecurity> security)
+      : role_(std::move(role)), security_(std::move(security)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::string role_;
+  const std::shared_ptr<const TransportSecurity> security_;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,36 @@
+#include "services/rpc/grpc_log.h"
+
+#include <grpc/support/log.h>
+
+#include <string>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace syncopate::services {
+namespace {
+
+// Said of every TLS connection that was dialled by address, where it means nothing.
+bool IsNoise(const std::string& message) { return absl::StartsWith(message, "No match found for server name"); }
+
+Severity SeverityOf(const gpr_log_func_args& line) {
+  if (line.severity == GPR_LOG_SEVERITY_DEBUG || IsNoise(line.message)) return Severity::kDebug;
+  // gRPC's errors are those of one connection or of one call, which whoever made it reports.
+  return line.severity == GPR_LOG_SEVERITY_INFO ? Severity::kInfo : Severity::kWarning;
+}
+
+void Say(gpr_log_func_args* line) {
+  const Severity severity = SeverityOf(*line);
+  if (LogEnabled(severity)) LogLine(severity, line->file, line->line, absl::StrCat("gRPC: ", line->message));
+}
+
+}  // namespace
+
+void RouteGrpcLog() {
+  static absl::once_flag once;
+  absl::call_once(once, [] { gpr_set_log_function(&Say); });
+}
+
+}  // namespace syncopate::services
