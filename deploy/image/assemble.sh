@@ -180,8 +180,7 @@ for program in "${programs[@]}"; do
   chrpath --delete "$target" > /dev/null
   note "/usr/bin/$program" syncopate
 done
-cp -r "$source_root/deploy/examples" "$out/programs/usr/share/syncopate/examples"
-find "$out/programs/usr/share/syncopate/examples" -name __pycache__ -prune -exec rm -rf {} +
+install -D --mode=644 --target-directory="$out/programs/usr/share/syncopate/examples" "$source_root"/deploy/examples/*.yaml
 chmod -R u=rwX,go=rX "$out/programs"
 python3 "$source_root/deploy/image/sbom.py" --version "$version" --variant "$variant" --contents "$contents" \
   "$out/libraries" "$out/programs" > "$out/sbom.spdx.json"
