@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace syncopate::services {
@@ -14,6 +15,14 @@ std::string Shortened(absl::string_view message) {
   // Never inside a UTF-8 sequence: protobuf strings must stay valid.
   while (keep > 0 && (static_cast<unsigned char>(message[keep]) & 0xC0) == 0x80) --keep;
   return std::string(message.substr(0, keep)) + std::string(kMark);
+}
+
+// gRPC says no more than "Socket closed" of a server that took the connection and hung up before the first call, which
+// is how one refuses a certificate, or plaintext.
+std::string WithHint(const std::string& message) {
+  const bool hung_up = absl::StrContains(message, "failed to connect") && absl::StrContains(message, "Socket closed");
+  if (!hung_up) return message;
+  return message + " in the handshake: the server's log says whether it refused this client's certificate or plaintext";
 }
 
 }  // namespace
@@ -63,7 +72,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
       proto.code() == static_cast<int>(status.error_code())) {
     return FromProto(proto);
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), WithHint(status.error_message()));
 }
 
 }  // namespace syncopate::services

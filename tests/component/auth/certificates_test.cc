@@ -105,6 +105,7 @@ TEST_F(CertificatesTest, AWrongOneOfAClientIsRefusedInTheHandshakeWhateverItsRol
       const absl::Time begin = absl::Now();
       const absl::Status status = Evict(ShowAnything(server_->address(), wrong.make(authority_, AuthRoleName(role))));
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("the server's log says whether it refused"));
       EXPECT_LT(absl::Now() - begin, absl::Seconds(30));  // not by running out of time
       EXPECT_GE(security_->refusals(), ++refused);
       refused = security_->refusals();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -11,6 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "services/auth/access.h"
 #include "services/auth/permissions.h"
 
@@ -95,6 +98,25 @@ TEST(PermissionsTest, WeightsGoToRolloutersAlone) {
   const Permission* fetch = FindPermission("/syncopate.v1.WeightService/FetchWeights");
   ASSERT_NE(fetch, nullptr);
   EXPECT_EQ(fetch->roles.ToString(), "rollouter");
+}
+
+TEST(PermissionsTest, ThePageAboutSecurityHasTheTableAsItIs) {
+  std::ifstream file(SYNCOPATE_SOURCE_DIR "/docs/security.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::vector<std::string> parts = absl::StrSplit(page, "## Who may do what");
+  ASSERT_EQ(parts.size(), 2u);
+  size_t rows = 0;
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(parts[1].substr(0, parts[1].find("## ")), '\n'))) {
+    rows += absl::StartsWith(line, "| `") ? 1 : 0;
+  }
+  for (const Permission& one : AllPermissions()) {
+    const std::string name = absl::StrCat(absl::StripPrefix(one.service, "syncopate.v1."), ".", one.method);
+    const std::string row = absl::StrCat("\n| `", name, "` | ", one.roles.ToString(), " | ",
+                                         one.effect == CallEffect::kActs ? "acts" : "reads", " |\n");
+    EXPECT_TRUE(absl::StrContains(page, row)) << "docs/security.md lacks" << row;
+  }
+  EXPECT_EQ(rows, AllPermissions().size()) << "docs/security.md has rows of calls that are not in the table";
 }
 
 }  // namespace
