@@ -18,7 +18,7 @@ Setting MakeSetting(const std::string& source, const std::string& path, const YA
     setting.value = value.Scalar();
     // yaml-cpp tags a quoted scalar "!": "5" in quotes is text, not a number.
     if (value.Tag() == "!") setting.kind = Setting::Kind::kQuoted;
-  } else if (value.IsNull()) {
+  } else if (value.IsNull() || (value.IsMap() && value.size() == 0)) {
     setting.kind = Setting::Kind::kNull;
   } else {
     setting.kind = Setting::Kind::kNotScalar;
@@ -45,7 +45,7 @@ void AppendDocument(const std::string& source, const YAML::Node& document, Parse
   }
   for (const auto& entry : document) {
     std::string name = KeyText(entry.first);
-    if (entry.second.IsMap()) {
+    if (entry.second.IsMap() && entry.second.size() > 0) {
       AppendSection(source, name, entry.second, parsed);
     } else {
       parsed->settings.push_back(MakeSetting(source, name, entry.first, entry.second));

@@ -17,8 +17,8 @@ using Level = Finding::Level;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// A daemon that links libtorch, before its first weight (measured: 290 to 360 MiB).
-constexpr int64_t kBytesPerDaemon = 400 * kMiB;
+// A daemon that links libtorch, with small weights (measured with the demo's model: 150 to 225 MiB).
+constexpr int64_t kBytesPerDaemon = 256 * kMiB;
 // A daemon holds a connection or two for each other one, its logs, and what a sync opens.
 constexpr int64_t kFewestOpenFiles = 256;
 constexpr int64_t kEnoughOpenFiles = 4096;
@@ -30,7 +30,8 @@ constexpr absl::Duration kSoon = absl::Hours(24 * 7);
 
 std::string GiB(int64_t bytes) { return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kGiB); }
 
-int64_t Daemons(const v1::RunConfig& config) { return 2 + config.run().rollouters(); }
+// Trainer and rollouters: what has libtorch in it.
+int64_t Workers(const v1::RunConfig& config) { return 1 + config.run().rollouters(); }
 
 bool UsesGpus(const v1::RunConfig& config) {
   auto gpu = [](const std::string& device) { return absl::StartsWith(device, "cuda"); };
@@ -57,7 +58,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
   if (machine.processor_quota > 0) {
     absl::StrAppendFormat(&found, " (%d, under a quota of %g)", machine.processors, machine.processor_quota);
   }
-  const int64_t wanted = (1 + config.run().rollouters()) * config.run().threads();
+  const int64_t wanted = Workers(config) * config.run().threads();
   return Unless(usable >= 2 && usable >= static_cast<double>(wanted) / 2, Level::kWarning,
                 Say("processors", "affinity and cgroup quota", found),
                 absl::StrCat("trainer and rollouters want ", wanted,
@@ -66,12 +67,12 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
 }
 
 Finding Memory(const Machine& machine, const v1::RunConfig& config) {
-  const int64_t wanted = kBytesPerDaemon * Daemons(config);
+  const int64_t wanted = kBytesPerDaemon * Workers(config);
   return Unless(machine.available_bytes >= wanted, Level::kBad,
                 Say("memory", "MemAvailable and cgroup limit",
                     absl::StrCat(GiB(machine.available_bytes), " available of ", GiB(machine.memory_bytes))),
-                absl::StrCat(Daemons(config), " daemons want ", GiB(wanted),
-                             " before any weights; free memory, raise the limit or lower run.rollouters"));
+                absl::StrCat("trainer and rollouters, ", Workers(config), " processes, want ", GiB(wanted),
+                             " and their weights besides; free memory, raise the limit or lower run.rollouters"));
 }
 
 Finding OpenFiles(const Machine& machine) {
