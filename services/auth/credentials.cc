@@ -63,6 +63,11 @@ absl::StatusOr<std::shared_ptr<const Credentials>> Credentials::Load(const Crede
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadCredentialFile(files.tokens, Secrecy::kSecret));
     absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(text);
     if (!tokens.ok()) return Of(files.tokens, tokens.status());
+    const bool calls_others = files.role == AuthRole::kTrainer || files.role == AuthRole::kRollouter;
+    if (calls_others && files.certificate.empty() && tokens->Of(*files.role).empty()) {
+      return Bad(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
+                              ", which this daemon must show to others"));
+    }
     credentials->tokens = *std::move(tokens);
   }
   return std::shared_ptr<const Credentials>(std::move(credentials));

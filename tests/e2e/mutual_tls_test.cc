@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdlib>
 #include <memory>
@@ -112,6 +113,30 @@ TEST_F(MutualTlsTest, OperatorsMayDoWhatTheirRoleMayAndEachActionIsInTheLog) {
   EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr(absl::StrCat("audit: /syncopate.v1.TrainerService/Pause ", admin)),
                                           HasSubstr("security: refused a call of spiffe://syncopate/role/viewer"),
                                           Not(HasSubstr("No match found for server name"))));
+  (*process)->Interrupt();
+  ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
+}
+
+TEST_F(MutualTlsTest, ARunWithTokensAloneWorksForWhoHasOne) {
+  RunHarness run(
+      {absl::StrCat("security.token_file=", folder(), "/tokens"), "run.steps=1000000", "eval.every_steps=0"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(5), IsOk());
+  auto trainer = run.Endpoint("trainer");
+  ASSERT_THAT(trainer, IsOk());
+  const std::vector<std::string> pause = {"ctl", "--target", trainer->grpc, "pause"};
+  auto without = RunCommand("syncopate", pause);
+  ASSERT_THAT(without, IsOk());
+  EXPECT_EQ(without->code, 4) << without->output;
+  EXPECT_THAT(without->output, HasSubstr("a bearer token is needed"));
+  std::vector<std::string> with_token = pause;
+  with_token.insert(with_token.end(), {"--token-file", folder() + "/tokens"});
+  auto with = RunCommand("syncopate", with_token);
+  ASSERT_THAT(with, IsOk());
+  EXPECT_EQ(with->code, 0) << with->output;
+  EXPECT_TRUE(Eventually(
+      kPatience, [&] { return run.Log("trainer-0").find("Pause by a token of admin (admin)") != std::string::npos; }));
   (*process)->Interrupt();
   ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
 }

@@ -22,6 +22,7 @@ namespace syncopate::services {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Read(const std::string& path) {
   std::ostringstream text;
@@ -181,10 +182,19 @@ TEST_F(CertificatesTest, ARefusedChannelConnectsAgainOnlyAfterItsBackoff) {
   EXPECT_EQ(client->refusals(), 1);
 }
 
-TEST_F(CertificatesTest, NoConnectionMeansNoPlaintextFallbackOnAnyAddress) {
+TEST_F(CertificatesTest, AnOpenPortWithoutTlsIsSaidLoudlyAndOneWithTlsIsNot) {
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(Server::Start({.address = "0.0.0.0:0", .insecure_bind = true}, {}).ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("INSECURE: 0.0.0.0:"));
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(Server::Start({.address = "0.0.0.0:0", .insecure_bind = true, .security = security_}, {}).ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("INSECURE")));
+}
+
+TEST_F(CertificatesTest, AnyAddressMayBeBoundWithTlsButNotWithTokensAlone) {
   EXPECT_TRUE(Server::Start({.address = "0.0.0.0:0", .security = security_}, {}).ok());
   const std::string tokens = authority_.WriteSecret("tokens", "admin " + std::string(32, 'a'));
-  auto unencrypted = *TransportSecurity::Load({.role = "trainer", .token_file = tokens});
+  auto unencrypted = *TransportSecurity::Load({.role = "synchronizer", .token_file = tokens});
   EXPECT_EQ(ErrorReason(Server::Start({.address = "0.0.0.0:0", .security = unencrypted}, {}).status()),
             "INSECURE_BIND");
 }

@@ -177,6 +177,14 @@ TEST_F(CredentialsTest, ARolePlaceholderInAPathIsTheRole) {
   EXPECT_THAT(std::string(TransportSecurity::Load(options).status().message()), HasSubstr("trainer.crt"));
 }
 
+TEST_F(CredentialsTest, ADaemonThatCallsOthersByTokenNeedsOneOfItsRole) {
+  const std::string admin = authority_.WriteSecret("tokens", "admin " + std::string(32, 'a'));
+  const absl::Status status = TransportSecurity::Load({.role = "rollouter", .token_file = admin}).status();
+  EXPECT_EQ(ErrorReason(status), "BAD_SECURITY");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has no token of rollouter"));
+  EXPECT_TRUE(TransportSecurity::Load({.role = "synchronizer", .token_file = admin}).ok());
+}
+
 TEST_F(CredentialsTest, WithoutFilesThereIsNoSecurity) {
   EXPECT_EQ(*TransportSecurity::Load({.role = "trainer"}), nullptr);
 }

@@ -1,0 +1,57 @@
+// A member that the synchronizer does not let in, or that does not trust it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/rpc/server.h"
+#include "tests/component/member/member_fixture.h"
+#include "tests/support/test_authority.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The soonest that `tries` tries in a row can all have been made: the backoff doubles from 50 ms to 1 s, and is halved
+// at random at most.
+absl::Duration SoonestOf(int tries) {
+  absl::Duration sum;
+  for (int i = 0; i + 1 < tries; ++i) sum += std::min(absl::Seconds(1), absl::Milliseconds(50) * (1 << i)) / 2;
+  return sum;
+}
+
+TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
+  constexpr int kTries = 7;
+  const TestAuthority ours, theirs;
+  auto server = Server::Start({.security = theirs.SecurityFor("synchronizer")}, {}).value();
+  auto security = ours.SecurityFor("rollouter");
+  MemberClient::Options options = TestMember::OptionsOf(server->address());
+  options.security = security;
+  const absl::Time begin = Clock::Real()->Now();
+  TestMember member(options);
+  absl::Status status;
+  while (security->refusals() < kTries && Clock::Real()->Now() - begin < 3 * kTestDeadline) {
+    status = member->WaitForWelcome(absl::Milliseconds(50)).status();
+  }
+  EXPECT_GE(Clock::Real()->Now() - begin, SoonestOf(static_cast<int>(security->refusals())));
+  EXPECT_GE(security->refusals(), kTries);
+  EXPECT_EQ(ErrorReason(status), "NOT_JOINED");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("UNKNOWN_AUTHORITY"));
+  EXPECT_EQ(member.refusals().size(), 0u);  // a certificate may be mended: it goes on trying
+}
+
+TEST(RefusedMemberTest, OfAnotherRoleIsToldSoAndStaysOutside) {
+  const TestAuthority authority;
+  auto server = Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
+  MemberClient::Options options = TestMember::OptionsOf(server->address());
+  options.security = authority.SecurityFor("viewer");
+  TestMember member(options);
+  absl::Status status;
+  const absl::Time deadline = Clock::Real()->Now() + 3 * kTestDeadline;
+  do {
+    status = member->WaitForWelcome(absl::Milliseconds(50)).status();
+  } while (status.message().find("NOT_ALLOWED") == std::string::npos && Clock::Real()->Now() < deadline);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the role viewer may not call"));
+}
+
+}  // namespace
+}  // namespace syncopate::services
