@@ -152,7 +152,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   grpc::ServerBuilder builder;
   auto watch = std::make_shared<ConnectionWatch>(server->address_, WatchOptionsOf(options));
   Configure(options, watch, &builder);
-  if (options.health_only) builder.SetOption(std::make_unique<WithoutPlugins>());
+  if (options.health_only) {
+    builder.SetOption(std::make_unique<WithoutPlugins>());
+    server->refusal_ = std::make_unique<grpc::CallbackGenericService>();
+    builder.RegisterCallbackGenericService(server->refusal_.get());
+  }
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(

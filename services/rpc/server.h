@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 #include <grpcpp/support/server_interceptor.h>
 
@@ -84,6 +85,7 @@ class Server {
 
   std::string address_;
   int port_ = 0;
+  std::unique_ptr<grpc::CallbackGenericService> refusal_;  // health_only: UNIMPLEMENTED to every other call
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<HealthFeed> health_;

@@ -30,6 +30,7 @@ constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
 constexpr int64_t kMaxIdentityBytes = 4096;
 constexpr char kStateFolder[] = "state/trainer";
+constexpr char kSummaryFile[] = "summary.json";
 
 FileSystem* Files() { return FileSystem::Real(); }
 
@@ -247,6 +248,7 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
 }
 
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
+  start_ = start;
   SYNCOPATE_ASSIGN_OR_RETURN(
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .security = daemon_->security(),
@@ -319,8 +321,12 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
   }
   const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
-  absl::Status written = WriteSummary(status, wall_seconds);
-  if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
+  // A life that finds the run complete has nothing to say about it.
+  const bool found_complete = completed && loop_->GetStatus().version == start_;
+  if (!found_complete || !Files()->FileBytes(daemon_->Path(kSummaryFile)).ok()) {
+    const absl::Status written = WriteSummary(status, wall_seconds);
+    if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
+  }
   const absl::Status why = completed ? AwaitEnd() : outcome.ok() ? Refused() : outcome.status();
   daemon_->BeginStop(absl::StrCat("the run is over: ", status), why);
   member_->Leave(absl::StrCat("the run is over: ", status));
@@ -366,7 +372,7 @@ absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_
   const nlohmann::json summary = MakeSummary(
       {.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus(), .roster = data_->GetRoster()},
       reporter_->Summary(), AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
-  return WriteFileAtomically(Files(), daemon_->Path("summary.json"), summary.dump(2) + "\n");
+  return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
 }
 
 absl::StatusOr<TrainerDaemon::Identity> TrainerDaemon::ReadIdentity() const {

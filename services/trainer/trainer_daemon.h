@@ -98,6 +98,7 @@ class TrainerDaemon final : private TrainerControl {
   std::unique_ptr<MemberClient> member_;
   std::unique_ptr<VersionPublisher> publisher_;
   std::unique_ptr<StepLoop> loop_;
+  PolicyVersion start_;  // of the loop
 
   mutable Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // loop_ and data_ are there and stay

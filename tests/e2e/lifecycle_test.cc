@@ -37,6 +37,12 @@ class LifecycleTest : public ::testing::Test {
     ASSERT_THAT(daemon, IsOk());
     daemons_[absl::StrCat(role, "-", index)] = *std::move(daemon);
   }
+  // Without waiting for it to be ready: it may end at once.
+  void Launch(const std::string& role, int64_t index = 0, const std::vector<std::string>& more = {}) {
+    auto daemon = run_->LaunchDaemon(role, index, more);
+    ASSERT_THAT(daemon, IsOk());
+    daemons_[absl::StrCat(role, "-", index)] = *std::move(daemon);
+  }
   void StartAll(const std::vector<std::string>& more = {}) {
     Start("synchronizer", 0, more);
     Start("trainer", 0, more);
@@ -146,6 +152,10 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
   ASSERT_THAT(rollouter, IsOk());
   // A paused engine cannot finish: its leases go back.
   ASSERT_THAT(Call<v1::RolloutService>(rollouter->grpc, &v1::RolloutService::Stub::Pause, {}), IsOk());
+  ASSERT_TRUE(Eventually(kPatience, [&] {
+    auto status = Call<v1::RolloutService>(rollouter->grpc, &v1::RolloutService::Stub::GetStatus, {});
+    return status.ok() && status->running_sequences() + status->waiting_sequences() > 0;
+  })) << "it holds leases";
   daemons_["rollouter-0"]->Terminate();
   EXPECT_TRUE(Becomes("rollouter", "/readyz", "503"));
   EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "it stops in order";
@@ -168,7 +178,7 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
 }
 
 TEST_F(LifecycleTest, ACompleteRunEndsEveryProcessThatWasToldToEndWithIt) {
-  Begin({"run.steps=6", kNoEvaluation, "run.grace=3s", "sync.dead_after=4s"});
+  Begin({"run.steps=6", kNoEvaluation});
   StartAll({"--exit-on-completion"});
   for (const char* daemon : {"trainer-0", "rollouter-0", "synchronizer-0"}) ExpectExit(daemon, 0);
   EXPECT_EQ(run_->Summary()["status"], "completed");
@@ -197,11 +207,11 @@ TEST_F(LifecycleTest, WithoutTheFlagACompleteRunStaysToBeLookedAtUntilItIsStoppe
   EXPECT_THAT(*HttpGet(trainer->metrics, "/metrics"), HasSubstr("syncopate_policy_version_step"));
   for (const auto& [name, daemon] : daemons_) EXPECT_TRUE(daemon->Running()) << name;
   // Who comes now and ends with the run hears of its end at once; also after a restart of the synchronizer.
-  Start("rollouter", 1, {"--exit-on-completion"});
+  Launch("rollouter", 1, {"--exit-on-completion"});
   ExpectExit("rollouter-1", 0);
   daemons_["synchronizer-0"]->Kill();
   Start("synchronizer");
-  Start("rollouter", 2, {"--exit-on-completion"});
+  Launch("rollouter", 2, {"--exit-on-completion"});
   ExpectExit("rollouter-2", 0);
   auto stopped = Call<v1::TrainerService>(trainer->grpc, &v1::TrainerService::Stub::Stop, {});
   EXPECT_THAT(stopped, IsOk());
@@ -223,12 +233,8 @@ TEST_F(LifecycleTest, WrongConfigurationsEndWithTwo) {
 
 TEST_F(LifecycleTest, AMemberThatCannotReachItsSynchronizerEndsWithFour) {
   Begin({"synchronizer.lost_after=1s"});
-  auto rollouter = run_->LaunchDaemon("rollouter");
-  ASSERT_THAT(rollouter, IsOk());
-  daemons_["rollouter-0"] = *std::move(rollouter);
-  auto trainer = run_->LaunchDaemon("trainer");
-  ASSERT_THAT(trainer, IsOk());
-  daemons_["trainer-0"] = *std::move(trainer);
+  Launch("rollouter");
+  Launch("trainer");
   ExpectExit("rollouter-0", 4);
   ExpectExit("trainer-0", 4);
 }
@@ -264,13 +270,16 @@ TEST_F(LifecycleTest, ANamedRollouterIsKnownByItsNameEverywhere) {
   };
   EXPECT_TRUE(named("pod-a"));
   EXPECT_TRUE(named("pod-b"));
-  const auto endpoints = services::ReadRunEndpoints(run_->run_dir());
-  ASSERT_THAT(endpoints, IsOk());
+  absl::StatusOr<std::vector<services::DaemonEndpoint>> endpoints;
+  ASSERT_TRUE(Eventually(kPatience, [&] {
+    endpoints = services::ReadRunEndpoints(run_->run_dir());
+    return endpoints.ok() && endpoints->size() == 4;
+  }));
   EXPECT_EQ((*endpoints)[0].Name(), "pod-a");
   EXPECT_EQ((*endpoints)[1].Name(), "pod-b");
-  auto explained = run_->Ctl({"drain", "pod-a"});
-  ASSERT_THAT(explained, IsOk());
-  EXPECT_EQ(explained->code, 0) << explained->output;
+  auto drained = run_->Ctl({"drain", "pod-a"});
+  ASSERT_THAT(drained, IsOk());
+  EXPECT_EQ(drained->code, 0) << drained->output;
   for (const char* name : {"pod-a", "pod-b"}) TerminateInGrace(name);
 }
 
