@@ -167,7 +167,6 @@ int CtlExitCode(const absl::Status& status) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnimplemented:
       return 4;
