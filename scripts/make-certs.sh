@@ -80,7 +80,8 @@ for role in $roles; do
   is_good "$role" && continue
   new_key "$work/$role.key"
   openssl req -new -key "$work/$role.key" -subj "/O=$trust_domain/CN=$role" -out "$work/$role.csr"
-  printf '%s\n' "subjectAltName=URI:spiffe://$trust_domain/role/$role" "basicConstraints=critical,CA:FALSE" \
+  # The DNS name is for clients that cannot do without one; daemons and ctl look at the URI alone.
+  printf '%s\n' "subjectAltName=URI:spiffe://$trust_domain/role/$role,DNS:$role" "basicConstraints=critical,CA:FALSE" \
     "keyUsage=critical,digitalSignature" "extendedKeyUsage=serverAuth,clientAuth" > "$work/$role.ext"
   openssl x509 -req -in "$work/$role.csr" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
     -sha256 -days "$days" -extfile "$work/$role.ext" -out "$work/$role.crt" 2> /dev/null ||

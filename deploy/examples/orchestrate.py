@@ -8,7 +8,9 @@ Waits for steps, pauses the trainer, reads the versions, syncs the weights, take
 and waits until it serves, resumes, drains another one and sees the run go on without it. Prints one JSON object for each
 thing done. The class Run is made to be copied: all it needs to know is where the synchronizer is.
 
-With mTLS give --tls-ca, --tls-cert and --tls-key, a certificate of role admin; with a token, --token-file.
+With mTLS give --tls-ca, --tls-cert and --tls-key of a certificate of role admin, or --tls-ca and --token-file, a file
+as the daemons have it, of which the token of role admin is shown. The daemons' certificates need their role as a DNS
+name, which scripts/make-certs.sh gives them: gRPC for Python insists on a name.
 """
 
 import argparse
@@ -23,8 +25,12 @@ import grpc
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-# UNAVAILABLE: it never got there, or its answer was lost. A call with a request_id may then be made again: it acts once.
+# It never got there, or its answer was lost. Unary calls may then be made again: they only read, or they carry a
+# request_id, by which they act once.
 RETRY = (grpc.StatusCode.UNAVAILABLE,)
+
+# Who serves what.
+ROLES = {"SynchronizerService": "synchronizer", "TrainerService": "trainer", "RolloutService": "rollouter"}
 
 
 class Service:
@@ -41,19 +47,19 @@ class Service:
         response = message_factory.GetMessageClass(call.output_type)
         make = self._channel.unary_stream if call.server_streaming else self._channel.unary_unary
         invoke = make(f"/{self._service.full_name}/{name}", request.SerializeToString, response.FromString)
-        once = call.input_type.fields_by_name.get("request_id")
+        acts = "request_id" in call.input_type.fields_by_name
 
         def method(timeout=10.0, **fields):
-            if once:
+            if acts:
                 fields.setdefault("request_id", str(uuid.uuid4()))
             deadline = time.monotonic() + timeout
             pause = 0.1
             while True:
                 left = deadline - time.monotonic()
                 try:
-                    return invoke(request(**fields), timeout=max(left, 0.0), wait_for_ready=True)
+                    return invoke(request(**fields), timeout=left)
                 except grpc.RpcError as error:
-                    if error.code() not in RETRY or not once or left <= pause:
+                    if call.server_streaming or error.code() not in RETRY or left <= 2 * pause:
                         raise
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
@@ -65,14 +71,14 @@ class Run:
     """One run. Members come and go, so where they are is asked of the synchronizer each time."""
 
     def __init__(self, synchronizer, connect):
-        self._connect = connect  # address -> grpc.Channel
+        self._connect = connect  # (address, role of the daemon there) -> grpc.Channel
         self._services = {}
         self.started = []  # processes of scale_up
         self.synchronizer = self._service(synchronizer, "SynchronizerService")
 
     def _service(self, address, name):
         if (address, name) not in self._services:
-            self._services[address, name] = Service(self._connect(address), name)
+            self._services[address, name] = Service(self._connect(address, ROLES[name]), name)
         return self._services[address, name]
 
     def members(self, role):
@@ -189,17 +195,23 @@ def tour(run, start, timeout):
 
 
 def connector(options):
-    """address -> channel, with what the command line says of certificates and tokens."""
+    """(address, role) -> channel, with what the command line says of certificates and tokens."""
+
+    def read(path):
+        with open(path, "rb") as file:
+            return file.read()
+
     if not options.tls_ca:
-        return grpc.insecure_channel
-    read = lambda path: open(path, "rb").read() if path else None
-    credentials = grpc.ssl_channel_credentials(read(options.tls_ca), read(options.tls_key), read(options.tls_cert))
+        return lambda address, role: grpc.insecure_channel(address)
+    # Two files or none: with a token no certificate is needed.
+    own = (read(options.tls_key), read(options.tls_cert)) if options.tls_cert else (None, None)
+    credentials = grpc.ssl_channel_credentials(read(options.tls_ca), *own)
     if options.token_file:
-        token = read(options.token_file).decode().strip()
+        tokens = [line.split() for line in read(options.token_file).decode().splitlines()]
+        token = next(words[1] for words in tokens if words[:1] == ["admin"])
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    # Daemons are known by their role in the certificate, not by the name of their host.
-    named = [("grpc.ssl_target_name_override", options.tls_name)] if options.tls_name else []
-    return lambda address: grpc.secure_channel(address, credentials, named)
+    # Pods are dialled by address, so certificates name the role, not the host.
+    return lambda address, role: grpc.secure_channel(address, credentials, [("grpc.ssl_target_name_override", role)])
 
 
 def main():
@@ -210,18 +222,18 @@ def main():
     parser.add_argument("--leave", action="store_true", help="let the started rollouter go on; else it is stopped")
     for name in ("--tls-ca", "--tls-cert", "--tls-key", "--token-file"):
         parser.add_argument(name, metavar="FILE")
-    parser.add_argument("--tls-name", metavar="NAME", help="host name that the daemons' certificates carry")
     options = parser.parse_args()
 
-    run = Run(options.synchronizer, connector(options))
+    run = None
     try:
+        run = Run(options.synchronizer, connector(options))
         tour(run, options.start, options.timeout)
     except grpc.RpcError as error:
         sys.exit(f"orchestrate: {error.code().name}: {error.details()}")
     except (TimeoutError, RuntimeError) as error:
         sys.exit(f"orchestrate: {error}")
     finally:
-        if run.started and not options.leave:
+        if run and run.started and not options.leave:
             say("stopped the rollouter", exit_codes=run.stop_started(options.timeout))
 
 
