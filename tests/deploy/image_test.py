@@ -212,7 +212,7 @@ class ImageTest(unittest.TestCase):
         code, text = self.terminated("(?m)^step 1 ", "--state", state, "--", "run", EXAMPLE, "--duration", "200s",
                                      "run.dir=/var/lib/syncopate/run", "run.steps=1000000")
         self.assertEqual(code, 130, text)  # `syncopate run` was interrupted
-        self.assertEqual(json.loads((state / "run/summary.json").read_text())["status"], "interrupted", text)
+        self.assertEqual(json.loads((state / "run/summary.json").read_text())["status"], "stopped", text)
 
     def test_writes_nowhere_but_to_its_state(self):
         code, text = run_image("run", EXAMPLE, "run.dir=/usr/share/syncopate/run")
