@@ -105,7 +105,8 @@ def draw_lines(axes, panel, prometheus):
         axes.set_ylim(0, max(axes.get_ylim()[1], 1e-9) * 1.08)
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: spelled(value, defaults["unit"])))
     if drawn:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.11), ncol=min(5, len(drawn)), fontsize=6.5,
+        below = -0.22 / (axes.get_position().height * axes.figure.get_figheight())
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, below), ncol=min(5, len(drawn)), fontsize=6.5,
                     frameon=False)
 
 

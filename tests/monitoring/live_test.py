@@ -62,8 +62,8 @@ class LiveTest(unittest.TestCase):
         cls.run_dir = cls.folder / RUN
         cls.log = open(cls.folder / "log", "w+b")
         cls.addClassCleanup(cls.log.close)
-        cls.start(str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"), "--quiet",
-                  f"run.dir={cls.run_dir}", "run.steps=1000000", "checkpoint.every_steps=10")
+        cls.daemons = cls.start(str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"), "--quiet",
+                                f"run.dir={cls.run_dir}", "run.steps=1000000", "checkpoint.every_steps=10")
         cls.url = f"http://127.0.0.1:{free_port()}"
         cls.start(sys.executable, "-B", str(PROMETHEUS / "watch.py"), str(cls.run_dir), "--interval", "1s", "--listen",
                   cls.url.removeprefix("http://"), "--data", str(cls.folder / "prometheus"))
@@ -101,6 +101,8 @@ class LiveTest(unittest.TestCase):
 
     @classmethod
     def enough_scraped(cls):
+        if cls.daemons.poll() is not None:
+            raise AssertionError("the run has ended")
         try:
             scrapes = cls.query(f'count(count_over_time(up{{job="syncopate"}}[5m]) >= {SCRAPES})')
             steps = cls.query(f"syncopate_steps_total >= {STEPS}")
