@@ -21,6 +21,7 @@ test_packages=(
   chrpath     # takes the build's folders out of the image's programs
   runc        # runs the image as a pod would
   clang-14    # analyses who holds which lock
+  openssl     # makes the certificates of tests, by scripts/make-certs.sh
 )
 test_wheels=(
   pyyaml==6.0.3  # reads the Prometheus rules
