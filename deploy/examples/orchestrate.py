@@ -92,8 +92,9 @@ class Run:
 
     @property
     def trainer(self):
-        (address,) = [m["address"] for m in self.members("TRAINER").values()]
-        return self._service(address, "TrainerService")
+        for member in self.members("TRAINER").values():
+            return self._service(member["address"], "TrainerService")
+        raise LookupError("no trainer is alive")
 
     def rollouter(self, name):
         return self._service(self.members("ROLLOUTER")[name]["address"], "RolloutService")
@@ -167,6 +168,7 @@ def say(what, **facts):
 
 
 def tour(run, start, timeout):
+    run.wait("a trainer", lambda: run.members("TRAINER"), timeout)
     rollouters = run.wait("a rollouter", lambda: sorted(run.members("ROLLOUTER")), timeout)
     say("looked", run_id=run.synchronizer.GetStatus().run_id, rollouters=rollouters)
 
@@ -230,7 +232,7 @@ def main():
         tour(run, options.start, options.timeout)
     except grpc.RpcError as error:
         sys.exit(f"orchestrate: {error.code().name}: {error.details()}")
-    except (TimeoutError, RuntimeError) as error:
+    except (LookupError, RuntimeError, TimeoutError) as error:
         sys.exit(f"orchestrate: {error}")
     finally:
         if run and run.started and not options.leave:
