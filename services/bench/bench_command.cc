@@ -2,20 +2,18 @@
 
 #include <signal.h>
 
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 
-#include "base/status.h"
 #include "services/bench/bench_model.h"
+#include "services/bench/bench_report.h"
+#include "services/bench/control_command.h"
 #include "services/bench/sync_bench.h"
 
 namespace syncopate::services {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kBadCase = 2;
 constexpr char kFooter[] =
     "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn or, with "
     "--cpu, "
@@ -45,37 +43,24 @@ SyncCase CaseOf(const SyncArguments& arguments) {
   return sync_case;
 }
 
-int Report(const absl::Status& status, bool json) {
-  std::cerr << status.message() << "\n";
-  if (json) {
-    const nlohmann::json error = {{"error", std::string(status.message())}, {"reason", ErrorReason(status)}};
-    std::cout << error.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
-  }
-  const bool bad_case = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
-  return bad_case ? kBadCase : kFailed;
-}
-
 int RunSync(const SyncArguments& arguments) {
   const SyncCase sync_case = CaseOf(arguments);
   if (arguments.plan) {
     absl::StatusOr<std::string> plan = DescribePlan(sync_case);
-    if (!plan.ok()) return Report(plan.status(), arguments.json);
+    if (!plan.ok()) return ReportBenchError(plan.status(), arguments.json);
     std::cout << *plan << std::flush;
     return 0;
   }
   ::signal(SIGPIPE, SIG_IGN);  // a child that dies while it is spoken to is an error, not our end
-  SyncBenchOptions options;
-  std::error_code error;
-  options.binary_dir = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-  options.progress = [](const std::string& what) { std::cerr << what << " ..." << std::endl; };
+  const SyncBenchOptions options{OwnBinaryDir(), &TellProgress};
   absl::StatusOr<SyncResult> result = RunSyncBench(sync_case, options);
-  if (!result.ok()) return Report(result.status(), arguments.json);
+  if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {
     std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << ToText(*result) << std::flush;
   }
-  return result->digests_equal && (!result->fault.ran || result->fault.healthy) ? 0 : kFailed;
+  return result->digests_equal && (!result->fault.ran || result->fault.healthy) ? 0 : kBenchFailed;
 }
 
 void AddFaultOptions(CLI::App* sync, SyncArguments* arguments) {
@@ -130,6 +115,7 @@ void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
   sync->add_flag("--plan", arguments->plan, "Print which bytes go where, and start nothing");
   sync->add_flag("--json", arguments->json, "Print one JSON object");
   sync->callback([=] { *chosen = [=] { return RunSync(*arguments); }; });
+  AddControlBenchCommand(bench, chosen);
 }
 
 }  // namespace syncopate::services

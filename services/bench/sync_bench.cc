@@ -1,9 +1,6 @@
 #include "services/bench/sync_bench.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <utility>
@@ -19,6 +16,7 @@
 #include "services/bench/fault_bench.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/sync_rounds.h"
+#include "services/bench/work_dir.h"
 #include "services/rpc/channel.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/sync_plan.h"
@@ -49,30 +47,6 @@ absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(manifest, source, receiver));
   return PlannedCase{std::move(manifest), std::move(plan), head_dim};
 }
-
-// A folder of its own that goes with it, unless something went wrong: then the logs in it say what.
-class WorkDir {
- public:
-  static absl::StatusOr<WorkDir> Make() {
-    std::string path = (std::filesystem::temp_directory_path() / "syncopate-bench-XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr) {
-      return Error(absl::StatusCode::kUnavailable, "CANNOT_START", absl::StrCat("cannot make the folder ", path));
-    }
-    return WorkDir(std::move(path));
-  }
-  WorkDir(WorkDir&& other) noexcept : path_(std::exchange(other.path_, "")), keep_(other.keep_) {}
-  ~WorkDir() {
-    std::error_code error;
-    if (!path_.empty() && !keep_) std::filesystem::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-  void Keep() { keep_ = true; }
-
- private:
-  explicit WorkDir(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-  bool keep_ = false;
-};
 
 // One case from the first process to the last.
 class Bench {

@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   KeepGrpcThreads();
   EnablePlugins();
   grpc::ServerBuilder builder;
-  auto watch = std::make_shared<ConnectionWatch>(server->address_, WatchOptionsOf(options));
+  server->watch_ = std::make_shared<ConnectionWatch>(server->address_, WatchOptionsOf(options));
+  auto watch = server->watch_;
   Configure(options, watch, &builder);
   if (options.health_only) {
     builder.SetOption(std::make_unique<WithoutPlugins>());
@@ -176,7 +177,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     connection.fd = fd;
     connections->HandleNewConnection(&connection);
   };
-  server->acceptor_->Start(let_in, [watch] { return watch->Look(); });
+  server->acceptor_->Start(let_in);
   if (options.health.has_value()) {
     server->health_ = std::make_unique<HealthFeed>(*options.health, server->server_->GetHealthCheckService());
   } else {
@@ -198,6 +199,7 @@ void Server::Stop(absl::Duration grace) {
   }
   health_.reset();  // Shutdown says NOT_SERVING from here on
   acceptor_->Stop();
+  watch_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   server_->Wait();
 }

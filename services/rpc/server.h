@@ -17,6 +17,7 @@
 #include "services/auth/transport_security.h"
 #include "services/rpc/acceptor.h"
 #include "services/rpc/connection_limit.h"
+#include "services/rpc/connection_watch.h"
 #include "services/rpc/health_feed.h"
 
 namespace syncopate::services {
@@ -88,6 +89,7 @@ class Server {
   std::unique_ptr<grpc::CallbackGenericService> refusal_;  // health_only: UNIMPLEMENTED to every other call
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
+  std::shared_ptr<ConnectionWatch> watch_;
   std::unique_ptr<HealthFeed> health_;
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,241 @@
+#include "services/bench/control_bench.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "services/bench/control_hosts.h"
+#include "services/bench/exchange_load.h"
+#include "services/bench/member_fleet.h"
+#include "services/bench/members_bench.h"
+#include "services/bench/unary_load.h"
+#include "services/bench/work_dir.h"
+#include "services/rpc/descriptor_limit.h"
+
+namespace syncopate::services {
+namespace {
+
+// Sleeps: a benchmark measures for a time.
+void Pass(absl::Duration duration) { absl::SleepFor(duration); }
+
+double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
+
+// What rounds of a load gave.
+struct Rates {
+  std::vector<double> per_second;
+  std::vector<double> p50_ms;
+  std::vector<double> p99_ms;
+};
+
+absl::Status LoadFailed(const LoadTotals& totals) {
+  return Error(absl::StatusCode::kInternal, "LOAD_FAILED",
+               absl::StrCat(totals.failed, " of ", totals.ok + totals.failed,
+                            " calls failed, the first with: ", totals.first_failure.ToString()));
+}
+
+template <typename Load>
+absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load) {
+  Pass(control_case.warmup);
+  load->Take();
+  Rates rates;
+  for (int32_t round = 0; round < control_case.rounds; ++round) {
+    const absl::Time began = Clock::Real()->Now();
+    Pass(control_case.round);
+    const LoadTotals totals = load->Take();
+    const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
+    if (totals.failed > 0) return LoadFailed(totals);
+    rates.per_second.push_back(static_cast<double>(totals.ok) / seconds);
+    rates.p50_ms.push_back(Milliseconds(totals.latency.Quantile(0.5)));
+    rates.p99_ms.push_back(Milliseconds(totals.latency.Quantile(0.99)));
+  }
+  return rates;
+}
+
+// One run, part by part.
+class ControlBench {
+ public:
+  ControlBench(const ControlCase& control_case, const ControlBenchOptions& options, const std::string& work_dir)
+      : case_(control_case), progress_(options.progress), hosts_({options.binary_dir, work_dir, control_case.tls}) {}
+
+  absl::StatusOr<ControlResult> Run();
+
+ private:
+  absl::Status Measure(const std::string& part);
+  absl::Status MeasureUnary();
+  absl::Status MeasureOverload();
+  absl::Status MeasureExchange(ExchangeLoad::Answers answers);
+  absl::Status EnsureSynchronizer();
+
+  absl::StatusOr<std::unique_ptr<UnaryLoad>> StartUnary(int32_t times);
+  void Tell(const std::string& what) {
+    if (progress_ != nullptr) progress_(what);
+  }
+
+  const ControlCase& case_;
+  const std::function<void(const std::string&)>& progress_;
+  ControlHosts hosts_;
+  ControlResult result_;
+};
+
+absl::StatusOr<ControlResult> ControlBench::Run() {
+  for (const std::string& part : case_.parts) {
+    SYNCOPATE_RETURN_IF_ERROR(Annotate(Measure(part), part));
+  }
+  return std::move(result_);
+}
+
+absl::Status ControlBench::Measure(const std::string& part) {
+  if (part == "stream") return MeasureExchange(ExchangeLoad::Answers::kLate);
+  if (part == "ack") return MeasureExchange(ExchangeLoad::Answers::kLeased);
+  if (part == "unary") return MeasureUnary();
+  if (part == "overload") return MeasureOverload();
+  hosts_.KillSynchronizer();  // the parts before would count in its memory
+  SYNCOPATE_RETURN_IF_ERROR(hosts_.StartSynchronizer());
+  MembersBench members(case_, &hosts_, progress_, &result_);
+  return part == "members" ? members.MeasureAtRest() : members.MeasureRestart();
+}
+
+absl::Status ControlBench::EnsureSynchronizer() {
+  return hosts_.synchronizer().empty() ? hosts_.StartSynchronizer() : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<UnaryLoad>> ControlBench::StartUnary(int32_t times) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto security, LoadBenchSecurity(case_.tls, ""));
+  return UnaryLoad::Start({.address = hosts_.synchronizer(),
+                           .channel = {.security = security, .peer_role = "synchronizer"},
+                           .connections = case_.connections * times,
+                           .callers = case_.callers * times});
+}
+
+absl::Status ControlBench::MeasureUnary() {
+  SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
+  Tell(absl::StrCat("unary calls, ", case_.callers, " in flight"));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
+  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
+  result_.figures.push_back({.part = "unary",
+                             .name = absl::StrCat("GetStatus, ", case_.callers, " in flight"),
+                             .unit = "/s",
+                             .value = SpreadOf(rates.per_second),
+                             .at_least = 50000});
+  result_.figures.push_back({.part = "unary", .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
+  result_.figures.push_back(
+      {.part = "unary", .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms), .at_most = 5});
+  return absl::OkStatus();
+}
+
+// The peak is measured in the same run, before and after, because a machine's speed changes.
+absl::Status ControlBench::MeasureOverload() {
+  SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
+  std::vector<double> peak;
+  auto measure_peak = [&]() -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
+    SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
+    peak.insert(peak.end(), rates.per_second.begin(), rates.per_second.end());
+    return absl::OkStatus();
+  };
+  Tell("peak of unary calls");
+  SYNCOPATE_RETURN_IF_ERROR(measure_peak());
+  Tell(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.overload));
+  Pass(case_.warmup);
+  load->Take();
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
+  const absl::Time began = Clock::Real()->Now();
+  int64_t highest = before.resident_bytes;
+  while (Clock::Real()->Now() < began + case_.steady) {
+    Pass(std::min(absl::Seconds(1), case_.steady));
+    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage usage, hosts_.SynchronizerUsage());
+    highest = std::max(highest, usage.resident_bytes);
+  }
+  const LoadTotals totals = load->Take();
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
+  load.reset();
+  if (totals.ok == 0) return LoadFailed(totals);
+  Tell("peak of unary calls again");
+  SYNCOPATE_RETURN_IF_ERROR(measure_peak());
+  const Spread best = SpreadOf(peak);
+  const double goodput = static_cast<double>(totals.ok) / seconds;
+  const double growth = static_cast<double>(highest - before.resident_bytes) / 1e6;
+  result_.figures.push_back({.part = "overload", .name = "peak, before and after", .unit = "/s", .value = best});
+  result_.figures.push_back({.part = "overload",
+                             .name = absl::StrCat("goodput with ", case_.overload, " times the callers"),
+                             .unit = "/s",
+                             .value = SpreadOf({goodput})});
+  result_.figures.push_back({.part = "overload",
+                             .name = "of the peak",
+                             .unit = "",
+                             .value = SpreadOf({goodput / best.median}),
+                             .at_least = 0.9});
+  result_.figures.push_back({.part = "overload",
+                             .name = "refused or late",
+                             .unit = "",
+                             .value = SpreadOf({static_cast<double>(totals.failed)})});
+  result_.figures.push_back({.part = "overload",
+                             .name = "latency p99",
+                             .unit = "ms",
+                             .value = SpreadOf({Milliseconds(totals.latency.Quantile(0.99))})});
+  result_.figures.push_back({.part = "overload",
+                             .name = "memory that it grew by meanwhile",
+                             .unit = "MB",
+                             .value = SpreadOf({growth}),
+                             .at_most = 10});
+  return absl::OkStatus();
+}
+
+absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
+  const bool durable = answers == ExchangeLoad::Answers::kLeased;
+  const std::string part = durable ? "ack" : "stream";
+  SYNCOPATE_RETURN_IF_ERROR(hosts_.StartData());
+  SYNCOPATE_ASSIGN_OR_RETURN(auto security, LoadBenchSecurity(case_.tls, "rollouter"));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, ExchangeLoad::Start({.address = hosts_.data(),
+                                                             .run_id = kBenchRunId,
+                                                             .channel = {.security = security, .peer_role = "trainer"},
+                                                             .answers = answers,
+                                                             .streams = case_.streams,
+                                                             .window = case_.window,
+                                                             .message_bytes = case_.message_bytes}));
+  Tell(absl::StrCat("answers of ", load->answer_bytes(), " bytes on ", case_.streams, " streams",
+                    durable ? ", made durable" : ", refused"));
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.DataUsage());
+  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage after, hosts_.DataUsage());
+  load.reset();
+  hosts_.StopData();
+  result_.figures.push_back(
+      {.part = part,
+       .name = absl::StrCat(durable ? "durable answers of " : "answers of ", case_.message_bytes / 1024, " KiB"),
+       .unit = "/s",
+       .value = SpreadOf(rates.per_second),
+       .at_least = durable          ? 12000.0
+                   : case_.tls.on() ? 40000.0
+                                    : 60000.0});
+  result_.figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
+  result_.figures.push_back({.part = part, .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms)});
+  result_.figures.push_back({.part = part,
+                             .name = "memory of the trainer's side at the end",
+                             .unit = "MB",
+                             .value = SpreadOf({static_cast<double>(after.resident_bytes) / 1e6})});
+  const double seconds = absl::ToDoubleSeconds(case_.warmup + case_.round * case_.rounds);
+  result_.figures.push_back({.part = part,
+                             .name = "cores that the trainer's side used",
+                             .unit = "",
+                             .value = SpreadOf({(after.cpu_seconds - before.cpu_seconds) / seconds})});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options) {
+  SYNCOPATE_RETURN_IF_ERROR(control_case.Validate());
+  RaiseDescriptorLimit();  // the processes that are started inherit it
+  SYNCOPATE_ASSIGN_OR_RETURN(WorkDir work_dir, WorkDir::Make());
+  absl::StatusOr<ControlResult> result = ControlBench(control_case, options, work_dir.path()).Run();
+  if (!result.ok()) work_dir.Keep();
+  return result;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace syncopate::services {
+
+// Certificates of the benchmark's processes, as the keys of the configuration's section `security`; none: plaintext.
+struct BenchTls {
+  std::string cert;  // {role} stands for the process's role
+  std::string key;
+  std::string ca;
+
+  bool on() const { return !ca.empty(); }
+};
+
+// What one run of `syncopate bench control` measures.
+struct ControlCase {
+  // In the order in which they are measured; see ControlParts.
+  std::vector<std::string> parts;
+
+  int32_t rounds = 5;                         // of the rates; the median counts
+  absl::Duration round = absl::Seconds(4);    // each
+  absl::Duration warmup = absl::Seconds(1);   // before the first
+  absl::Duration steady = absl::Seconds(60);  // overload, and members at rest
+
+  int32_t callers = 64;     // unary: in flight
+  int32_t overload = 4;     // times as many callers, and as many connections
+  int32_t connections = 4;  // unary: callers share them
+  int32_t streams = 4;      // of trajectories
+  int32_t window = 64;      // answers of a stream that are not acknowledged
+  int32_t message_bytes = 16 << 10;
+  int32_t members = 1000;
+  BenchTls tls;
+
+  absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_CASE naming what cannot be
+};
+
+// "unary": a synchronizer's GetStatus; "overload": the same with too many callers; "stream": answers that a trainer
+// judges and refuses, so without its disk; "ack": answers that it makes durable; "members": many rollouters at rest,
+// and GET /metrics meanwhile; "restart": the synchronizer is killed under them.
+const std::vector<std::string>& ControlParts();
+
+}  // namespace syncopate::services

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/member/member_client.h"
+
+namespace syncopate::services {
+
+// Many rollouters as the synchronizer sees them, in this process: each joins with the product's own client over a
+// connection of its own, sends heartbeats, and joins again when the synchronizer has been away. They hold no weights,
+// and refuse every sync. Used by one thread.
+class MemberFleet {
+ public:
+  struct Options {
+    std::string synchronizer;  // host:port
+    int32_t members = 1000;
+    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+  };
+
+  // Starts all of them; they join in the background. Errors of MemberClient::Start.
+  static absl::StatusOr<std::unique_ptr<MemberFleet>> Start(const Options& options);
+  ~MemberFleet();  // all leave
+
+  // OK when every member has been welcomed once. DEADLINE_EXCEEDED reason NOT_JOINED, or why one was refused.
+  absl::Status AwaitWelcomes(absl::Time deadline);
+
+ private:
+  class Refusal;
+  MemberFleet();
+
+  std::unique_ptr<Refusal> refusal_;  // the participant of all
+  std::vector<std::unique_ptr<MemberClient>> members_;
+};
+
+}  // namespace syncopate::services

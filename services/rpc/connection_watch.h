@@ -1,0 +1,72 @@
+#pragma once
+
+#include <grpcpp/support/server_interceptor.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+
+namespace syncopate::services {
+
+// Cuts connections that send much and never begin a call. gRPC 1.51 reads a header block of any length before it looks
+// at its limits: one that never ends costs memory without bound, or a core, and shows itself in no call. What has begun
+// a call is not looked at again: with TLS it is a peer that was let in by its certificate.
+//
+// It looks from a thread of its own: whoever gives gRPC a connection may be kept by it for as long as that connection
+// sends. The sockets belong to gRPC; they are known by descriptor and inode, as in ConnectionLimit. Thread-safe.
+class ConnectionWatch {
+ public:
+  struct Options {
+    int64_t at_once = 8 << 20;    // bytes that a connection may send before its first call
+    int64_t in_time = 256 << 10;  // the same for one that is older than `patience`
+    absl::Duration patience = absl::Seconds(10);
+  };
+
+  // `listener`: for the log.
+  ConnectionWatch(std::string listener, const Options& options);
+  ~ConnectionWatch();  // Stop
+  ConnectionWatch(const ConnectionWatch&) = delete;
+  ConnectionWatch& operator=(const ConnectionWatch&) = delete;
+
+  // A connection was let in. Before gRPC gets it.
+  void Add(int fd);
+  // Joins the thread; idempotent.
+  void Stop();
+
+  // A call has begun on the connection from that peer, as gRPC writes it: "ipv4:10.0.0.7:40112".
+  void CallBegan(const std::string& peer);
+  // For a server's interceptors: says CallBegan. `watch` lives as long as the server.
+  static std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors(
+      std::shared_ptr<ConnectionWatch> watch);
+
+ private:
+  static constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
+
+  struct Connection {
+    ino_t inode = 0;
+    int port = 0;  // the peer's; who writes the rest of an address in which way does not matter
+    absl::Time since;
+  };
+
+  void Run();
+  void LookLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string listener_;
+  const Options options_;
+  std::atomic<int64_t> silent_ = 0;  // connections below: a server whose peers have all called pays nothing more
+  Mutex mutex_;
+  std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // without a call yet, by descriptor
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  Mutex join_mutex_;  // makes concurrent Stops join once
+  std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace syncopate::services
