@@ -76,6 +76,9 @@ struct Hello {
   DeviceFacts facts;
   std::string layout;              // of this member's weights; "": flat shards (trainer), whole (rollouter)
   std::string destination_layout;  // trainer: the receivers' layout that it stages for; "": whole
+  // Trainer: names the start that this rank is of, the same for all its ranks and for those of no other start, such as
+  // the incarnation of its rank 0. "" if this is the only rank.
+  std::string start;
 };
 
 enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
@@ -123,9 +126,6 @@ struct SyncMember {
 
 struct Prepare {
   int64_t attempt = 0;
-  // Form what a sync between these members would need, so that none has to wait for it: Transfer follows, and moves no
-  // byte. There is no version then.
-  bool rehearsal = false;
   PolicyVersion version;
   uint64_t digest = 0;
   uint64_t manifest_fingerprint = 0;
@@ -140,6 +140,9 @@ struct Prepare {
   std::string source_layout = {};  // as in Hello; with the next one, what the plan is a function of
   std::string destination_layout = {};
   Subset subset = {};  // the version's
+  // Form what a sync between these members would need, so that none has to wait for it: Transfer follows, and moves no
+  // byte. There is no version then.
+  bool rehearsal = false;
 };
 
 // To everybody who takes part, sources too, once all of them have agreed. In a rehearsal there are no digests.

@@ -56,7 +56,7 @@ void AddEventsCommand(CLI::App* app, Command* chosen) {
   CLI::App* events = app->add_subcommand("events", "Print what the daemons of a run recorded, one JSON object a line");
   CLI::Option* run_dir = events->add_option("RUN_DIR", arguments->run_dir, "run directory")->type_name(kFolderType);
   events->add_option("--kind", arguments->kind,
-                     "only this kind: publish, step, evaluation, checkpoint, install, phase, sync");
+                     "only this kind: publish, step, evaluation, checkpoint, install, phase, sync, rehearsal");
   CLI::App* trace = events->add_subcommand("trace", "Print one weight sync as a trace for ui.perfetto.dev");
   trace->add_option("RUN_DIR", arguments->run_dir, "run directory")->required()->type_name(kFolderType);
   trace->add_option("--attempt", arguments->attempt, "of which sync attempt; the last good one if not given");

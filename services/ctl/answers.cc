@@ -33,7 +33,7 @@ std::string KindsOf(const v1::SyncRecord& record) {
 
 std::string RateOf(const v1::SyncRecord& record) {
   const double rate = record.gigabytes_per_second();
-  return rate > 0 ? absl::StrFormat(rate < 10 ? "%.2f" : "%.1f", rate) : "-";
+  return rate > 0 ? absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate) : "-";
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ std::string SyncHeading() {
 
 std::string SyncRow(const v1::SyncRecord& record) {
   auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
-  const bool failed = SyncOutcomeOf(record.result()) == SyncOutcome::kFailed;
+  const bool failed = SyncOutcomeOf(record.result()) == SyncOutcome::kFailed || record.result() == "not_connected";
   return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
                          record.attempt(), Version(record.version()), record.replica_id(), record.transport(),
                          record.result(), Thousands(record.bytes()), KindsOf(record), RateOf(record), phase("stage"),

@@ -28,7 +28,8 @@ void RecordedParticipant::Transfer(const synchronizer::Transfer& command, Done d
                     version = VersionOf(command.attempt), returned, done = std::move(done)](SyncReport report) {
                      // A source that receivers pull from has nothing to do here.
                      const bool pulled = !*returned && report.status.ok() && report.bytes == 0;
-                     if (!pulled) Record(events, attempt, version, "transfer", clock->Now() - begun, report);
+                     const char* phase = version.IsNone() ? "connect" : "transfer";
+                     if (!pulled) Record(events, attempt, version, phase, clock->Now() - begun, report);
                      done(std::move(report));
                    });
   *returned = true;

@@ -12,8 +12,8 @@
 namespace syncopate::services {
 
 // Passes commands on and records, for each that was carried out, how long it took: event "phase" with the fields
-// phase (prepare, transfer, install), seconds, and where they mean something connect_seconds and verify_seconds (parts
-// of `seconds`), bytes, pause_seconds and reason. `syncopate events trace` draws them.
+// phase (prepare, transfer or in a rehearsal connect, install), seconds, and where they mean something connect_seconds
+// and verify_seconds (parts of `seconds`), bytes, pause_seconds and reason. `syncopate events trace` draws them.
 class RecordedParticipant final : public SyncParticipant {
  public:
   // All are borrowed, `events` also by transfers that end when this is no more. It may be null: nothing is recorded.
@@ -23,6 +23,7 @@ class RecordedParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Settle() override { inner_->Settle(); }
   void Finish(int64_t attempt) override;
   void FinishAll() override;
 

@@ -15,6 +15,12 @@ SyncReport ReportOf(const absl::Status& status) {
   return report;
 }
 
+SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
+  SyncReport report = ReportOf(rendezvous.status());
+  if (rendezvous.ok()) report.rendezvous = *std::move(rendezvous);
+  return report;
+}
+
 SyncReport OnlySends() {
   return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_RECEIVER",
                         "a trainer sends weights and receives none; join with the role rollouter to receive"));
@@ -27,6 +33,7 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
     return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_SOURCE",
                           "a rollouter receives weights and sends none; join with the role trainer to send"));
   }
+  if (command.rehearsal) return Rendezvous(receiver_->PrepareRehearsal(command));
   absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
   if (!prepared.ok()) return ReportOf(prepared.status());
   SyncReport report;
@@ -37,6 +44,13 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
 }
 
 void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
+  if (receiver_->Rehearses(command.attempt)) {
+    return receiver_->Connect(command, [done = std::move(done)](const absl::StatusOr<double>& seconds) {
+      SyncReport report = ReportOf(seconds.status());
+      report.connect_seconds = seconds.value_or(0.0);
+      done(report);
+    });
+  }
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
   if (!received.ok()) return done(ReportOf(received.status()));
   SyncReport report;
@@ -57,11 +71,7 @@ SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
 
 SyncReport SourceParticipant::Prepare(const synchronizer::Prepare& command) {
   if (!command.source) return OnlySends();
-  absl::StatusOr<std::string> rendezvous = source_->Prepare(command);
-  if (!rendezvous.ok()) return ReportOf(rendezvous.status());
-  SyncReport report;
-  report.rendezvous = *std::move(rendezvous);
-  return report;
+  return Rendezvous(source_->Prepare(command));
 }
 
 void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done done) {

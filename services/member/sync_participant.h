@@ -9,8 +9,8 @@
 
 namespace syncopate::services {
 
-// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer and Install are
-// called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
+// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and Settle
+// are called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
 // FinishAll may be called by any thread at any time, also during the others, which they make return soon; they do not
 // block.
 class SyncParticipant {
@@ -24,6 +24,8 @@ class SyncParticipant {
   // `done` is called exactly once, by any thread, before or after this returns.
   virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
+  // The answer to Transfer, if it came before that returned, or to Install is on its way: what can be done meanwhile.
+  virtual void Settle() {}
 
   // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
   virtual void Finish(int64_t attempt) = 0;
@@ -31,7 +33,8 @@ class SyncParticipant {
   virtual void FinishAll() = 0;
 };
 
-// A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE.
+// A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE. Its Transfer blocks, except in a
+// rehearsal: a sync does not queue behind that.
 class ReceiverParticipant final : public SyncParticipant {
  public:
   // `receiver` is borrowed.
@@ -40,6 +43,7 @@ class ReceiverParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Settle() override { receiver_->Settle(); }
   void Finish(int64_t attempt) override { receiver_->Finish(attempt); }
   void FinishAll() override { receiver_->FinishAny(); }
 

@@ -55,6 +55,10 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
              {"full", "lora", "delta"}),
       results_(registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
                kResults),
+      rehearsals_(
+          registry, "syncopate_weight_sync_rehearsals_total",
+          "Receivers' parts in rehearsals, by which communicators are formed before a sync needs them, by result",
+          "result", {"connected", "not_connected"}),
       last_success_(AddGauge(registry, "syncopate_weight_sync_last_success_timestamp_seconds",
                              "When a receiver last took a version into use, in seconds since 1970")),
       trainers_(Members(registry, "trainer")),

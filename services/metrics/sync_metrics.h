@@ -24,6 +24,9 @@ class SyncMetrics {
   // Phases that did not run leave no sample in their histogram. Reasons other than the seeded ones count as "failed".
   void Record(const Sync& sync);
 
+  // A rehearsal with one receiver has ended.
+  void RecordRehearsal(bool connected) { rehearsals_.Increment(connected ? "connected" : "not_connected"); }
+
   void SetNewest(const PolicyVersion& version) { newest_.Set(version); }
   void SetMembers(int64_t trainers, int64_t rollouters);  // alive
 
@@ -31,6 +34,7 @@ class SyncMetrics {
   prometheus::Family<prometheus::Histogram>& durations_;
   LabelledCounter bytes_;
   LabelledCounter results_;
+  LabelledCounter rehearsals_;
   prometheus::Gauge& last_success_;
   prometheus::Gauge& trainers_;
   prometheus::Gauge& rollouters_;

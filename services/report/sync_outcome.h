@@ -9,6 +9,7 @@ enum class SyncOutcome {
   kDone,        // the receiver serves the version; weights were moved
   kRelabelled,  // it does, and no byte was moved
   kSuperseded,  // a newer version took the send slot first, and is what the receiver got or gets next
+  kRehearsed,   // it was no sync: the group that the next one needs was formed, or was not
   kFailed,
 };
 

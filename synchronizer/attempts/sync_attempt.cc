@@ -44,6 +44,7 @@ AttemptOutput SyncAttempt::Begin() {
   for (const auto& [replica_id, part] : parts_) absl::c_copy(part.receiver.ranks, std::back_inserter(planned));
   Prepare prepare;
   prepare.attempt = spec_.id;
+  prepare.rehearsal = spec_.rehearsal;
   prepare.version = spec_.version.version;
   prepare.digest = spec_.version.digest;
   prepare.manifest_fingerprint = spec_.manifest_fingerprint;
@@ -85,7 +86,7 @@ AttemptOutput SyncAttempt::OnSourceReport(Source& source, const SyncReport& repo
   }
   if (report.stage == SyncStage::kTransfer) {
     source.state = SourceState::kSent;
-    return {};
+    return spec_.rehearsal ? EndIfAllConnected(now) : AttemptOutput{};
   }
   source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
@@ -135,6 +136,7 @@ AttemptOutput SyncAttempt::EndReceiver(const std::string& replica_id, const std:
 }
 
 AttemptOutput SyncAttempt::EndSources(const std::string& reason, const std::string& detail, absl::Time now) {
+  if (spec_.rehearsal) return FailRehearsal(reason, detail, now);
   AttemptOutput output;
   for (auto& [replica_id, part] : parts_) {
     if (NeedsBytes(part)) output.Append(End(part, reason, detail, now));
@@ -142,15 +144,33 @@ AttemptOutput SyncAttempt::EndSources(const std::string& reason, const std::stri
   return output;
 }
 
-AttemptOutput SyncAttempt::Tick(absl::Time now) {
+AttemptOutput SyncAttempt::EndAll(const std::string& result, const std::string& detail, absl::Time now) {
   AttemptOutput output;
-  if (now >= spec_.deadline) {
-    std::string detail = absl::StrFormat("not finished within %s", absl::FormatDuration(spec_.deadline - spec_.begun));
-    for (auto& [replica_id, part] : parts_) output.Append(End(part, "DEADLINE", detail, now));
-  } else {
-    output = OpenBarrierIfComplete(now);
-  }
+  for (auto& [replica_id, part] : parts_) output.Append(End(part, result, detail, now));
   return output;
+}
+
+AttemptOutput SyncAttempt::FailRehearsal(const std::string& reason, const std::string& detail, absl::Time now) {
+  return EndAll(kNotConnected, absl::StrCat(reason, ": ", detail), now);
+}
+
+AttemptOutput SyncAttempt::EndIfAllConnected(absl::Time now) {
+  const bool connected =
+      absl::c_all_of(sources_, [](const Source& source) { return source.state == SourceState::kSent; }) &&
+      absl::c_all_of(parts_, [](const auto& entry) { return AllAt(entry.second, RankState::kVerified); });
+  return connected ? EndAll(kConnected, "", now) : AttemptOutput{};
+}
+
+AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
+  if (!barrier_open_) return FailRehearsal("SUPERSEDED", "a version was published before anybody connected", now);
+  spec_.deadline = std::min(spec_.deadline, until);
+  return {};
+}
+
+AttemptOutput SyncAttempt::Tick(absl::Time now) {
+  if (now < spec_.deadline) return OpenBarrierIfComplete(now);
+  std::string detail = absl::StrFormat("not finished within %s", absl::FormatDuration(spec_.deadline - spec_.begun));
+  return spec_.rehearsal ? FailRehearsal("DEADLINE", detail, now) : EndAll("DEADLINE", detail, now);
 }
 
 absl::Time SyncAttempt::NextDeadline() const {
@@ -175,12 +195,13 @@ bool SyncAttempt::NeedsBytes(const Part& part) const {
 }
 
 AttemptOutput SyncAttempt::Advance(Part& part, absl::Time now) {
+  if (spec_.rehearsal && barrier_open_) return EndIfAllConnected(now);
   if (AllAt(part, RankState::kInstalled)) {
     bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.held; });
     return End(part, moved ? "ok" : "relabelled", "", now);
   }
   AttemptOutput output;
-  if (AllAt(part, RankState::kVerified)) output = SendInstalls(part, now);
+  if (!spec_.rehearsal && AllAt(part, RankState::kVerified)) output = SendInstalls(part, now);
   output.Append(OpenBarrierIfComplete(now));
   return output;
 }
@@ -190,10 +211,11 @@ AttemptOutput SyncAttempt::OpenBarrierIfComplete(absl::Time now) {
   bool all_answered = absl::c_all_of(
       parts_, [](const auto& entry) { return entry.second.ended || !AnyAt(entry.second, RankState::kPreparing); });
   if (!all_answered && now < spec_.prepare_by) return {};
-  barrier_open_ = true;
   AttemptOutput output;
   std::string detail =
       absl::StrFormat("no answer to Prepare within %s", absl::FormatDuration(spec_.prepare_by - spec_.begun));
+  if (spec_.rehearsal && !all_answered) return FailRehearsal("NOT_PREPARED", detail, now);
+  barrier_open_ = true;
   for (auto& [replica_id, part] : parts_) {
     bool silent = !part.ended && AnyAt(part, RankState::kPreparing);
     if (silent) output.Append(End(part, "NOT_PREPARED", detail, now));
@@ -222,7 +244,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     }
   }
   if (receivers.empty()) return output;
-  transfer.group = GroupName(spec_.sources, receivers);
+  transfer.group = group_ = GroupName(spec_.sources, receivers);
   for (Source& source : sources_) {
     source.state = SourceState::kTransferring;
     output.sends.emplace_back(source.id, transfer);
@@ -253,6 +275,7 @@ AttemptOutput SyncAttempt::SendInstalls(Part& part, absl::Time now) {
 }
 
 AttemptOutput SyncAttempt::Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now) {
+  if (spec_.rehearsal) return FailRehearsal(absl::StrCat(part.receiver.replica_id, ": ", result), detail, now);
   bool breaks_group =
       spec_.group_transport && !part.ended && AnyAt(part, RankState::kTransferring) && !AfterTheBytes(result);
   AttemptOutput output = End(part, result, detail, now);
@@ -276,7 +299,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   record.result = result;
   record.detail = detail;
   for (const Rank& rank : part.ranks) {
-    output.sends.emplace_back(rank.id, Finish{spec_.id, record.ok() ? "" : result});
+    output.sends.emplace_back(rank.id, Finish{spec_.id, record.ok() || result == kConnected ? "" : result});
   }
   if (done()) {
     for (const Source& source : sources_) output.sends.emplace_back(source.id, Finish{spec_.id, ""});
@@ -292,15 +315,18 @@ SyncRecord SyncAttempt::RecordOf(const Part& part, absl::Time now) const {
   record.replica_id = part.receiver.replica_id;
   record.transport = spec_.transport;
   record.transport_reason = spec_.transport_reason;
-  record.bytes = part.bytes.total();
-  record.bytes_by_kind = part.bytes;
+  if (!spec_.rehearsal) {
+    record.bytes = part.bytes.total();
+    record.bytes_by_kind = part.bytes;
+  }
   record.pause_seconds = part.pause_seconds;
   // A phase ends where the next one began, or now. One that never began has no length at all.
   absl::Time install_begun = std::min(part.install_sent, now);
   absl::Time prepare_ended = std::min(part.transfer_sent, install_begun);
   double receive = absl::ToDoubleSeconds(install_begun - prepare_ended);
-  double connect = std::min(part.connect_seconds, receive);
+  double connect = spec_.rehearsal ? receive : std::min(part.connect_seconds, receive);
   double verify = std::min(part.verify_seconds, receive - connect);
+  record.connect_seconds = connect;
   std::map<std::string, double>& seconds = record.seconds;
   seconds["stage"] = spec_.stage_seconds;
   seconds["prepare"] = absl::ToDoubleSeconds(prepare_ended - spec_.begun) + connect;

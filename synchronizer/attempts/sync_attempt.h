@@ -31,6 +31,11 @@ struct AttemptOutput {
 // communicator with it: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or
 // disappears ends all replicas that still need bytes; those that have verified go on. When the last replica has ended,
 // the sources are told to unpin the version.
+//
+// A rehearsal (Spec::rehearsal) goes the same way as far as Transfer, by which its members form what a sync between
+// them would need; no version is touched. It is for all of them or for none: it ends for all replicas at once, with
+// "connected" when everybody has reported, sources too, or with "not_connected" as soon as anybody refuses, fails,
+// disappears, or has not agreed by `prepare_by`.
 class SyncAttempt {
  public:
   struct Receiver {
@@ -39,7 +44,8 @@ class SyncAttempt {
   };
   struct Spec {
     int64_t id = 0;
-    PublishedVersion version;
+    bool rehearsal = false;
+    PublishedVersion version;  // none in a rehearsal
     uint64_t manifest_fingerprint = 0;
     uint64_t plan_hash = 0;
     std::string source_layout;
@@ -71,7 +77,12 @@ class SyncAttempt {
   // way ends with reason DEADLINE.
   AttemptOutput Tick(absl::Time now);
   absl::Time NextDeadline() const;
+  // A sync needs members of this rehearsal: it ends now if nobody has been told to connect yet, otherwise at `until` at
+  // the latest.
+  AttemptOutput GiveWay(absl::Time until, absl::Time now);
 
+  // GroupName of those who were told to transfer; "" if nobody was.
+  const std::string& group() const { return group_; }
   bool done() const { return open_parts_ == 0; }
   const Spec& spec() const { return spec_; }
 
@@ -113,6 +124,9 @@ class SyncAttempt {
   AttemptOutput OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
   static void Take(Part& part, Rank& rank, const SyncReport& report);
   AttemptOutput Advance(Part& part, absl::Time now);
+  AttemptOutput EndIfAllConnected(absl::Time now);
+  AttemptOutput EndAll(const std::string& result, const std::string& detail, absl::Time now);
+  AttemptOutput FailRehearsal(const std::string& reason, const std::string& detail, absl::Time now);
   AttemptOutput OpenBarrierIfComplete(absl::Time now);
   AttemptOutput SendTransfers(absl::Time now);
   bool AnyPreparedNeedsBase() const;
@@ -127,6 +141,7 @@ class SyncAttempt {
   std::map<std::string, Part> parts_;  // by replica
   int open_parts_ = 0;
   bool barrier_open_ = false;
+  std::string group_;
 };
 
 }  // namespace syncopate::synchronizer

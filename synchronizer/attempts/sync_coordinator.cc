@@ -9,11 +9,13 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "synchronizer/attempts/group_name.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
 constexpr double kDeadlineMedians = 4;
+constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // what connects sooner had nothing to form
 constexpr int kRegroupFactor = 3;  // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
 // The same question would get the same answer while everybody stays what it is.
@@ -28,7 +30,7 @@ bool IsPermanent(const std::string& reason) {
 
 absl::Status SyncCoordinator::Options::Validate() const {
   if (min_deadline > absl::ZeroDuration() && prepare_deadline > absl::ZeroDuration() &&
-      backoff > absl::ZeroDuration() && max_backoff >= backoff) {
+      rehearse_after >= absl::ZeroDuration() && backoff > absl::ZeroDuration() && max_backoff >= backoff) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
@@ -45,6 +47,7 @@ AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
     });
     if (!kept) output.Append(attempt.EndSources("SOURCE_LOST", "a trainer rank is no longer reachable", now));
   }
+  if (sources.ranks != sources_.ranks) rehearse_at_ = now + options_.rehearse_after;
   bool same_model = sources_.manifest != nullptr && sources_.manifest == sources.manifest;
   sources_ = std::move(sources);
   if (!same_model) plans_.emplace(sources_.manifest);
@@ -60,6 +63,7 @@ AttemptOutput SyncCoordinator::SetReceiver(ReceiverReplica replica, absl::Time n
   if (found != receivers_.end() && found->second.replica.ranks != replica.ranks) {
     output = RemoveReceiver(replica.replica_id, "MEMBER_LOST", "a new process took its place", now);
   }
+  if (!receivers_.contains(replica.replica_id)) rehearse_at_ = now + options_.rehearse_after;
   State& state = receivers_[replica.replica_id];
   state.replica = std::move(replica);
   output.Append(Form(0.0, now));
@@ -71,9 +75,12 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
   auto found = receivers_.find(replica_id);
   if (found == receivers_.end()) return {};
   AttemptOutput output;
-  auto attempt = attempts_.find(found->second.attempt);
-  if (attempt != attempts_.end()) output = attempt->second.EndReceiver(replica_id, reason, detail, now);
+  for (auto& [id, attempt] : attempts_) {
+    const bool part = id == found->second.attempt || attempt.spec().rehearsal;
+    if (part) output.Append(attempt.EndReceiver(replica_id, reason, detail, now));
+  }
   receivers_.erase(found);
+  rehearse_at_ = now + options_.rehearse_after;
   return Settle(std::move(output), now);
 }
 
@@ -115,16 +122,21 @@ AttemptOutput SyncCoordinator::Tick(absl::Time now) {
 absl::Time SyncCoordinator::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.NextDeadline());
-  bool can_send = newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
-  if (!can_send) return next;
+  if (Idle()) return std::min(next, rehearse_at_);
+  if (!CanSend()) return next;
   for (const auto& [replica_id, state] : receivers_) {
-    if (state.attempt == 0 && IsBehind(state) && state.refusal.empty()) next = std::min(next, state.not_before);
+    if (state.attempt == 0 && WantsVersion(state)) next = std::min(next, state.not_before);
   }
   return next;
 }
 
 int SyncCoordinator::behind() const {
   return static_cast<int>(absl::c_count_if(receivers_, [this](const auto& entry) { return IsBehind(entry.second); }));
+}
+
+int SyncCoordinator::attempts_under_way() const {
+  return static_cast<int>(
+      absl::c_count_if(attempts_, [](const auto& entry) { return !entry.second.spec().rehearsal; }));
 }
 
 int64_t SyncCoordinator::AttemptOf(const std::string& replica_id) const {
@@ -151,18 +163,33 @@ bool SyncCoordinator::IsBehind(const State& state) const {
   return newest_.has_value() && state.replica.serving < newest_->version;
 }
 
+bool SyncCoordinator::CanSend() const {
+  return newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
+}
+
+bool SyncCoordinator::WantsVersion(const State& state) const { return IsBehind(state) && state.refusal.empty(); }
+
+bool SyncCoordinator::Idle() const {
+  return attempts_.empty() && !sources_.ranks.empty() &&
+         !(CanSend() && absl::c_any_of(receivers_, [this](const auto& entry) { return WantsVersion(entry.second); }));
+}
+
 AttemptOutput SyncCoordinator::Form(double stage_seconds, absl::Time now) {
+  AttemptOutput output = FormSyncs(stage_seconds, now);
+  if (rehearse_at_ <= now && Idle()) output.Append(FormRehearsals(now));
+  return output;
+}
+
+AttemptOutput SyncCoordinator::FormSyncs(double stage_seconds, absl::Time now) {
   AttemptOutput output;
-  bool can_send = newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
-  if (!can_send) return output;
+  if (!CanSend()) return output;
   struct Group {
     Route route;
     std::vector<std::string> replica_ids;
   };
   std::map<std::tuple<std::string, uint64_t, std::string>, Group> groups;  // by transport, plan, laggard
   for (auto& [replica_id, state] : receivers_) {
-    bool wants = state.attempt == 0 && IsBehind(state) && state.not_before <= now && state.refusal.empty();
-    if (!wants) continue;
+    if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
     if (route.ok()) {
       Group& group = groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : ""}];
@@ -173,9 +200,40 @@ AttemptOutput SyncCoordinator::Form(double stage_seconds, absl::Time now) {
       NoteEnd(output.ended.back(), now);
     }
   }
+  if (!groups.empty()) output.Append(MakeRehearsalsGiveWay(now));
   for (const auto& [key, group] : groups) {
     output.Append(FormWith(group.replica_ids, group.route, stage_seconds, now));
   }
+  return output;
+}
+
+AttemptOutput SyncCoordinator::FormRehearsals(absl::Time now) {
+  rehearse_at_ = absl::InfiniteFuture();
+  if (options_.transport != "auto" && !IsGroupTransport(options_.transport)) return {};
+  struct Group {
+    Route route;
+    std::vector<std::string> replica_ids;
+  };
+  std::map<std::pair<std::string, uint64_t>, Group> groups;  // by transport and plan
+  for (const auto& [replica_id, state] : receivers_) {
+    if (state.laggard || !state.refusal.empty()) continue;
+    absl::StatusOr<Route> route = RouteTo(state.replica);
+    if (!route.ok() || !IsGroupTransport(route->transport.name)) continue;  // a sync says why
+    Group& group = groups[{route->transport.name, route->plan_hash}];
+    group.replica_ids.push_back(replica_id);
+    group.route = *std::move(route);
+  }
+  AttemptOutput output;
+  for (const auto& [key, group] : groups) output.Append(Rehearse(group.replica_ids, group.route, now));
+  return output;
+}
+
+AttemptOutput SyncCoordinator::MakeRehearsalsGiveWay(absl::Time now) {
+  AttemptOutput output;
+  for (auto& [id, attempt] : attempts_) {
+    if (attempt.spec().rehearsal) output.Append(attempt.GiveWay(now + forming_, now));
+  }
+  ForgetEnded(output, now);
   return output;
 }
 
@@ -194,11 +252,10 @@ absl::StatusOr<SyncCoordinator::Route> SyncCoordinator::RouteTo(const ReceiverRe
   return route;
 }
 
-AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_ids, const Route& route,
-                                        double stage_seconds, absl::Time now) {
+SyncAttempt::Spec SyncCoordinator::SpecFor(const std::vector<std::string>& replica_ids, const Route& route,
+                                           absl::Time now) {
   SyncAttempt::Spec spec;
   spec.id = next_attempt_++;
-  spec.version = *newest_;
   spec.manifest_fingerprint = sources_.manifest->fingerprint();
   spec.plan_hash = route.plan_hash;
   spec.source_layout = SourceLayoutName(sources_.layout(), static_cast<int32_t>(sources_.ranks.size()));
@@ -207,35 +264,76 @@ AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_
   spec.transport_reason = route.transport.reason;
   spec.group_transport = IsGroupTransport(spec.transport);
   spec.receivers_meet = ReceiversMeet(spec.transport);
-  spec.stage_seconds = stage_seconds;
   for (const SyncPeer& peer : sources_.ranks) spec.sources.push_back(peer.id);
+  for (const std::string& replica_id : replica_ids) {
+    SyncAttempt::Receiver receiver{replica_id, {}};
+    for (const SyncPeer& peer : receivers_.at(replica_id).replica.ranks) receiver.ranks.push_back(peer.id);
+    spec.receivers.push_back(std::move(receiver));
+  }
+  spec.begun = now;
+  spec.prepare_by = now + options_.prepare_deadline;
+  spec.deadline = now + CurrentDeadline();
+  return spec;
+}
+
+AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_ids, const Route& route,
+                                        double stage_seconds, absl::Time now) {
+  SyncAttempt::Spec spec = SpecFor(replica_ids, route, now);
+  spec.version = *newest_;
+  spec.stage_seconds = stage_seconds;
   bool regroups = false;
   for (const std::string& replica_id : replica_ids) {
     State& state = receivers_.at(replica_id);
     state.attempt = spec.id;
     regroups = regroups || state.regroups;
-    SyncAttempt::Receiver receiver{replica_id, {}};
-    for (const SyncPeer& peer : state.replica.ranks) receiver.ranks.push_back(peer.id);
-    spec.receivers.push_back(std::move(receiver));
   }
-  spec.begun = now;
-  spec.prepare_by = now + options_.prepare_deadline * (regroups ? kRegroupFactor : 1);
-  spec.deadline = now + CurrentDeadline();
-  int64_t id = spec.id;
+  if (regroups) spec.prepare_by = now + options_.prepare_deadline * kRegroupFactor;
+  return Begin(std::move(spec));
+}
+
+AttemptOutput SyncCoordinator::Rehearse(const std::vector<std::string>& replica_ids, const Route& route,
+                                        absl::Time now) {
+  SyncAttempt::Spec spec = SpecFor(replica_ids, route, now);
+  std::vector<MemberId> ranks;
+  for (const SyncAttempt::Receiver& receiver : spec.receivers) absl::c_copy(receiver.ranks, std::back_inserter(ranks));
+  const std::string group = GroupName(spec.sources, ranks);
+  if (absl::c_linear_search(groups_, group)) return {};
+  RememberGroup(group);
+  spec.rehearsal = true;
+  return Begin(std::move(spec));
+}
+
+AttemptOutput SyncCoordinator::Begin(SyncAttempt::Spec spec) {
+  const int64_t id = spec.id;
   return attempts_.emplace(id, SyncAttempt(std::move(spec))).first->second.Begin();
+}
+
+void SyncCoordinator::RememberGroup(const std::string& name) {
+  std::erase(groups_, name);
+  groups_.push_back(name);
+  if (groups_.size() > kKeptGroups) groups_.pop_front();
 }
 
 AttemptOutput SyncCoordinator::Settle(AttemptOutput output, absl::Time now) {
   if (output.ended.empty()) return output;
-  for (const SyncRecord& record : output.ended) NoteEnd(record, now);
-  for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
-    attempt = attempt->second.done() ? attempts_.erase(attempt) : std::next(attempt);
-  }
+  ForgetEnded(output, now);
   output.Append(Form(0.0, now));
   return output;
 }
 
+void SyncCoordinator::ForgetEnded(const AttemptOutput& output, absl::Time now) {
+  for (const SyncRecord& record : output.ended) NoteEnd(record, now);
+  for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
+    const SyncAttempt& ended = attempt->second;
+    if (ended.done() && ended.spec().group_transport && !ended.group().empty()) RememberGroup(ended.group());
+    attempt = ended.done() ? attempts_.erase(attempt) : std::next(attempt);
+  }
+}
+
 void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
+  const absl::Duration connect = absl::Seconds(record.connect_seconds);
+  if (connect >= kShortestForming && (record.ok() || record.result == kConnected)) forming_ = connect;
+  if (record.rehearsal()) return;
   if (record.ok()) {
     recent_seconds_.push_back(record.seconds.at("total"));
     if (recent_seconds_.size() > kMedianOver) recent_seconds_.pop_front();
@@ -243,6 +341,7 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
   auto found = receivers_.find(record.replica_id);
   if (found == receivers_.end()) return;
   State& state = found->second;
+  if (state.laggard || !record.ok()) rehearse_at_ = std::min(rehearse_at_, now);  // others go together from now on
   state.attempt = 0;
   state.wants_newer = false;
   state.regroups = record.result == "GROUP_LOST";

@@ -51,19 +51,27 @@ struct ReceiverReplica {
 // (another model, layout, dtype, plan, NCCL version, no common transport) is not: the replica is left alone until it or
 // the sources change, or another version is published, or somebody triggers. Only versions of the epoch that the
 // present sources work in are sent: an older trainer's bits are gone.
+//
+// Where the members of a sync form a group, that takes longer than the sync. So when members have come or gone, and
+// then nobody is behind and nothing is under way, the group that the next sync would need is formed by a rehearsal. A
+// sync that begins meanwhile does not wait for its members to be idle. If they have been told to connect, the rehearsal
+// may go on for as long as forming a group took last, and a sync of the same members uses what it forms; otherwise it
+// ends. A rehearsal that fails is not repeated: the next sync forms the group itself.
 class SyncCoordinator {
  public:
   struct Options {
     std::string transport = "auto";
-    absl::Duration min_deadline = absl::Seconds(10);     // an attempt may take max(this, 4 x the recent median)
-    absl::Duration prepare_deadline = absl::Seconds(1);  // receivers that have not agreed by then are left behind
+    absl::Duration min_deadline = absl::Seconds(10);          // an attempt may take max(this, 4 x the recent median)
+    absl::Duration prepare_deadline = absl::Seconds(1);       // receivers that have not agreed by then are left behind
+    absl::Duration rehearse_after = absl::Milliseconds(250);  // for so long nobody may have come or gone
     absl::Duration backoff = absl::Milliseconds(100);
     absl::Duration max_backoff = absl::Seconds(2);
     int64_t first_attempt = 1;  // above those of an earlier life, so that old reports are never mistaken for new ones
     absl::Status Validate() const;
   };
 
-  explicit SyncCoordinator(const Options& options) : options_(options), next_attempt_(options.first_attempt) {}
+  explicit SyncCoordinator(const Options& options)
+      : options_(options), forming_(options.prepare_deadline), next_attempt_(options.first_attempt) {}
 
   // Replaces the sources. Attempts that lean on ranks which are no longer among them end with SOURCE_LOST.
   AttemptOutput SetSources(SourceGroup sources, absl::Time now);
@@ -79,12 +87,12 @@ class SyncCoordinator {
   AttemptOutput Trigger(absl::Time now);
 
   AttemptOutput Tick(absl::Time now);
-  absl::Time NextDeadline() const;  // InfiniteFuture if nothing is under way or backing off
+  absl::Time NextDeadline() const;  // InfiniteFuture if nothing is under way, backing off, or to be rehearsed
 
   // Reachable replicas that do not serve the newest version.
   int behind() const;
-  int attempts_under_way() const { return static_cast<int>(attempts_.size()); }
-  // The attempt that a replica takes part in; 0 if none.
+  int attempts_under_way() const;  // rehearsals not counted
+  // The attempt, other than a rehearsal, that a replica takes part in; 0 if none.
   int64_t AttemptOf(const std::string& replica_id) const;
   // Why a replica that is behind is left alone, and until when, for people; "" if it is not.
   std::string WhyLeftAlone(const std::string& replica_id) const;
@@ -93,6 +101,7 @@ class SyncCoordinator {
 
  private:
   static constexpr size_t kMedianOver = 64;  // durations of successful parts
+  static constexpr size_t kKeptGroups = 2;   // what members keep, see nccl::GroupWorker::Options
 
   struct State {
     ReceiverReplica replica;
@@ -106,7 +115,15 @@ class SyncCoordinator {
   };
 
   bool IsBehind(const State& state) const;
+  bool CanSend() const;
+  // Behind, and not left alone.
+  bool WantsVersion(const State& state) const;
+  // Starts what can start: syncs, or else a rehearsal.
   AttemptOutput Form(double stage_seconds, absl::Time now);
+  AttemptOutput FormSyncs(double stage_seconds, absl::Time now);
+  AttemptOutput FormRehearsals(absl::Time now);
+  bool Idle() const;
+  AttemptOutput MakeRehearsalsGiveWay(absl::Time now);
   // Whether and how the replica could be served now.
   struct Route {
     TransportChoice transport;
@@ -114,11 +131,17 @@ class SyncCoordinator {
     uint64_t plan_hash = 0;
   };
   absl::StatusOr<Route> RouteTo(const ReceiverReplica& replica);
+  // What a sync and a rehearsal have in common.
+  SyncAttempt::Spec SpecFor(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
   AttemptOutput FormWith(const std::vector<std::string>& replica_ids, const Route& route, double stage_seconds,
                          absl::Time now);
+  AttemptOutput Rehearse(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
+  AttemptOutput Begin(SyncAttempt::Spec spec);
+  void RememberGroup(const std::string& name);
   void ForgetRefusals();
   // Takes note of what ended, forgets finished attempts, starts what became possible.
   AttemptOutput Settle(AttemptOutput output, absl::Time now);
+  void ForgetEnded(const AttemptOutput& output, absl::Time now);
   void NoteEnd(const SyncRecord& record, absl::Time now);
   SyncRecord Refusal(const std::string& replica_id, const absl::Status& status) const;
 
@@ -129,6 +152,9 @@ class SyncCoordinator {
   std::map<int64_t, SyncAttempt> attempts_;
   std::optional<PlanCache> plans_;  // of the present sources' manifest
   std::deque<double> recent_seconds_;
+  std::deque<std::string> groups_;  // that members keep, or have failed to form in a rehearsal; the newest last
+  absl::Duration forming_;          // how long it took last
+  absl::Time rehearse_at_ = absl::InfiniteFuture();  // not before; infinite if there is nothing new to rehearse
   int64_t next_attempt_;
 };
 

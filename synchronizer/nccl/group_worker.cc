@@ -53,7 +53,9 @@ void GroupWorker::Cancel(int64_t attempt, const absl::Status& why) {
 
 bool GroupWorker::Has(const std::string& group) const {
   MutexLock lock(&mutex_);
-  return std::ranges::find(names_, group) != names_.end();
+  const bool current = current_.has_value() && current_group_ == group && cancelled_.ok();
+  return current || std::ranges::find(names_, group) != names_.end() ||
+         std::ranges::find(jobs_, group, &Job::group) != jobs_.end();
 }
 
 void GroupWorker::Run(const std::stop_token& stop) {
@@ -67,6 +69,7 @@ void GroupWorker::Run(const std::stop_token& stop) {
       job = std::move(jobs_.front());
       jobs_.pop_front();
       current_ = job.attempt;
+      current_group_ = job.group;
       if (!stopping_) cancelled_ = absl::OkStatus();
     }
     absl::Status status = Do(job);

@@ -42,9 +42,9 @@ class GroupWorker {
   // One member's part in one transfer.
   struct Job {
     int64_t attempt = 0;
-    std::string group;          // names the set of members and their order
-    std::vector<UniqueId> ids;  // of new communicators, as GroupShape numbers them; empty: those of last time
-    GroupPlan plan;
+    std::string group;           // names the set of members and their order
+    std::vector<UniqueId> ids;   // of new communicators, as GroupShape numbers them; empty: those of last time
+    GroupPlan plan;              // without rounds: the group is formed, nothing else
     std::vector<Round> warm_up;  // on communicators that are new
     char* base = nullptr;        // the send arena or the destination
     absl::Time deadline;
@@ -66,7 +66,8 @@ class GroupWorker {
   void Submit(Job job);
   // The job of this attempt, if there is one, ends soon with `why`.
   void Cancel(int64_t attempt, const absl::Status& why);
-  // Whether there are communicators of this group.
+  // Whether the next job will find communicators of this group: they are there, or are what a job forms or uses that
+  // has not ended. If that one fails, the next one gets GROUP_LOST.
   bool Has(const std::string& group) const;
 
  private:
@@ -99,6 +100,7 @@ class GroupWorker {
   mutable Mutex mutex_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   std::optional<int64_t> current_ ABSL_GUARDED_BY(mutex_);  // attempt of the job being done
+  std::string current_group_ ABSL_GUARDED_BY(mutex_);       // and its group
   absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);          // not OK: why that job must end
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);  // of groups_
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -50,7 +50,7 @@ absl::StatusOr<std::string> NcclReceiver::Open(const Prepare& attempt) {
   return nccl::Rendezvous{options_.facts.version, options_.facts.gpu, kept, {}}.ToString();
 }
 
-absl::Status NcclReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+absl::StatusOr<nccl::GroupWorker::Job> NcclReceiver::JobFor(const ReceiveRequest& request) const {
   SYNCOPATE_RETURN_IF_ERROR(nccl::CheckMembers(request.sources, request.receivers, request.group));
   if (request.sources.empty()) return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "no source takes part");
   SYNCOPATE_ASSIGN_OR_RETURN(nccl::Rendezvous first, nccl::Rendezvous::Parse(request.sources.front().rendezvous));
@@ -61,9 +61,17 @@ absl::Status NcclReceiver::Receive(const ReceiveRequest& request, char* destinat
   job.ids = std::move(first.ids);
   job.plan = nccl::PlanOfReceiver(shape, request.self, request.copies, options_.rounds);
   job.warm_up = nccl::WarmUp(job.plan, shape, /*source=*/false, nccl::GroupDevice::kScratchBytes);
-  job.base = destination;
   job.deadline = request.deadline;
-  job.on_connected = request.on_connected;
+  return job;
+}
+
+absl::Status NcclReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(nccl::GroupWorker::Job job, JobFor(request));
+  job.base = destination;
+  job.on_connected = [connected = request.on_connected, writing = request.on_writing] {
+    connected();
+    writing();
+  };
   job.on_arrived = request.on_arrived;
   auto outcome = std::make_shared<Outcome>();
   job.done = [outcome](absl::Status status) { outcome->Set(std::move(status)); };
@@ -72,6 +80,18 @@ absl::Status NcclReceiver::Receive(const ReceiveRequest& request, char* destinat
     worker_.Cancel(attempt, Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended"));
   });
   return outcome->Await();
+}
+
+void NcclReceiver::Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done) {
+  absl::StatusOr<nccl::GroupWorker::Job> job = JobFor(request);
+  if (!job.ok()) return done(job.status());
+  job->plan.rounds.clear();
+  job->done = std::move(done);
+  worker_.Submit(*std::move(job));
+}
+
+void NcclReceiver::Close(int64_t attempt) {
+  worker_.Cancel(attempt, Error(absl::StatusCode::kAborted, "CLOSED", "the attempt has ended"));
 }
 
 }  // namespace syncopate::synchronizer

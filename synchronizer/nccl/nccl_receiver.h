@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -42,10 +44,15 @@ class NcclReceiver final : public ReceiverTransport {
   // BAD_RENDEZVOUS. Later also UNAVAILABLE reason GROUP_LOST or PEER_LOST, INTERNAL reason NCCL_ERROR, ABORT_STUCK or
   // COPY_STUCK.
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  void Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done) override;
+  void Close(int64_t attempt) override;
 
  private:
   NcclReceiver(const Options& options, nccl::GroupWorker::DeviceFactory device)
       : options_(options), worker_(std::move(device), options.worker) {}
+
+  // What Receive and Connect ask of the worker; `done` is the caller's to fill in.
+  absl::StatusOr<nccl::GroupWorker::Job> JobFor(const ReceiveRequest& request) const;
 
   const Options options_;
   nccl::GroupWorker worker_;

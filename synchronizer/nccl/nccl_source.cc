@@ -38,7 +38,9 @@ absl::StatusOr<std::string> NcclSource::Open(const Prepare& attempt) {
   opened.deadline = options_.worker.clock->Now() + attempt.deadline;
   opened.superseded = std::make_shared<std::atomic<bool>>(false);
   auto mark = [flag = opened.superseded] { *flag = true; };
-  SYNCOPATE_ASSIGN_OR_RETURN(opened.version, memory_->Pin(attempt.version, mark));
+  if (!attempt.rehearsal) {
+    SYNCOPATE_ASSIGN_OR_RETURN(opened.version, memory_->Pin(attempt.version, mark));
+  }
   const std::string kept = Keeps(attempt.group) ? attempt.group : "";
   if (options_.rank == 0 && kept.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(opened.ids, IdsFor(attempt));
@@ -88,7 +90,8 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   SYNCOPATE_ASSIGN_OR_RETURN(nccl::Rendezvous first, nccl::Rendezvous::Parse(attempt.sources.front().rendezvous));
   const int32_t world = std::max(attempt.receivers.front().id.world, 1);
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const PlannedLayouts> planned, PlanFor(opened.prepare, world));
-  if (planned->plan.send_bytes(options_.rank) > opened.version->bytes()) {
+  const bool rehearsal = opened.prepare.rehearsal;
+  if (!rehearsal && planned->plan.send_bytes(options_.rank) > opened.version->bytes()) {
     return Error(absl::StatusCode::kFailedPrecondition, "PLAN_MISMATCH",
                  absl::StrFormat("the plan sends %d bytes, %d are staged; stage for the receivers' layout",
                                  planned->plan.send_bytes(options_.rank), opened.version->bytes()));
@@ -99,16 +102,27 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   job.attempt = attempt.attempt;
   job.group = attempt.group;
   job.ids = std::move(first.ids);
+  KeepSpareIds(job.ids, shape.communicators());
   job.plan =
       nccl::PlanOfSource(shape, options_.rank,
                          CopiesFor(*planned, opened.prepare.subset, attempt.receivers.front().base), options_.rounds);
   job.warm_up = nccl::WarmUp(job.plan, shape, /*source=*/true, nccl::GroupDevice::kScratchBytes);
-  job.base = const_cast<char*>(opened.version->data());  // only read: a source sends
+  if (rehearsal) {
+    job.plan.rounds.clear();
+  } else {
+    job.base = const_cast<char*>(opened.version->data());  // only read: a source sends
+  }
   job.deadline = opened.deadline;
   job.done = [version = opened.version, superseded = opened.superseded, on_done = std::move(on_done)](
                  const absl::Status& status) { on_done(status.ok() && *superseded ? Superseded() : status); };
   worker_.Submit(std::move(job));
   return absl::OkStatus();
+}
+
+void NcclSource::KeepSpareIds(std::vector<nccl::UniqueId>& ids, int32_t needed) {
+  if (options_.rank != 0) return;
+  MutexLock lock(&mutex_);
+  for (; static_cast<int32_t>(ids.size()) > needed; ids.pop_back()) spare_ids_.push_back(ids.back());
 }
 
 absl::StatusOr<NcclSource::Opened> NcclSource::TakeToStart(int64_t attempt) {

@@ -56,7 +56,7 @@ class NcclSource final : public SourceTransport {
   struct Opened {
     Prepare prepare;
     absl::Time deadline;
-    std::shared_ptr<StagedVersion> version;  // a transfer under way holds it too
+    std::shared_ptr<StagedVersion> version;  // a transfer under way holds it too; null in a rehearsal
     std::shared_ptr<std::atomic<bool>> superseded;
     bool started = false;
     std::vector<nccl::UniqueId> ids;  // that were made for it
@@ -74,6 +74,8 @@ class NcclSource final : public SourceTransport {
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> PlanFor(const Prepare& attempt, int32_t world);
   // All pairs' messages, as the receivers see theirs: of everything, or of the adapters alone.
   std::vector<Copy> CopiesFor(const PlannedLayouts& planned, const Subset& subset, bool base) const;
+  // With fewer receivers than were asked, fewer communicators may be formed than there are ids.
+  void KeepSpareIds(std::vector<nccl::UniqueId>& ids, int32_t needed);
   absl::StatusOr<Opened> TakeToStart(int64_t attempt);
 
   const Options options_;

@@ -25,15 +25,26 @@ WeightStore* InprocHub::Find(const std::string& name) const {
 }
 
 absl::Status InprocReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
-  std::map<int32_t, std::unique_ptr<WeightReader>> readers;
+  SYNCOPATE_ASSIGN_OR_RETURN(Readers readers, OpenSources(request));
+  request.on_writing();
   for (const Copy& copy : request.copies) {
-    std::unique_ptr<WeightReader>& reader = readers[copy.source];
-    if (reader == nullptr) {
-      SYNCOPATE_ASSIGN_OR_RETURN(reader, OpenSource(request, copy.source));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(CopyChunks(request, copy, reader.get(), destination, stop));
+    SYNCOPATE_RETURN_IF_ERROR(CopyChunks(request, copy, readers[copy.source].get(), destination, stop));
   }
   return absl::OkStatus();
+}
+
+absl::Status InprocReceiver::Probe(const ReceiveRequest& request, std::stop_token /*stop*/) {
+  return OpenSources(request).status();
+}
+
+absl::StatusOr<InprocReceiver::Readers> InprocReceiver::OpenSources(const ReceiveRequest& request) const {
+  Readers readers;
+  for (const Copy& copy : request.copies) {
+    std::unique_ptr<WeightReader>& reader = readers[copy.source];
+    if (reader != nullptr) continue;
+    SYNCOPATE_ASSIGN_OR_RETURN(reader, OpenSource(request, copy.source));
+  }
+  return readers;
 }
 
 absl::StatusOr<std::unique_ptr<WeightReader>> InprocReceiver::OpenSource(const ReceiveRequest& request,

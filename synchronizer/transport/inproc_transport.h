@@ -41,8 +41,11 @@ class InprocReceiver final : public ReceiverTransport {
   explicit InprocReceiver(const InprocHub* hub, const Clock* clock = Clock::Real()) : hub_(hub), clock_(clock) {}
   std::string name() const override { return "inproc"; }
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  absl::Status Probe(const ReceiveRequest& request, std::stop_token stop) override;
 
  private:
+  using Readers = std::map<int32_t, std::unique_ptr<WeightReader>>;  // by source
+  absl::StatusOr<Readers> OpenSources(const ReceiveRequest& request) const;
   absl::StatusOr<std::unique_ptr<WeightReader>> OpenSource(const ReceiveRequest& request, int32_t rank) const;
   absl::Status CopyChunks(const ReceiveRequest& request, const Copy& copy, WeightReader* reader, char* destination,
                           const std::stop_token& stop) const;

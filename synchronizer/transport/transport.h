@@ -17,7 +17,8 @@
 //
 // Receivers pull (inproc, grpc, ipc), or sources push and all members form one group (nccl). Either way the order of
 // calls in one attempt is, on each member: Open, then Start (source) or Receive (receiver), then Close; an attempt may
-// end after any of them.
+// end after any of them. In a rehearsal (Prepare::rehearsal) there is no version: Start forms the group and sends
+// nothing, and a receiver is called Connect in place of Receive.
 namespace syncopate::synchronizer {
 
 inline constexpr int64_t kChunkBytes = 1 << 20;  // unit of a copy, of flow control and of cancellation
@@ -60,6 +61,8 @@ struct ReceiveRequest {
   // Each byte of the copies is announced exactly once, in ranges of whole copies or chunks of them; all of them before
   // Receive returns OK. Never null.
   Arrived on_arrived = [](ByteRange, void*) {};
+  // At most once, before the first byte of the destination is written. Never null.
+  std::function<void()> on_writing = [] {};
   // At most once, when what had to be formed or mapped is there and bytes begin to move: the time until then counts as
   // preparing. Never null.
   std::function<void()> on_connected = [] {};
@@ -76,10 +79,20 @@ class ReceiverTransport {
   // Brings all copies into `destination`, which nobody else writes meanwhile. Blocks until the last byte is there, or
   // will be in the order of the streams that were announced. DEADLINE_EXCEEDED reason DEADLINE, CANCELLED soon after
   // `stop` is requested, UNAVAILABLE reason PEER_LOST if a source is gone, else what the source says (SUPERSEDED,
-  // VERSION_NOT_STAGED, ...). After an error the destination holds garbage, and nothing writes to it any more.
+  // VERSION_NOT_STAGED, ...). After an error the destination holds garbage, unless on_writing was never called, and
+  // nothing writes to it any more.
   virtual absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) = 0;
-  // The attempt is over: whoever still reads from this receiver is let down. Once for each Open that succeeded, after
-  // its Receive has returned. Does not block.
+  // Whether the sources have what Receive would bring: OK, or what it would say at once. Moves nothing. Blocks for a
+  // round trip to the sources, at most until the deadline or `stop`. OK where nobody can be asked.
+  virtual absl::Status Probe(const ReceiveRequest& /*request*/, std::stop_token /*stop*/) { return absl::OkStatus(); }
+  // Forms what Receive would need for the same request, on a thread of its own, where there is anything to form. Does
+  // not block: a Receive of another attempt may come meanwhile. `done` is called exactly once, by any thread, perhaps
+  // before this returns, with OK or what Receive would say.
+  virtual void Connect(const ReceiveRequest& /*request*/, std::function<void(absl::Status)> done) {
+    done(absl::OkStatus());
+  }
+  // The attempt is over: whoever still reads from this receiver is let down, and what Connect began ends soon. Once for
+  // each Open that succeeded, after its Receive or Connect has returned. Does not block.
   virtual void Close(int64_t /*attempt*/) {}
 };
 

@@ -38,6 +38,9 @@ bool HasLostWeights(ReceiverWeights weights) {
   return NeedsBase(weights);
 }
 
+// Between two looks at whether a version that waits for generation to stop is still there.
+constexpr absl::Duration kPausePatience = absl::Milliseconds(50);
+
 // A ShadowCheck that knows how long it was at work.
 class TimedCheck {
  public:
@@ -70,7 +73,8 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
   SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
   const ReceiverWeights weights = WeightsFor(command);
   SYNCOPATE_RETURN_IF_ERROR(Begin(command, weights));
-  planned_ = std::move(planned);
+  offer_.planned = std::move(planned);
+  Expect(offer_.planned);
   transport_ = transport;
   if (already_held_) {
     Leave(Phase::kVerified);
@@ -103,6 +107,14 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(
   return planned;
 }
 
+void WeightReceiver::Expect(const std::shared_ptr<const PlannedLayouts>& planned) {
+  if (expected_.planned == planned) return;
+  const int32_t rank = options_.member.rank;
+  expected_.planned = planned;
+  expected_.buckets = planned->plan.BucketsTo(rank);
+  expected_.contents = ContentsOf(options_.manifest, planned->destination, expected_.buckets, rank);
+}
+
 absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::string& name) const {
   for (ReceiverTransport* transport : transports_) {
     if (transport->name() == name) return transport;
@@ -120,8 +132,8 @@ absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command, const R
     return Refuse("OLD_VERSION", absl::StrFormat("version %s is not above %s, which serves", command.version.ToString(),
                                                  served_.ToString()));
   }
-  offer_ = command;
-  deadline_ = options_.clock->Now() + command.deadline;
+  offer_.prepare = command;
+  offer_.deadline = options_.clock->Now() + command.deadline;
   already_held_ = !serving_.IsNone() && weights.digest == command.digest && !HasLostWeights(weights);
   attempt_ = command.attempt;
   finished_ = false;
@@ -139,6 +151,28 @@ ReceiverWeights WeightReceiver::WeightsFor(const synchronizer::Prepare& command)
   return weights;
 }
 
+absl::StatusOr<std::string> WeightReceiver::PrepareRehearsal(const synchronizer::Prepare& command) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto planned, CheckPlan(command));
+  SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
+  rehearsed_ = {command, options_.clock->Now() + command.deadline, std::move(planned)};
+  return rehearsal_.Prepare(command, transport);
+}
+
+void WeightReceiver::Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done) {
+  absl::StatusOr<const SyncMember*> self = FindSelf(command);
+  if (!self.ok()) return done(self.status());
+  if (rehearsed_.prepare.attempt != command.attempt) {
+    return done(Refuse("NOT_PREPARED", absl::StrFormat("attempt %d is not ready for this command", command.attempt)));
+  }
+  ReceiveRequest request =
+      RequestFor(rehearsed_, command, **self, rehearsed_.planned->plan.CopiesTo(options_.member.rank));
+  rehearsal_.Connect(request, [done = std::move(done), clock = options_.clock,
+                               begun = options_.clock->Now()](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    done(absl::ToDoubleSeconds(clock->Now() - begun));
+  });
+}
+
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchronizer::Transfer& command) {
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kPrepared, Phase::kTransferring));
   absl::StatusOr<Received> received = ReceiveAndVerify(command);
@@ -154,12 +188,12 @@ absl::StatusOr<const SyncMember*> WeightReceiver::FindSelf(const synchronizer::T
   return Refuse("NOT_A_RECEIVER", "the transfer does not name this member among its receivers");
 }
 
-ReceiveRequest WeightReceiver::RequestFor(const synchronizer::Transfer& command, const SyncMember& self,
-                                          std::vector<Copy> copies) {
+ReceiveRequest WeightReceiver::RequestFor(const Offer& offer, const synchronizer::Transfer& command,
+                                          const SyncMember& self, std::vector<Copy> copies) const {
   ReceiveRequest request;
-  request.attempt = offer_.attempt;
-  request.version = offer_.version;
-  request.manifest_fingerprint = offer_.manifest_fingerprint;
+  request.attempt = offer.prepare.attempt;
+  request.version = offer.prepare.version;
+  request.manifest_fingerprint = offer.prepare.manifest_fingerprint;
   request.sources = command.sources;
   request.receivers = command.receivers;
   request.self = static_cast<int32_t>(&self - command.receivers.data());
@@ -169,40 +203,42 @@ ReceiveRequest WeightReceiver::RequestFor(const synchronizer::Transfer& command,
   request.world = options_.member.world;
   request.group = command.group;
   request.copies = std::move(copies);
-  request.deadline = deadline_;
+  request.deadline = offer.deadline;
   return request;
 }
 
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const synchronizer::Transfer& command) {
-  bool announced = static_cast<int64_t>(command.bucket_digests.size()) == planned_->plan.digests() &&
-                   CombineDigests(command.bucket_digests) == offer_.digest;
+  bool announced = static_cast<int64_t>(command.bucket_digests.size()) == offer_.planned->plan.digests() &&
+                   CombineDigests(command.bucket_digests) == offer_.prepare.digest;
   if (!announced) {
     return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the bucket digests are not those of the version");
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const SyncMember* self, FindSelf(command));
   const int32_t rank = options_.member.rank;
-  SplitCopies split = Split(options_.manifest, planned_->destination, rank, planned_->plan.CopiesTo(rank),
-                            offer_.subset.adapters, self->base);
-  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace());
+  SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
+                            offer_.prepare.subset.adapters, self->base);
+  ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
+  // Before a target in place stands still for it.
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_.contents));
+  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
-  const std::vector<WireBucket> buckets = planned_->plan.BucketsTo(rank);
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured,
-                             target_->BeginCheck(ContentsOf(options_.manifest, planned_->destination, buckets, rank)));
   TimedCheck check(std::move(unmeasured), options_.clock);
   for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
-  ReceiveRequest request = RequestFor(command, *self, std::move(split.sent));
   const absl::Duration checked_before = check.busy();
   const absl::Time begun = options_.clock->Now();
   absl::Time connected = begun;
   request.on_arrived = [&check](ByteRange range, void* stream) { check.Arrived(range, stream); };
   request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
-  SYNCOPATE_RETURN_IF_ERROR(transport_->Receive(request, target_->shadow(), StopToken()));
+  request.on_writing = [this] { NoteOverwriting(); };
+  const absl::Status moved = transport_->Receive(request, target_->shadow(), StopToken());
+  if (Overwrites()) live_base_ = 0;
+  SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(deadline_ - arrived));
-  const absl::Status intact = CheckDigests(buckets, command.bucket_digests, digests);
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(offer_.deadline - arrived));
+  const absl::Status intact = CheckDigests(expected_.buckets, command.bucket_digests, digests);
   if (!intact.ok() && !self->base) live_base_ = 0;  // it may be the base weights that are damaged: have them sent
   SYNCOPATE_RETURN_IF_ERROR(intact);
-  shadow_base_ = offer_.subset.base_digest;
+  shadow_base_ = offer_.prepare.subset.base_digest;
   const absl::Duration checking = std::min(check.busy() - checked_before, arrived - connected);
   Received received;
   received.bytes = split.bytes;
@@ -213,9 +249,8 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
 }
 
 absl::Status WeightReceiver::KeepBase(const std::vector<ByteRange>& kept) {
-  const bool there = !kept.empty() && shadow_base_ == offer_.subset.base_digest;
+  const bool there = !kept.empty() && shadow_base_ == offer_.prepare.subset.base_digest;
   shadow_base_ = 0;  // until the transfer has been verified
-  if (target_->in_place()) live_base_ = 0;
   if (kept.empty() || there || target_->in_place()) return absl::OkStatus();
   return target_->CopyLive(kept);
 }
@@ -225,12 +260,31 @@ std::stop_token WeightReceiver::StopToken() const {
   return stop_.get_token();
 }
 
-absl::Status WeightReceiver::PauseIfInPlace() {
+// What holds a pause up (an evaluation) may do so for longer than the version is there, or the attempt.
+absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request) {
   if (!target_->in_place()) return absl::OkStatus();
-  SYNCOPATE_RETURN_IF_ERROR(target_->BeginInPlace(deadline_ - options_.clock->Now()));
+  const std::stop_token stop = StopToken();
+  for (;;) {
+    SYNCOPATE_RETURN_IF_ERROR(transport_->Probe(request, stop));
+    const absl::Duration left = offer_.deadline - options_.clock->Now();
+    const absl::Status paused = target_->BeginInPlace(std::min(left, kPausePatience));
+    if (paused.ok()) break;
+    if (!absl::IsDeadlineExceeded(paused) || left <= kPausePatience) return paused;
+    if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+  }
   MutexLock lock(&mutex_);
-  overwriting_ = true;
+  in_place_ = InPlace::kStopped;
   return absl::OkStatus();
+}
+
+void WeightReceiver::NoteOverwriting() {
+  MutexLock lock(&mutex_);
+  if (in_place_ == InPlace::kStopped) in_place_ = InPlace::kOverwritten;
+}
+
+bool WeightReceiver::Overwrites() const {
+  MutexLock lock(&mutex_);
+  return in_place_ == InPlace::kOverwritten;
 }
 
 absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets,
@@ -254,9 +308,9 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   }
   if (installed.ok()) {
     MutexLock lock(&mutex_);
-    serving_ = served_ = offer_.version;
-    serving_digest_ = offer_.digest;
-    overwriting_ = false;
+    serving_ = served_ = offer_.prepare.version;
+    serving_digest_ = offer_.prepare.digest;
+    in_place_ = InPlace::kNo;
   }
   AbandonInPlace();
   // The shadow holds the older weights now, or garbage: nothing more can come of this attempt.
@@ -264,29 +318,44 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   return installed;
 }
 
+void WeightReceiver::Settle() {
+  bool verified = false;
+  {
+    MutexLock lock(&mutex_);
+    verified = phase_ == Phase::kVerified;
+  }
+  verified ? target_->ExpectInstall() : target_->Settle();
+}
+
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabel) {
   absl::Time begun = options_.clock->Now();
-  absl::Duration left = deadline_ - begun;
-  SYNCOPATE_ASSIGN_OR_RETURN(InstallResult result, relabel ? target_->Relabel(offer_.version, left)
-                                                           : target_->Install(offer_.version, offer_.digest, left));
+  absl::Duration left = offer_.deadline - begun;
+  SYNCOPATE_ASSIGN_OR_RETURN(InstallResult result,
+                             relabel ? target_->Relabel(offer_.prepare.version, left)
+                                     : target_->Install(offer_.prepare.version, offer_.prepare.digest, left));
   return Installed{absl::ToDoubleSeconds(options_.clock->Now() - begun), result.pause_seconds, relabel};
 }
 
 void WeightReceiver::AbandonInPlace() {
+  bool torn = false;
   {
     MutexLock lock(&mutex_);
-    if (!std::exchange(overwriting_, false)) return;
-    serving_ = PolicyVersion();
-    serving_digest_ = 0;
+    const InPlace left = std::exchange(in_place_, InPlace::kNo);
+    if (left == InPlace::kNo) return;
+    torn = left == InPlace::kOverwritten || serving_.IsNone();
+    if (torn) serving_ = PolicyVersion();
+    if (torn) serving_digest_ = 0;
   }
-  target_->Invalidate();
+  torn ? target_->Invalidate() : target_->CancelInPlace();
 }
 
 void WeightReceiver::Finish(int64_t attempt) {
+  rehearsal_.Finish(attempt);
   FinishIf([attempt](int64_t present) { return present == attempt; });
 }
 
 void WeightReceiver::FinishAny() {
+  rehearsal_.FinishAny();
   FinishIf([](int64_t) { return true; });
 }
 

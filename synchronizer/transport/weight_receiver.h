@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/plan_cache.h"
+#include "synchronizer/transport/rehearsal_part.h"
 #include "synchronizer/transport/transport.h"
 #include "synchronizer/transport/weight_target.h"
 
@@ -20,9 +21,13 @@ namespace syncopate::synchronizer {
 
 // A receiver's part in sync attempts: prepare -> transfer into the shadow -> verify -> install -> finish, one attempt
 // at a time. Whatever fails before the install leaves what serves untouched, and the serving version never goes back.
-// With a target that has no shadow (in_place) whatever fails after the transfer has begun leaves nothing that serves.
+// With a target that has no shadow (in_place) generation stops when the sources have the version, and goes on if they
+// lose it before the first byte; whatever fails after that leaves nothing that serves.
 //
-// Prepare, Transfer and Install are called by one thread in the order of the commands; Finish and the getters by any.
+// Rehearsals go beside the attempts: they touch no weights, and nobody waits for them.
+//
+// Prepare, Transfer, Install and Settle are called by one thread in the order of the commands; Finish and the getters
+// by any.
 class WeightReceiver {
  public:
   struct Options {
@@ -64,9 +69,19 @@ class WeightReceiver {
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
   absl::StatusOr<Installed> Install(const synchronizer::Install& command);
+  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or Settle.
+  void Settle();
+
+  // Prepare of a rehearsal; the answer says where the others find this receiver. Refuses as Prepare does.
+  absl::StatusOr<std::string> PrepareRehearsal(const synchronizer::Prepare& command);
+  // Whether `attempt` is the present rehearsal: what follows then is Connect.
+  bool Rehearses(int64_t attempt) const { return rehearsal_.Is(attempt); }
+  // Transfer of a rehearsal. Does not block. `done` is called exactly once, by any thread: how many seconds it took to
+  // form what a sync needs, or what the transport says; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
+  void Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done);
 
   // The attempt is over: a transfer under way is cancelled, a shadow that was not installed is forgotten. Does not
-  // block. Ignores other attempts than the present one.
+  // block. Ignores other attempts than the present one and the present rehearsal.
   void Finish(int64_t attempt);
   // Whatever attempt there is: the stream to the synchronizer has broken.
   void FinishAny();
@@ -78,21 +93,36 @@ class WeightReceiver {
  private:
   enum class Phase : uint8_t { kIdle, kPreparing, kPrepared, kTransferring, kVerified, kInstalling, kEnding };
 
+  // What this attempt has done to a target with one weight set.
+  enum class InPlace : uint8_t { kNo, kStopped, kOverwritten };
+
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> CheckPlan(const synchronizer::Prepare& command);
+  // Makes what a transfer is checked by; the same plan's serves again.
+  void Expect(const std::shared_ptr<const PlannedLayouts>& planned);
   absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
   absl::Status Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights);
   // What the present attempt would be spared: whether the base weights that the offer names need not be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
-  ReceiveRequest RequestFor(const synchronizer::Transfer& command, const SyncMember& self, std::vector<Copy> copies);
+  // What one Prepare asked for. Of the commands' thread.
+  struct Offer {
+    synchronizer::Prepare prepare;
+    absl::Time deadline;
+    std::shared_ptr<const PlannedLayouts> planned;
+  };
+  ReceiveRequest RequestFor(const Offer& offer, const synchronizer::Transfer& command, const SyncMember& self,
+                            std::vector<Copy> copies) const;
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
   // Brings the base weights that are not sent into the shadow, if they are not there yet.
   absl::Status KeepBase(const std::vector<ByteRange>& kept);
   std::stop_token StopToken() const;
   static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
                                    const std::vector<uint64_t>& arrived);
-  absl::Status PauseIfInPlace();
-  // Nothing serves any more, if this attempt has begun to overwrite what served.
+  // Generation is stopped only for a version that is there.
+  absl::Status PauseIfInPlace(const ReceiveRequest& request);
+  void NoteOverwriting();
+  bool Overwrites() const;
+  // Nothing serves any more, if this attempt has begun to overwrite what served; else generation goes on.
   void AbandonInPlace();
   absl::StatusOr<Installed> CallTarget(bool relabel);
   // Moves from one phase to the next; an error if the attempt or its phase is another one.
@@ -110,10 +140,15 @@ class WeightReceiver {
 
   // Of the commands' thread.
   PlanCache plans_;
-  std::shared_ptr<const PlannedLayouts> planned_;  // the present attempt's
-  synchronizer::Prepare offer_;
+  Offer offer_;      // the present attempt's
+  Offer rehearsed_;  // the present rehearsal's
+  struct Expected {
+    std::shared_ptr<const PlannedLayouts> planned;
+    std::vector<WireBucket> buckets;
+    ShadowContents contents;
+  };
+  Expected expected_;  // by the last plan
   ReceiverTransport* transport_ = nullptr;
-  absl::Time deadline_;
   bool already_held_ = false;
   uint64_t live_base_ = 0;    // Subset::base_digest of the weights that serve; 0: none
   uint64_t shadow_base_ = 0;  // of those in the shadow
@@ -123,11 +158,13 @@ class WeightReceiver {
   int64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when it ends
   ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // to be closed when the attempt ends
-  bool overwriting_ ABSL_GUARDED_BY(mutex_) = false;             // in place: begun and not installed
+  InPlace in_place_ ABSL_GUARDED_BY(mutex_) = InPlace::kNo;
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion served_ ABSL_GUARDED_BY(mutex_);   // the newest ever: versions do not go back
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);  // that, or none
   uint64_t serving_digest_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  RehearsalPart rehearsal_;
 };
 
 }  // namespace syncopate::synchronizer

@@ -14,7 +14,10 @@ WeightSource::WeightSource(WeightStore* store, std::vector<SourceTransport*> tra
 
 absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& command) {
   SYNCOPATE_ASSIGN_OR_RETURN(SourceTransport * transport, CheckPrepare(command));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<WeightReader> reader, store_->Open(command.version));
+  std::unique_ptr<WeightReader> reader;
+  if (!command.rehearsal) {
+    SYNCOPATE_ASSIGN_OR_RETURN(reader, store_->Open(command.version));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport->Open(command));
   MutexLock lock(&mutex_);
   pins_[command.attempt] = {std::move(reader), transport};

@@ -30,8 +30,9 @@ class WeightSource {
       : WeightSource(store, std::move(transports), Options()) {}
   WeightSource(WeightStore* store, std::vector<SourceTransport*> transports, Options options);
 
-  // The rendezvous. FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, DTYPE_MISMATCH, PLAN_MISMATCH or
-  // TRANSPORT_UNKNOWN; NOT_FOUND reason VERSION_NOT_STAGED; or what the transport says.
+  // The rendezvous. A rehearsal pins nothing. FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH,
+  // DTYPE_MISMATCH, PLAN_MISMATCH or TRANSPORT_UNKNOWN; NOT_FOUND reason VERSION_NOT_STAGED; or what the transport
+  // says.
   absl::StatusOr<std::string> Prepare(const synchronizer::Prepare& command);
   // All members have agreed. `done` is called exactly once, by any thread, perhaps before this returns: OK when this
   // source has nothing left to send, why it cannot go on, or FAILED_PRECONDITION reason NOT_PREPARED.
@@ -45,7 +46,7 @@ class WeightSource {
 
  private:
   struct Pin {
-    std::unique_ptr<WeightReader> reader;
+    std::unique_ptr<WeightReader> reader;  // null in a rehearsal
     SourceTransport* transport = nullptr;
     bool starting = false;  // Start is being called: whoever calls it closes if `finished`
     bool finished = false;

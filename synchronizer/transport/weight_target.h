@@ -45,8 +45,8 @@ class ShadowCheck {
 };
 
 // Where a receiver's weights live: what serves tokens, and a shadow of the same size that does not. The seam between
-// the sync protocol and an inference engine. BeginInPlace, BeginCheck, Install, Relabel and Invalidate are called by
-// one thread.
+// the sync protocol and an inference engine. BeginInPlace, BeginCheck, Install, Relabel, CancelInPlace and
+// Invalidate are called by one thread.
 class WeightTarget {
  public:
   virtual ~WeightTarget() = default;
@@ -57,6 +57,11 @@ class WeightTarget {
   // passed; after an error nothing has changed and nothing will.
   virtual absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                 absl::Duration deadline) = 0;
+  // What can be done while others are waited for, by the same thread: what is in the shadow has been verified and will
+  // probably be installed next; Install has been reported and has left something to do. Neither is necessary: whatever
+  // needs it does it, too.
+  virtual void ExpectInstall() {}
+  virtual void Settle() {}
   // The bytes that serve are those of `version` too: only the label changes. Otherwise as Install.
   virtual absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) = 0;
 
@@ -75,12 +80,15 @@ class WeightTarget {
 
   // A target with one weight set: shadow() is what serves, so generation stands still while a transfer writes to it.
   virtual bool in_place() const { return false; }
-  // Stops generation between two decode steps, for a transfer into the live weights. Install or Invalidate follows;
-  // the pause that Install reports begins here. Blocks at most `deadline`; after an error generation goes on.
+  // Stops generation between two decode steps, for a transfer into the live weights. Install, Invalidate or
+  // CancelInPlace follows; the pause that Install reports begins here. Blocks at most `deadline`; after an error
+  // generation goes on.
   virtual absl::Status BeginInPlace(absl::Duration /*deadline*/) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_IN_PLACE", "this target has a shadow of its own");
   }
-  // What follows BeginInPlace if the transfer fails: the weights are garbage, nothing is generated until the next
+  // What follows BeginInPlace if nothing was written: generation goes on with the weights that are there. Never fails.
+  virtual void CancelInPlace() { Invalidate(); }
+  // What follows BeginInPlace if the transfer fails later: the weights are garbage, nothing is generated until the next
   // Install. Never fails.
   virtual void Invalidate() {}
 };

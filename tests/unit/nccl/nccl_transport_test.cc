@@ -125,7 +125,8 @@ class NcclRig {
   }
 
   // Everybody prepares; then the attempt is of those receivers that take part.
-  absl::Status Prepare(int64_t step, std::vector<int> taking_part = {}, absl::Duration deadline = absl::Seconds(20)) {
+  absl::Status Prepare(int64_t step, std::vector<int> taking_part = {}, absl::Duration deadline = absl::Seconds(20),
+                       bool rehearsal = false) {
     if (taking_part.empty()) {
       for (size_t i = 0; i < receivers_.size(); ++i) taking_part.push_back(static_cast<int>(i));
     }
@@ -133,7 +134,8 @@ class NcclRig {
     taking_part_ = taking_part;
     synchronizer::Prepare prepare;
     prepare.attempt = attempt_ = ++attempts_;
-    prepare.version = {1, step};
+    prepare.rehearsal = rehearsal;
+    if (!rehearsal) prepare.version = {1, step};
     prepare.sources = plan_.sources();
     prepare.receivers = static_cast<int32_t>(taking_part.size()) / plan_.destinations();
     prepare.deadline = deadline;
@@ -167,11 +169,8 @@ class NcclRig {
   absl::Status Start(size_t rank) {
     return sources_[rank]->transport->Start(MakeTransfer(), [this](absl::Status status) { done_.Put(status); });
   }
-  // The receiver that is `place`-th of those who take part.
-  absl::Status ReceiveOne(int32_t place) {
+  ReceiveRequest RequestOf(int32_t place) {
     Receiver& receiver = *receivers_[taking_part_[place]];
-    receiver.arrivals.assign(receiver.bytes.size(), 0);
-    receiver.bytes.assign(receiver.bytes.size(), 0);
     Transfer transfer = MakeTransfer();
     ReceiveRequest request;
     request.attempt = attempt_;
@@ -186,8 +185,29 @@ class NcclRig {
     request.on_arrived = [&receiver](ByteRange range, void*) {
       for (int64_t at = range.begin; at < range.end; ++at) ++receiver.arrivals[at];
     };
-    return receiver.transport->Receive(request, receiver.bytes.data(), receiver.stop.get_token());
+    return request;
   }
+  // The receiver that is `place`-th of those who take part.
+  absl::Status ReceiveOne(int32_t place) {
+    Receiver& receiver = *receivers_[taking_part_[place]];
+    receiver.arrivals.assign(receiver.bytes.size(), 0);
+    receiver.bytes.assign(receiver.bytes.size(), 0);
+    return receiver.transport->Receive(RequestOf(place), receiver.bytes.data(), receiver.stop.get_token());
+  }
+  // A rehearsal with all; `connected` gets what each source and each receiver says.
+  void BeginRehearsal(Mailbox<absl::Status>* connected, std::vector<int> taking_part = {},
+                      absl::Duration deadline = absl::Seconds(20)) {
+    ASSERT_THAT(Prepare(0, std::move(taking_part), deadline, /*rehearsal=*/true), IsOk());
+    for (auto& source : sources_) {
+      auto done = [connected](const absl::Status& status) { connected->Put(status); };
+      ASSERT_THAT(source->transport->Start(MakeTransfer(), done), IsOk());
+    }
+    for (size_t place = 0; place < taking_part_.size(); ++place) {
+      receivers_[taking_part_[place]]->transport->Connect(
+          RequestOf(static_cast<int32_t>(place)), [connected](const absl::Status& status) { connected->Put(status); });
+    }
+  }
+  size_t taking_part() const { return sources_.size() + taking_part_.size(); }
   // All of them at once; what the receivers say.
   std::vector<absl::Status> Exchange() {
     for (size_t rank = 0; rank < sources_.size(); ++rank) EXPECT_THAT(Start(rank), IsOk());
@@ -223,6 +243,9 @@ class NcclRig {
     ASSERT_TRUE(done_.WaitFor(done_.size() < sources_.size() ? sources_.size() : done_.size()));
     Finish();
   }
+
+  // After Prepare: the one at the last place is no longer part of the attempt.
+  void LeaveOut(int index) { std::erase(taking_part_, index); }
 
   nccl::FakeNetwork* network() { return &network_; }
   Mailbox<absl::Status>* done() { return &done_; }
@@ -308,6 +331,71 @@ INSTANTIATE_TEST_SUITE_P(Shapes, NcclShapeTest,
                                            Shape{"flat:2", 3, "whole:1", 2}, Shape{"fsdp2:2", 1, "whole:2", 1},
                                            Shape{"fsdp2:2", 3, "whole:2", 4}));
 
+TEST_P(NcclShapeTest, WhatARehearsalFormsIsWhatTheNextSyncsUse) {
+  NcclRig rig(GetParam().source_layout, GetParam().replicas, GetParam().destination_layout);
+  Mailbox<absl::Status> connected;
+  rig.BeginRehearsal(&connected);  // nothing is staged yet
+  ASSERT_TRUE(connected.WaitFor(rig.taking_part()));
+  EXPECT_THAT(connected.All(), Each(IsOk()));
+  rig.Finish();
+  const int formed = rig.receiver()->control.counts().joins;
+  EXPECT_GE(formed, 1);
+  for (int64_t step : {1, 2}) rig.ExpectSyncs(step);
+  EXPECT_EQ(rig.receiver()->control.counts().joins, formed);
+  EXPECT_EQ(rig.network()->ids(), GetParam().communicators);
+}
+
+TEST(NcclTransportTest, ASyncOfTheSameMembersUsesWhatARehearsalIsStillForming) {
+  NcclRig rig("whole", 2, "whole:1");
+  rig.Stage(1);
+  rig.receiver(1)->control.Freeze(true);  // its first message does not go through: the rehearsal goes on
+  Mailbox<absl::Status> connected;
+  rig.BeginRehearsal(&connected);
+  ASSERT_THAT(rig.Prepare(1), IsOk()) << "nobody waits for the rehearsal";
+  Mailbox<std::vector<absl::Status>> synced;
+  std::jthread sync([&] { synced.Put(rig.Exchange()); });
+  EXPECT_FALSE(synced.WaitFor(1, absl::Milliseconds(30)));
+  rig.receiver(1)->control.Freeze(false);
+  ASSERT_TRUE(synced.WaitFor(1));
+  EXPECT_THAT(synced.All()[0], Each(IsOk()));
+  EXPECT_THAT(connected.All(), Each(IsOk()));
+  for (int32_t place : {0, 1}) rig.ExpectArrived(place);
+  EXPECT_EQ(rig.network()->ids(), 1);
+}
+
+TEST(NcclTransportTest, ARehearsalThatIsEndedLeavesTheNextSyncToFormTheGroup) {
+  NcclRig rig("whole", 2, "whole:1");
+  rig.receiver(1)->control.Freeze(true);
+  Mailbox<absl::Status> connected;
+  rig.BeginRehearsal(&connected);
+  rig.Finish();
+  ASSERT_TRUE(connected.WaitFor(rig.taking_part()));
+  EXPECT_THAT(connected.All(), ::testing::Contains(HasReason("CLOSED")));
+  rig.receiver(1)->control.Freeze(false);
+  rig.Stage(1);
+  for (int attempt = 0; attempt < 2; ++attempt) {  // who had connected when it ended may keep what others aborted
+    ASSERT_THAT(rig.Prepare(1), IsOk());
+    if (rig.source()->member.rendezvous.find(rig.group()) == std::string::npos) break;
+    EXPECT_THAT(rig.Start(0), HasReason("GROUP_LOST"));
+    rig.Finish();
+  }
+  EXPECT_THAT(rig.Exchange(), Each(IsOk()));
+  for (int32_t place : {0, 1}) rig.ExpectArrived(place);
+}
+
+TEST(NcclTransportTest, IdsThatFewerReceiversDoNotNeedAreUsedForTheNextGroup) {
+  NcclRig rig("flat:2", 3, "whole:1");
+  rig.Stage(1);
+  ASSERT_THAT(rig.Prepare(1), IsOk());  // by broadcast: one communicator a source
+  EXPECT_EQ(rig.network()->ids(), 2);
+  rig.LeaveOut(2);  // it has not answered in time
+  EXPECT_THAT(rig.Exchange(), Each(IsOk()));
+  rig.Finish();
+  ASSERT_THAT(rig.Prepare(1, {0}), IsOk());
+  EXPECT_THAT(rig.Exchange(), Each(IsOk()));
+  EXPECT_EQ(rig.network()->ids(), 2) << "the one that was left over";
+}
+
 TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroupWorks) {
   NcclRig rig("flat:2", 2, "whole:1");
   rig.ExpectSyncs(1);
@@ -320,8 +408,8 @@ TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroup
   std::jthread first([&] { outcome.Put(rig.ReceiveOne(0)); });
   std::jthread second([&] { outcome.Put(rig.ReceiveOne(1)); });
   EXPECT_FALSE(outcome.WaitFor(1, absl::Milliseconds(30)));
-  rig.Finish();
   for (size_t i : {0, 1}) rig.receiver(i)->stop.request_stop();
+  rig.Finish();
   ASSERT_TRUE(outcome.WaitFor(2, absl::Seconds(5)));
   EXPECT_THAT(outcome.All(), Each(HasReason("CANCELLED")));
   for (size_t i : {0, 1}) EXPECT_EQ(rig.receiver(i)->control.counts().aborts, 1);

@@ -11,6 +11,9 @@ TEST(SyncOutcomeTest, OnlyWhatNothingNewerReplacedHasFailed) {
   for (const char* result : {"SUPERSEDED", "VERSION_NOT_STAGED"}) {
     EXPECT_EQ(SyncOutcomeOf(result), SyncOutcome::kSuperseded) << result;
   }
+  for (const char* result : {"connected", "not_connected"}) {
+    EXPECT_EQ(SyncOutcomeOf(result), SyncOutcome::kRehearsed) << result;
+  }
   for (const char* result : {"DEADLINE", "PEER_LOST", "DIGEST_MISMATCH", "NON_FINITE", ""}) {
     EXPECT_EQ(SyncOutcomeOf(result), SyncOutcome::kFailed) << result;
   }

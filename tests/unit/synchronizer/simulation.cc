@@ -25,6 +25,12 @@ void Simulation::Run() {
     rollouters_[i] = Start(RollouterId(i, absl::StrCat("r", next_incarnation_++)));
   }
   if (options_.stop_one_at.has_value()) After(*options_.stop_one_at, [this] { Stop(rollouters_[0], 20); });
+  if (options_.join_one_at.has_value()) {
+    After(*options_.join_one_at, [this] {
+      const int index = options_.rollouters;
+      rollouters_[index] = Start(RollouterId(index, absl::StrCat("r", next_incarnation_++)));
+    });
+  }
   After(Uniform(1, 5), [this] { InjectFault(); });
   After(options_.fault_seconds, [this] { Heal(); });
   while (!events_.empty() && events_.begin()->first.first <= options_.end_seconds) {
@@ -86,6 +92,7 @@ void Simulation::StartSynchronizer() {
   ControlPlane::Options options;
   options.run_id = "run";
   options.sync.transport = options_.group_transport ? "nccl" : "grpc";
+  if (!options_.rehearse) options.sync.rehearse_after = absl::InfiniteDuration();
   options.sync.first_attempt = static_cast<int64_t>(++plane_life_) * 1000000;
   auto plane = ControlPlane::Restore(options, disk_);
   if (!plane.ok()) return Violate("cannot start from its own records: " + plane.status().ToString());
@@ -138,6 +145,9 @@ void Simulation::CarryOut() {
 void Simulation::Note(const SyncRecord& record) {
   trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result + record.version.ToString()));
   if (record.failed()) ++failures_;
+  if (record.result == kConnected) ++connected_;
+  if (record.result == kNotConnected) ++not_connected_;
+  if (record.rehearsal() && (record.bytes != 0 || !record.version.IsNone())) Violate("a rehearsal moved something");
   if (record.superseded()) ++superseded_;
   if (record.result == "relabelled") ++relabels_;
   if (record.result == "GROUP_LOST") ++groups_lost_;
@@ -209,6 +219,8 @@ void Simulation::InjectFault() {
         std::tie(checkpoint_step_, checkpoint_bits_) = *kept;
       }
       StartTrainer();
+      // A launcher that is too eager: of two starts whose ranks arrive together either may win, whole.
+      if (options_.trainer_ranks > 1 && Chance(0.3)) StartTrainer();
       break;
     case 4:
       if (!options_.faults.synchronizer || !plane_.has_value()) break;
@@ -279,7 +291,10 @@ void Simulation::CheckEnd() {
   for (const NodePtr& rank : RanksOf(trainer_)) {
     if (!rank->pins.empty()) Violate("a source holds a version for an attempt that has ended");
   }
-  if (plane_->coordinator().attempts_under_way() != 0) Violate("an attempt never ends");
+  if (!plane_->coordinator().attempts().empty()) Violate("an attempt never ends");
+  for (const auto& [index, node] : rollouters_) {
+    if (node->rehearsal != 0) Violate("a receiver connects for a rehearsal that has ended");
+  }
   for (const NodePtr& node : trainers_) {
     bool older = node->id.incarnation != trainer_->id.incarnation;
     if (older && node->alive) Violate("an older trainer was never fenced");

@@ -43,6 +43,8 @@ class Simulation {
     double end_seconds = 70;
     double publish_every = 0.4;         // mean
     std::optional<double> stop_one_at;  // stops rollouter 0 then, for 20 s
+    std::optional<double> join_one_at;  // one more rollouter starts then
+    bool rehearse = true;
   };
 
   explicit Simulation(const Options& options);
@@ -58,6 +60,11 @@ class Simulation {
   int64_t superseded() const { return superseded_; }
   int64_t groups_lost() const { return groups_lost_; }
   int64_t not_prepared() const { return not_prepared_; }
+  int64_t connected() const { return connected_; }          // receivers, by rehearsals
+  int64_t not_connected() const { return not_connected_; }  // receivers whose rehearsals failed
+  // Syncs that had to form their group, and those that used one that was being formed by a rehearsal.
+  int64_t formed_in_syncs() const { return formed_in_syncs_; }
+  int64_t taken_over() const { return taken_over_; }
   // Receivers that were lost before, in and after their transfer.
   const std::array<int64_t, 3>& lost() const { return lost_; }
   // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
@@ -68,6 +75,9 @@ class Simulation {
  private:
   static constexpr double kMaxDelay = 0.005;  // of a message, seconds
   static constexpr size_t kSlots = 2;         // versions that a trainer keeps staged
+  static constexpr size_t kKeptGroups = 2;    // communicators that a member keeps
+  static constexpr double kMaxForming = 0.8;  // of a group, seconds
+  static constexpr double kAbort = 0.4;       // of a group that is being formed
 
   struct Node {  // a process, for the length of one life
     MemberId id;
@@ -85,6 +95,12 @@ class Simulation {
     uint64_t offered_digest = 0;
     bool shadow_verified = false;
     std::vector<SyncMember> receivers;  // of the transfer under way
+    double told = 0;                    // when it was told to begin that
+    // Group transports: what it keeps, the rehearsal that it was asked for and has not ended, and until when it aborts.
+    std::deque<std::string> kept;
+    int64_t rehearsal = 0;
+    std::string forming;  // the rehearsal's group, from Transfer on
+    double aborts_until = 0;
     // Trainer.
     int64_t epoch = 0;
     int64_t step = 0;
@@ -124,10 +140,20 @@ class Simulation {
   void Publish(const NodePtr& trainer);
   void StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bits);
   void SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication);
+  void RetryIfUnheard(uint64_t life, const std::shared_ptr<bool>& heard, const std::function<void()>& retry);
   void OnCommand(const NodePtr& node, SessionId session, const Command& command);
   void OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
   void OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
   bool IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const;
+  // Rehearsals.
+  std::vector<NodePtr> MembersOf(const Transfer& transfer) const;  // those that are alive
+  void OnRehearsalPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
+  void OnRehearsalTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
+  void FinishConnect(const NodePtr& node, SessionId session, const Transfer& transfer, double ready);
+  void EndRehearsal(const NodePtr& node);
+  void Keep(const NodePtr& node, const std::string& group);
+  // How long the members of a sync form their group; 0 if they keep it or a rehearsal forms it.
+  double FormingTime(const Transfer& transfer);
   void FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source);
   void OnInstall(const NodePtr& node, SessionId session, const Install& install);
   void Report(const NodePtr& node, SessionId session, SyncReport report);
@@ -187,6 +213,11 @@ class Simulation {
   int64_t not_prepared_ = 0;
   std::array<int64_t, 3> lost_ = {};
   std::map<int64_t, std::string> groups_;  // that the members of an attempt were told
+  std::map<int64_t, double> forming_;      // how long the members of an attempt form their group
+  int64_t connected_ = 0;
+  int64_t not_connected_ = 0;
+  int64_t formed_in_syncs_ = 0;
+  int64_t taken_over_ = 0;
   double worst_lag_ = 0;
   std::set<PolicyVersion> late_;
 };

@@ -81,6 +81,7 @@ void Simulation::Connect(const NodePtr& node) {
   hello.serving_digest = node->serving_digest;
   hello.held_epoch = node->epoch;
   hello.checkpoint_epoch = checkpoint_epoch_;
+  if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // which all ranks of a start have in common
   hello.transports = {"grpc", "nccl"};
   Up(session, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
   // A hello that nobody answers is given up.
@@ -94,6 +95,7 @@ void Simulation::NodeLostStream(const NodePtr& node, SessionId session) {
   node->session = 0;
   node->attempt = 0;
   node->pins.clear();
+  EndRehearsal(node);
   After(Uniform(0.05, 1), [this, node] {
     OnNode(node, [this, node] {
       if (node->session == 0) Connect(node);
@@ -149,7 +151,10 @@ void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Pub
   bool answer_lost = options_.faults.breaks && now_ < options_.fault_seconds && Chance(0.1);
   After(Uniform(0, kMaxDelay), [this, trainer, publication, life, answer_lost, retry] {
     if (!plane_.has_value() || plane_life_ != life) return After(0.3, retry);
-    OnSynchronizer([this, trainer, publication, answer_lost, retry] {
+    auto heard = std::make_shared<bool>(false);
+    RetryIfUnheard(life, heard, retry);
+    OnSynchronizer([this, trainer, publication, answer_lost, retry, heard] {
+      *heard = true;
       absl::StatusOr<int> published = plane_->OnPublish(publication, Time());
       std::string reason = ErrorReason(published.status());
       int64_t newest_epoch = epoch_owner_.empty() ? 0 : epoch_owner_.rbegin()->first;
@@ -169,6 +174,15 @@ void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Pub
   });
 }
 
+// A synchronizer that was stopped and then died has not answered.
+void Simulation::RetryIfUnheard(uint64_t life, const std::shared_ptr<bool>& heard, const std::function<void()>& retry) {
+  After(1, [this, life, heard, retry] {
+    if (*heard) return;
+    if (plane_.has_value() && plane_life_ == life) return RetryIfUnheard(life, heard, retry);
+    retry();
+  });
+}
+
 void Simulation::OnCommand(const NodePtr& node, SessionId session, const Command& command) {
   if (node->session != session) return;
   if (const auto* welcome = std::get_if<Welcome>(&command)) {
@@ -177,10 +191,9 @@ void Simulation::OnCommand(const NodePtr& node, SessionId session, const Command
     Beat(node, session);
     if (node->id.role != kTrainerRole || node->epoch != 0) return;
     node->epoch = welcome->epoch;
-    if (node->id.rank != 0) return;
     auto [owner, fresh] = epoch_owner_.emplace(welcome->epoch, node->id.incarnation);
-    if (!fresh && owner->second != node->id.incarnation) Violate("an epoch was given to two trainers");
-    Publish(node);
+    if (!fresh && owner->second != node->id.incarnation) Violate("an epoch was given to two starts of the trainer");
+    if (node->id.rank == 0) Publish(node);
     return;
   }
   if (!node->welcomed) Violate("a command came before the welcome");
@@ -190,11 +203,13 @@ void Simulation::OnCommand(const NodePtr& node, SessionId session, const Command
   if (const auto* finish = std::get_if<Finish>(&command)) {
     node->pins.erase(finish->attempt);
     if (node->attempt == finish->attempt) node->attempt = 0;
+    if (node->rehearsal == finish->attempt) EndRehearsal(node);
   }
   if (std::holds_alternative<Evicted>(command)) Kill(node);
 }
 
 void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare& prepare) {
+  if (prepare.rehearsal) return OnRehearsalPrepare(node, session, prepare);
   SyncReport report;
   report.attempt = prepare.attempt;
   report.stage = SyncStage::kPrepare;
@@ -223,6 +238,7 @@ void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare
 void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer) {
   auto [told, first] = groups_.emplace(transfer.attempt, transfer.group);
   if (!first && told->second != transfer.group) Violate("members of one attempt were told different groups");
+  if (node->rehearsal == transfer.attempt) return OnRehearsalTransfer(node, session, transfer);
   if (node->id.role == kTrainerRole) {
     if (node->pins.count(transfer.attempt) == 0) Violate("a source was told to send what it was not asked to prepare");
     SyncReport report;
@@ -232,7 +248,10 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
   }
   if (transfer.attempt != node->attempt) return Violate("a transfer of an attempt that was not prepared");
   bool complete = static_cast<int>(transfer.sources.size()) == options_.trainer_ranks;
-  for (const SyncMember& source : transfer.sources) complete = complete && source.rendezvous == "trainer";
+  for (const SyncMember& source : transfer.sources) {
+    complete = complete && source.rendezvous == "trainer";
+    if (source.id.incarnation != transfer.sources[0].id.incarnation) Violate("ranks of two starts send together");
+  }
   if (!complete) Violate("no rendezvous");
   if (std::none_of(transfer.receivers.begin(), transfer.receivers.end(),
                    [&node](const SyncMember& receiver) { return receiver.id == node->id; })) {
@@ -240,9 +259,10 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
   }
   node->stage = SyncStage::kTransfer;
   node->receivers = transfer.receivers;
+  node->told = now_;
   NodePtr source = trainer_;
   int64_t attempt = transfer.attempt;
-  After(Uniform(0.01, 0.05),
+  After(FormingTime(transfer) + Uniform(0.01, 0.05),
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
 }
 
@@ -252,7 +272,8 @@ bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& s
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
   }
   if (!options_.group_transport) return false;
-  for (const SyncMember& receiver : node->receivers) {  // nobody is told when one of a group is gone
+  if (!node->forming.empty() || node->aborts_until > now_) return true;  // one after the other
+  for (const SyncMember& receiver : node->receivers) {                   // nobody is told when one of a group is gone
     for (const auto& [index, other] : rollouters_) {
       bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
       bool done = other->serving >= node->offered;
@@ -266,6 +287,11 @@ bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& s
 void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source) {
   if (node->session != session || node->attempt != attempt) return;
   if (IsHeldUp(node, attempt, source)) {
+    const bool disturbed = disturbed_.contains(node->id.replica_id) || disturbed_.contains(source->id.replica_id) ||
+                           options_.faults.synchronizer;
+    if (!node->forming.empty() && !disturbed && now_ - node->told > std::max(1.0, kMaxForming) + 0.1) {
+      Violate("a sync waits for a rehearsal longer than it takes to form a group");
+    }
     return After(0.02, [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
   }
   OnNode(node, [this, node, session, attempt, source] {
@@ -288,8 +314,102 @@ void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t 
       report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "a bit flipped");
     }
     node->shadow_verified = report.status.ok();
+    report.connect_seconds = forming_[attempt];
+    if (options_.group_transport && report.status.ok()) Keep(node, groups_.at(attempt));
     Report(node, session, report);
   });
+}
+
+// Rehearsals. Members form a group together, and each does one thing after the other: a sync's transfer waits for a
+// rehearsal that has not ended, and for an abort.
+
+std::vector<Simulation::NodePtr> Simulation::MembersOf(const Transfer& transfer) const {
+  std::vector<NodePtr> members;
+  auto take = [&members](const NodePtr& node, const std::vector<SyncMember>& of) {
+    for (const SyncMember& member : of) {
+      if (member.id == node->id && node->alive) members.push_back(node);
+    }
+  };
+  for (const NodePtr& node : trainers_) take(node, transfer.sources);
+  for (const auto& [index, node] : rollouters_) take(node, transfer.receivers);
+  return members;
+}
+
+double Simulation::FormingTime(const Transfer& transfer) {
+  if (!options_.group_transport) return 0;
+  auto [known, first] = forming_.emplace(transfer.attempt, 0.0);
+  if (!first) return known->second;
+  bool all_keep = true;
+  bool under_way = false;
+  for (const NodePtr& node : MembersOf(transfer)) {
+    const bool keeps = std::count(node->kept.begin(), node->kept.end(), transfer.group) > 0;
+    const bool forms = node->forming == transfer.group;
+    all_keep = all_keep && (keeps || forms);
+    under_way = under_way || forms;
+  }
+  if (all_keep && under_way) ++taken_over_;
+  if (all_keep) return 0;
+  ++formed_in_syncs_;
+  return known->second = Uniform(0.3, 1) * kMaxForming;
+}
+
+void Simulation::Keep(const NodePtr& node, const std::string& group) {
+  std::erase(node->kept, group);
+  node->kept.push_back(group);
+  if (node->kept.size() > kKeptGroups) node->kept.pop_front();
+}
+
+void Simulation::OnRehearsalPrepare(const NodePtr& node, SessionId session, const Prepare& prepare) {
+  if (!options_.group_transport) Violate("a rehearsal of a transport that forms no groups");
+  if (!prepare.version.IsNone()) Violate("a rehearsal of a version");
+  if (!prepare.source && node->attempt != 0) Violate("a rehearsal while a sync was under way");
+  if (node->rehearsal != 0) Violate("two rehearsals at once");
+  node->rehearsal = prepare.attempt;
+  SyncReport report;
+  report.attempt = prepare.attempt;
+  report.stage = SyncStage::kPrepare;
+  report.rendezvous = prepare.source ? "trainer" : "";
+  if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
+    report.status = Error(absl::StatusCode::kInternal, "NCCL_ERROR", "not now");
+  }
+  Report(node, session, report);
+}
+
+void Simulation::OnRehearsalTransfer(const NodePtr& node, SessionId session, const Transfer& transfer) {
+  if (!transfer.bucket_digests.empty()) Violate("a rehearsal with digests");
+  node->forming = transfer.group;
+  auto [known, first] = forming_.emplace(transfer.attempt, Uniform(0.3, 1) * kMaxForming);
+  FinishConnect(node, session, transfer, now_ + known->second);
+}
+
+void Simulation::FinishConnect(const NodePtr& node, SessionId session, const Transfer& transfer, double ready) {
+  if (node->rehearsal != transfer.attempt) return;
+  const std::vector<NodePtr> members = MembersOf(transfer);
+  bool met = now_ >= ready && members.size() == transfer.sources.size() + transfer.receivers.size();
+  for (const NodePtr& member : members) {
+    const bool in_it =
+        member->forming == transfer.group || std::count(member->kept.begin(), member->kept.end(), transfer.group) > 0;
+    met = met && in_it && member->stopped_until <= now_;
+  }
+  if (!met) {  // nobody is told why
+    return After(0.02, [this, node, session, transfer, ready] {
+      OnNode(node, [this, node, session, transfer, ready] { FinishConnect(node, session, transfer, ready); });
+    });
+  }
+  OnNode(node, [this, node, session, transfer] {
+    if (node->rehearsal != transfer.attempt) return;
+    node->forming.clear();
+    Keep(node, transfer.group);
+    SyncReport report;
+    report.attempt = transfer.attempt;
+    report.stage = SyncStage::kTransfer;
+    Report(node, session, report);
+  });
+}
+
+void Simulation::EndRehearsal(const NodePtr& node) {
+  node->rehearsal = 0;
+  if (!std::exchange(node->forming, "").empty()) node->aborts_until = now_ + kAbort;
 }
 
 void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install& install) {

@@ -35,6 +35,9 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   int64_t superseded = 0;
   int64_t groups_lost = 0;
   int64_t not_prepared = 0;
+  int64_t connected = 0;
+  int64_t not_connected = 0;
+  int64_t taken_over = 0;
   std::array<int64_t, 3> lost = {};
   for (int64_t seed = 0; seed < kSeeds; ++seed) {
     Simulation simulation(Swarm(seed));
@@ -47,6 +50,9 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
     superseded += simulation.superseded();
     groups_lost += simulation.groups_lost();
     not_prepared += simulation.not_prepared();
+    connected += simulation.connected();
+    not_connected += simulation.not_connected();
+    taken_over += simulation.taken_over();
     for (size_t stage = 0; stage < lost.size(); ++stage) lost[stage] += simulation.lost()[stage];
   }
   // The runs were not idle: there was much to go wrong.
@@ -57,6 +63,9 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   EXPECT_GT(superseded, kSeeds / 16);
   EXPECT_GT(groups_lost, kSeeds / 16);
   EXPECT_GT(not_prepared, kSeeds / 16);
+  EXPECT_GT(connected, kSeeds / 16);
+  EXPECT_GT(not_connected, kSeeds / 16);
+  EXPECT_GT(taken_over, kSeeds / 64);
   for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
 }
 
@@ -68,6 +77,27 @@ TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {
     second.Run();
     EXPECT_EQ(first.trace_hash(), second.trace_hash());
     EXPECT_NE(first.trace_hash(), 0u);
+  }
+}
+
+TEST(SynchronizerSimulationTest, ALateJoinersOwnSyncIsTheOnlyOneThatFormsAGroup) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    int64_t formed[2] = {};
+    for (bool rehearse : {false, true}) {
+      Simulation::Options options;
+      options.seed = seed;
+      options.rollouters = 2 + static_cast<int>(seed % 3);
+      options.group_transport = true;
+      options.publish_every = 4;
+      options.join_one_at = 30;
+      options.rehearse = rehearse;
+      Simulation simulation(options);
+      simulation.Run();
+      EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
+      formed[rehearse] = simulation.formed_in_syncs();
+      EXPECT_GE(simulation.connected(), rehearse ? options.rollouters + 1 : 0);
+    }
+    EXPECT_LE(formed[true], formed[false] - 1) << "seed " << seed;
   }
 }
 
