@@ -91,8 +91,13 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
 }
 
 absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
+  if (hello.start.empty() && hello.member.world > 1) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+                 "a trainer rank that has others beside it must name the start that all of them are of");
+  }
+  const std::string& start = hello.start.empty() ? hello.member.incarnation : hello.start;
   SYNCOPATE_ASSIGN_OR_RETURN(TrainerGroup::Admission admission,
-                             trainer_.Admit(hello.member, hello.held_epoch, hello.checkpoint_epoch));
+                             trainer_.Admit(hello.member, start, hello.held_epoch, hello.checkpoint_epoch));
   if (!admission.raised && model_ != nullptr) {
     absl::Status fits = CheckFitsGroup(hello);
     if (!fits.ok()) trainer_.Remove(hello.member);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/uuid.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_options.h"
 #include "services/endpoints/daemon_endpoints.h"
@@ -121,6 +122,7 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
   peer.run_dir = options_.work_dir;
   peer.rank = rank;
   peer.world = source ? sync_case.sources : sync_case.tensor_parallel;
+  if (source) peer.start = start_;
   peer.replica = replica;
   peer.source_layout = SourceLayoutOf(sync_case);
   peer.receiver_layout = ReceiverLayoutOf(sync_case, options_.head_dim);
@@ -134,6 +136,7 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
 }
 
 absl::Status BenchCast::StartSources() {
+  start_ = RandomUuid();
   for (int32_t rank = 0; rank < options_.sync_case.sources; ++rank) {
     SYNCOPATE_RETURN_IF_ERROR(StartPeer(SourceName(rank), PeerArgument(/*source=*/true, 0, rank)));
   }

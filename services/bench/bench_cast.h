@@ -124,6 +124,7 @@ class BenchCast {
   std::map<std::string, std::unique_ptr<BenchChild>> children_;
   std::unique_ptr<SyncWatch> watch_;
   std::string synchronizer_;  // host:port
+  std::string start_;         // of the present sources
   std::string machine_;
   int devices_ = 0;
   std::set<std::string> expended_;

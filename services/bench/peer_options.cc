@@ -41,6 +41,7 @@ std::string ToJsonText(const PeerOptions& options) {
                        {"run_dir", options.run_dir},
                        {"rank", options.rank},
                        {"world", options.world},
+                       {"start", options.start},
                        {"replica", options.replica},
                        {"source_layout", options.source_layout},
                        {"receiver_layout", options.receiver_layout},
@@ -61,7 +62,8 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
        {Read(object, "role", &role), Read(object, "model", &options.model),
         Read(object, "synchronizer", &options.synchronizer), Read(object, "run_dir", &options.run_dir),
         Read(object, "rank", &options.rank), Read(object, "world", &options.world),
-        Read(object, "replica", &options.replica), Read(object, "source_layout", &options.source_layout),
+        Read(object, "start", &options.start), Read(object, "replica", &options.replica),
+        Read(object, "source_layout", &options.source_layout),
         Read(object, "receiver_layout", &options.receiver_layout), Read(object, "device", &options.device),
         Read(object, "transport", &options.transport), Read(object, "install", &options.install),
         Read(object, "chunk_bytes", &options.chunk_bytes), Read(object, "decode", &decode)}) {

@@ -16,6 +16,7 @@ struct PeerOptions {
   std::string run_dir;        // where it may keep sockets
   int32_t rank = 0;           // source: among the sources; receiver: within its replica
   int32_t world = 1;          // of the group that `rank` is of
+  std::string start;          // source: as synchronizer::Hello::start
   int32_t replica = 0;        // receiver
   std::string source_layout;  // descriptors of both sides' layouts
   std::string receiver_layout;

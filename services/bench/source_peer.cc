@@ -98,6 +98,7 @@ absl::Status SourcePeer::Join(PeerDevice* device) {
   client.hello.facts = device->facts();
   client.hello.layout = options_.source_layout;
   client.hello.destination_layout = options_.receiver_layout;
+  client.hello.start = options_.start;
   for (const auto* transport : transports) client.hello.transports.push_back(transport->name());
   client.on_refused = [sink = sink_](const absl::Status& status) {
     sink->Say("failed", {{"error", std::string(status.message())}});

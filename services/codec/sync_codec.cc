@@ -172,9 +172,9 @@ double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& 
 absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   const v1::JoinRequest::DeviceFacts& facts = message.facts();
   if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
-  for (const std::string* name :
-       {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(), &message.destination_layout()}) {
-    if (name->size() > kMaxFactBytes) return BadMessage("hello: a fact or a layout is too long");
+  for (const std::string* name : {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(),
+                                  &message.destination_layout(), &message.start()}) {
+    if (name->size() > kMaxFactBytes) return BadMessage("hello: a fact, a layout or the start's name is too long");
   }
   return absl::OkStatus();
 }
@@ -197,6 +197,7 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   *message.mutable_facts() = FactsToProto(hello.facts);
   message.set_layout(hello.layout);
   message.set_destination_layout(hello.destination_layout);
+  message.set_start(hello.start);
   return message;
 }
 
@@ -220,6 +221,7 @@ absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& mess
   hello.facts = FactsFromProto(message.facts());
   hello.layout = message.layout();
   hello.destination_layout = message.destination_layout();
+  hello.start = message.start();
   return hello;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
@@ -16,21 +17,28 @@ absl::Status Fenced(int64_t held, int64_t newest) {
                {{"epoch", absl::StrFormat("%d", newest)}});
 }
 
+absl::Status FencedStart(const std::string& why) {
+  return Error(absl::StatusCode::kFailedPrecondition, "FENCED", why + "; exit, and start all ranks again");
+}
+
 }  // namespace
 
-absl::StatusOr<TrainerGroup::Admission> TrainerGroup::Admit(const MemberId& id, int64_t held_epoch,
-                                                            int64_t checkpoint_epoch) {
+absl::StatusOr<TrainerGroup::Admission> TrainerGroup::Admit(const MemberId& id, const std::string& start,
+                                                            int64_t held_epoch, int64_t checkpoint_epoch) {
   auto place = places_.find(id.rank);
   bool free = place == places_.end();
   bool own = !free && place->second.id == id;
   bool starts = held_epoch == 0;
   if (!starts && held_epoch < epoch_) return Fenced(held_epoch, epoch_);
-  if (!starts && held_epoch > epoch_) return Begin(id, held_epoch);
+  if (!starts && held_epoch > epoch_) return Begin(id, start, held_epoch);
   if (!starts && !free && !own) return Fenced(held_epoch, epoch_);
-  bool fits = world_ == 0 || world_ == id.world;
-  if (starts && !own && !(forming_ && free && fits && checkpoint_epoch <= epoch_)) {
-    return Begin(id, std::max(epoch_, checkpoint_epoch) + 1);
+  if (starts && !own) {
+    if (absl::c_linear_search(fenced_, start)) return FencedStart("another start of the trainer came after this one");
+    if (start == start_ && !free) return FencedStart("another process of this start has had this rank");
+    bool joins = start == start_ && world_ == id.world && checkpoint_epoch <= epoch_;
+    if (!joins) return Begin(id, start, std::max(epoch_, checkpoint_epoch) + 1);
   }
+  start_ = start;
   places_[id.rank] = {id, true};
   world_ = id.world;
   return Admission{epoch_, false, {}};
@@ -55,16 +63,18 @@ std::vector<MemberId> TrainerGroup::CompleteRanks() const {
   return ranks;
 }
 
-TrainerGroup::Admission TrainerGroup::Begin(const MemberId& id, int64_t epoch) {
+TrainerGroup::Admission TrainerGroup::Begin(const MemberId& id, const std::string& start, int64_t epoch) {
   Admission admission{epoch, true, {}};
   for (const auto& [rank, place] : places_) {
     if (place.id != id) admission.fenced.push_back(place.id);
   }
+  if (!start_.empty() && start_ != start) fenced_.push_back(start_);
+  if (fenced_.size() > kFencedKept) fenced_.pop_front();
+  start_ = start;
   places_.clear();
   places_[id.rank] = {id, true};
   world_ = id.world;
   epoch_ = epoch;
-  forming_ = true;
   return admission;
 }
 

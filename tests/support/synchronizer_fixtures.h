@@ -41,6 +41,7 @@ inline Hello HelloOf(const MemberId& id, std::shared_ptr<const Manifest> manifes
   hello.address = absl::StrCat(id.replica_id, ":1");
   hello.manifest = std::move(manifest);
   hello.transports = {"grpc"};
+  if (id.role == kTrainerRole && id.world > 1) hello.start = "start";
   return hello;
 }
 

@@ -44,7 +44,8 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
                                                  "group",
                                                  "flat:2:fp32",
                                                  "tp:2:x",
-                                                 subset});
+                                                 subset,
+                                                 true});
   EXPECT_EQ(prepare.attempt, 7);
   EXPECT_EQ(prepare.version, (PolicyVersion{1, 2}));
   EXPECT_EQ(prepare.digest, 0xffffffffffffffffu);
@@ -59,6 +60,7 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(prepare.source_layout, "flat:2:fp32");
   EXPECT_EQ(prepare.destination_layout, "tp:2:x");
   EXPECT_EQ(prepare.subset, subset);
+  EXPECT_TRUE(prepare.rehearsal);
   const std::vector<synchronizer::SyncMember> sources = {{synchronizer::TrainerId("t", 0, 2), "a:1"},
                                                          {synchronizer::TrainerId("t", 1, 2), "b:2"}};
   const std::vector<synchronizer::SyncMember> receivers = {{synchronizer::RollouterId(0, "r"), "", true},
@@ -84,6 +86,7 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   hello.facts = {"boot-7 host", "GPU-1", {"GPU-2", "GPU-3"}, true, "2.28.9"};
   hello.layout = "tp:2:x";
   hello.destination_layout = "whole";
+  hello.start = "its rank 0";
   auto back = FromProto(ToProto(hello));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->member, hello.member);
@@ -95,6 +98,7 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   EXPECT_EQ(back->checkpoint_epoch, 1);
   EXPECT_EQ(back->run_id, "run");
   EXPECT_EQ(back->facts, hello.facts);
+  EXPECT_EQ(back->start, hello.start);
   EXPECT_EQ(back->layout, "tp:2:x");
   EXPECT_EQ(back->destination_layout, "whole");
 }

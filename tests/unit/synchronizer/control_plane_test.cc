@@ -236,6 +236,31 @@ TEST_F(ControlPlaneTest, AVersionOfTwoRanksIsSentWhenBothHavePublishedTheirPart)
   EXPECT_EQ(Sent<Prepare>(4).size() + Sent<Prepare>(5).size(), 2u);
 }
 
+TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoStartIsRefused) {
+  Hello first = HelloOf(TrainerId("a", 0, 2), model_);
+  first.start = "a";
+  plane_.OnHello(1, first, now_);
+  Hello other = HelloOf(TrainerId("d", 1, 2), model_);
+  other.start = "c";
+  plane_.OnHello(2, other, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(1), "FENCED");
+  Hello late = HelloOf(TrainerId("b", 1, 2), model_);
+  late.start = "a";
+  plane_.OnHello(3, late, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(3), "FENCED");
+  Hello nameless = HelloOf(TrainerId("c", 0, 2), model_);
+  nameless.start.clear();
+  plane_.OnHello(4, nameless, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(4), "BAD_MEMBER");
+  nameless.start = "c";
+  plane_.OnHello(5, nameless, now_);
+  Take();
+  EXPECT_EQ(Sent<Welcome>(5).at(0).epoch, 2);
+}
+
 TEST_F(ControlPlaneTest, TrainerRanksThatShardInDifferentWaysAreRefusedByName) {
   Hello first = HelloOf(TrainerId("t", 0, 2), model_);
   first.layout = "flat:2:fp32";
