@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "synchronizer/cuda/stream.h"
@@ -21,6 +24,12 @@ class HostBounce final : public synchronizer::ReceiverTransport {
   std::string name() const override { return inner_->name(); }
   absl::StatusOr<std::string> Open(const synchronizer::Prepare& attempt) override { return inner_->Open(attempt); }
   absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  absl::Status Probe(const synchronizer::ReceiveRequest& request, std::stop_token stop) override {
+    return inner_->Probe(request, std::move(stop));
+  }
+  void Connect(const synchronizer::ReceiveRequest& request, std::function<void(absl::Status)> done) override {
+    inner_->Connect(request, std::move(done));
+  }
   void Close(int64_t attempt) override { inner_->Close(attempt); }
 
  private:

@@ -52,6 +52,12 @@ absl::Status EngineLoop::Core::CheckChangeLocked(const PendingChange& change) co
   return absl::OkStatus();
 }
 
+void EngineLoop::Core::CancelInPlace() {
+  MutexLock lock(&mutex_);
+  // After a transfer that failed there are no weights to go on with.
+  if (!status_.serving.IsNone()) transferring_in_place_ = false;
+}
+
 void EngineLoop::Core::Invalidate() {
   MutexLock lock(&mutex_);
   if (!transferring_in_place_) return;

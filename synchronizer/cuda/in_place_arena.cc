@@ -32,13 +32,23 @@ absl::Status InPlaceArena::BeginInPlace(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   paused_ = true;
   paused_since_ = begun;
-  serving_ = PolicyVersion();
+  served_ = std::exchange(serving_, PolicyVersion());
   return absl::OkStatus();
+}
+
+void InPlaceArena::CancelInPlace() {
+  {
+    MutexLock lock(&mutex_);
+    if (!paused_ || served_.IsNone()) return;  // there is nothing to go on with
+    paused_ = false;
+    serving_ = served_;
+  }
+  generation_.resume();
 }
 
 void InPlaceArena::Invalidate() {
   MutexLock lock(&mutex_);
-  serving_ = PolicyVersion();
+  serving_ = served_ = PolicyVersion();
 }
 
 absl::StatusOr<InstallResult> InPlaceArena::Install(const PolicyVersion& version, uint64_t, absl::Duration) {

@@ -43,6 +43,7 @@ class InPlaceArena final : public WeightTarget {
 
   bool in_place() const override { return true; }
   absl::Status BeginInPlace(absl::Duration deadline) override;
+  void CancelInPlace() override;
   void Invalidate() override;
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;
@@ -62,6 +63,7 @@ class InPlaceArena final : public WeightTarget {
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time paused_since_ ABSL_GUARDED_BY(mutex_);
+  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);  // before the pause
 };
 
 }  // namespace syncopate::synchronizer

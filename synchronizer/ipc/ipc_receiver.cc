@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "synchronizer/ipc/fetch_route.h"
-#include "synchronizer/ipc/reception.h"
 #include "synchronizer/ipc/rendezvous.h"
 
 namespace syncopate::synchronizer {
@@ -52,7 +51,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(stuck_);
   }
-  if (options_.shadow == nullptr) return std::string();
+  if (options_.shadow == nullptr || attempt.rehearsal) return std::string();
   absl::StatusOr<ipc::SharedMemory> shadow = options_.shadow();
   if (!shadow.ok()) {
     SYNCOPATE_LOG(kWarning, "ipc: this receiver relays nothing: %s", std::string(shadow.status().message()));
@@ -86,13 +85,23 @@ absl::Status IpcReceiver::Receive(const ReceiveRequest& request, char* destinati
 absl::Status IpcReceiver::ReceiveWith(Copies* copies, const ReceiveRequest& request, char* destination,
                                       const std::stop_token& stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(ipc::FetchRoute route, ipc::RouteFor(request, host_));
-  ipc::Reception::Options options{options_.chunk_bytes, options_.bytes_in_flight, options_.poll_interval,
-                                  options_.drain_deadline, options_.clock};
   ipc::Reception::Parts parts{options_.engine, copies->queue.get(), mappings_, server_.get()};
-  ipc::Reception reception(options, std::move(parts), request, std::move(route), destination);
+  ipc::Reception reception(ReceptionOptions(), std::move(parts), request, std::move(route), destination);
   absl::Status received = reception.Run(stop);
   copies->mappings = reception.mappings();
   return received;
+}
+
+ipc::Reception::Options IpcReceiver::ReceptionOptions() const {
+  return {options_.chunk_bytes, options_.bytes_in_flight, options_.poll_interval, options_.drain_deadline,
+          options_.clock};
+}
+
+absl::Status IpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(ipc::FetchRoute route, ipc::RouteFor(request, host_));
+  ipc::Reception::Parts parts{options_.engine, /*queue=*/nullptr, mappings_, server_.get()};
+  ipc::Reception reception(ReceptionOptions(), std::move(parts), request, std::move(route), /*destination=*/nullptr);
+  return reception.Probe(stop);
 }
 
 void IpcReceiver::Close(int64_t attempt) { server_->Retire(attempt); }

@@ -14,6 +14,7 @@
 #include "synchronizer/ipc/copy_engine.h"
 #include "synchronizer/ipc/ipc_server.h"
 #include "synchronizer/ipc/mapping_cache.h"
+#include "synchronizer/ipc/reception.h"
 #include "synchronizer/transport/transport.h"
 
 namespace syncopate::synchronizer {
@@ -52,6 +53,8 @@ class IpcReceiver final : public ReceiverTransport {
   absl::StatusOr<std::string> Open(const Prepare& attempt) override;
   // FAILED_PRECONDITION reason OTHER_HOST or NO_PEER_ACCESS before any byte moves.
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  // Maps the sources' memory too, so that Receive need not.
+  absl::Status Probe(const ReceiveRequest& request, std::stop_token stop) override;
   // What has arrived whole stays readable for the replicas that still copy it, until the memory is next received into.
   void Close(int64_t attempt) override;
 
@@ -68,6 +71,7 @@ class IpcReceiver final : public ReceiverTransport {
 
   absl::Status ReceiveWith(Copies* copies, const ReceiveRequest& request, char* destination,
                            const std::stop_token& stop);
+  ipc::Reception::Options ReceptionOptions() const;
   absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> TakeQueue();
   void GiveBack(Copies copies, const absl::Status& received);
 

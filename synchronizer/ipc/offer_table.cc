@@ -27,7 +27,7 @@ OfferTable::Actions OfferTable::Add(Offer offer) {
   bool same = known != offers_.end() && known->second.memory->info.id == offer.memory->info.id &&
               known->second.version == offer.version;
   if (same) return {};
-  Actions actions = Withdraw(attempt, Superseded());
+  Actions actions = Drop(attempt, Superseded());
   offers_[attempt] = std::move(offer);
   return actions;
 }
@@ -48,6 +48,12 @@ OfferTable::Actions OfferTable::Complete(int64_t attempt) {
 }
 
 OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& why) {
+  if (offers_.contains(attempt)) withdrawn_[attempt] = why;
+  if (withdrawn_.size() > kWithdrawnKept) withdrawn_.erase(withdrawn_.begin());
+  return Drop(attempt, why);
+}
+
+OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
   Actions actions = Tell(attempt, RefusalOf(attempt, why));
@@ -59,7 +65,7 @@ OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& wh
 OfferTable::Actions OfferTable::Retire(int64_t attempt) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
-  return found->second.complete ? Actions{} : Withdraw(attempt, PeerLost(attempt));
+  return found->second.complete ? Actions{} : Drop(attempt, PeerLost(attempt));
 }
 
 OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id) {
@@ -68,7 +74,7 @@ OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id) {
     if (offer.memory->info.id == memory_id) attempts.push_back(attempt);
   }
   Actions actions;
-  for (int64_t attempt : attempts) std::ranges::move(Withdraw(attempt, Superseded()), std::back_inserter(actions));
+  for (int64_t attempt : attempts) std::ranges::move(Drop(attempt, Superseded()), std::back_inserter(actions));
   return actions;
 }
 
@@ -97,7 +103,10 @@ OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
 
 absl::Status OfferTable::Check(const Want& want) const {
   auto found = offers_.find(want.attempt);
-  if (found == offers_.end()) return PeerLost(want.attempt);
+  if (found == offers_.end()) {
+    auto ended = withdrawn_.find(want.attempt);
+    return ended == withdrawn_.end() ? PeerLost(want.attempt) : ended->second;
+  }
   const Offer& offer = found->second;
   if (offer.fingerprint != want.fingerprint) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");

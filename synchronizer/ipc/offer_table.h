@@ -33,6 +33,7 @@ class OfferTable {
     SharedMemory handles;  // whose descriptors travel with the message; null: none
   };
   using Actions = std::vector<Action>;
+  static constexpr size_t kWithdrawnKept = 64;
 
   // Lends from now on. Another offer of the same attempt is withdrawn; the same one again changes nothing.
   Actions Add(Offer offer);
@@ -40,12 +41,13 @@ class OfferTable {
   Actions Advance(int64_t attempt, int32_t source, int64_t bytes);
   // Nothing is missing any more.
   Actions Complete(int64_t attempt);
-  // The offer is over: who reads is told why.
+  // The offer is over: who reads is told why, and so is who comes later (of the newest kWithdrawnKept offers).
   Actions Withdraw(int64_t attempt, const absl::Status& why);
   // The attempt has ended for its owner. What is complete stays readable until Reclaim; whoever waits for bytes that
   // will never come is told UNAVAILABLE reason PEER_LOST.
   Actions Retire(int64_t attempt);
-  // The memory will hold other bytes: every offer of it is withdrawn as ABORTED reason SUPERSEDED.
+  // The memory will hold other bytes: whoever reads it is told ABORTED reason SUPERSEDED. Who comes later finds
+  // nothing: UNAVAILABLE reason PEER_LOST, as the version may well be there elsewhere.
   Actions Reclaim(uint64_t memory_id);
 
   // A message of a downstream. An error means that the session is to be closed.
@@ -56,13 +58,15 @@ class OfferTable {
   size_t offers() const { return offers_.size(); }
 
  private:
+  Actions Drop(int64_t attempt, const absl::Status& why);
   Actions OnWant(SessionId session, const Want& want);
   absl::Status Check(const Want& want) const;
   Actions Tell(int64_t attempt, const Message& message) const;
   Actions ProgressOf(const Offer& offer) const;
 
-  std::map<int64_t, Offer> offers_;       // by attempt
-  std::map<SessionId, int64_t> reading_;  // sessions that hold a grant, and of which attempt
+  std::map<int64_t, Offer> offers_;            // by attempt
+  std::map<int64_t, absl::Status> withdrawn_;  // by attempt, why
+  std::map<SessionId, int64_t> reading_;       // sessions that hold a grant, and of which attempt
 };
 
 }  // namespace syncopate::synchronizer::ipc

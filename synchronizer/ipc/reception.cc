@@ -49,6 +49,13 @@ absl::Status Reception::Run(const std::stop_token& stop) {
   return drained.ok() ? received : drained;
 }
 
+absl::Status Reception::Probe(const std::stop_token& stop) {
+  stop_ = stop;
+  std::stop_callback wake(stop, [this] { wake_.Wake(); });
+  SYNCOPATE_RETURN_IF_ERROR(ConnectAll());
+  return WaitForGrants();
+}
+
 std::vector<std::shared_ptr<const MappedMemory>> Reception::mappings() const {
   std::vector<std::shared_ptr<const MappedMemory>> mappings;
   for (const Link& link : links_) mappings.push_back(link.mapped);
@@ -104,6 +111,7 @@ absl::Status Reception::IssueChunks() {
     if (!chunk.has_value()) break;
     char* to = destination_ + chunk->to;
     const char* from = links_[chunk->upstream].mapped->data() + chunk->from;
+    if (!std::exchange(writing_, true)) request_.on_writing();
     SYNCOPATE_RETURN_IF_ERROR(parts_.queue->Copy(to, from, chunk->bytes));
     request_.on_arrived({chunk->to, chunk->to + chunk->bytes}, parts_.queue->stream());
   }

@@ -42,6 +42,8 @@ class Reception {
   // As ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue: then
   // neither that nor mappings() may be freed.
   absl::Status Run(const std::stop_token& stop);
+  // As ReceiverTransport::Probe; maps what Run will read from. In place of Run, without a queue.
+  absl::Status Probe(const std::stop_token& stop);
   std::vector<std::shared_ptr<const MappedMemory>> mappings() const;  // that it reads from
 
  private:
@@ -73,6 +75,7 @@ class Reception {
   const WakeUp wake_;
 
   std::stop_token stop_;
+  bool writing_ = false;
   FetchCursor cursor_;
   std::vector<Link> links_;  // as route_.upstreams
   int64_t finished_ = 0;     // of all copies that the queue has ever seen

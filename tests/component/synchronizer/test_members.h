@@ -27,10 +27,10 @@ namespace syncopate::services {
 class TestTrainer {
  public:
   TestTrainer(const std::string& synchronizer, const std::string& incarnation, const Manifest& model,
-              int64_t checkpoint_epoch = 0)
+              int64_t checkpoint_epoch = 0, int slots = 2)
       : id_(synchronizer::TrainerId(incarnation)),
         model_(model),
-        arena_(*synchronizer::SendArena::Create(model, {})),
+        arena_(*synchronizer::SendArena::Create(model, {.slots = slots})),
         weights_(arena_.get()),
         server_(*Server::Start({}, {&weights_})),
         transport_(server_->address()),

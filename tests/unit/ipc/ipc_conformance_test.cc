@@ -217,6 +217,7 @@ class IpcHarness final : public TransportHarness {
 std::unique_ptr<TransportHarness> MakeIpcHarness() { return std::make_unique<IpcHarness>(); }
 
 INSTANTIATE_TEST_SUITE_P(Ipc, TransportConformanceTest, ::testing::Values(&MakeIpcHarness));
+INSTANTIATE_TEST_SUITE_P(Ipc, TransportShapesTest, ::testing::Values(&MakeIpcHarness));
 
 }  // namespace
 }  // namespace syncopate::synchronizer

@@ -83,6 +83,36 @@ TEST(IpcTransportTest, ReplicasThatAreSentDifferentBytesDoNotReadFromEachOther) 
   EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "trainer rank 0");
 }
 
+TEST(IpcTransportTest, AVersionThatIsGoneBeforeItIsAskedForIsSupersededAndNotALostPeer) {
+  IpcRig rig("flat:2", 1, "whole");
+  rig.Stage(1);
+  ASSERT_THAT(rig.Prepare(1), IsOk());
+  rig.Stage(2);  // whoever receives in place comes late: generation has to stop first
+  bool written = false;
+  ReceiveRequest request = rig.RequestOf(0);
+  request.on_writing = [&written] { written = true; };
+  EXPECT_THAT(rig.member()->transport->Probe(request, {}), HasReason("SUPERSEDED"));
+  EXPECT_THAT(rig.member()->transport->Receive(request, rig.member()->shadow->data(), {}), HasReason("SUPERSEDED"));
+  EXPECT_FALSE(written);
+}
+
+TEST(IpcTransportTest, AProbeMapsWhatIsReadLaterAndMovesNothing) {
+  IpcRig rig("flat:2", 1, "whole");
+  rig.Stage(1);
+  ASSERT_THAT(rig.Prepare(1), IsOk());
+  int copies = 0;
+  rig.member()->engine.on_copy = [&](const char*, int64_t) {
+    ++copies;
+    return absl::OkStatus();
+  };
+  ASSERT_THAT(rig.member()->transport->Probe(rig.RequestOf(0), {}), IsOk());
+  EXPECT_EQ(copies, 0);
+  EXPECT_EQ(rig.member()->transport->mapped_memories(), 2u);
+  ASSERT_THAT(rig.ReceiveOne(0), IsOk());
+  EXPECT_GT(copies, 0);
+  rig.ExpectArrived(0);
+}
+
 TEST(IpcTransportTest, ASlotThatIsTakenWhileItIsReadEndsTheTransferAtOnce) {
   IpcRig rig("whole", 1, "whole");
   rig.Stage(1);

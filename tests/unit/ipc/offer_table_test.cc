@@ -96,6 +96,17 @@ TEST(OfferTableTest, WithdrawingTellsTheReadersWhy) {
   EXPECT_TRUE(table.Withdraw(1, Error(absl::StatusCode::kAborted, "SUPERSEDED", "newer")).empty());
 }
 
+TEST(OfferTableTest, WhoComesAfterAnOfferWasWithdrawnIsToldWhyItWas) {
+  OfferTable table;
+  for (int64_t attempt = 1; attempt <= 100; ++attempt) {
+    table.Add(OfferOf(attempt, 50, true));
+    table.Withdraw(attempt, Error(absl::StatusCode::kAborted, "SUPERSEDED", "newer"));
+    table.Withdraw(attempt, Error(absl::StatusCode::kUnavailable, "PEER_LOST", "the attempt is over"));
+  }
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, WantOf(100))), "SUPERSEDED");
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, WantOf(1))), "PEER_LOST") << "long ago";
+}
+
 TEST(OfferTableTest, WhatIsCompleteOutlivesItsAttemptUntilTheMemoryIsWrittenAgain) {
   OfferTable table;
   table.Add(OfferOf(1, 50, false));

@@ -34,6 +34,7 @@ class InprocHarness final : public TransportHarness {
 std::unique_ptr<TransportHarness> MakeInprocHarness() { return std::make_unique<InprocHarness>(); }
 
 INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
+INSTANTIATE_TEST_SUITE_P(Inproc, TransportShapesTest, ::testing::Values(&MakeInprocHarness));
 
 class SendArenaTest : public ::testing::Test {
  protected:
@@ -170,7 +171,7 @@ TEST(FiniteCheckTest, KnowsBothTypes) {
 
 class WeightReceiverTest : public ::testing::Test {
  protected:
-  WeightReceiverTest() : rig_(&harness_, SmallModel()) { rig_.Stage(1); }
+  explicit WeightReceiverTest(int slots = 2) : rig_(&harness_, SmallModel(), slots) { rig_.Stage(1); }
 
   InprocHarness harness_;
   SyncRig rig_;
@@ -278,7 +279,8 @@ class InPlaceTarget final : public WeightTarget {
   char* shadow() override { return buffer.data(); }
   bool in_place() const override { return true; }
   absl::Status BeginInPlace(absl::Duration) override {
-    paused = true;
+    if (on_begin) on_begin();
+    paused = begin_status.ok();
     return begin_status;
   }
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t, absl::Duration) override {
@@ -292,21 +294,26 @@ class InPlaceTarget final : public WeightTarget {
     serving = version;
     return InstallResult();
   }
+  void CancelInPlace() override { paused = false; }
   void Invalidate() override { valid = false; }
 
   HostBuffer buffer;
   bool paused = false;
   bool valid = false;
   PolicyVersion serving;
+  std::function<void()> on_begin;
   absl::Status begin_status;
   absl::Status install_status;
 };
 
 class InPlaceTest : public WeightReceiverTest {
  protected:
+  InPlaceTest() : WeightReceiverTest(/*slots=*/1) {}  // a newer version takes the older one's place
+
   absl::Status Sync(const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
     SYNCOPATE_RETURN_IF_ERROR(receiver_.Prepare(prepare).status());
+    if (after_prepare_) std::exchange(after_prepare_, nullptr)();
     Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, rendezvous);
     transfer.receivers[0].id = id_;
     absl::Status status = receiver_.Transfer(transfer).status();
@@ -325,6 +332,7 @@ class InPlaceTest : public WeightReceiverTest {
   InPlaceTarget target_{SmallModel().arena_bytes()};
   WeightReceiver receiver_{{SmallModel(), id_}, &target_, {harness_.receiver()}};
   bool install_ = true;
+  std::function<void()> after_prepare_;
 };
 
 TEST_F(InPlaceTest, GenerationStandsStillForTheTransferAndGoesOnWithTheInstall) {
@@ -351,6 +359,61 @@ TEST_F(InPlaceTest, ATransferThatFailsLeavesNothingServingUntilAGoodOne) {
   EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 2}));
 }
 
+TEST_F(InPlaceTest, GenerationDoesNotStopForAVersionThatIsGone) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  const Prepare gone = rig_.Offer();
+  bool asked = false;
+  target_.on_begin = [&asked] { asked = true; };
+  after_prepare_ = [this] { rig_.Stage(3); };
+  EXPECT_THAT(Sync(gone), HasReason("VERSION_NOT_STAGED"));
+  EXPECT_FALSE(asked);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+}
+
+TEST_F(InPlaceTest, GenerationGoesOnIfTheVersionIsLostWhileItStops) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  target_.on_begin = [this] { rig_.Stage(3); };
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("VERSION_NOT_STAGED"));
+  EXPECT_TRUE(target_.valid);
+  EXPECT_FALSE(target_.paused);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1})) << "not a byte was written";
+  target_.on_begin = nullptr;
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 3}));
+}
+
+TEST_F(InPlaceTest, AnEngineThatTakesLongToStopIsAskedAgainForAsLongAsTheVersionIsThere) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  int asked = 0;
+  target_.begin_status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "an evaluation runs");
+  target_.on_begin = [this, &asked] {
+    if (++asked == 3) target_.begin_status = absl::OkStatus();
+  };
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_EQ(asked, 3);
+  rig_.Stage(3);
+  target_.begin_status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "an evaluation runs");
+  target_.on_begin = [this, &asked] {
+    if (++asked == 5) rig_.Stage(4);
+  };
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("VERSION_NOT_STAGED"));
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 2}));
+}
+
+TEST_F(InPlaceTest, AnEngineThatTakesLongToStopDoesNotHoldUpTheEndOfTheAttempt) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  const Prepare prepare = rig_.Offer();
+  target_.begin_status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "an evaluation runs");
+  target_.on_begin = [this, &prepare] { receiver_.Finish(prepare.attempt); };
+  EXPECT_THAT(Sync(prepare), HasReason("CANCELLED"));
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+}
+
 TEST_F(InPlaceTest, AnAttemptThatIsFinishedBetweenTransferAndInstallLeavesNothingServing) {
   install_ = false;
   ASSERT_TRUE(Sync(rig_.Offer()).ok());
@@ -370,7 +433,7 @@ TEST_F(InPlaceTest, AnEngineThatCannotStopKeepsItsWeights) {
   rig_.Stage(2);
   target_.begin_status = Error(absl::StatusCode::kDeadlineExceeded, "PAUSE_DEADLINE", "a step takes too long");
   int chunks = rig_.store()->chunks();
-  EXPECT_THAT(Sync(rig_.Offer()), HasReason("PAUSE_DEADLINE"));
+  EXPECT_THAT(Sync(rig_.Offer(absl::Milliseconds(100))), HasReason("PAUSE_DEADLINE"));
   EXPECT_EQ(rig_.store()->chunks(), chunks) << "nothing was overwritten";
   EXPECT_TRUE(target_.valid);
   EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
