@@ -82,6 +82,10 @@ class CudaBackend::Remapped final : public Arenas {
     MutexLock lock(&mutex_);
     return arenas_->Exchange();
   }
+  void ExpectExchange() override {
+    MutexLock lock(&mutex_);
+    arenas_->UnmapShadow().IgnoreError();  // Exchange() does it otherwise
+  }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
     SYNCOPATE_RETURN_IF_ERROR(MapShadow());

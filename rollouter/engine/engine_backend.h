@@ -35,6 +35,9 @@ class WeightArenas {
   // way. Blocks for the exchange, at most `deadline`. After an error the live bytes are as they were; except INTERNAL
   // reason WEIGHTS_UNMAPPED: then there are none, and nothing can be done but to destroy the engine.
   virtual absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) = 0;
+  // The shadow is complete: what of the exchange can be done beside decode steps. Called by the receiver; shadow() or
+  // BeginCheck() takes it back.
+  virtual void ExpectExchange() {}
   // Makes these bytes of the shadow equal to the live ones, beside decode steps. Blocks until they are. Called by the
   // receiver, while no Exchange() is under way.
   virtual absl::Status CopyLive(const std::vector<ByteRange>& ranges) = 0;

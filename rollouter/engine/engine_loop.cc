@@ -240,6 +240,8 @@ absl::StatusOr<InstallResult> EngineLoop::Install(const PolicyVersion& version, 
 absl::StatusOr<InstallResult> EngineLoop::Relabel(const PolicyVersion& version, absl::Duration deadline) {
   return core_->ChangeWeights(Core::Change::kRelabel, version, /*digest=*/0, deadline);
 }
+void EngineLoop::ExpectInstall() { core_->arenas().ExpectExchange(); }
+void EngineLoop::Settle() { shadow(); }  // which brings it back to its address
 absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> EngineLoop::BeginCheck(
     synchronizer::ShadowContents contents) {
   return core_->arenas().BeginCheck(std::move(contents));

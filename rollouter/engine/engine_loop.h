@@ -95,6 +95,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   // The same when the bytes that serve are `version` too: only the stamp changes, nothing is exchanged.
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
 
+  void ExpectInstall() override;
+  void Settle() override;
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
   bool can_copy_live() const override { return true; }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;

@@ -36,6 +36,7 @@ class WatchedParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
+  void Settle() override { inner_->Settle(); }
   void Finish(int64_t attempt) override;
   void FinishAll() override;
 

@@ -139,8 +139,10 @@ void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipa
     done(participant_->Prepare(*prepare));
   } else if (const auto* transfer = std::get_if<synchronizer::Transfer>(&command)) {
     participant_->Transfer(*transfer, std::move(done));
+    participant_->Settle();
   } else {
     done(participant_->Install(std::get<synchronizer::Install>(command)));
+    participant_->Settle();
   }
 }
 

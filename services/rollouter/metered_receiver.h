@@ -18,6 +18,7 @@ class MeteredReceiver final : public SyncParticipant {
   // A transfer that failed is not counted: its bytes say nothing of the rate.
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override { return receiver_.Install(command); }
+  void Settle() override { receiver_.Settle(); }
   void Finish(int64_t attempt) override { receiver_.Finish(attempt); }
   void FinishAll() override { receiver_.FinishAll(); }
 

@@ -98,6 +98,8 @@ class RolloutNode {
         synchronizer::ShadowContents contents) override {
       return engine_->BeginCheck(std::move(contents));
     }
+    void ExpectInstall() override { engine_->ExpectInstall(); }
+    void Settle() override { engine_->Settle(); }
     bool can_copy_live() const override { return engine_->can_copy_live(); }
     absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return engine_->CopyLive(ranges); }
     bool in_place() const override { return engine_->in_place(); }

@@ -102,17 +102,29 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
     serving_ = version;
     return absl::OkStatus();
   };
-  {  // Nobody needs the shadow's address any more: what is done before and after the pause is no part of it.
+  {  // Unless ExpectInstall has done it.
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(arenas_->UnmapShadow());
   }
-  absl::StatusOr<absl::Duration> pause = between_steps_(remap, deadline);
+  SYNCOPATE_ASSIGN_OR_RETURN(absl::Duration pause, between_steps_(remap, deadline));
+  return InstallResult{absl::ToDoubleSeconds(pause)};
+}
+
+void CudaArenaPair::ExpectInstall() {
+  MutexLock lock(&mutex_);
+  arenas_->UnmapShadow().IgnoreError();  // Install tries again, and says why not
+}
+
+void CudaArenaPair::Settle() {
   MutexLock lock(&mutex_);
   absl::Status mapped = arenas_->MapShadow();
   // The next check tries again, and is the one to fail.
   if (!mapped.ok()) SYNCOPATE_LOG(kError, "the shadow arena: %s", std::string(mapped.message()));
-  SYNCOPATE_RETURN_IF_ERROR(pause.status());
-  return InstallResult{absl::ToDoubleSeconds(*pause)};
+}
+
+char* CudaArenaPair::shadow() {
+  Settle();
+  return arenas_->shadow();
 }
 
 absl::StatusOr<InstallResult> CudaArenaPair::Relabel(const PolicyVersion& version, absl::Duration) {

@@ -89,7 +89,7 @@ class CudaArenaPair final : public WeightTarget {
   static absl::StatusOr<std::unique_ptr<CudaArenaPair>> Create(int64_t bytes, BetweenSteps between_steps,
                                                                const Options& options);
 
-  char* shadow() override { return arenas_->shadow(); }
+  char* shadow() override;  // mapped, unless that failed: then BeginCheck says why
   char* live() const { return arenas_->live(); }
   int64_t bytes() const { return arenas_->bytes(); }
   PolicyVersion serving() const;
@@ -98,6 +98,9 @@ class CudaArenaPair final : public WeightTarget {
 
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;
+  // Take the shadow from its address and bring it back, outside of the install: either takes a good part of the pause.
+  void ExpectInstall() override;
+  void Settle() override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
 

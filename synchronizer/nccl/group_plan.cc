@@ -46,6 +46,14 @@ std::vector<Round> BroadcastRounds(const std::vector<std::vector<Copy>>& parts, 
   return rounds;
 }
 
+// Of `bytes` that go in `rounds` rounds, those of the first: shares fall evenly towards the last one, but not below
+// `least` where there is enough.
+int64_t ShareOfNext(int64_t bytes, int64_t rounds, int64_t least) {
+  if (rounds <= 1) return bytes;
+  const int64_t equal = (bytes + rounds - 1) / rounds;
+  return std::max(equal, std::min(2 * bytes / (rounds + 1), bytes - (rounds - 1) * least));
+}
+
 void Append(std::vector<Round> rounds, GroupPlan& plan) { std::ranges::move(rounds, std::back_inserter(plan.rounds)); }
 
 }  // namespace
@@ -118,14 +126,13 @@ std::vector<std::vector<Copy>> CutIntoRounds(const std::vector<Copy>& copies, co
   for (const Copy& copy : copies) total += copy.bytes;
   std::vector<std::vector<Copy>> rounds;
   if (total == 0) return rounds;
-  const int64_t count = std::clamp<int64_t>(total / options.min_message_bytes, 1, options.max_rounds);
-  const int64_t share = (total + count - 1) / count;
-  int64_t room = 0;  // in the last round
+  int64_t left = std::clamp<int64_t>(total / options.min_message_bytes, 1, options.max_rounds);  // rounds
+  int64_t room = 0;                                                                              // in the last one
   for (Copy rest : copies) {
     while (rest.bytes > 0) {
       if (room <= 0) {
         rounds.emplace_back();
-        room = share;
+        room = ShareOfNext(total, left--, options.min_message_bytes);
       }
       // Parts begin on aligned addresses wherever their copy does.
       int64_t aligned = (room + Manifest::kAlignment - 1) / Manifest::kAlignment * Manifest::kAlignment;
@@ -137,6 +144,7 @@ std::vector<std::vector<Copy>> CutIntoRounds(const std::vector<Copy>& copies, co
       rest.destination_offset += bytes;
       rest.bytes -= bytes;
       room -= bytes;
+      total -= bytes;
     }
   }
   return rounds;

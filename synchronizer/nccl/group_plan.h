@@ -73,8 +73,8 @@ GroupPlan PlanOfReceiver(const GroupShape& shape, int32_t receiver, const std::v
 // which takes long.
 std::vector<Round> WarmUp(const GroupPlan& plan, const GroupShape& shape, bool source, int64_t bytes);
 
-// The copies of one pair cut into rounds of about equal size, each a part of the list in its order. A function of the
-// pair alone, so both its ends cut alike.
+// The copies of one pair cut into rounds, each a part of the list in its order. The last round is the smallest: what it
+// brings is digested when the transfer is over. A function of the pair alone, so both its ends cut alike.
 std::vector<std::vector<Copy>> CutIntoRounds(const std::vector<Copy>& copies, const RoundOptions& options);
 
 }  // namespace syncopate::synchronizer::nccl

@@ -179,6 +179,32 @@ TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards)
   }
 }
 
+TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
+  class Settles final : public SyncParticipant {
+   public:
+    explicit Settles(Mailbox<std::string>* notes) : notes_(notes) {}
+    SyncReport Prepare(const synchronizer::Prepare&) override { return {}; }
+    void Transfer(const synchronizer::Transfer&, Done done) override { done({}); }
+    SyncReport Install(const synchronizer::Install&) override { return {}; }
+    void Settle() override { notes_->Put("settled"); }
+    void Finish(int64_t) override {}
+    void FinishAll() override {}
+
+   private:
+    Mailbox<std::string>* const notes_;
+  };
+  Mailbox<std::string> notes;
+  Settles participant(&notes);
+  CommandRunner runner(&participant);
+  runner.Begin([&notes](const SyncReport& report) { notes.Put(NamesOf({report}).front()); });
+  runner.Run(PrepareOf(1));
+  runner.Run(Transfer{1});
+  runner.Run(Install{1});
+  ASSERT_TRUE(notes.WaitFor(5));
+  runner.Stop();
+  EXPECT_THAT(notes.All(), ElementsAre("prepare 1", "transfer 1", "settled", "install 1", "settled"));
+}
+
 TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
   class Timed final : public Clock {
    public:

@@ -252,6 +252,7 @@ TEST(RemapTest, AShadowThatCannotBeMappedAfterAnInstallIsMappedForTheNextTransfe
   const std::vector<char> shadow = ToHost(0, pair->shadow(), kBytes);
   driver.Arm(1, 3);  // after the live weights' map
   ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
+  pair->Settle();
   EXPECT_EQ(ToHost(0, pair->live(), kBytes), shadow);
   EXPECT_THAT(pair->BeginCheck({}), HasReason("CUDA_ERROR"));
   EXPECT_THAT(pair->BeginCheck({}), IsOk());

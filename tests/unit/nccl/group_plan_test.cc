@@ -28,14 +28,20 @@ TEST(CutIntoRoundsTest, FewBytesGoInOneRound) {
   EXPECT_THAT(rounds[0], SizeIs(2));
 }
 
-TEST(CutIntoRoundsTest, OneLargeMessageIsCutIntoEqualAlignedParts) {
-  auto rounds = CutIntoRounds({{1, 0, 256, 512, 40 * kMega}}, {8, 4 * kMega});
-  ASSERT_THAT(rounds, SizeIs(8));
-  for (const auto& round : rounds) {
-    ASSERT_THAT(round, SizeIs(1));
-    EXPECT_EQ(round[0].bytes, 5 * kMega);
-    EXPECT_EQ(round[0].source_offset % 256, 0);
-    EXPECT_EQ(round[0].destination_offset - round[0].source_offset, 256);
+TEST(CutIntoRoundsTest, OneLargeMessageIsCutIntoAlignedPartsOfWhichTheLastIsTheSmallest) {
+  for (int64_t least : {1, 4}) {
+    auto rounds = CutIntoRounds({{1, 0, 256, 512, 40 * kMega}}, {8, least * kMega});
+    ASSERT_THAT(rounds, SizeIs(8));
+    int64_t before = 12 * kMega;
+    for (const auto& round : rounds) {
+      ASSERT_THAT(round, SizeIs(1));
+      EXPECT_LE(round[0].bytes, before + 256);
+      EXPECT_GE(round[0].bytes, least * kMega - 256 * 8);
+      EXPECT_EQ(round[0].source_offset % 256, 0);
+      EXPECT_EQ(round[0].destination_offset - round[0].source_offset, 256);
+      before = round[0].bytes;
+    }
+    EXPECT_LE(before, least == 1 ? 40 * kMega / 36 + 256 : 4 * kMega + 256) << "a share of 1 to 8";
   }
 }
 
