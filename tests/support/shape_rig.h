@@ -69,8 +69,12 @@ class ShapeRig {
     for (const auto& source : sources_) harness_->KillSource(source->end);
   }
 
-  // False if the harness has too few receivers: the test is to be skipped.
-  bool complete() const { return complete_; }
+  // False if the harness has too few places for all of them: the test is to be skipped.
+  bool complete() const {
+    int members = static_cast<int>(sources_.size());
+    for (const auto& ranks : replicas_) members += static_cast<int>(ranks.size());
+    return complete_ && harness_->CanHold(members);
+  }
 
   // Adds one whose ranks say that they hold `layout`; its index.
   int AddReplica(const std::string& layout) {
@@ -101,6 +105,69 @@ class ShapeRig {
       EXPECT_EQ(static_cast<int64_t>(part->size()), planned_->plan.DigestsOf(rank).size());
       digests_.insert(digests_.end(), part->begin(), part->end());
     }
+    staged_[step] = digests_;
+  }
+  // What the next Sync sends, of what was staged at some time; the newest otherwise.
+  void Offer(int64_t step) {
+    version_ = {1, step};
+    digests_ = staged_.at(step);
+  }
+  PolicyVersion serving(int replica) const { return replicas_[replica][0]->memory->serving(); }
+
+  // Whole replicas and all sources; what each of them says.
+  std::vector<absl::Status> Rehearse(const std::vector<int>& replicas) {
+    Prepare prepare = PrepareOf();
+    prepare.rehearsal = true;
+    prepare.version = {};
+    prepare.digest = 0;
+    Transfer transfer{.attempt = prepare.attempt};
+    for (const auto& source : sources_) {
+      prepare.source = true;
+      auto rendezvous = source->source->Prepare(prepare);
+      if (!rendezvous.ok()) return {rendezvous.status()};
+      transfer.sources.push_back({source->id, *rendezvous});
+    }
+    prepare.source = false;
+    for (int replica : replicas) {
+      for (int32_t rank = 0; rank < shape_.world; ++rank) {
+        auto rendezvous = replicas_[replica][rank]->receiver->PrepareRehearsal(prepare);
+        if (!rendezvous.ok()) return {rendezvous.status()};
+        transfer.receivers.push_back({RollouterId(replica, "r", rank, shape_.world), *rendezvous, true});
+      }
+    }
+    transfer.group = NameOf(transfer);
+    Mailbox<absl::Status> connected;
+    for (const auto& source : sources_) {
+      source->source->Transfer(transfer, [&connected](const absl::Status& status) { connected.Put(status); });
+    }
+    for (int replica : replicas) {
+      for (const auto& rank : replicas_[replica]) {
+        rank->receiver->Connect(
+            transfer, [&connected](const absl::StatusOr<double>& seconds) { connected.Put(seconds.status()); });
+      }
+    }
+    EXPECT_TRUE(connected.WaitFor(transfer.sources.size() + transfer.receivers.size()));
+    for (const auto& source : sources_) source->source->Finish(prepare.attempt);
+    for (int replica : replicas) {
+      for (const auto& rank : replicas_[replica]) rank->receiver->Finish(prepare.attempt);
+    }
+    return connected.All();
+  }
+
+  // A sync to a replica of one rank whose only source dies when all have agreed. The last thing that this rig does.
+  absl::Status SyncFromTheDead(int replica, absl::Duration deadline) {
+    prepare_ = PrepareOf();
+    prepare_.deadline = deadline;
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, sources_[0]->source->Prepare(prepare_));
+    Transfer transfer{.attempt = prepare_.attempt, .bucket_digests = digests_};
+    transfer.sources.push_back({sources_[0]->id, std::move(rendezvous)});
+    SYNCOPATE_RETURN_IF_ERROR(PrepareReplica(replica, &transfer));
+    transfer.group = NameOf(transfer);
+    sources_[0]->source->Finish(prepare_.attempt);
+    harness_->KillSource(sources_[0]->end);
+    const absl::Status status = replicas_[replica][0]->receiver->Transfer(transfer).status();
+    replicas_[replica][0]->receiver->Finish(prepare_.attempt);
+    return status;
   }
 
   // One whole sync of what was staged to these replicas; what became of each.
@@ -111,8 +178,12 @@ class ShapeRig {
     prepare_.source = true;
     for (const auto& source : sources_) {
       auto rendezvous = source->source->Prepare(prepare_);
-      EXPECT_TRUE(rendezvous.ok()) << rendezvous.status();
-      transfer.sources.push_back({source->id, rendezvous.value_or("")});
+      if (!rendezvous.ok()) {  // the attempt ends for all
+        for (int replica : replicas) statuses[replica] = rendezvous.status();
+        for (const auto& other : sources_) other->source->Finish(prepare_.attempt);
+        return statuses;
+      }
+      transfer.sources.push_back({source->id, *rendezvous});
     }
     prepare_.source = false;
     std::vector<int> agreed;
@@ -233,6 +304,7 @@ class ShapeRig {
   std::vector<std::vector<std::unique_ptr<Receiver>>> replicas_;
   PolicyVersion version_;
   std::vector<uint64_t> digests_;
+  std::map<int64_t, std::vector<uint64_t>> staged_;
   Prepare prepare_;
   int64_t attempt_ = 0;
 };

@@ -17,13 +17,16 @@
 #include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/transport.h"
 #include "tests/support/faulty_store.h"
-#include "tests/support/shape_rig.h"
 #include "tests/support/sync_rig.h"
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/transport_harness.h"
+#include "tests/support/transport_shapes.h"
 
 // What every transport must do. A test program defines a TransportHarness and says
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
+//   INSTANTIATE_TEST_SUITE_P(Inproc, TransportShapesTest, ::testing::Values(&MakeInprocHarness));
+// The first of these suites reaches into a source's host memory while it is read. The second (transport_shapes.h) looks
+// at memory through the harness alone, so it is for all.
 namespace syncopate::synchronizer {
 
 class TransportConformanceTest : public ::testing::TestWithParam<HarnessFactory> {
@@ -306,53 +309,6 @@ TEST_P(TransportConformanceTest, ASenderThatDiesAfterTheTransferChangesNothing) 
   harness_->KillSource(rig.end());
   ASSERT_TRUE(rig.receiver()->receiver->Install({prepare.attempt}).ok());
   rig.ExpectServes(rig.receiver(), 1);
-}
-
-TEST_P(TransportConformanceTest, BringsEveryBitInEveryShapeThreeTimesInARow) {
-  int whole = 0;
-  for (const SyncShape& shape : std::vector<SyncShape>{
-           {"buckets:1", 1, "whole:1", 1, 1},
-           {"buckets:1", 1, "whole:1", 1, 3},
-           {"flat:2:fp32", 2, "whole:1", 1, 1},
-           {"flat:2:fp32", 2, "whole:1", 1, 2, DType::kFloat32},
-           {"layers:3:bf16", 3, "whole:1", 1, 2},
-           {"fsdp2:2:fp32", 2, "tp:2:head8", 2, 2},
-           {"replicated:2:bf16", 2, "tp:2:head8:fused", 2, 1},
-           {"fsdp2:1:fp32", 1, "tp:4:head8", 4, 2},
-       }) {
-    SCOPED_TRACE(absl::StrCat(shape.source_layout, " to ", shape.replicas, " x ", shape.destination_layout));
-    std::unique_ptr<TransportHarness> harness = GetParam()();
-    ShapeRig rig(harness.get(), shape);
-    if (!rig.complete()) continue;  // a harness of one receiver
-    ++whole;
-    std::vector<int> all;
-    for (int i = 0; i < shape.replicas; ++i) all.push_back(i);
-    for (int64_t step : {1, 2, 3}) {
-      rig.Stage(step);
-      for (const auto& [replica, status] : rig.Sync(all)) ASSERT_TRUE(status.ok()) << status;
-      for (int replica : all) rig.ExpectServes(replica, step);
-    }
-  }
-  EXPECT_GE(whole, 2);
-}
-
-TEST_P(TransportConformanceTest, ALateJoinerOfManyRanksAndAReplicaThatRefusesDisturbNobody) {
-  ShapeRig rig(harness_.get(), {"flat:2:fp32", 2, "tp:2:head8", 2, 1});
-  const int late = rig.AddReplica("tp:2:head8");
-  const int misfit = rig.AddReplica("tp:2:head8:fused");
-  if (!rig.complete()) GTEST_SKIP() << "this harness has one receiver";
-  rig.Stage(1);
-  std::map<int, absl::Status> statuses = rig.Sync({0, misfit});
-  EXPECT_TRUE(statuses[0].ok()) << statuses[0];
-  EXPECT_THAT(statuses[misfit], HasReason("LAYOUT_MISMATCH"));
-  ASSERT_TRUE(rig.Sync({late})[late].ok());
-  rig.ExpectServes(late, 1);
-  rig.ExpectServes(0, 1);
-  rig.Stage(2);
-  statuses = rig.Sync({0, late});
-  EXPECT_TRUE(statuses[0].ok() && statuses[late].ok());
-  rig.ExpectServes(0, 2);
-  rig.ExpectServes(late, 2);
 }
 
 }  // namespace syncopate::synchronizer

@@ -43,8 +43,11 @@ class TransportHarness {
   virtual ReceiverTransport* receiver() = 0;
   // One more receiver beside receiver(); null if this harness has only that one.
   virtual ReceiverTransport* AddReceiver() { return nullptr; }
+  // Whether there are places for so many sources and receivers in all.
+  virtual bool CanHold(int /*members*/) const { return true; }
 
-  // Memory that this transport can reach: of the host, unless it needs another.
+  // Memory that this transport can reach: of the host, unless it needs another. A target is for the receiver that was
+  // asked for last; an arena comes before the source that serves it.
   virtual std::unique_ptr<TestTarget> MakeTarget(int64_t bytes);
   virtual std::unique_ptr<TestArena> MakeArena(const Manifest& manifest, const SyncPlan& plan, int32_t source);
 };

@@ -47,6 +47,7 @@ class GrpcHarness final : public TransportHarness {
 std::unique_ptr<TransportHarness> MakeGrpcHarness() { return std::make_unique<GrpcHarness>(); }
 
 INSTANTIATE_TEST_SUITE_P(Grpc, TransportConformanceTest, ::testing::Values(&MakeGrpcHarness));
+INSTANTIATE_TEST_SUITE_P(Grpc, TransportShapesTest, ::testing::Values(&MakeGrpcHarness));
 
 // Asks for bytes that no plan has, straight from the service.
 absl::Status FetchRange(int64_t begin, int64_t end) {

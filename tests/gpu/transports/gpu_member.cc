@@ -23,15 +23,6 @@ namespace {
 constexpr absl::Duration kStageDeadline = absl::Seconds(20);
 constexpr int64_t kBucketBytes = 1 << 20;
 
-BetweenSteps NoDecodeLoop(int device) {
-  return [device](const std::function<absl::Status()>& remap, absl::Duration) -> absl::StatusOr<absl::Duration> {
-    DeviceScope scope(device);
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "draining the device"));
-    SYNCOPATE_RETURN_IF_ERROR(remap());
-    return absl::ZeroDuration();
-  };
-}
-
 absl::StatusOr<std::unique_ptr<SourceTransport>> TransportOf(GpuSource* source) {
   if (source->of->transport == "ipc") {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLendingStore> made, CudaLendingStore::Create(source->arena.get()));
@@ -69,6 +60,15 @@ absl::StatusOr<std::unique_ptr<ReceiverTransport>> TransportOf(GpuReceiver* rece
 }
 
 }  // namespace
+
+BetweenSteps NoDecodeLoop(int device) {
+  return [device](const std::function<absl::Status()>& remap, absl::Duration) -> absl::StatusOr<absl::Duration> {
+    DeviceScope scope(device);
+    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "draining the device"));
+    SYNCOPATE_RETURN_IF_ERROR(remap());
+    return absl::ZeroDuration();
+  };
+}
 
 Manifest GpuTestModel(int64_t width) {
   const int64_t hidden = 128 * width;

@@ -21,6 +21,9 @@
 // Members of a weight sync with real arenas on real GPUs, as trainers and rollouters have them.
 namespace syncopate::synchronizer {
 
+// For a target without a decode loop: the moment between two steps is when the device has nothing to do.
+BetweenSteps NoDecodeLoop(int device);
+
 // A transformer of two layers; 0.7 MB, or `width` times `width` of that.
 Manifest GpuTestModel(int64_t width = 1);
 
@@ -50,6 +53,12 @@ class WatchedReceiver final : public ReceiverTransport {
   std::string name() const override { return receiver_->name(); }
   absl::StatusOr<std::string> Open(const Prepare& attempt) override { return receiver_->Open(attempt); }
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
+  absl::Status Probe(const ReceiveRequest& request, std::stop_token stop) override {
+    return receiver_->Probe(request, std::move(stop));
+  }
+  void Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done) override {
+    receiver_->Connect(request, std::move(done));
+  }
   void Close(int64_t attempt) override { receiver_->Close(attempt); }
 
  private:
