@@ -24,10 +24,8 @@ Every daemon serves its metrics at `http://HOST:PORT/metrics`, in Prometheus' te
 start: nothing that a client sends becomes a label. Times are in seconds, sizes in bytes, ratios from 0 to 1. Rules and
 dashboards over these: `deploy/prometheus`, `deploy/grafana`.
 
-With TLS there is one more in every daemon: `syncopate_certificate_expiry_timestamp_seconds`, label `role`, a gauge that
-says when the certificate that the daemon shows now ends, in seconds since 1970.
-
-This page is written by `scripts/metrics_doc.py` from a live run.
+This page is written by `scripts/metrics_doc.py` from a live run with TLS. Without TLS there is no certificate, and no
+metric of one.
 """
 
 
