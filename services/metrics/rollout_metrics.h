@@ -40,11 +40,12 @@ class RolloutCollector final : public prometheus::Collectable {
 };
 
 // What this rollouter received, and how fast: syncopate_weight_received_bytes_total and
-// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers.
+// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers. A copy counts
+// into the same two.
 class ReceiveMetrics {
  public:
   explicit ReceiveMetrics(prometheus::Registry& registry);
-  void Count(int64_t bytes, double seconds) {
+  void Count(int64_t bytes, double seconds) const {
     bytes_.Increment(static_cast<double>(bytes));
     seconds_.Increment(seconds);
   }
