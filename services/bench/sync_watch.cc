@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "services/report/sync_outcome.h"
 #include "services/rpc/channel.h"
 
 namespace syncopate::services {
@@ -68,6 +69,7 @@ void SyncWatch::ReadStream() {
   v1::WatchSyncsResponse response;
   while (reader->Read(&response)) {
     const v1::SyncRecord& record = response.record();
+    if (SyncOutcomeOf(record.result()) == SyncOutcome::kRehearsed) continue;
     if (!seen_.emplace(record.attempt(), record.replica_id()).second) continue;
     events_->Put({"syncs", "sync", ToJson(record), Clock::Real()->Now()});
   }

@@ -34,7 +34,17 @@ void WatchedParticipant::Forget() {
   if (calm_since_.has_value()) calm_since_ = Clock::Real()->Now();
 }
 
+bool WatchedParticipant::Rehearses(int64_t attempt) const {
+  MutexLock lock(&mutex_);
+  return attempt == rehearsal_;
+}
+
 SyncReport WatchedParticipant::Prepare(const synchronizer::Prepare& command) {
+  if (command.rehearsal) {
+    MutexLock lock(&mutex_);
+    rehearsal_ = command.attempt;
+  }
+  if (command.rehearsal) return inner_->Prepare(command);
   {
     MutexLock lock(&mutex_);
     if (calm_since_.has_value()) calm_.emplace_back(*calm_since_, Clock::Real()->Now());
@@ -46,6 +56,7 @@ SyncReport WatchedParticipant::Prepare(const synchronizer::Prepare& command) {
 }
 
 void WatchedParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
+  if (Rehearses(command.attempt)) return inner_->Transfer(command, std::move(done));
   Enter("transfer", command.attempt);
   inner_->Transfer(command, [this, begin = Clock::Real()->Now(), done = std::move(done)](SyncReport report) {
     NoteTransfer(begin, report.status);
@@ -74,7 +85,7 @@ SyncReport WatchedParticipant::Install(const synchronizer::Install& command) {
 
 void WatchedParticipant::Finish(int64_t attempt) {
   inner_->Finish(attempt);
-  EndAttempt();
+  if (!Rehearses(attempt)) EndAttempt();
 }
 
 void WatchedParticipant::FinishAll() {

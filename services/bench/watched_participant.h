@@ -41,6 +41,7 @@ class WatchedParticipant final : public SyncParticipant {
   void FinishAll() override;
 
  private:
+  bool Rehearses(int64_t attempt) const;
   // Says that the stage begins, and strikes if that was asked for.
   void Enter(const std::string& stage, int64_t attempt);
   void EndAttempt();
@@ -49,6 +50,7 @@ class WatchedParticipant final : public SyncParticipant {
   SyncParticipant* const inner_;
   EventSink* const sink_;
   mutable Mutex mutex_;
+  int64_t rehearsal_ ABSL_GUARDED_BY(mutex_) = 0;  // the last one: nothing is said of it
   std::optional<Strike> strike_ ABSL_GUARDED_BY(mutex_);
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // of the version that was prepared last
   std::optional<absl::Time> calm_since_ ABSL_GUARDED_BY(mutex_);
