@@ -97,7 +97,7 @@ TEST_F(LifecycleTest, ProbesSayWhenEachRoleCanDoItsWork) {
   EXPECT_THAT(Probe("rollouter", "/secret"), HasSubstr("404"));
 }
 
-TEST_F(LifecycleTest, ASyncThatHangsForLongerThanALoopMayStandStillLeavesEverybodyLive) {
+TEST_F(LifecycleTest, ATrainerThatHangsInASyncForLongerThanALoopMayStandStillLeavesTheOthersLive) {
   Begin({kEndless, kNoEvaluation, "sync.deadline=60s", "sync.suspect_after=50s", "sync.dead_after=60s"});
   StartAll();
   ASSERT_THAT(run_->AwaitStep(2), IsOk());
@@ -116,7 +116,6 @@ TEST_F(LifecycleTest, ASyncThatHangsForLongerThanALoopMayStandStillLeavesEverybo
     for (const char* role : {"synchronizer", "rollouter"}) ASSERT_EQ(Probe(role, "/livez"), "ok") << role;
     ASSERT_EQ(Probe("rollouter", "/livez", 1), "ok");
   }
-  EXPECT_TRUE(syncs());
   daemons_["trainer-0"]->Continue();
   EXPECT_THAT(run_->AwaitStep(run_->LastStep() + 3), IsOk());
 }

@@ -79,6 +79,30 @@ TEST_F(ControlLoopTest, SaysThatItMovesAlsoWhileNothingHappensButNotWhileItStand
   EXPECT_TRUE(rounds.WaitFor(before + 1));
 }
 
+TEST_F(ControlLoopTest, MovesWhileASyncHangs) {
+  Mailbox<int> rounds;
+  ControlLoop::Options options = OptionsOf();
+  options.on_round = [&rounds] { rounds.Put(1); };
+  options.plane.sync.prepare_deadline = options.plane.sync.min_deadline = absl::Minutes(10);
+  auto loop = ControlLoop::Start(options, &observer_).value();
+  const auto model = std::make_shared<Manifest>(synchronizer::SmallModel());
+  SayHello(*loop, loop->Open(std::make_shared<RecordingSession>()));
+  loop->Post([model](ControlPlane& plane, absl::Time now) {
+    const std::vector<uint64_t> digests(model->buckets().size(), 7);
+    EXPECT_TRUE(plane.OnPublish({TrainerId("t"), {1, 0}, digests, model->fingerprint(), 0, 0}, now).ok());
+  });
+  const auto receiver = loop->Open(std::make_shared<RecordingSession>());
+  loop->Post([receiver, model](ControlPlane& plane, absl::Time now) {
+    plane.OnHello(receiver, HelloOf(synchronizer::RollouterId(0, "r"), model), now);
+  });
+  ASSERT_TRUE(Flush(*loop).ok());
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3));
+  Mailbox<int> under_way;
+  loop->Post([&](ControlPlane& plane, absl::Time) { under_way.Put(plane.coordinator().attempts_under_way()); });
+  ASSERT_TRUE(under_way.WaitFor(1));
+  EXPECT_EQ(under_way.All()[0], 1) << "nobody has answered its Prepare";
+}
+
 TEST_F(ControlLoopTest, AnEpochIsOnTheDiskBeforeItsTrainerHearsOfIt) {
   auto loop = Start();
   auto session = std::make_shared<RecordingSession>();
