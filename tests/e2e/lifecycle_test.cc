@@ -143,6 +143,22 @@ TEST_F(LifecycleTest, EachRoleEndsInOrderWithinTheGraceAndNothingIsLost) {
   EXPECT_EQ(after["staleness"]["violations"], 0);
 }
 
+TEST_F(LifecycleTest, AStopThatHangsEndsItselfWithTheGraceAndLosesNothing) {
+  Begin({kEndless, kNoEvaluation});
+  Start("synchronizer");
+  Start("trainer", 0, {"run.grace=500ms"});
+  Start("rollouter");
+  ASSERT_THAT(run_->AwaitStep(3), IsOk());
+  daemons_["synchronizer-0"]->Stop();  // the trainer asks it for the summary's figures, and it does not answer
+  daemons_["trainer-0"]->Terminate();
+  ExpectExit("trainer-0", 1);
+  EXPECT_THAT(daemons_["trainer-0"]->Log(), HasSubstr("did not end within run.grace 500ms"));
+  daemons_["synchronizer-0"]->Continue();
+  const int64_t steps = run_->LastStep();
+  Start("trainer", 0, {"run.resume=true"});
+  EXPECT_THAT(run_->AwaitStep(steps + 3), IsOk());
+}
+
 TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinish) {
   Begin({kEndless, kNoEvaluation});
   StartAll();
