@@ -12,6 +12,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddCompletionCommand(app, chosen);
   AddConfigCommand(app, chosen);
   AddCtlCommand(app, chosen);
+  AddDoctorCommand(app, chosen);
   AddEventsCommand(app, chosen);
   AddRunCommand(app, program, chosen);
 }

@@ -34,8 +34,9 @@ std::string ToText(const std::vector<Finding>& findings) {
                           finding.looked_at);
     if (!finding.remedy.empty()) absl::StrAppend(&text, "         -> ", finding.remedy, "\n");
   }
-  absl::StrAppendFormat(&text, "%d looked at, %d bad, %d warnings\n", findings.size(),
-                        Count(findings, Finding::Level::kBad), Count(findings, Finding::Level::kWarning));
+  const int64_t warnings = Count(findings, Finding::Level::kWarning);
+  absl::StrAppendFormat(&text, "%d looked at, %d bad, %d warning%s\n", findings.size(),
+                        Count(findings, Finding::Level::kBad), warnings, warnings == 1 ? "" : "s");
   return text;
 }
 

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 // The nearest folder, upwards, that exists.
 std::string Existing(const std::string& path) {
   std::error_code ignored;
-  fs::path folder = fs::absolute(path.empty() ? "." : path, ignored);
+  fs::path folder = path.empty() ? fs::current_path(ignored) : fs::absolute(path, ignored).lexically_normal();
   while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
   return folder.string();
 }
