@@ -14,6 +14,10 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 # Flags of g++ alone: nvcc reads some of them in its own way (cmake/cuda.cmake).
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-Wall;-Wextra;-Werror;-Wno-unused-parameter>"
                     $<$<COMPILE_LANGUAGE:CXX>:-fno-delete-null-pointer-checks>)
+# Every ABSL_GUARDED_BY is held against every access; g++ does not look at them.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options(-Wthread-safety -Werror=thread-safety)
+endif()
 if(NOT SYNCOPATE_SANITIZER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)

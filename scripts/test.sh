@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# usage: scripts/test.sh [PRESET ...]       default: release asan tsan, and cuda where nvcc is
+# usage: scripts/test.sh [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
 # Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
+# clang builds the daemons, with every annotated lock proved to be held, and runs nothing.
 # cuda builds everything and runs the GPU tests that need no libtorch, which skip where there is no GPU; the others need
 # the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
 set -uo pipefail
@@ -10,7 +11,7 @@ cd "$(dirname "$0")/.."
 scripts/bootstrap.sh --tests || exit 1
 presets=("$@")
 if [ "${#presets[@]}" -eq 0 ]; then
-  presets=(release asan tsan)
+  presets=(release asan tsan clang)
   if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then presets+=(cuda); fi
 fi
 
@@ -18,9 +19,15 @@ summary=()
 failed=0
 for preset in "${presets[@]}"; do
   started=$SECONDS
-  if ! scripts/build.sh "$preset"; then
+  targets=()
+  if [ "$preset" = clang ]; then targets=(syncopate-synchronizer syncopate-trainer syncopate-rollouter); fi
+  if ! scripts/build.sh "$preset" "${targets[@]}"; then
     summary+=("$preset: build failed")
     failed=1
+    continue
+  fi
+  if [ "$preset" = clang ]; then
+    summary+=("clang: locks proved in $((SECONDS - started)) s")
     continue
   fi
   log=build/$preset.tests.log
