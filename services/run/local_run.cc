@@ -281,6 +281,9 @@ int RunLocally(LocalRunOptions options) {
   };
   absl::Status binaries = CheckBinaries(options.binary_dir, {"synchronizer", "trainer", "rollouter"});
   if (!binaries.ok()) return refuse(binaries);
+  // Before the threads of what follows: a signal that one of them could take would be lost.
+  auto signals = SignalInbox::Open();
+  if (!signals.ok()) return refuse(signals.status());
   MakeAbsolute(options.config.mutable_security());
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
@@ -288,8 +291,6 @@ int RunLocally(LocalRunOptions options) {
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
-  auto signals = SignalInbox::Open();
-  if (!signals.ok()) return refuse(signals.status());
   return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
 }
 
