@@ -16,14 +16,14 @@ namespace syncopate::services {
 // A synchronizer on loopback that can be killed and started again on the same state and port.
 class SynchronizerHost {
  public:
-  explicit SynchronizerHost(const std::string& state_dir) {
+  explicit SynchronizerHost(const std::string& state_dir, absl::Duration prepare_deadline = absl::Milliseconds(300)) {
     options_.loop.state_dir = state_dir;
     options_.loop.plane.run_id = "run";
     options_.loop.plane.membership.heartbeat = absl::Milliseconds(200);
     options_.loop.plane.membership.suspect_after = absl::Seconds(1);
     options_.loop.plane.membership.dead_after = absl::Seconds(2);
     options_.loop.plane.sync.min_deadline = absl::Seconds(6);
-    options_.loop.plane.sync.prepare_deadline = absl::Milliseconds(300);
+    options_.loop.plane.sync.prepare_deadline = prepare_deadline;
     Start();
   }
   ~SynchronizerHost() { Kill(); }

@@ -181,6 +181,27 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceStopsGenerationUntilItIsInstall
   EXPECT_TRUE(MakesTokens());
 }
 
+TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatIsCalledOffLetsGenerationGoOnUnlessThereAreNoWeights) {
+  backend_->arenas_.in_place_ = true;
+  Start();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(Install({1, 0}).ok());
+  Submit();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  loop_->CancelInPlace();
+  EXPECT_TRUE(MakesTokens());
+  EXPECT_EQ(loop_->GetStatus().serving, (PolicyVersion{1, 0}));
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  loop_->Invalidate();
+  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  const int64_t tokens = loop_->GetStatus().generated_tokens;
+  loop_->CancelInPlace();
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens) << "what was torn stays torn";
+  ASSERT_TRUE(Install({1, 1}).ok());
+  EXPECT_TRUE(MakesTokens());
+}
+
 TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUntilTheNextInstall) {
   backend_->arenas_.in_place_ = true;
   Start();
