@@ -14,6 +14,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddCtlCommand(app, chosen);
   AddDoctorCommand(app, chosen);
   AddEventsCommand(app, chosen);
+  AddK8sCommand(app, chosen);
   AddRunCommand(app, program, chosen);
 }
 

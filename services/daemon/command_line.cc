@@ -1,6 +1,7 @@
 #include "services/daemon/command_line.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -9,9 +10,17 @@ namespace {
 
 constexpr char kExitOnCompletion[] = "--exit-on-completion";
 constexpr char kInsecureBind[] = "--insecure-bind";
+constexpr char kInterruptedCode[] = "--interrupted-code=";
 
 absl::Status Wrong(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_COMMAND_LINE", message);
+}
+
+// 2 and 3 say "do not restart", which an interruption does not mean.
+absl::StatusOr<int> ParseCode(const std::string& text) {
+  int code = 0;
+  if (absl::SimpleAtoi(text, &code) && code >= 0 && code <= 255 && code != 2 && code != 3) return code;
+  return Wrong(absl::StrCat(kInterruptedCode, text, ": expected an exit code from 0 to 255 other than 2 and 3"));
 }
 
 }  // namespace
@@ -20,6 +29,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
   CommandLine line;
   bool insecure_bind = false;
   for (const std::string& word : words) {
+    if (absl::StartsWith(word, kInterruptedCode)) {
+      SYNCOPATE_ASSIGN_OR_RETURN(line.interrupted_code, ParseCode(word.substr(sizeof(kInterruptedCode) - 1)));
+      continue;
+    }
     if (word == "--help" || word == "-h") {
       line.help = true;
       return line;
@@ -46,9 +59,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
 std::string UsageOf(const std::string& role) {
   return absl::StrCat(
       "usage: syncopate-", role,
-      " CONFIG [--exit-on-completion] [--insecure-bind] [section.key=value ...]\n"
+      " CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind] [section.key=value ...]\n"
       "  --exit-on-completion  end with code 0 when the run is complete; otherwise stay, serve status\n"
       "                        and metrics, and wait to be stopped\n"
+      "  --interrupted-code=N  end with code N, not 0, when a signal has stopped it in order\n"
       "  --insecure-bind       the same as run.insecure_bind=true: listen on any address without TLS\n"
       "Exit codes: 0 done; 1 failed; 2 wrong configuration, do not restart; 3 another process has taken\n"
       "over, do not restart; 4 the synchronizer is lost or a device is stuck, restart.\n"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/log.h"
+#include "base/mutex_checks.h"
 #include "base/uuid.h"
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
@@ -174,15 +175,17 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   }
   absl::StatusOr<v1::RunConfig> config = LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
+  StopDeadlockSearch();
   RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());
   Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));
   absl::Status status = daemon.Prepare();
   if (status.ok()) status = body(daemon);
-  if (!status.ok()) return Fail(role, status);
-  SYNCOPATE_LOG(kInfo, "done");
-  return kExitDone;
+  const int code = status.ok() ? kExitDone : Fail(role, status);
+  if (code != kExitDone) return code;
+  SYNCOPATE_LOG(kInfo, "%s", daemon.stop_requested_ ? "stopped" : "done");
+  return daemon.stop_requested_ ? daemon.command_line_.interrupted_code : kExitDone;
 }
 
 }  // namespace syncopate::services

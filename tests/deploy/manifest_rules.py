@@ -9,6 +9,7 @@ PORTS = {"grpc": 7070, "health": 7071, "metrics": 7072}
 CLUSTER_KINDS = {"Namespace"}
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 USER = 65532
+JOB_FLAGS = ["--exit-on-completion", "--interrupted-code=143"]
 
 
 def pod_templates(item):
@@ -32,7 +33,7 @@ def seconds(text):
 
 def settings_of(container):
     """What the arguments set: of a key given twice the last counts, as for the daemons."""
-    return dict(word.split("=", 1) for word in container.get("args", []) if "=" in word)
+    return dict(word.split("=", 1) for word in container.get("args", []) if "=" in word and not word.startswith("-"))
 
 
 def check_object(item):
@@ -117,8 +118,8 @@ def check_arguments(where, container, pod, is_job):
     role, args, settings = container["name"], container["args"], settings_of(container)
     if args[0] != "/etc/syncopate/run.yaml":
         yield f"{where}: the first argument is not the run configuration"
-    if ("--exit-on-completion" in args) != is_job:
-        yield f"{where}: --exit-on-completion must be given in a Job and nowhere else"
+    if [word for word in args if word.startswith("-")] != (JOB_FLAGS if is_job else []):
+        yield f"{where}: {JOB_FLAGS} must be given in a Job and nowhere else"
     wanted = {
         "run.dir": "/var/lib/syncopate",
         "synchronizer.address": "synchronizer:7070",

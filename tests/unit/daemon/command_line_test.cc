@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::services {
@@ -31,6 +32,17 @@ TEST(CommandLineTest, AFileAloneAsksForNothingElse) {
   EXPECT_THAT(line->overrides, IsEmpty());
 }
 
+TEST(CommandLineTest, AnInterruptionMayHaveACodeOfItsOwnButNoneThatForbidsARestart) {
+  auto line = ParseCommandLine({"run.yaml", "--interrupted-code=143"});
+  ASSERT_THAT(line, IsOk());
+  EXPECT_EQ(line->interrupted_code, 143);
+  for (const char* code : {"2", "3", "-1", "256", "x", ""}) {
+    EXPECT_THAT(ParseCommandLine({"run.yaml", absl::StrCat("--interrupted-code=", code)}),
+                HasReason("BAD_COMMAND_LINE"))
+        << code;
+  }
+}
+
 TEST(CommandLineTest, TheFileMayHaveAnEqualsSignInItsName) {
   auto line = ParseCommandLine({"runs/steps=3.yaml", "run.steps=4"});
   ASSERT_THAT(line, IsOk());
@@ -49,7 +61,8 @@ TEST(CommandLineTest, HelpSaysEveryFlagAndExitCode) {
   ASSERT_THAT(ParseCommandLine({"run.yaml", "--help", "--nonsense"}), IsOk());
   EXPECT_TRUE(ParseCommandLine({"-h"})->help);
   const std::string usage = UsageOf("trainer");
-  for (const char* word : {"syncopate-trainer", "--exit-on-completion", "--insecure-bind", "0 done", "4 the"}) {
+  for (const char* word :
+       {"syncopate-trainer", "--exit-on-completion", "--insecure-bind", "--interrupted-code", "0 done", "4 the"}) {
     EXPECT_THAT(usage, HasSubstr(word));
   }
 }
