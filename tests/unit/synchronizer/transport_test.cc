@@ -313,8 +313,8 @@ class InPlaceTest : public WeightReceiverTest {
   absl::Status Sync(const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
     SYNCOPATE_RETURN_IF_ERROR(receiver_.Prepare(prepare).status());
-    if (after_prepare_) std::exchange(after_prepare_, nullptr)();
     Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, rendezvous);
+    if (after_prepare_) std::exchange(after_prepare_, nullptr)();
     transfer.receivers[0].id = id_;
     absl::Status status = receiver_.Transfer(transfer).status();
     if (status.ok() && install_) status = receiver_.Install({prepare.attempt}).status();
