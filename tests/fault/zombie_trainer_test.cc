@@ -24,7 +24,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int kFenced = 3;
-constexpr int kFailed = 1;
+constexpr int kBadConfig = 2;
 
 std::vector<std::string> CheckpointsOfEpoch(const RunHarness& run, int64_t epoch) {
   std::vector<std::string> names;
@@ -145,7 +145,7 @@ TEST_F(ZombieTrainerTest, ASecondThatDoesNotResumeIsRefusedAndTheFirstGoesOn) {
   ASSERT_THAT(refused, IsOk());
   auto exit = (*refused)->WaitExit(kPatience);
   ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, kFailed);
+  EXPECT_EQ(exit->code, kBadConfig);
   EXPECT_THAT(run_.Log("trainer-0"), HasSubstr("RUN_DIR_TAKEN"));
   ASSERT_THAT(watch_.AwaitMoreSteps(5), IsOk());
   ASSERT_THAT(watch_.Stop(), IsOk());
