@@ -54,13 +54,13 @@ TestAuthority::Files MakeDated(const TestAuthority& authority, const std::string
   return authority.Issue("wrong", {{TestAuthority::Spiffe(role)}, from, from + absl::Hours(1)});
 }
 
-std::vector<WrongCertificate> WrongCertificates() {
-  static const auto* other = new TestAuthority();
+// `other` lives as long as what is returned.
+std::vector<WrongCertificate> WrongCertificates(const TestAuthority& other) {
   return {
       {"expired", [](auto& ours, auto& role) { return MakeDated(ours, role, -absl::Hours(2)); }, "CERTIFICATE_EXPIRED"},
       {"not yet valid", [](auto& ours, auto& role) { return MakeDated(ours, role, absl::Hours(2)); },
        "CERTIFICATE_NOT_YET_VALID"},
-      {"of another authority", [](auto&, auto& role) { return other->IssueFor(role); }, "UNKNOWN_AUTHORITY"},
+      {"of another authority", [&other](auto&, auto& role) { return other.IssueFor(role); }, "UNKNOWN_AUTHORITY"},
       {"without a role", [](auto& ours, auto&) { return ours.Issue("wrong", {}); }, "NO_ROLE"},
       {"of two roles",
        [](auto& ours, auto& role) {
@@ -87,6 +87,7 @@ class CertificatesTest : public ::testing::Test {
   }
 
   TestAuthority authority_;
+  const TestAuthority other_;
   EchoService service_;
   std::shared_ptr<const TransportSecurity> security_;
   std::unique_ptr<Server> server_;
@@ -101,7 +102,7 @@ TEST_F(CertificatesTest, ARightOneIsLetThrough) {
 TEST_F(CertificatesTest, AWrongOneOfAClientIsRefusedInTheHandshakeWhateverItsRole) {
   int64_t refused = 0;
   for (AuthRole role : AllAuthRoles()) {
-    for (const WrongCertificate& wrong : WrongCertificates()) {
+    for (const WrongCertificate& wrong : WrongCertificates(other_)) {
       SCOPED_TRACE(std::string(AuthRoleName(role)) + " with a certificate " + wrong.name);
       const absl::Time begin = absl::Now();
       const absl::Status status = Evict(ShowAnything(server_->address(), wrong.make(authority_, AuthRoleName(role))));
@@ -134,7 +135,7 @@ TEST_F(CertificatesTest, AWrongRoleIsRefusedByName) {
 
 TEST_F(CertificatesTest, AWrongOneOfAServerIsRefusedByTheClientWhichSaysWhy) {
   auto client = authority_.SecurityFor("admin");
-  for (const WrongCertificate& wrong : WrongCertificates()) {
+  for (const WrongCertificate& wrong : WrongCertificates(other_)) {
     SCOPED_TRACE(wrong.name);
     const TestAuthority::Files files = wrong.make(authority_, "synchronizer");
     grpc::experimental::TlsServerCredentialsOptions tls(
