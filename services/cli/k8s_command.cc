@@ -14,7 +14,8 @@ namespace syncopate::services {
 namespace {
 
 constexpr char kRenderFooter[] =
-    "Prints the objects that `kubectl apply -f -` takes: the same that `kubectl kustomize` makes of deploy/kustomize "
+    "Prints the objects that `kubectl apply --server-side -f -` takes: the same that `kubectl kustomize` makes of "
+    "deploy/kustomize "
     "with this configuration and these values. With --write, the kustomization itself is written instead, for those "
     "who go on from there. Exit codes: 0 done; 1 a file cannot be read or written; 2 refused, with every reason.";
 
@@ -35,7 +36,7 @@ absl::Status WriteTree(const Rendered& rendered, const std::string& folder) {
     file << text << std::flush;
     if (!file) return Error(absl::StatusCode::kPermissionDenied, "NOT_WRITABLE", target + " cannot be written");
   }
-  std::cout << "kubectl apply -k " << JoinPath(folder, rendered.folder) << "\n";
+  std::cout << "kubectl apply --server-side -k " << JoinPath(folder, rendered.folder) << "\n";
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 try:
@@ -97,6 +98,14 @@ class RenderTest(unittest.TestCase):
             with self.subTest(overlay=overlay):
                 golden = rendering.objects((rendering.GOLDEN / f"{overlay}.yaml").read_text())
                 self.assertEqual(by_name(rendering.outline(self.compare(overlay, {}))), by_name(golden))
+
+    def test_the_infra_file_of_the_operations_page_renders(self):
+        page = (SOURCE / "docs" / "operations.md").read_text()
+        example = page.partition("Every key may be left out:\n\n")[2].partition("\n\n")[0]
+        infra = yaml.safe_load(textwrap.dedent(example))
+        self.assertIn("storage_class", infra)
+        objects = self.compare("single-node-8gpu", infra)
+        self.assertEqual({item["metadata"].get("namespace") for item in objects} - {None}, {infra["namespace"]})
 
     def test_what_cannot_be_honoured_is_refused_at_once_with_every_reason(self):
         cases = {
