@@ -160,6 +160,27 @@ TEST_F(RolloutNodeTest, TakesNewWeightsWhileItGeneratesAndStampsEachTokenWithIts
   EXPECT_NE(first_digest, second_digest);
 }
 
+TEST_F(RolloutNodeTest, CountsTheBytesOfEachTransferAndTheTimeThatItTook) {
+  auto total = [this](const std::string& name) {
+    for (const prometheus::MetricFamily& family : registry_.Collect()) {
+      if (family.name == name) return family.metric.at(0).counter.value;
+    }
+    return -1.0;
+  };
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  EXPECT_EQ(total("syncopate_weight_received_bytes_total"), 0);
+  trainer.Publish(0, 7);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  const double once = total("syncopate_weight_received_bytes_total");
+  EXPECT_GE(once, static_cast<double>(node_->engine().manifest().weight_bytes()));
+  trainer.Publish(1, 8);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 2; }));
+  EXPECT_EQ(total("syncopate_weight_received_bytes_total"), 2 * once);
+  EXPECT_GT(total("syncopate_weight_receive_seconds_total"), 0);
+}
+
 TEST_F(RolloutNodeTest, LearnsThatTheSynchronizerIsOfAnotherRun) {
   TestSynchronizer synchronizer;
   StartNode(synchronizer.address(), "another-run");
