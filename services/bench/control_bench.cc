@@ -1,6 +1,10 @@
 #include "services/bench/control_bench.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +26,8 @@ namespace {
 // Sleeps: a benchmark measures for a time.
 void Pass(absl::Duration duration) { absl::SleepFor(duration); }
 
+constexpr double kNoAim = std::numeric_limits<double>::infinity();
+
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
 // What rounds of a load gave.
@@ -29,7 +35,12 @@ struct Rates {
   std::vector<double> per_second;
   std::vector<double> p50_ms;
   std::vector<double> p99_ms;
+  // What one took of the cores: it says what other cores would bear, also while somebody else uses them.
+  std::vector<double> client_us;
+  std::vector<double> server_us;
 };
+
+using UsageOf = std::function<absl::StatusOr<ProcessUsage>()>;
 
 absl::Status LoadFailed(const LoadTotals& totals) {
   return Error(absl::StatusCode::kInternal, "LOAD_FAILED",
@@ -38,21 +49,39 @@ absl::Status LoadFailed(const LoadTotals& totals) {
 }
 
 template <typename Load>
-absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load) {
+absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load, const UsageOf& server) {
   Pass(control_case.warmup);
   load->Take();
   Rates rates;
   for (int32_t round = 0; round < control_case.rounds; ++round) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage server_before, server());
+    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage client_before, ReadProcessUsage(::getpid()));
     const absl::Time began = Clock::Real()->Now();
     Pass(control_case.round);
     const LoadTotals totals = load->Take();
     const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
-    if (totals.failed > 0) return LoadFailed(totals);
+    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage server_after, server());
+    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage client_after, ReadProcessUsage(::getpid()));
+    if (totals.failed > 0 || totals.ok == 0) return LoadFailed(totals);
+    const double each = 1e6 / static_cast<double>(totals.ok);
+    rates.client_us.push_back(each * (client_after.cpu_seconds - client_before.cpu_seconds));
+    rates.server_us.push_back(each * (server_after.cpu_seconds - server_before.cpu_seconds));
     rates.per_second.push_back(static_cast<double>(totals.ok) / seconds);
     rates.p50_ms.push_back(Milliseconds(totals.latency.Quantile(0.5)));
     rates.p99_ms.push_back(Milliseconds(totals.latency.Quantile(0.99)));
   }
   return rates;
+}
+
+// The figures that all rates have in common.
+void AddCosts(const std::string& part, const Rates& rates, double p99_at_most, ControlResult* result) {
+  result->figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
+  result->figures.push_back(
+      {.part = part, .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms), .at_most = p99_at_most});
+  result->figures.push_back(
+      {.part = part, .name = "of a core for one, the daemon", .unit = "us", .value = SpreadOf(rates.server_us)});
+  result->figures.push_back(
+      {.part = part, .name = "of a core for one, the client", .unit = "us", .value = SpreadOf(rates.client_us)});
 }
 
 // One run, part by part.
@@ -67,6 +96,8 @@ class ControlBench {
   absl::Status Measure(const std::string& part);
   absl::Status MeasureUnary();
   absl::Status MeasureOverload();
+  absl::StatusOr<Rates> MeasurePeak();
+  void AddOverload(const Spread& peak, double goodput, const LoadTotals& totals, int64_t growth);
   absl::Status MeasureExchange(ExchangeLoad::Answers answers);
   absl::Status EnsureSynchronizer();
 
@@ -115,30 +146,22 @@ absl::Status ControlBench::MeasureUnary() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
   Tell(absl::StrCat("unary calls, ", case_.callers, " in flight"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
-  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates,
+                             MeasureRounds(case_, load.get(), [this] { return hosts_.SynchronizerUsage(); }));
   result_.figures.push_back({.part = "unary",
                              .name = absl::StrCat("GetStatus, ", case_.callers, " in flight"),
                              .unit = "/s",
                              .value = SpreadOf(rates.per_second),
                              .at_least = 50000});
-  result_.figures.push_back({.part = "unary", .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
-  result_.figures.push_back(
-      {.part = "unary", .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms), .at_most = 5});
+  AddCosts("unary", rates, /*p99_at_most=*/5, &result_);
   return absl::OkStatus();
 }
 
 // The peak is measured in the same run, before and after, because a machine's speed changes.
 absl::Status ControlBench::MeasureOverload() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
-  std::vector<double> peak;
-  auto measure_peak = [&]() -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
-    SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
-    peak.insert(peak.end(), rates.per_second.begin(), rates.per_second.end());
-    return absl::OkStatus();
-  };
   Tell("peak of unary calls");
-  SYNCOPATE_RETURN_IF_ERROR(measure_peak());
+  SYNCOPATE_ASSIGN_OR_RETURN(Rates peak, MeasurePeak());
   Tell(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.overload));
   Pass(case_.warmup);
@@ -152,38 +175,32 @@ absl::Status ControlBench::MeasureOverload() {
     highest = std::max(highest, usage.resident_bytes);
   }
   const LoadTotals totals = load->Take();
-  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
+  const double goodput = static_cast<double>(totals.ok) / absl::ToDoubleSeconds(Clock::Real()->Now() - began);
   load.reset();
   if (totals.ok == 0) return LoadFailed(totals);
   Tell("peak of unary calls again");
-  SYNCOPATE_RETURN_IF_ERROR(measure_peak());
-  const Spread best = SpreadOf(peak);
-  const double goodput = static_cast<double>(totals.ok) / seconds;
-  const double growth = static_cast<double>(highest - before.resident_bytes) / 1e6;
-  result_.figures.push_back({.part = "overload", .name = "peak, before and after", .unit = "/s", .value = best});
-  result_.figures.push_back({.part = "overload",
-                             .name = absl::StrCat("goodput with ", case_.overload, " times the callers"),
-                             .unit = "/s",
-                             .value = SpreadOf({goodput})});
-  result_.figures.push_back({.part = "overload",
-                             .name = "of the peak",
-                             .unit = "",
-                             .value = SpreadOf({goodput / best.median}),
-                             .at_least = 0.9});
-  result_.figures.push_back({.part = "overload",
-                             .name = "refused or late",
-                             .unit = "",
-                             .value = SpreadOf({static_cast<double>(totals.failed)})});
-  result_.figures.push_back({.part = "overload",
-                             .name = "latency p99",
-                             .unit = "ms",
-                             .value = SpreadOf({Milliseconds(totals.latency.Quantile(0.99))})});
-  result_.figures.push_back({.part = "overload",
-                             .name = "memory that it grew by meanwhile",
-                             .unit = "MB",
-                             .value = SpreadOf({growth}),
-                             .at_most = 10});
+  SYNCOPATE_ASSIGN_OR_RETURN(const Rates again, MeasurePeak());
+  peak.per_second.insert(peak.per_second.end(), again.per_second.begin(), again.per_second.end());
+  AddOverload(SpreadOf(peak.per_second), goodput, totals, highest - before.resident_bytes);
   return absl::OkStatus();
+}
+
+absl::StatusOr<Rates> ControlBench::MeasurePeak() {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
+  return MeasureRounds(case_, load.get(), [this] { return hosts_.SynchronizerUsage(); });
+}
+
+void ControlBench::AddOverload(const Spread& peak, double goodput, const LoadTotals& totals, int64_t growth) {
+  auto add = [this](const std::string& name, const std::string& unit, double value) -> ControlFigure& {
+    return result_.figures.emplace_back(
+        ControlFigure{.part = "overload", .name = name, .unit = unit, .value = SpreadOf({value})});
+  };
+  result_.figures.push_back({.part = "overload", .name = "peak, before and after", .unit = "/s", .value = peak});
+  add(absl::StrCat("goodput with ", case_.overload, " times the callers"), "/s", goodput);
+  add("of the peak", "", goodput / peak.median).at_least = 0.9;
+  add("refused or late", "", static_cast<double>(totals.failed));
+  add("latency p99", "ms", Milliseconds(totals.latency.Quantile(0.99)));
+  add("memory that it grew by meanwhile", "MB", static_cast<double>(growth) / 1e6).at_most = 10;
 }
 
 absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
@@ -200,8 +217,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
                                                              .message_bytes = case_.message_bytes}));
   Tell(absl::StrCat("answers of ", load->answer_bytes(), " bytes on ", case_.streams, " streams",
                     durable ? ", made durable" : ", refused"));
-  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.DataUsage());
-  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get(), [this] { return hosts_.DataUsage(); }));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage after, hosts_.DataUsage());
   load.reset();
   hosts_.StopData();
@@ -213,17 +229,11 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
        .at_least = durable          ? 12000.0
                    : case_.tls.on() ? 40000.0
                                     : 60000.0});
-  result_.figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
-  result_.figures.push_back({.part = part, .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms)});
+  AddCosts(part, rates, kNoAim, &result_);
   result_.figures.push_back({.part = part,
                              .name = "memory of the trainer's side at the end",
                              .unit = "MB",
                              .value = SpreadOf({static_cast<double>(after.resident_bytes) / 1e6})});
-  const double seconds = absl::ToDoubleSeconds(case_.warmup + case_.round * case_.rounds);
-  result_.figures.push_back({.part = part,
-                             .name = "cores that the trainer's side used",
-                             .unit = "",
-                             .value = SpreadOf({(after.cpu_seconds - before.cpu_seconds) / seconds})});
   return absl::OkStatus();
 }
 

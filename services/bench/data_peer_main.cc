@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "base/mutex_checks.h"
 #include "base/status.h"
 #include "services/bench/data_peer.h"
 #include "services/bench/event_sink.h"
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "syncopate-bench-data is started by 'syncopate bench control'\n");
     return 2;
   }
+  syncopate::StopDeadlockSearch();
   ::signal(SIGPIPE, SIG_IGN);
   syncopate::services::EventSink sink;
   const absl::Status status = syncopate::services::Run(argv[1], &sink);

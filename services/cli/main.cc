@@ -1,6 +1,7 @@
 // The command line. It links no libtorch: everything heavy is in the daemons.
 #include <CLI/CLI.hpp>
 
+#include "base/mutex_checks.h"
 #include "services/cli/command.h"
 
 namespace {
@@ -10,6 +11,7 @@ constexpr int kUsageExitCode = 2;
 }  // namespace
 
 int main(int argc, char** argv) {
+  syncopate::StopDeadlockSearch();
   CLI::App app;
   syncopate::services::Command chosen;
   syncopate::services::AddCommands(&app, argv[0], &chosen);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace syncopate::services {
@@ -28,6 +30,17 @@ HttpRequest ReadRequestLine(absl::string_view line) {
   return {200, std::string(target.substr(0, target.find('?')))};
 }
 
+// Whether a complete request says that more follows its headers.
+bool AnnouncesBody(absl::string_view received) {
+  for (absl::string_view line : absl::StrSplit(received, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::EqualsIgnoreCase(field.first, "transfer-encoding")) return true;
+    const bool has_length = absl::EqualsIgnoreCase(field.first, "content-length");
+    if (has_length && absl::StripAsciiWhitespace(field.second) != "0") return true;
+  }
+  return false;
+}
+
 const char* Reason(int code) {
   switch (code) {
     case 200:
@@ -38,6 +51,8 @@ const char* Reason(int code) {
       return "Method Not Allowed";
     case 408:
       return "Request Timeout";
+    case 413:
+      return "Content Too Large";
     case 431:
       return "Request Header Fields Too Large";
     case 503:
@@ -55,7 +70,8 @@ HttpRequest ReadHttpRequest(absl::string_view received) {
     HttpRequest request = ReadRequestLine(absl::StripSuffix(received.substr(0, end_of_line), "\r"));
     if (request.code == 400) return request;  // not HTTP: nothing to wait for
     if (absl::StrContains(received, "\r\n\r\n") || absl::StrContains(received, "\n\n")) {
-      return received.size() > kMaxHttpRequestBytes ? HttpRequest{431, ""} : request;
+      if (received.size() > kMaxHttpRequestBytes) return {431, ""};
+      return request.code == 200 && AnnouncesBody(received) ? HttpRequest{413, ""} : request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {
     return {400, ""};

@@ -15,8 +15,8 @@ struct HttpRequest {
   std::string path;  // of a GET, without its query
 };
 
-// Refuses with 405 another method than GET, with 400 what is not HTTP/1.x, with 431 a request over
-// kMaxHttpRequestBytes. Reads nothing but the request line and the end of the headers.
+// Refuses with 405 another method than GET, with 400 what is not HTTP/1.x, with 413 a request that announces a body,
+// with 431 one over kMaxHttpRequestBytes. Reads nothing else of the headers.
 HttpRequest ReadHttpRequest(absl::string_view received);
 
 // A complete answer that closes the connection: a page of the responder's.

@@ -26,9 +26,9 @@ absl::StatusOr<std::unique_ptr<MetricsResponder>> MetricsResponder::Start(
                               ": it is not loopback; allow it explicitly with insecure_bind if the network is trusted"),
                  {{"address", endpoint.ToString()}});
   }
-  if (options.max_connections <= 0 || options.timeout <= absl::ZeroDuration()) {
+  if (options.max_connections <= 0 || std::min(options.request_timeout, options.timeout) <= absl::ZeroDuration()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
-                 "MetricsResponder: max_connections and timeout must be positive");
+                 "MetricsResponder: max_connections, request_timeout and timeout must be positive");
   }
   std::unique_ptr<MetricsResponder> responder(new MetricsResponder());
   responder->options_ = options;
@@ -88,7 +88,7 @@ void MetricsResponder::Admit() {
   }
   Connection connection;
   connection.fd = fd;
-  connection.deadline = Clock::Real()->Now() + options_.timeout;
+  connection.deadline = Clock::Real()->Now() + options_.request_timeout;
   connections_.push_back(std::move(connection));
 }
 
@@ -117,7 +117,9 @@ void MetricsResponder::Receive(Connection& connection) const {
   if (connection.lingering) return;  // thrown away
   connection.received.append(buffer, static_cast<size_t>(size));
   const HttpRequest request = ReadHttpRequest(connection.received);
-  if (request.code != 0) connection.answer = Answer(request);
+  if (request.code == 0) return;
+  connection.answer = Answer(request);
+  connection.deadline = Clock::Real()->Now() + options_.timeout;
 }
 
 void MetricsResponder::Send(Connection& connection) const {

@@ -20,14 +20,15 @@ namespace syncopate::services {
 
 // Answers GET over HTTP/1.x: /metrics with Prometheus' text format, and the probes that it is given with "ok" or with
 // 503 and the reason, as text. Nothing else. One thread serves all connections without blocking on any: each has
-// `timeout` for its whole life, and when all places are taken, the oldest gives way to the newest. An answer takes
-// milliseconds, so those who only hold a place keep nobody out.
+// `request_timeout` to ask and then `timeout` to take the answer, and when all places are taken, the oldest gives way
+// to the newest. An answer takes milliseconds, so those who only hold a place keep nobody out.
 class MetricsResponder {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port, host a literal address; port 0 picks one
     bool insecure_bind = false;           // allow an address that is not loopback
     int max_connections = 32;             // a further one takes the place of the oldest
+    absl::Duration request_timeout = absl::Seconds(1);
     absl::Duration timeout = absl::Seconds(2);
     // By path, such as "/livez". Called on the responder's thread; must not block.
     std::map<std::string, std::function<absl::Status()>> probes = {};

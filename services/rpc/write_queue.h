@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpcpp/impl/call_op_set.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
@@ -26,6 +27,12 @@ struct StreamOptions {
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive
 };
 
+// How to hand one message to gRPC. More that are queued behind it go out with it: gRPC gathers them, and sends when it
+// has a good deal or when the last is handed over.
+inline grpc::WriteOptions WriteOptionsOf(bool more_queued) {
+  return more_queued ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();
+}
+
 inline int64_t MessageBytes(const google::protobuf::MessageLite& message) {
   return static_cast<int64_t>(message.ByteSizeLong());
 }
@@ -38,14 +45,18 @@ class WriteQueue {
  public:
   explicit WriteQueue(const StreamOptions& options) : options_(options) {}
 
-  // False if a bound would be broken; then nothing changed. A single message is never refused on an empty queue.
+  // False if a bound would be broken; then nothing is queued. A single message is never refused on an empty queue, and
+  // so it is not counted before a second one comes: counting costs as much as writing it.
   bool Push(Message message) {
-    int64_t bytes = MessageBytes(message);
-    if (!waiting_.empty() && (static_cast<int64_t>(waiting_.size()) >= options_.max_queued_messages ||
-                              queued_bytes_ + bytes > options_.max_queued_bytes)) {
-      return false;
+    int64_t bytes = kUncounted;
+    if (!waiting_.empty()) {
+      Waiting& first = waiting_.front();
+      if (first.bytes == kUncounted) queued_bytes_ += first.bytes = MessageBytes(first.message);
+      bytes = MessageBytes(message);
+      const bool many = static_cast<int64_t>(waiting_.size()) >= options_.max_queued_messages;
+      if (many || queued_bytes_ + bytes > options_.max_queued_bytes) return false;
+      queued_bytes_ += bytes;
     }
-    queued_bytes_ += bytes;
     waiting_.push_back({std::move(message), bytes});
     return true;
   }
@@ -53,7 +64,7 @@ class WriteQueue {
   // The next message to write, or null if one is in flight or none waits. It keeps its address until End().
   const Message* Begin() {
     if (in_flight_.has_value() || waiting_.empty()) return nullptr;
-    queued_bytes_ -= waiting_.front().bytes;
+    if (waiting_.front().bytes != kUncounted) queued_bytes_ -= waiting_.front().bytes;
     in_flight_.emplace(std::move(waiting_.front().message));
     waiting_.pop_front();
     return &*in_flight_;
@@ -68,9 +79,10 @@ class WriteQueue {
 
   bool in_flight() const { return in_flight_.has_value(); }
   bool empty() const { return waiting_.empty(); }  // nothing waits
-  int64_t queued_bytes() const { return queued_bytes_; }
 
  private:
+  static constexpr int64_t kUncounted = -1;
+
   struct Waiting {
     Message message;
     int64_t bytes;
@@ -79,7 +91,7 @@ class WriteQueue {
   StreamOptions options_;
   std::deque<Waiting> waiting_;
   std::optional<Message> in_flight_;
-  int64_t queued_bytes_ = 0;
+  int64_t queued_bytes_ = 0;  // of those that are counted
 };
 
 }  // namespace syncopate::services

@@ -39,10 +39,16 @@ void ControlLoop::Post(Event event, std::function<void(const absl::Status&)> the
     MutexLock lock(&mutex_);
     if (!stopping_) {
       posted_.push_back({std::move(event), std::move(then)});
+      hurry_ = true;
       return;
     }
   }
   if (then) then(Stopped());
+}
+
+void ControlLoop::PostSoon(Event event) {
+  MutexLock lock(&mutex_);
+  if (!stopping_) posted_.push_back({std::move(event), nullptr});
 }
 
 SessionId ControlLoop::Open(std::shared_ptr<Session> session) {
@@ -109,6 +115,9 @@ std::optional<std::deque<ControlLoop::Posted>> ControlLoop::NextBatch() {
   MutexLock lock(&mutex_);
   auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !posted_.empty(); };
   mutex_.AwaitWithTimeout(Condition(&due), until_deadline);
+  auto urgent = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || hurry_; };
+  if (!posted_.empty()) mutex_.AwaitWithTimeout(Condition(&urgent), std::min(kGather, until_deadline));
+  hurry_ = false;
   if (posted_.empty() && stopping_) return std::nullopt;
   return std::exchange(posted_, {});
 }

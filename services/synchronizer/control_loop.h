@@ -64,6 +64,10 @@ class ControlLoop {
   // calling thread. Does not block.
   void Post(Event event, std::function<void(const absl::Status&)> then = nullptr);
 
+  // The same without haste and without an answer, for what comes a thousand times a second: several are handled in one
+  // go, at most kGather later, or as soon as something else is posted. The order of all that is posted is kept.
+  void PostSoon(Event event);
+
   // Names a stream. Its events are posted by its owner; commands for it go to `session`.
   synchronizer::SessionId Open(std::shared_ptr<Session> session);
   // The stream has ended, whoever ended it. Its session is released.
@@ -76,6 +80,8 @@ class ControlLoop {
   void Stop();
 
  private:
+  static constexpr absl::Duration kGather = absl::Milliseconds(20);
+
   struct Posted {
     Event event;
     std::function<void(const absl::Status&)> then;
@@ -99,6 +105,7 @@ class ControlLoop {
 
   Mutex mutex_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  bool hurry_ ABSL_GUARDED_BY(mutex_) = false;  // there is more in posted_ than what can wait
   std::map<synchronizer::SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   synchronizer::SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

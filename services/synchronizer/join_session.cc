@@ -48,7 +48,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHeartbeat: {
       PolicyVersion serving = FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
-      Post([id = id_, serving, digest](ControlPlane& plane, absl::Time now) {
+      PostSoon([id = id_, serving, digest](ControlPlane& plane, absl::Time now) {
         plane.OnHeartbeat(id, serving, digest, now);
       });
       return absl::OkStatus();
@@ -71,12 +71,16 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   return BadMessage("the member sent a message that this build does not know");
 }
 
-void JoinSession::Post(ControlLoop::Event event) {
+void JoinSession::Post(ControlLoop::Event event) { loop_->Post(Counted(std::move(event))); }
+
+void JoinSession::PostSoon(ControlLoop::Event event) { loop_->PostSoon(Counted(std::move(event))); }
+
+ControlLoop::Event JoinSession::Counted(ControlLoop::Event event) {
   ++waiting_;
-  loop_->Post([self = shared_from_this(), event = std::move(event)](ControlPlane& plane, absl::Time now) {
+  return [self = shared_from_this(), event = std::move(event)](ControlPlane& plane, absl::Time now) {
     --self->waiting_;
     event(plane, now);
-  });
+  };
 }
 
 }  // namespace syncopate::services

@@ -28,6 +28,9 @@ class JoinSession final : public ControlLoop::Session, public std::enable_shared
   void Handle(const v1::JoinRequest& message);
   absl::Status Dispatch(const v1::JoinRequest& message);
   void Post(ControlLoop::Event event);
+  void PostSoon(ControlLoop::Event event);
+  // `event`, counted in waiting_ until it is handled.
+  ControlLoop::Event Counted(ControlLoop::Event event);
 
   const std::shared_ptr<Stream> stream_;
   ControlLoop* const loop_;

@@ -50,6 +50,7 @@ absl::Status Membership::CheckMayJoin(const MemberId& id) const {
 }
 
 std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl::Time now) {
+  next_deadline_.reset();
   ForgiveOwnAbsence(now);
   std::vector<MemberChange> changes;
   MemberKey key = KeyOf(hello.member);
@@ -84,6 +85,7 @@ std::vector<MemberChange> Membership::Heard(SessionId session, absl::Time now) {
   if (member == nullptr) return {};
   member->last_heard = now;
   if (member->state != MemberState::kSuspect) return {};
+  next_deadline_.reset();
   member->state = MemberState::kAlive;
   std::vector<MemberChange> changes;
   changes.push_back({MemberChange::Kind::kRecovered, sessions_.at(session), 0, "", ""});
@@ -127,6 +129,7 @@ void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t d
 }
 
 std::vector<MemberChange> Membership::Tick(absl::Time now) {
+  next_deadline_.reset();
   ForgiveOwnAbsence(now);
   std::vector<MemberChange> changes = UpdateHold(now);
   for (auto& [key, member] : members_) {
@@ -144,6 +147,11 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
 }
 
 absl::Time Membership::NextDeadline() const {
+  if (!next_deadline_.has_value()) next_deadline_ = EarliestDeadline();
+  return *next_deadline_;
+}
+
+absl::Time Membership::EarliestDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [key, member] : members_) {
     if (Gone(member)) continue;
@@ -179,6 +187,7 @@ void Membership::Retire(const MemberKey& key, const std::string& incarnation, co
 
 MemberChange Membership::End(const MemberKey& key, Member& member, MemberChange::Kind kind, const std::string& reason,
                              const std::string& detail) {
+  next_deadline_.reset();
   MemberChange change{kind, key, member.session, reason, detail};
   sessions_.erase(member.session);
   member.session = 0;

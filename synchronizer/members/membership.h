@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -95,7 +96,9 @@ class Membership {
 
   // Call when NextDeadline() has come; calling earlier or later is harmless.
   std::vector<MemberChange> Tick(absl::Time now);
-  absl::Time NextDeadline() const;  // InfiniteFuture when nobody is alive
+  // When something may have to be said, or before: being heard of puts off a deadline and does not move this, so that a
+  // thousand members do not look at each other with every heartbeat. InfiniteFuture when nobody is alive.
+  absl::Time NextDeadline() const;
 
   const Member* Find(SessionId session) const;  // null if the stream is not a member's
   const Member* Find(const MemberKey& key) const;
@@ -120,14 +123,16 @@ class Membership {
   std::vector<MemberChange> UpdateHold(absl::Time now);
   std::vector<MemberChange> EndHold(const std::string& detail);
   void ForgetOldest();
+  absl::Time EarliestDeadline() const;
 
   Options options_;
   std::map<MemberKey, Member> members_;
   std::map<SessionId, MemberKey> sessions_;
   std::map<MemberKey, std::deque<Retired>> retired_;
   absl::Time last_call_ = absl::InfinitePast();
-  absl::Time held_since_ = absl::InfiniteFuture();  // InfiniteFuture: not holding
-  bool hold_spent_ = false;                         // this wave was held for max_hold already
+  mutable std::optional<absl::Time> next_deadline_;  // none: who is there, or how, has changed since it was asked for
+  absl::Time held_since_ = absl::InfiniteFuture();   // InfiniteFuture: not holding
+  bool hold_spent_ = false;                          // this wave was held for max_hold already
 };
 
 }  // namespace syncopate::synchronizer

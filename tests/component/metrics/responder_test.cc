@@ -112,6 +112,13 @@ TEST_F(ResponderTest, RefusesAnOversizedHeaderAndTheClientReadsWhy) {
   EXPECT_THAT(Ask(request), StartsWith("HTTP/1.1 431 "));
 }
 
+TEST_F(ResponderTest, RefusesARequestThatAnnouncesABody) {
+  Start();
+  EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"), StartsWith("HTTP/1.1 413 "));
+  EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_F(ResponderTest, ReadsARequestThatComesInPieces) {
   Start();
   RawClient client(responder_->address());
@@ -120,7 +127,7 @@ TEST_F(ResponderTest, ReadsARequestThatComesInPieces) {
 }
 
 TEST_F(ResponderTest, DropsASlowSenderWithoutMakingOthersWait) {
-  Start({.timeout = absl::Milliseconds(500)});
+  Start({.request_timeout = absl::Milliseconds(500)});
   RawClient slow(responder_->address());
   slow.Send("GET /met");
   absl::Time start = Clock::Real()->Now();
@@ -131,7 +138,7 @@ TEST_F(ResponderTest, DropsASlowSenderWithoutMakingOthersWait) {
 }
 
 TEST_F(ResponderTest, TheOldestOfTooManyConnectionsGivesWayToANewOneThatAsks) {
-  Start({.max_connections = 2, .timeout = absl::Seconds(10)});
+  Start({.max_connections = 2, .request_timeout = absl::Seconds(10)});
   RawClient first(responder_->address()), second(responder_->address());
   EXPECT_THAT(Ask(kGet), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(first.ReadAll(), "");
