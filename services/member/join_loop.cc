@@ -67,8 +67,11 @@ void JoinLoop::Connect() {
   }
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
-  auto channel =
-      MakeChannel(options_.synchronizer_address, {.security = options_.security, .peer_role = "synchronizer"});
+  // It may take as long to connect as to be welcomed: a thousand members that come back at once have a thousand TLS
+  // handshakes to wait for, and those who give up early make more of them.
+  ChannelOptions channel_options{.security = options_.security, .peer_role = "synchronizer"};
+  channel_options.max_reconnect_backoff = std::max(channel_options.max_reconnect_backoff, options_.welcome_timeout);
+  auto channel = MakeChannel(options_.synchronizer_address, channel_options);
   if (channel.ok()) {
     Open(stream, *channel);
   } else {
