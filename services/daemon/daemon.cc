@@ -110,7 +110,8 @@ absl::StatusOr<std::unique_ptr<Server>> Daemon::StartServer(const std::string& l
   Server::Options options;
   options.address = listen;
   options.insecure_bind = config_.run().insecure_bind();
-  options.max_receive_bytes = int64_t{64} << 20;  // a group of trajectories is one message
+  // A group of trajectories is one message, and a prompt may be long; what the synchronizer is told is short.
+  if (role_ != "synchronizer") options.max_receive_bytes = int64_t{64} << 20;
   options.connections = {static_cast<int>(config_.run().connections()),
                          static_cast<int>(config_.run().connections_per_peer())};
   options.security = security_;

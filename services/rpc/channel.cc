@@ -49,6 +49,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, min_backoff_ms);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, max_backoff_ms);  // in truth the time a connect may take
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, max_backoff_ms);
+  // As for servers: no search for the link's size where messages are small.
+  if (options.max_receive_bytes <= ChannelOptions().max_receive_bytes) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // A connection of its own: two daemons' clients in one process must not share fate. No proxy from the environment.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

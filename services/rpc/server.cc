@@ -59,6 +59,10 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               Milliseconds(options.min_ping_interval));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Who gets small messages needs no window of the link's size, and gRPC's search for that size is a ping for nearly
+  // every heartbeat.
+  if (options.max_receive_bytes <= Server::Options().max_receive_bytes)
+    builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(options.handshake_timeout));
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   factories.push_back(ConnectionWatch::Interceptors(watch));
