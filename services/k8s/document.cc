@@ -12,6 +12,9 @@
 namespace syncopate::services {
 namespace {
 
+constexpr size_t kLongestNumber = 20;  // of 64 bits
+constexpr size_t kLongestPlain = 1024;
+
 // What a plain scalar is. Floats need a digit, so that "." and "e" are text.
 Document PlainScalar(const std::string& text) {
   static const std::regex integer("[-+]?(0|[1-9][0-9]*)"), octal("0o?[0-7]+"),
@@ -19,6 +22,7 @@ Document PlainScalar(const std::string& text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
   if (text == "false" || text == "False" || text == "FALSE") return false;
+  if (text.size() > kLongestNumber) return text;
   int64_t whole = 0;
   if (std::regex_match(text, integer) && absl::SimpleAtoi(text, &whole)) return whole;
   if (std::regex_match(text, octal)) return std::stoll(text.substr(text[1] == 'o' ? 2 : 1), nullptr, 8);
@@ -49,7 +53,7 @@ Document Convert(const YAML::Node& node) {
 // True if a plain scalar would read back as this text.
 bool IsPlain(const std::string& text) {
   static const std::regex safe("[A-Za-z0-9_./$(-][A-Za-z0-9_./$()=@+*,|~<>^%-]*([ :][A-Za-z0-9_./$()=@+*,|~<>^%-]+)*");
-  if (text.empty() || text == "-" || text == "---" || text[0] == '%') return false;
+  if (text.empty() || text.size() > kLongestPlain || text == "-" || text == "---" || text[0] == '%') return false;
   if (text[0] == '-' && text.size() > 1 && text[1] == ' ') return false;
   // ": " parts a key from its value, and " #" begins a comment: neither can match above.
   static const std::regex word_like_yaml_1_1("y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF|<<|=");
