@@ -31,6 +31,7 @@ target_include_directories(syncopate_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKI
 target_link_libraries(syncopate_cudart INTERFACE "${SYNCOPATE_CUDART_LIBRARY}")
 target_link_options(syncopate_cudart INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDART_LIBRARY_DIR}")
 
+add_custom_target(syncopate_gpu_tests)  # all of them
 # syncopate_gpu_test(NAME name_gpu_test SRCS ... [DEPS ...] [TORCH] [TIMEOUT seconds])
 #   A GoogleTest program with the ctest label `gpu`. It must skip its tests, saying why, where there are not the GPUs
 #   that it needs. One that links libtorch has the label `gpu_torch` too: libtorch's CUDA half starts only beside the
@@ -48,4 +49,5 @@ function(syncopate_gpu_test)
   endif()
   syncopate_test(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} LABELS "${labels}" TIMEOUT "${ARG_TIMEOUT}" ${torch})
   set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
+  add_dependencies(syncopate_gpu_tests ${ARG_NAME})
 endfunction()

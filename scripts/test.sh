@@ -3,12 +3,13 @@
 # Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
 # clang builds the daemons, with every annotated lock proved to be held, and runs nothing.
-# cuda builds everything and runs the GPU tests that need no libtorch, which skip where there is no GPU; the others need
-# the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
+# cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
+# others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/bootstrap.sh --tests || exit 1
+daemons=(syncopate-synchronizer syncopate-trainer syncopate-rollouter)
 presets=("$@")
 if [ "${#presets[@]}" -eq 0 ]; then
   presets=(release asan tsan clang)
@@ -20,7 +21,10 @@ failed=0
 for preset in "${presets[@]}"; do
   started=$SECONDS
   targets=()
-  if [ "$preset" = clang ]; then targets=(syncopate-synchronizer syncopate-trainer syncopate-rollouter); fi
+  if [ "$preset" = clang ]; then targets=("${daemons[@]}"); fi
+  if [ "$preset" = cuda ]; then
+    targets=("${daemons[@]}" syncopate syncopate-bench-peer syncopate-bench-ceiling syncopate_gpu_tests)
+  fi
   if ! scripts/build.sh "$preset" "${targets[@]}"; then
     summary+=("$preset: build failed")
     failed=1
