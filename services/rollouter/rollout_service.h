@@ -27,7 +27,9 @@ class RolloutService final : public v1::RolloutService::CallbackService {
     MemberId member;
     int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones are refused
     absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
-    StreamOptions stream = {};
+    // A token is a small message, and an engine makes thousands a second: the longest answer may wait as a whole for a
+    // client that stands still for a moment. Who does not read at all is cut by the stream's stalled_after.
+    StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
     // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
     std::function<void(bool draining)> set_draining = nullptr;
     std::function<int64_t()> groups_submitted = nullptr;  // for GetStatus. May be empty

@@ -15,6 +15,7 @@
 
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
+#include "services/rpc/status.h"
 #include "tests/component/rollouter/tiny_engine.h"
 
 namespace syncopate::services {
@@ -286,6 +287,19 @@ TEST_F(RolloutServiceTest, PausesAndResumesWithoutLosingATokenAndOncePerRequestI
   EXPECT_TRUE(Call(&Stub::Generate, Request("y")).ok());
 }
 
+TEST_F(RolloutServiceTest, KeepsAWholeAnswerForAClientThatStandsStillForAMoment) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto late = StartLong("late");
+  const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+  while (Status().running_sequences() > 0 && Clock::Real()->Now() < limit) {
+  }
+  while (late->reader->Read(&late->last)) {
+  }
+  const absl::Status end = FromGrpc(late->reader->Finish());
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(late->last.finish(), v1::FINISH_REASON_LENGTH);
+}
+
 TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
   InstallTinyWeights(*engine_, {1, 0});
   auto running = StartLong("last");
@@ -295,6 +309,8 @@ TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
   });
   EXPECT_TRUE(Call(&Stub::Drain, v1::DrainRequest(), absl::Seconds(60)).ok());
   reader.join();
+  const absl::Status end = FromGrpc(running->reader->Finish());
+  EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(running->last.finish(), v1::FINISH_REASON_LENGTH);
   EXPECT_TRUE(draining_);
   EXPECT_EQ(Status().state(), "drained");
