@@ -209,8 +209,7 @@ absl::StatusOr<std::string> TestCluster::VolumeFolder(const Document& volume, co
 
 absl::StatusOr<Document> TestCluster::MountsOf(const Document& pod, const Document& container, const TestPod& made) {
   const fs::path libraries = fs::path(SYNCOPATE_VENV_LIBRARIES);
-  Document mounts = Document::array({{{"from", libraries}, {"to", libraries}, {"read_only", true}},
-                                     {{"from", folder_ + "/hosts"}, {"to", "/etc/hosts"}, {"read_only", true}}});
+  Document mounts = Document::array({{{"from", folder_ + "/hosts"}, {"to", "/etc/hosts"}, {"read_only", true}}});
   for (const Document& mount : container.at("volumeMounts")) {
     SYNCOPATE_RETURN_IF_ERROR(OnlyKeys(mount, {"name", "mountPath", "readOnly"}, "volumeMount"));
     for (const Document& volume : pod.at("volumes")) {
@@ -226,6 +225,8 @@ absl::StatusOr<Document> TestCluster::MountsOf(const Document& pod, const Docume
       mounts.push_back(std::move(made_mount));
     }
   }
+  // Last: one of the pod's own may cover the place where they lie.
+  mounts.push_back({{"from", libraries}, {"to", libraries}, {"read_only", true}});
   return mounts;
 }
 
