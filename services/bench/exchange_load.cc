@@ -202,11 +202,7 @@ ExchangeLoad::~ExchangeLoad() {
 LoadTotals ExchangeLoad::Take() {
   LoadTotals totals;
   for (auto& rollouter : rollouters_) {
-    LoadTotals one = rollouter->Take();
-    totals.ok += one.ok;
-    totals.failed += one.failed;
-    if (totals.first_failure.ok()) totals.first_failure = one.first_failure;
-    totals.latency.Merge(one.latency);
+    totals.Merge(rollouter->Take());
   }
   return totals;
 }

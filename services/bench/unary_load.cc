@@ -11,6 +11,13 @@
 
 namespace syncopate::services {
 
+void LoadTotals::Merge(const LoadTotals& other) {
+  ok += other.ok;
+  failed += other.failed;
+  if (first_failure.ok()) first_failure = other.first_failure;
+  latency.Merge(other.latency);
+}
+
 // One call after the other.
 class UnaryLoad::Caller {
  public:
@@ -95,11 +102,7 @@ UnaryLoad::~UnaryLoad() {
 LoadTotals UnaryLoad::Take() {
   LoadTotals totals;
   for (auto& caller : callers_) {
-    LoadTotals one = caller->Take();
-    totals.ok += one.ok;
-    totals.failed += one.failed;
-    if (totals.first_failure.ok()) totals.first_failure = one.first_failure;
-    totals.latency.Merge(one.latency);
+    totals.Merge(caller->Take());
   }
   return totals;
 }

@@ -18,6 +18,8 @@ struct LoadTotals {
   int64_t failed = 0;
   absl::Status first_failure;  // OK if none did
   LatencyHistogram latency;    // of those that went well
+
+  void Merge(const LoadTotals& other);
 };
 
 // Callers that ask a synchronizer for its status over and over, each as soon as it has been answered: as many calls are
