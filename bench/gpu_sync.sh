@@ -25,6 +25,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+# 'shared': more processes than GPUs, so no figures of links: over `nccl` they are connected by sockets.
 # name | GPUs that it needs | time limit, s | what runs: ours, peers or ceilings | its arguments
 cases='
 7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc
@@ -69,15 +70,28 @@ sockets-nccl      | 4 | 60 | sockets  | --model qwen2.5-0.5b --sources 2 --repli
 7b-1x3-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 1 --replicas 3
 7b-1x1-ipc        | 2 | 60 | ours     | --model qwen2.5-7b --transport ipc
 7b-1x1-nccl       | 2 | 60 | ours     | --model qwen2.5-7b --transport nccl
+7b-1x1-ipc-calm   | 2 | 60 | ours     | --model qwen2.5-7b --transport ipc --no-decode
+7b-1x1-nccl-calm  | 2 | 60 | ours     | --model qwen2.5-7b --transport nccl --no-decode
+7b-1x1-inplace-ipc  | 2 | 60 | ours   | --model qwen2.5-7b --transport ipc --install in_place
+7b-1x1-inplace-nccl | 2 | 60 | ours   | --model qwen2.5-7b --transport nccl --install in_place
 7b-1x1-peers      | 2 | 60 | peers    | --model qwen2.5-7b --sources 1 --replicas 1
-1.5b-1x1-ipc      | 2 | 45 | ours     | --model qwen2.5-1.5b --transport ipc
 0.5b-1x1-ipc      | 2 | 45 | ours     | --model qwen2.5-0.5b --transport ipc
 0.5b-1x1-nccl     | 2 | 45 | ours     | --model qwen2.5-0.5b --transport nccl
-1x1-inplace-ipc   | 2 | 45 | ours     | --model qwen2.5-1.5b --transport ipc --install in_place --syncs 5
 1x1-chunks-ipc    | 2 | 45 | ours     | --model qwen2.5-7b --transport ipc --chunk-bytes 536870912 --syncs 5 --no-ceiling
-1x1-kill-source-nccl     | 2 | 60 | ours | --model qwen2.5-1.5b --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
-1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-1.5b --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
 1x1-sockets-nccl  | 2 | 60 | sockets  | --model qwen2.5-0.5b --transport nccl --syncs 3 --no-ceiling
+200-syncs-1x1-ipc  | 2 | 60 | ours    | --model qwen2.5-1.5b --transport ipc --syncs 200 --calm-ms 10 --no-ceiling
+200-syncs-1x1-nccl | 2 | 60 | ours    | --model qwen2.5-1.5b --transport nccl --syncs 200 --calm-ms 10 --no-ceiling
+shared-2x2-ipc    | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
+shared-2xtp2-ipc  | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
+shared-late-ipc   | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+shared-late-nccl  | 2 | 60 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-decode --no-ceiling
+shared-kill-receiver-ipc      | 2 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
+shared-kill-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill receiver --at transfer
+shared-stop-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --stop receiver --at transfer
+shared-kill-source-nccl       | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill source --at transfer
+shared-kill-synchronizer-nccl | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill synchronizer --at transfer
+1x1-kill-source-nccl      | 2 | 60 | ours | --model qwen2.5-7b --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
+1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-7b --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
 '
 
 if [ "$list" -eq 1 ]; then

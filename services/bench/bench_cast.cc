@@ -128,6 +128,7 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
   peer.receiver_layout = ReceiverLayoutOf(sync_case, options_.head_dim);
   const int32_t place = source ? rank : sync_case.sources + replica * sync_case.tensor_parallel + rank;
   peer.device = sync_case.cpu ? -1 : places[place];
+  peer.shared_device = !sync_case.cpu && std::ssize(places) > devices_;
   peer.transport = sync_case.transport;
   peer.install = sync_case.install;
   peer.chunk_bytes = sync_case.chunk_bytes;

@@ -15,9 +15,9 @@ namespace syncopate::services {
 namespace {
 
 constexpr char kFooter[] =
-    "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn or, with "
-    "--cpu, "
-    "in host memory, and leaves none behind. Weights are random and change a little before each sync. Exit codes: 0 "
+    "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn (where "
+    "those are fewer, nccl connects them by sockets) or, with --cpu, in host memory, and leaves none behind. Weights "
+    "are random and change a little before each sync. Exit codes: 0 "
     "measured, and every receiver serves what the sources made; 1 something failed; 2 there is no such case.";
 
 struct SyncArguments {

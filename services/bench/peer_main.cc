@@ -1,7 +1,9 @@
 // syncopate-bench-peer OPTIONS | --devices: one process of `syncopate bench sync`, which starts it.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,6 +25,8 @@ absl::Status Run(const std::string& argument, EventSink* sink) {
     return absl::OkStatus();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const PeerOptions options, ParsePeerOptions(argument));
+  // NCCL takes one process of a host for each GPU: these call themselves hosts, and it connects them by sockets.
+  if (options.shared_device) ::setenv("NCCL_HOSTID", std::to_string(::getpid()).c_str(), /*overwrite=*/1);
   std::unique_ptr<PeerDevice> device;
   if (options.device < 0) {
     device = MakeHostDevice();

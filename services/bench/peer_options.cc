@@ -49,7 +49,8 @@ std::string ToJsonText(const PeerOptions& options) {
                        {"transport", options.transport},
                        {"install", options.install},
                        {"chunk_bytes", options.chunk_bytes},
-                       {"decode", options.decode ? 1 : 0}};
+                       {"decode", options.decode ? 1 : 0},
+                       {"shared_device", options.shared_device ? 1 : 0}};
   return object.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
 }
 
@@ -58,6 +59,7 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
   PeerOptions options;
   int role = 0;
   int decode = 0;
+  int shared_device = 0;
   for (const absl::Status& status :
        {Read(object, "role", &role), Read(object, "model", &options.model),
         Read(object, "synchronizer", &options.synchronizer), Read(object, "run_dir", &options.run_dir),
@@ -66,11 +68,13 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
         Read(object, "source_layout", &options.source_layout),
         Read(object, "receiver_layout", &options.receiver_layout), Read(object, "device", &options.device),
         Read(object, "transport", &options.transport), Read(object, "install", &options.install),
-        Read(object, "chunk_bytes", &options.chunk_bytes), Read(object, "decode", &decode)}) {
+        Read(object, "chunk_bytes", &options.chunk_bytes), Read(object, "decode", &decode),
+        Read(object, "shared_device", &shared_device)}) {
     SYNCOPATE_RETURN_IF_ERROR(status);
   }
   options.role = role == 0 ? PeerOptions::Role::kSource : PeerOptions::Role::kReceiver;
   options.decode = decode != 0;
+  options.shared_device = shared_device != 0;
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world) return Bad("rank");
   return options;
 }

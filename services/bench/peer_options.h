@@ -20,8 +20,9 @@ struct PeerOptions {
   int32_t replica = 0;        // receiver
   std::string source_layout;  // descriptors of both sides' layouts
   std::string receiver_layout;
-  int32_t device = -1;    // GPU; -1: host memory
-  std::string transport;  // the only one that is offered; "auto": all that the device has
+  int32_t device = -1;         // GPU; -1: host memory
+  bool shared_device = false;  // with other processes of the benchmark
+  std::string transport;       // the only one that is offered; "auto": all that the device has
   std::string install = "remap";
   int64_t chunk_bytes = 0;
   bool decode = true;

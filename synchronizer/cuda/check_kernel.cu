@@ -103,6 +103,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 }  // namespace
 
+cudaError_t LoadCheckKernel() { return Load(CheckKernel); }
+
 cudaError_t LaunchCheck(const CheckItem* items, int64_t count, const char* arena, Findings findings, int blocks,
                         cudaStream_t stream) {
   return Launch(CheckKernel, count, blocks, stream, items, count, arena, findings);

@@ -98,6 +98,7 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
     }
   }
   blocks_ = BlocksThatFill(device);
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
   SYNCOPATE_ASSIGN_OR_RETURN(copies_, Stream::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(begun_, Event::Create(device, Event::Timing::kOn));
   SYNCOPATE_ASSIGN_OR_RETURN(done_, Event::Create(device, Event::Timing::kOn));

@@ -90,6 +90,7 @@ class CudaShadowChecker::Check final : public ShadowCheck {
 absl::StatusOr<std::unique_ptr<CudaShadowChecker>> CudaShadowChecker::Create(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
   DeviceScope scope(options.device);
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(LoadCheckKernel(), "loading the check's kernel"));
   SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(options.device, Stream::Priority::kLow));
   SYNCOPATE_ASSIGN_OR_RETURN(Event arrived, Event::Create(options.device));
   SYNCOPATE_ASSIGN_OR_RETURN(Event done, Event::Create(options.device));

@@ -188,6 +188,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 }  // namespace
 
+cudaError_t LoadPackKernels() {
+  const cudaError_t loaded = Load(PackKernel);
+  return loaded == cudaSuccess ? Load(PackElementsKernel) : loaded;
+}
+
 cudaError_t LaunchPack(const PackItem* items, int64_t count, const uint64_t* bases, char* arena, Findings findings,
                        int blocks, cudaStream_t stream) {
   return Launch(PackKernel, count, blocks, stream, items, count, bases, arena, findings);

@@ -29,6 +29,13 @@ cudaError_t Launch(void (*kernel)(Parameters...), int64_t count, int blocks, cud
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+// Asking for a kernel's attributes is the way to have it loaded.
+template <typename... Parameters>
+cudaError_t Load(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+
 // What word `index` of a bucket adds to its sum is Mix64(word + Position(index)).
 __device__ __forceinline__ uint64_t Position(int64_t index) { return static_cast<uint64_t>(index + 1) * kDigestStride; }
 

@@ -10,7 +10,9 @@
 namespace syncopate::synchronizer {
 namespace {
 
+// What those are told who read from this receiver. That the version has been superseded is as true for them.
 absl::Status Failed(const absl::Status& why) {
+  if (ErrorReason(why) == "SUPERSEDED" || ErrorReason(why) == "VERSION_NOT_STAGED") return why;
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
                "the replica that relays these weights failed itself: " + std::string(why.message()));
 }
@@ -64,7 +66,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
   offer.memory = *std::move(shadow);
   offer.progress.assign(static_cast<size_t>(attempt.sources), 0);
   ipc::Rendezvous where{host_, offer.memory->info.id, server_->socket_path()};
-  server_->Reclaim(where.memory);
+  server_->Reclaim(where.memory, attempt.version);
   server_->Add(std::move(offer));
   return where.ToString();
 }

@@ -140,9 +140,9 @@ void IpcServer::Retire(int64_t attempt) {
   Perform(table_.Retire(attempt));
 }
 
-void IpcServer::Reclaim(uint64_t memory_id) {
+void IpcServer::Reclaim(uint64_t memory_id, const PolicyVersion& version) {
   MutexLock lock(&mutex_);
-  Perform(table_.Reclaim(memory_id));
+  Perform(table_.Reclaim(memory_id, version));
 }
 
 void IpcServer::Watch(FileDescriptor socket, std::function<void()> on_gone) {

@@ -40,7 +40,7 @@ class IpcServer {
   void Complete(int64_t attempt);
   void Withdraw(int64_t attempt, const absl::Status& why);
   void Retire(int64_t attempt);
-  void Reclaim(uint64_t memory_id);
+  void Reclaim(uint64_t memory_id, const PolicyVersion& version);
 
   // Calls `on_gone` from the server's thread, once, when the other end of `socket` is gone.
   void Watch(FileDescriptor socket, std::function<void()> on_gone);

@@ -68,13 +68,17 @@ OfferTable::Actions OfferTable::Retire(int64_t attempt) {
   return found->second.complete ? Actions{} : Drop(attempt, PeerLost(attempt));
 }
 
-OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id) {
+OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id, const PolicyVersion& version) {
   std::vector<int64_t> attempts;
   for (const auto& [attempt, offer] : offers_) {
     if (offer.memory->info.id == memory_id) attempts.push_back(attempt);
   }
   Actions actions;
-  for (int64_t attempt : attempts) std::ranges::move(Drop(attempt, Superseded()), std::back_inserter(actions));
+  for (int64_t attempt : attempts) {
+    const bool newer = offers_.at(attempt).version < version;
+    std::ranges::move(newer ? Withdraw(attempt, Superseded()) : Drop(attempt, Superseded()),
+                      std::back_inserter(actions));
+  }
   return actions;
 }
 

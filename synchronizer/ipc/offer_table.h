@@ -46,9 +46,10 @@ class OfferTable {
   // The attempt has ended for its owner. What is complete stays readable until Reclaim; whoever waits for bytes that
   // will never come is told UNAVAILABLE reason PEER_LOST.
   Actions Retire(int64_t attempt);
-  // The memory will hold other bytes: whoever reads it is told ABORTED reason SUPERSEDED. Who comes later finds
-  // nothing: UNAVAILABLE reason PEER_LOST, as the version may well be there elsewhere.
-  Actions Reclaim(uint64_t memory_id);
+  // The memory will hold the bytes of `version`: whoever reads it is told ABORTED reason SUPERSEDED. Who comes later
+  // is told the same if that is a newer version than was offered; else UNAVAILABLE reason PEER_LOST, as there may be no
+  // newer one to wait for.
+  Actions Reclaim(uint64_t memory_id, const PolicyVersion& version);
 
   // A message of a downstream. An error means that the session is to be closed.
   absl::StatusOr<Actions> OnMessage(SessionId session, const Message& message);

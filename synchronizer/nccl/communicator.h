@@ -26,8 +26,8 @@ class Communicator {
   // True when the last begin is over: the members have met, or the messages are on the stream. UNAVAILABLE reason
   // PEER_LOST, INTERNAL reason NCCL_ERROR.
   virtual absl::StatusOr<bool> Poll() = 0;
-  // Ends the communicator in order, together with the other members; blocks at most for `deadline`, after which the
-  // destructor aborts. No message may be under way.
+  // Ends the communicator in order, whether or not other members keep theirs; blocks at most for `deadline` and then
+  // for an abort. No message may be under way.
   virtual absl::Status Finalize(absl::Duration deadline) = 0;
   // Stops everything, on the device too, and frees it. Blocks at most for a few seconds: INTERNAL reason ABORT_STUCK if
   // that is not enough, in which case this process should end.

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -133,9 +135,8 @@ class NcclComm final : public Communicator {
       }
       never.AwaitFor(kFinalizePoll);
     }
-    ncclComm_t ended = std::exchange(comm_, nullptr);
-    return CallWithin(
-        kAbortWithin, [ended] { ncclCommDestroy(ended); }, "ncclCommDestroy");
+    // ncclCommDestroy would wait for the other members on this host, who may keep theirs.
+    return Abort();
   }
 
   absl::Status Abort() override {
@@ -234,6 +235,10 @@ absl::StatusOr<NcclFacts> ReadNcclFacts(int device) {
   SYNCOPATE_ASSIGN_OR_RETURN(GpuFacts gpu, ReadGpuFacts(device));
   NcclFacts facts;
   facts.gpu = gpu.gpu_uuid;
+  // What NCCL believes of the host decides whether two processes on one GPU can be of one group.
+  if (const char* host = std::getenv("NCCL_HOSTID"); host != nullptr && *host != '\0') {
+    absl::StrAppend(&facts.gpu, "@", absl::StrReplaceAll(host, {{" ", "_"}}));
+  }
   SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&facts.version), nullptr, "asking NCCL for its version"));
   return facts;
 }

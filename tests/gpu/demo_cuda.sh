@@ -36,6 +36,7 @@ cases=(
   "auto 2 rollout.device=cuda:1 run.rollouters=2"
   "ipc-float32 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 model.dtype=float32"
   "ipc-in-place 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 sync.install=in_place"
+  "nccl-in-place 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1 sync.install=in_place"
   "one-gpu 1 rollout.device=cuda:0 sync.transport=ipc run.rollouters=2"
   "cpu-rollouters 1 rollout.device=cpu run.rollouters=2"
 )
@@ -71,7 +72,10 @@ run_case() {
   wait "$session"
   local code=$?
   kill -KILL -- "-$session" 2> /dev/null
-  if ! judge "$dir/summary.json" || [ "$code" -ne 0 ]; then
+  judge "$dir/summary.json"
+  local learned=$?
+  grep -h 'W .*sync of' "$dir"/logs/synchronizer-*.log | tail -n 4 | sed 's/^/  /'
+  if [ "$learned" -ne 0 ] || [ "$code" -ne 0 ]; then
     failed=1
     echo "  FAILED: exit code $code"
     tail -n 5 "$work/$name.log"

@@ -147,6 +147,7 @@ TEST_P(RemapTest, AnInstallExchangesTheContentsUnderFixedAddresses) {
   EXPECT_EQ(pair->serving(), (PolicyVersion{1, 1}));
   ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
   EXPECT_EQ(pair->shadow_id(), shadow_id);
+  pair->Settle();  // until then the shadow's address has no memory
   EXPECT_EQ(ToHost(0, shadow, kBytes), bytes);
 }
 

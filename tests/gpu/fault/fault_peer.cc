@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "synchronizer/cuda/device.h"
 #include "synchronizer/cuda/probe.h"
 #include "tests/gpu/fault/peer_protocol.h"
 #include "tests/gpu/transports/gpu_member.h"
@@ -40,8 +41,13 @@ class Peer {
     if (receiver_ != nullptr) receiver_->receiver->FinishAny();
   }
 
-  absl::Status Open(const std::string& role, int32_t rank, int device, const std::string& incarnation) {
-    device_ = device;
+  absl::Status Open(const std::string& role, int32_t rank, int place, const std::string& incarnation) {
+    int gpus = 0;
+    while (gpus < kFaultPlaces && CheckGpu(gpus).ok()) ++gpus;
+    if (gpus == 0) return CheckGpu(0);
+    // NCCL takes one process of a host for each GPU: these call themselves hosts, and it connects them by sockets.
+    if (gpus < kFaultPlaces) ::setenv("NCCL_HOSTID", incarnation.c_str(), /*overwrite=*/1);
+    const int device = device_ = place % gpus;
     if (role == "source") {
       SYNCOPATE_ASSIGN_OR_RETURN(source_, GpuSource::Create(case_, rank, device, incarnation));
     } else {

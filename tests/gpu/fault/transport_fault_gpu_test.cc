@@ -25,9 +25,9 @@
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
-// Four real processes, two sources and two receivers. One of them is killed or stopped at each stage of a transfer; the
-// others must give up, form a new group without it within five seconds of its being declared dead, bring the version
-// over, and have GPU contexts that still work.
+// Four real processes, two sources and two receivers, on as many GPUs as there are. One of them is killed or stopped at
+// each stage of a transfer; the others must give up, form a new group without it within five seconds of its being
+// declared dead, bring the version over, and have GPU contexts that still work.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -46,7 +46,7 @@ constexpr int kPeerArguments = 8;
 // One process with one member.
 class PeerProcess {
  public:
-  PeerProcess(const TempDir& folder, const std::string& transport, MemberId id, int device) : id_(std::move(id)) {
+  PeerProcess(const TempDir& folder, const std::string& transport, MemberId id, int place) : id_(std::move(id)) {
     std::array<int, 2> ends{};
     SYNCOPATE_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) == 0);
     control_ = FileDescriptor(ends[0]);
@@ -59,7 +59,7 @@ class PeerProcess {
                     transport,
                     id_.role == kTrainerRole ? "source" : "receiver",
                     absl::StrCat(id_.role == kTrainerRole ? id_.rank : id_.replica_id.back() - '0'),
-                    absl::StrCat(device),
+                    absl::StrCat(place),
                     id_.incarnation};
     options.log_path = absl::StrCat(folder.path(), "/", id_.incarnation, ".log");
     absl::StatusOr<std::unique_ptr<Process>> started = Process::Start(options);
@@ -102,7 +102,7 @@ constexpr Fault kFaults[] = {
 class FaultTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    SYNCOPATE_NEED_GPUS(4);
+    SYNCOPATE_NEED_GPUS(1);
     auto of = GpuCase::Create(GpuTestModel(kFaultModelWidth), GetParam(), kFaultSourceLayout, kFaultDestinationLayout);
     ASSERT_THAT(of.status(), IsOk());
     case_.emplace(*std::move(of));

@@ -25,6 +25,7 @@ TEST(PeerOptionsTest, SurviveTheCommandLine) {
   options.install = "in_place";
   options.chunk_bytes = int64_t{1} << 40;
   options.decode = false;
+  options.shared_device = true;
   auto parsed = ParsePeerOptions(ToJsonText(options));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(ToJsonText(*parsed), ToJsonText(options));

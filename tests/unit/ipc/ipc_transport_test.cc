@@ -218,6 +218,17 @@ TEST(IpcTransportTest, ARelayThatFailsTellsThoseWhoReadFromIt) {
   EXPECT_THAT(statuses[2], HasReason("PEER_LOST"));
 }
 
+TEST(IpcTransportTest, ARelayWhoseSourceTookTheVersionBackTellsThatToThoseWhoReadFromIt) {
+  IpcRig rig("whole", 2, "whole");
+  rig.Stage(1);
+  ASSERT_THAT(rig.Prepare(1), IsOk());
+  int copies = 0;
+  rig.member(0)->engine.on_copy = [&](const char*, int64_t) {
+    return ++copies < 3 ? absl::OkStatus() : Error(absl::StatusCode::kAborted, "SUPERSEDED", "a newer version");
+  };
+  for (const absl::Status& status : rig.ReceiveAll()) EXPECT_THAT(status, HasReason("SUPERSEDED"));
+}
+
 TEST(IpcTransportTest, WhatARelayHasWholeCanBeReadAfterItsAttemptUntilItReceivesThereAgain) {
   IpcRig rig("whole", 2, "whole");
   rig.Stage(1);

@@ -115,9 +115,19 @@ TEST(OfferTableTest, WhatIsCompleteOutlivesItsAttemptUntilTheMemoryIsWrittenAgai
   table.Complete(1);
   EXPECT_TRUE(table.Retire(1).empty());
   EXPECT_TRUE(std::holds_alternative<Grant>((*table.OnMessage(11, WantOf(1)))[0].message));
-  EXPECT_EQ(table.Reclaim(51).size(), 0u);
-  EXPECT_EQ(table.Reclaim(50).size(), 2u);
+  EXPECT_EQ(table.Reclaim(51, {1, 9}).size(), 0u);
+  EXPECT_EQ(table.Reclaim(50, {1, 9}).size(), 2u);
   EXPECT_EQ(table.offers(), 0u);
+}
+
+TEST(OfferTableTest, WhoComesAfterTheMemoryWasTakenIsToldToWaitOnlyIfThereIsANewerVersion) {
+  OfferTable table;
+  table.Add(OfferOf(1, 50, true));
+  table.Reclaim(50, OfferOf(1, 50, true).version);
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, WantOf(1))), "PEER_LOST");
+  table.Add(OfferOf(2, 50, true));
+  table.Reclaim(50, {9, 0});
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, WantOf(2))), "SUPERSEDED");
 }
 
 TEST(OfferTableTest, WhoWaitsForBytesThatNeverComeIsToldWhenTheAttemptEnds) {
@@ -134,7 +144,7 @@ TEST(OfferTableTest, AReaderThatIsGoneIsToldNothing) {
   ASSERT_TRUE(table.OnMessage(10, WantOf(1)).ok());
   table.OnGone(10);
   EXPECT_EQ(table.readers(1), 0);
-  EXPECT_TRUE(table.Reclaim(50).empty());
+  EXPECT_TRUE(table.Reclaim(50, {1, 9}).empty());
 }
 
 TEST(OfferTableTest, TheSameOfferAgainDisturbsNobody) {
