@@ -18,6 +18,8 @@ std::string ReasonOf(const absl::Status& status) {
   return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
 
+constexpr char kSuperseded[] = "SUPERSEDED";
+
 // The bytes came, so the communicator has done its work: nobody else is concerned.
 bool AfterTheBytes(const std::string& reason) { return reason == "DIGEST_MISMATCH" || reason == "NON_FINITE"; }
 
@@ -80,17 +82,34 @@ AttemptOutput SyncAttempt::OnSourceReport(Source& source, const SyncReport& repo
   bool answers = (source.state == SourceState::kPreparing && report.stage == SyncStage::kPrepare) ||
                  (source.state == SourceState::kTransferring && report.stage == SyncStage::kTransfer);
   if (!answers) return {};
-  if (!report.status.ok()) {
-    return EndSources(ReasonOf(report.status),
-                      absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message()), now);
-  }
-  if (report.stage == SyncStage::kTransfer) {
-    source.state = SourceState::kSent;
-    return spec_.rehearsal ? EndIfAllConnected(now) : AttemptOutput{};
-  }
+  const std::string said = absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message());
+  const bool sent = report.stage == SyncStage::kTransfer;
+  if (sent && spec_.group_transport && ReasonOf(report.status) == kSuperseded) return OnSent(source, said, now);
+  if (!report.status.ok()) return EndSources(ReasonOf(report.status), said, now);
+  if (sent) return OnSent(source, "", now);
   source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
   return OpenBarrierIfComplete(now);
+}
+
+AttemptOutput SyncAttempt::OnSent(Source& source, const std::string& superseded, absl::Time now) {
+  source.state = SourceState::kSent;
+  if (superseded_.empty()) superseded_ = superseded;
+  return spec_.rehearsal ? EndIfAllConnected(now) : JudgeWrongParts(now);
+}
+
+AttemptOutput SyncAttempt::JudgeWrongParts(absl::Time now) {
+  if (absl::c_any_of(sources_, [](const Source& source) { return source.state == SourceState::kTransferring; })) {
+    return {};
+  }
+  AttemptOutput output;
+  for (auto& [replica_id, part] : parts_) {
+    const bool over = AnyAt(part, RankState::kWrong) && !AnyAt(part, RankState::kTransferring);
+    if (part.ended || !over) continue;
+    output.Append(superseded_.empty() ? Fail(part, part.wrong_reason, part.wrong_detail, now)
+                                      : Fail(part, kSuperseded, superseded_, now));
+  }
+  return output;
 }
 
 AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now) {
@@ -100,10 +119,16 @@ AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport
   if (!answers) return {};
   if (!report.status.ok()) {
     std::string where = rank.id.world == 1 ? "" : absl::StrFormat("rank %d: ", rank.id.rank);
-    return Fail(part, ReasonOf(report.status), absl::StrCat(where, report.status.message()), now);
+    const std::string reason = ReasonOf(report.status);
+    const std::string detail = absl::StrCat(where, report.status.message());
+    if (!spec_.group_transport || !AfterTheBytes(reason)) return Fail(part, reason, detail, now);
+    rank.state = RankState::kWrong;
+    if (part.wrong_reason.empty()) part.wrong_reason = reason;
+    if (part.wrong_detail.empty()) part.wrong_detail = detail;
+    return JudgeWrongParts(now);
   }
   Take(part, rank, report);
-  return Advance(part, now);
+  return AnyAt(part, RankState::kWrong) ? JudgeWrongParts(now) : Advance(part, now);
 }
 
 void SyncAttempt::Take(Part& part, Rank& rank, const SyncReport& report) {
@@ -162,7 +187,7 @@ AttemptOutput SyncAttempt::EndIfAllConnected(absl::Time now) {
 }
 
 AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
-  if (!barrier_open_) return FailRehearsal("SUPERSEDED", "a version was published before anybody connected", now);
+  if (!barrier_open_) return FailRehearsal(kSuperseded, "a version was published before anybody connected", now);
   spec_.deadline = std::min(spec_.deadline, until);
   return {};
 }

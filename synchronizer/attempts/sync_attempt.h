@@ -29,8 +29,10 @@ struct AttemptOutput {
 //
 // Where the members form one group (Spec::group_transport) a member that fails or disappears during Transfer takes the
 // communicator with it: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or
-// disappears ends all replicas that still need bytes; those that have verified go on. When the last replica has ended,
-// the sources are told to unpin the version.
+// disappears ends all replicas that still need bytes; those that have verified go on. But a source of a group whose
+// version was superseded while it sent has sent to the end, and so do the others: ending them would cost the
+// communicator. Their replicas end when they report, with SUPERSEDED if what they got is wrong; so what is wrong is judged
+// when all sources have reported. When the last replica has ended, the sources are told to unpin the version.
 //
 // A rehearsal (Spec::rehearsal) goes the same way as far as Transfer, by which its members form what a sync between
 // them would need; no version is touched. It is for all of them or for none: it ends for all replicas at once, with
@@ -87,7 +89,8 @@ class SyncAttempt {
   const Spec& spec() const { return spec_; }
 
  private:
-  enum class RankState : uint8_t { kPreparing, kPrepared, kTransferring, kVerified, kInstalling, kInstalled };
+  // kWrong: what it received is, and not all sources have said that they sent it whole.
+  enum class RankState : uint8_t { kPreparing, kPrepared, kTransferring, kWrong, kVerified, kInstalling, kInstalled };
 
   struct Rank {
     MemberId id;
@@ -107,6 +110,8 @@ class SyncAttempt {
     double verify_seconds = 0;   // likewise
     double pause_seconds = 0;    // likewise
     PayloadBytes bytes;
+    std::string wrong_reason;  // of the first rank that is kWrong
+    std::string wrong_detail;
   };
 
   enum class SourceState : uint8_t { kPreparing, kReady, kTransferring, kSent };
@@ -122,6 +127,8 @@ class SyncAttempt {
   bool NeedsBytes(const Part& part) const;
   AttemptOutput OnSourceReport(Source& source, const SyncReport& report, absl::Time now);
   AttemptOutput OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
+  AttemptOutput OnSent(Source& source, const std::string& superseded, absl::Time now);
+  AttemptOutput JudgeWrongParts(absl::Time now);
   static void Take(Part& part, Rank& rank, const SyncReport& report);
   AttemptOutput Advance(Part& part, absl::Time now);
   AttemptOutput EndIfAllConnected(absl::Time now);
@@ -141,6 +148,7 @@ class SyncAttempt {
   std::map<std::string, Part> parts_;  // by replica
   int open_parts_ = 0;
   bool barrier_open_ = false;
+  std::string superseded_;  // what the source said whose version was, while its group received
   std::string group_;
 };
 

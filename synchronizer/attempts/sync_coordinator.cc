@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kDeadlineMedians = 4;
 constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // what connects sooner had nothing to form
+constexpr int kSupersededAlone = 2;  // so often in a row, and a replica goes with the others
 constexpr int kRegroupFactor = 3;  // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
 // The same question would get the same answer while everybody stays what it is.
@@ -86,6 +87,8 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
 
 AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double stage_seconds, absl::Time now) {
   newest_ = version;
+  if (published_ != absl::InfinitePast()) publish_interval_ = now - published_;
+  published_ = now;
   for (auto& [replica_id, state] : receivers_) {
     if (state.wants_newer) state.not_before = absl::InfinitePast();
   }
@@ -346,13 +349,20 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
   state.wants_newer = false;
   state.regroups = record.result == "GROUP_LOST";
   state.not_before = absl::InfinitePast();
+  if (!record.superseded()) state.superseded = 0;
   if (record.ok()) {
     state.failures = 0;
     state.laggard = false;
     state.replica.serving = record.version;
   } else if (record.superseded()) {
-    state.wants_newer = record.version == newest_->version;
-    if (state.wants_newer) state.not_before = now + options_.max_backoff;
+    const bool none_newer = record.version == newest_->version;
+    const bool left_behind = ++state.superseded >= kSupersededAlone && receivers_.size() > 1;
+    state.wants_newer = none_newer || left_behind;
+    if (none_newer) {
+      state.not_before = now + options_.max_backoff;
+    } else if (left_behind) {
+      state.not_before = now + std::clamp(publish_interval_, options_.backoff, options_.max_backoff);
+    }
   } else if (IsPermanent(record.result)) {
     state.refusal = record.result;
   } else if (record.result != "GROUP_LOST") {

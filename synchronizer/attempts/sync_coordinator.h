@@ -46,7 +46,9 @@ struct ReceiverReplica {
 // once, for `prepare_deadline`, and no more.
 //
 // A failed replica is tried again with the version that is newest then, after a back-off that doubles with each failure
-// in a row up to a bound. There are three exceptions. One that was superseded waits for the newer version instead. One
+// in a row up to a bound. There are three exceptions. One that was superseded waits for the newer version instead; if
+// that happens to it again, alone as it is, it lets that one pass too and goes with all others at the next publication,
+// for which it waits as long as the last one took to come. One
 // whose group was lost through another member is tried again at once. And a refusal that would be repeated for ever
 // (another model, layout, dtype, plan, NCCL version, no common transport) is not: the replica is left alone until it or
 // the sources change, or another version is published, or somebody triggers. Only versions of the epoch that the
@@ -107,8 +109,9 @@ class SyncCoordinator {
     ReceiverReplica replica;
     int64_t attempt = 0;  // 0: idle
     int failures = 0;     // in a row
+    int superseded = 0;   // likewise
     absl::Time not_before = absl::InfinitePast();
-    bool wants_newer = false;  // failed because its version is no longer staged: a publication ends the back-off
+    bool wants_newer = false;  // its version is no longer staged: a publication ends the back-off
     bool laggard = false;      // did not answer in time: gets attempts of its own
     bool regroups = false;     // its group was lost: it has a communicator to abort before it can answer
     std::string refusal;       // reason of a refusal that would be repeated for ever; "" otherwise
@@ -154,6 +157,8 @@ class SyncCoordinator {
   std::deque<double> recent_seconds_;
   std::deque<std::string> groups_;  // that members keep, or have failed to form in a rehearsal; the newest last
   absl::Duration forming_;          // how long it took last
+  absl::Time published_ = absl::InfinitePast();             // the newest
+  absl::Duration publish_interval_ = absl::ZeroDuration();  // between the newest and the one before
   absl::Time rehearse_at_ = absl::InfiniteFuture();  // not before; infinite if there is nothing new to rehearse
   int64_t next_attempt_;
 };

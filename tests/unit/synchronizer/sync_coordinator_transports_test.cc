@@ -82,9 +82,107 @@ TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   FromReceiver(0, Report(SyncStage::kPrepare));
   FromReceiver(1, Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
+  EXPECT_TRUE(records_.empty()) << "the source may yet say that the version was superseded";
+  FromSource(Report(SyncStage::kTransfer));
   ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result, "DIGEST_MISMATCH");
   FromReceiver(1, Report(SyncStage::kTransfer));
   EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-1"}));
+}
+
+TEST_F(SyncCoordinatorTest, AGroupWhoseVersionIsSupersededSendsToTheEndAndStaysWhole) {
+  SetTransport("nccl");
+  SetSources(/*world=*/2);
+  for (int index : {0, 1, 2}) AddReceiver(index);
+  Publish(1);
+  for (int32_t rank : {0, 1}) FromSource(Report(SyncStage::kPrepare), rank, 2);
+  for (int index : {0, 1, 2}) FromReceiver(index, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"})) << "it has every byte already";
+  FromSource(Report(SyncStage::kTransfer, Failure("SUPERSEDED")), 0, 2);
+  EXPECT_TRUE(records_.empty() && output_.sends.empty()) << "the other source still sends";
+  FromReceiver(1, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
+  EXPECT_TRUE(records_.empty());
+  FromSource(Report(SyncStage::kTransfer), 1, 2);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].replica_id, "rollouter-1");
+  EXPECT_TRUE(records_[0].superseded()) << records_[0].result;
+  FromReceiver(2, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
+  ASSERT_EQ(records_.size(), 2u);
+  EXPECT_TRUE(records_[1].superseded()) << records_[1].result;
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(records_.back().result, "ok");
+}
+
+TEST_F(SyncCoordinatorTest, RanksOfOneReplicaAreJudgedTogether) {
+  SetTransport("nccl");
+  SetSources();
+  AddReceiver(0, {}, /*world=*/2);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  for (int32_t rank : {0, 1}) FromReceiver(0, Report(SyncStage::kPrepare), rank, 2);
+  FromSource(Report(SyncStage::kTransfer, Failure("SUPERSEDED")));
+  FromReceiver(0, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")), 0, 2);
+  EXPECT_TRUE(records_.empty()) << "the other rank still receives";
+  FromReceiver(0, Report(SyncStage::kTransfer), 1, 2);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_TRUE(records_[0].superseded());
+}
+
+// A late joiner over a slow link: by the time that it has a version, a newer one has taken its place.
+TEST_F(SyncCoordinatorTest, AReplicaThatIsSupersededAgainAndAgainGoesWithTheOthersAtTheNextPublication) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  auto supersede = [this](int64_t attempt) {
+    SyncReport report = Report(SyncStage::kTransfer, Failure("SUPERSEDED"));
+    report.attempt = attempt;
+    FromReceiver(1, report);
+  };
+  auto serve_the_other = [this] {
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kTransfer));
+    FromReceiver(0, Report(SyncStage::kInstall));
+  };
+  Publish(1);
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  int64_t slow = attempt_;
+  serve_the_other();
+  now_ += absl::Seconds(1);
+  Publish(2);
+  serve_the_other();
+  supersede(slow);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "once is nothing";
+  slow = attempt_;
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  now_ += absl::Seconds(1);
+  Publish(3);
+  serve_the_other();
+  supersede(slow);
+  EXPECT_TRUE(Receivers<Prepare>().empty()) << "alone it would be too late again";
+  now_ += absl::Seconds(1) - absl::Milliseconds(1);
+  Publish(4);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
+}
+
+TEST_F(SyncCoordinatorTest, AReplicaThatWaitsForTheNextPublicationGoesAloneIfNoneComes) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1, {1, 9});  // has all that is published here
+  for (int64_t step : {1, 2, 3}) {
+    now_ += absl::Seconds(1);
+    Publish(step);
+    if (step > 1) FromReceiver(0, Report(SyncStage::kTransfer, Failure("SUPERSEDED")));
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, Report(SyncStage::kPrepare));
+  }
+  EXPECT_TRUE(Receivers<Prepare>().empty());
+  EXPECT_EQ(coordinator_.NextDeadline(), now_ + absl::Seconds(1)) << "as long as the last publication took to come";
+  now_ += absl::Seconds(1);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
 }
 
 TEST_F(SyncCoordinatorTest, AReceiverThatDiesBeforeTheTransferLeavesTheGroupWhole) {
