@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "base/mutex_checks.h"
+#include "base/serving.h"
 #include "base/status.h"
 #include "services/bench/data_peer.h"
 #include "services/bench/event_sink.h"
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "syncopate-bench-data is started by 'syncopate bench control'\n");
     return 2;
   }
-  syncopate::StopDeadlockSearch();
+  syncopate::PrepareToServe();
   ::signal(SIGPIPE, SIG_IGN);
   syncopate::services::EventSink sink;
   const absl::Status status = syncopate::services::Run(argv[1], &sink);

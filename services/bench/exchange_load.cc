@@ -17,7 +17,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr int32_t kFirstToken = 20000;  // ids as those of a large vocabulary: three bytes each
+constexpr int32_t kFirstToken = 20000;  // ids as those of a large vocabulary
 constexpr absl::Duration kEndLimit = absl::Seconds(10);
 
 // An answer of `samples` samples whose message is at most `bytes` long. Prompt and lease come later.
@@ -27,7 +27,7 @@ v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const std::string
   answer.set_rollouter(rollouter);
   answer.set_incarnation(RandomUuid());
   constexpr int32_t kOtherBytes = 160;  // lease, prompt, names
-  constexpr int32_t kTokenBytes = 7;    // id and log-prob
+  constexpr int32_t kTokenBytes = 8;    // id and log-prob
   const int32_t tokens = std::clamp((bytes - kOtherBytes) / samples / kTokenBytes - 6, 1, kBenchMaxNewTokens);
   for (int32_t i = 0; i < samples; ++i) {
     v1::Trajectory* sample = answer.add_samples();

@@ -1,7 +1,7 @@
 // The command line. It links no libtorch: everything heavy is in the daemons.
 #include <CLI/CLI.hpp>
 
-#include "base/mutex_checks.h"
+#include "base/serving.h"
 #include "services/cli/command.h"
 
 namespace {
@@ -11,7 +11,7 @@ constexpr int kUsageExitCode = 2;
 }  // namespace
 
 int main(int argc, char** argv) {
-  syncopate::StopDeadlockSearch();
+  syncopate::PrepareToServe();
   CLI::App app;
   syncopate::services::Command chosen;
   syncopate::services::AddCommands(&app, argv[0], &chosen);

@@ -52,8 +52,8 @@ absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
     return BadMessage(absl::StrCat("a trajectory has ", message.tokens_size(), " tokens and ", message.logprobs_size(),
                                    " log-probs"));
   }
-  trajectory.tokens.assign(message.tokens().begin(), message.tokens().end());
-  trajectory.logprobs.assign(message.logprobs().begin(), message.logprobs().end());
+  trajectory.tokens.assign(message.tokens().data(), message.tokens().data() + message.tokens_size());
+  trajectory.logprobs.assign(message.logprobs().data(), message.logprobs().data() + message.logprobs_size());
   for (const v1::VersionSpan& span : message.spans()) {
     trajectory.spans.push_back({FromProto(span.version()), span.begin(), span.end()});
   }

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/log.h"
-#include "base/mutex_checks.h"
+#include "base/serving.h"
 #include "base/uuid.h"
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
@@ -176,7 +176,7 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   }
   absl::StatusOr<v1::RunConfig> config = LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
-  StopDeadlockSearch();
+  PrepareToServe();
   RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());

@@ -352,8 +352,9 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   SetState("stopping");
   if (!requests.stop) {
     // Time or data may have ended between two publications.
-    if (!published_.version.IsNone()) SYNCOPATE_RETURN_IF_ERROR(EnsurePublished());
-    FinishEvaluation();
+    const bool found_complete = published_.version.IsNone();
+    if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(EnsurePublished());
+    if (!found_complete) FinishEvaluation();
   }
   if (options_.checkpoint_at_end && saved_step_ != version_.step) {
     absl::StatusOr<std::string> saved = Save();

@@ -40,6 +40,7 @@ class StepLoop {
     int64_t checkpoint_every_steps = 50;  // 0: only at the end
     bool checkpoint_at_end = true;
     int keep_checkpoints = 2;
+    bool serve_complete = false;  // publish what is restored though nothing is left to do, for rollouters started anew
     absl::Duration last_evaluation_deadline = absl::Seconds(60);
   };
   // All borrowed; they must outlive the loop.

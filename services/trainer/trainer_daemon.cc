@@ -60,7 +60,7 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::
   return options;
 }
 
-StepLoop::Options LoopOptionsOf(const v1::RunConfig& config) {
+StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
   StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = CheckedDuration(config.run().duration());
@@ -69,6 +69,7 @@ StepLoop::Options LoopOptionsOf(const v1::RunConfig& config) {
   options.checkpoint_every_steps = config.checkpoint().every_steps();
   options.checkpoint_at_end = config.checkpoint().at_end();
   options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
+  options.serve_complete = !exit_on_completion;
   return options;
 }
 
@@ -255,7 +256,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                            .member = daemon_->Member(),
                                            .on_fenced = [this](const absl::Status& why) { OnRefused(why); }}));
   loop_ = std::make_unique<StepLoop>(
-      LoopOptionsOf(daemon_->config()),
+      LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       StepLoop::Parts{
           .policy = device_.policy.get(),
           .data = data_.get(),

@@ -44,6 +44,23 @@ TEST_F(StepLoopTest, MakesItsStepsPublishesEachAndSavesTheLast) {
   EXPECT_EQ(world_.loop().GetStatus().state, "done");
 }
 
+TEST_F(StepLoopTest, ALifeThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
+  StepLoop::Options options = Steps(0);
+  options.evaluate_every_steps = 1;
+  options.serve_complete = true;
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}));
+  for (const Lease& lease : world_.rollouter().leases.All()) EXPECT_EQ(lease.kind, LeaseKind::kTraining);
+
+  StepLoopWorld other;
+  other.Start(Steps(0));
+  ASSERT_THAT(other.Wait(), IsOk());
+  EXPECT_TRUE(other.published.All().empty());
+}
+
 TEST_F(StepLoopTest, NoStepBeginsAfterThePauseWasAnsweredThoughABatchIsReady) {
   world_.rollouter().HoldAnswers(true);
   world_.Start(Steps(3));
