@@ -26,6 +26,7 @@ namespace {
 // Sleeps: a benchmark measures for a time.
 void Pass(absl::Duration duration) { absl::SleepFor(duration); }
 
+constexpr absl::Duration kOverloadTurn = absl::Seconds(10);
 constexpr double kNoAim = std::numeric_limits<double>::infinity();
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
@@ -96,12 +97,22 @@ class ControlBench {
   absl::Status Measure(const std::string& part);
   absl::Status MeasureUnary();
   absl::Status MeasureOverload();
-  absl::StatusOr<Rates> MeasurePeak();
-  void AddOverload(const Spread& peak, double goodput, const LoadTotals& totals, int64_t growth);
+  // What the turns gave: peaks[i] and peaks[i + 1] are those before and after turn i.
+  struct Overload {
+    std::vector<double> peaks;
+    std::vector<double> goodput;
+    std::vector<double> shares;
+    LoadTotals totals;                // of the turns
+    std::vector<double> resident_mb;  // after each
+  };
+  absl::Status MeasurePeak(Overload* overload);
+  absl::Status MeasureTurn(absl::Duration duration, Overload* overload);
+  absl::StatusOr<LoadTotals> TakeFor(absl::Duration duration, UnaryLoad* load) const;
+  void AddOverload(const Overload& overload);
   absl::Status MeasureExchange(ExchangeLoad::Answers answers);
   absl::Status EnsureSynchronizer();
 
-  absl::StatusOr<std::unique_ptr<UnaryLoad>> StartUnary(int32_t times);
+  absl::StatusOr<std::unique_ptr<UnaryLoad>> StartUnary(int32_t callers);
   void Tell(const std::string& what) {
     if (progress_ != nullptr) progress_(what);
   }
@@ -134,18 +145,18 @@ absl::Status ControlBench::EnsureSynchronizer() {
   return hosts_.synchronizer().empty() ? hosts_.StartSynchronizer() : absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<UnaryLoad>> ControlBench::StartUnary(int32_t times) {
+absl::StatusOr<std::unique_ptr<UnaryLoad>> ControlBench::StartUnary(int32_t callers) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto security, LoadBenchSecurity(case_.tls, ""));
   return UnaryLoad::Start({.address = hosts_.synchronizer(),
                            .channel = {.security = security, .peer_role = "synchronizer"},
-                           .connections = case_.connections * times,
-                           .callers = case_.callers * times});
+                           .connections = case_.connections,
+                           .callers = callers});
 }
 
 absl::Status ControlBench::MeasureUnary() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
   Tell(absl::StrCat("unary calls, ", case_.callers, " in flight"));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.callers));
   SYNCOPATE_ASSIGN_OR_RETURN(Rates rates,
                              MeasureRounds(case_, load.get(), [this] { return hosts_.SynchronizerUsage(); }));
   result_.figures.push_back({.part = "unary",
@@ -157,50 +168,61 @@ absl::Status ControlBench::MeasureUnary() {
   return absl::OkStatus();
 }
 
-// The peak is measured in the same run, before and after, because a machine's speed changes.
+// In turns, with the peak before and after each, because a machine's speed changes within a minute.
 absl::Status ControlBench::MeasureOverload() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
-  Tell("peak of unary calls");
-  SYNCOPATE_ASSIGN_OR_RETURN(Rates peak, MeasurePeak());
-  Tell(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady)));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.overload));
-  Pass(case_.warmup);
-  load->Take();
-  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
-  const absl::Time began = Clock::Real()->Now();
-  int64_t highest = before.resident_bytes;
-  while (Clock::Real()->Now() < began + case_.steady) {
-    Pass(std::min(absl::Seconds(1), case_.steady));
-    SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage usage, hosts_.SynchronizerUsage());
-    highest = std::max(highest, usage.resident_bytes);
+  const auto turns = std::max<int64_t>(1, case_.steady / kOverloadTurn);
+  Tell(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady), " in ", turns,
+                    " turns"));
+  Overload overload;
+  SYNCOPATE_RETURN_IF_ERROR(MeasurePeak(&overload));
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    SYNCOPATE_RETURN_IF_ERROR(MeasureTurn(case_.steady / turns, &overload));
+    SYNCOPATE_RETURN_IF_ERROR(MeasurePeak(&overload));
+    overload.shares.push_back(overload.goodput[turn] * 2 / (overload.peaks[turn] + overload.peaks[turn + 1]));
   }
-  const LoadTotals totals = load->Take();
-  const double goodput = static_cast<double>(totals.ok) / absl::ToDoubleSeconds(Clock::Real()->Now() - began);
-  load.reset();
-  if (totals.ok == 0) return LoadFailed(totals);
-  Tell("peak of unary calls again");
-  SYNCOPATE_ASSIGN_OR_RETURN(const Rates again, MeasurePeak());
-  peak.per_second.insert(peak.per_second.end(), again.per_second.begin(), again.per_second.end());
-  AddOverload(SpreadOf(peak.per_second), goodput, totals, highest - before.resident_bytes);
+  AddOverload(overload);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Rates> ControlBench::MeasurePeak() {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(1));
-  return MeasureRounds(case_, load.get(), [this] { return hosts_.SynchronizerUsage(); });
+absl::Status ControlBench::MeasurePeak(Overload* overload) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.callers));
+  SYNCOPATE_ASSIGN_OR_RETURN(const LoadTotals totals, TakeFor(case_.round, load.get()));
+  overload->peaks.push_back(static_cast<double>(totals.ok) / absl::ToDoubleSeconds(case_.round));
+  return absl::OkStatus();
 }
 
-void ControlBench::AddOverload(const Spread& peak, double goodput, const LoadTotals& totals, int64_t growth) {
-  auto add = [this](const std::string& name, const std::string& unit, double value) -> ControlFigure& {
-    return result_.figures.emplace_back(
-        ControlFigure{.part = "overload", .name = name, .unit = unit, .value = SpreadOf({value})});
+absl::Status ControlBench::MeasureTurn(absl::Duration duration, Overload* overload) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.callers * case_.overload));
+  SYNCOPATE_ASSIGN_OR_RETURN(const LoadTotals totals, TakeFor(duration, load.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage usage, hosts_.SynchronizerUsage());
+  overload->resident_mb.push_back(static_cast<double>(usage.resident_bytes) / 1e6);
+  overload->goodput.push_back(static_cast<double>(totals.ok) / absl::ToDoubleSeconds(duration));
+  overload->totals.Merge(totals);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LoadTotals> ControlBench::TakeFor(absl::Duration duration, UnaryLoad* load) const {
+  Pass(case_.warmup);
+  load->Take();
+  Pass(duration);
+  LoadTotals totals = load->Take();
+  if (totals.ok == 0) return LoadFailed(totals);
+  return totals;
+}
+
+void ControlBench::AddOverload(const Overload& overload) {
+  auto add = [this](const std::string& name, const std::string& unit, const Spread& value) -> ControlFigure& {
+    return result_.figures.emplace_back(ControlFigure{.part = "overload", .name = name, .unit = unit, .value = value});
   };
-  result_.figures.push_back({.part = "overload", .name = "peak, before and after", .unit = "/s", .value = peak});
-  add(absl::StrCat("goodput with ", case_.overload, " times the callers"), "/s", goodput);
-  add("of the peak", "", goodput / peak.median).at_least = 0.9;
-  add("refused or late", "", static_cast<double>(totals.failed));
-  add("latency p99", "ms", Milliseconds(totals.latency.Quantile(0.99)));
-  add("memory that it grew by meanwhile", "MB", static_cast<double>(growth) / 1e6).at_most = 10;
+  add("peak, between the turns", "/s", SpreadOf(overload.peaks));
+  add(absl::StrCat("goodput with ", case_.overload, " times the callers"), "/s", SpreadOf(overload.goodput));
+  add("of the peak before and after", "", SpreadOf(overload.shares)).at_least = 0.9;
+  add("refused or late", "", SpreadOf({static_cast<double>(overload.totals.failed)}));
+  add("latency p99", "ms", SpreadOf({Milliseconds(overload.totals.latency.Quantile(0.99))}));
+  const double grown = *std::max_element(overload.resident_mb.begin(), overload.resident_mb.end());
+  add("memory that it grew by after the first turn", "MB", SpreadOf({grown - overload.resident_mb.front()})).at_most =
+      10;
 }
 
 absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {

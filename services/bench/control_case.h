@@ -29,7 +29,7 @@ struct ControlCase {
   absl::Duration steady = absl::Seconds(60);  // overload, and members at rest
 
   int32_t callers = 64;     // unary: in flight
-  int32_t overload = 4;     // times as many callers, and as many connections
+  int32_t overload = 4;     // times as many callers, on the same connections
   int32_t connections = 4;  // unary: callers share them
   int32_t streams = 4;      // of trajectories
   int32_t window = 64;      // answers of a stream that are not acknowledged

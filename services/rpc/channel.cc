@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "services/rpc/acceptor.h"
+#include "services/rpc/frames.h"
 #include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
@@ -44,6 +45,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
                    static_cast<int>(absl::ToInt64Milliseconds(options.keepalive_timeout)));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
   int min_backoff_ms = static_cast<int>(absl::ToInt64Milliseconds(options.min_reconnect_backoff));
   int max_backoff_ms = static_cast<int>(absl::ToInt64Milliseconds(options.max_reconnect_backoff));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, min_backoff_ms);

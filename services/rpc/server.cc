@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "services/rpc/connection_watch.h"
+#include "services/rpc/frames.h"
 #include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
@@ -63,6 +64,7 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
   // every heartbeat.
   if (options.max_receive_bytes <= Server::Options().max_receive_bytes)
     builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(options.handshake_timeout));
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   factories.push_back(ConnectionWatch::Interceptors(watch));
