@@ -4,7 +4,8 @@
 #   A TORCH library is left out when SYNCOPATE_TORCH is OFF.
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
 # syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [LABELS label ...] [TIMEOUT seconds])
-#   One GoogleTest program, registered with ctest under its name. Those without torch share one precompiled header.
+#   One GoogleTest program, registered with ctest under its name.
+# Whatever has no torch shares a precompiled header too: the core one, services/ one with gRPC, tests one with GoogleTest.
 include_directories("${CMAKE_SOURCE_DIR}")
 
 function(_syncopate_configure target)
@@ -19,6 +20,14 @@ function(_syncopate_configure target)
   endif()
 endfunction()
 
+function(_syncopate_precompile target)
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/services")
+    target_precompile_headers(${target} REUSE_FROM syncopate_services_pch)
+  else()
+    target_precompile_headers(${target} REUSE_FROM syncopate_core_pch)
+  endif()
+endfunction()
+
 function(syncopate_library)
   cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;DEPS" ${ARGN})
   if(ARG_TORCH AND NOT SYNCOPATE_TORCH)
@@ -29,6 +38,7 @@ function(syncopate_library)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS})
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS})
+    _syncopate_precompile(${ARG_NAME})
   endif()
 endfunction()
 
@@ -39,6 +49,9 @@ function(syncopate_binary)
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
+  if(NOT ARG_TORCH)
+    _syncopate_precompile(${ARG_NAME})
+  endif()
 endfunction()
 
 function(syncopate_test)
@@ -54,8 +67,11 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
-    target_compile_options(${ARG_NAME} PRIVATE -pthread)  # as the header was compiled; gRPC's users have it anyway
-    target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
+    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")
+      target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_service_test_pch)
+    else()
+      target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
+    endif()
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

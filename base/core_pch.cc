@@ -1,0 +1,1 @@
+// A target needs a source: the header is what it is for.
