@@ -1,5 +1,5 @@
-// The precompiled header of services/: gRPC, protobuf and JSON on top of the core's. Units include what they use all the
-// same.
+// The precompiled header of services/: gRPC, protobuf and JSON on top of the core's. Units include what they use all
+// the same.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -65,8 +65,7 @@ void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen) {
       ->capture_default_str();
   control->add_option("--callers", control_case.callers, "Unary calls in flight")->capture_default_str();
   control->add_option("--connections", control_case.connections, "That the callers share")->capture_default_str();
-  control->add_option("--overload", control_case.overload, "Times as many callers")
-      ->capture_default_str();
+  control->add_option("--overload", control_case.overload, "Times as many callers")->capture_default_str();
   control->add_option("--streams", control_case.streams, "Rollouters that send answers")->capture_default_str();
   control->add_option("--window", control_case.window, "Answers of each that are not acknowledged")
       ->capture_default_str();

@@ -2,8 +2,8 @@
 
 namespace syncopate::services {
 
-// The largest HTTP/2 frame that a peer may send, bytes. gRPC's own, 16 KiB, cuts an answer of that size in two, each part
-// with its own memory and bookkeeping: a sixth of the time to receive it.
+// The largest HTTP/2 frame that a peer may send, bytes. gRPC's own, 16 KiB, cuts an answer of that size in two, each
+// part with its own memory and bookkeeping.
 inline constexpr int kMaxFrameBytes = 1 << 18;
 
 }  // namespace syncopate::services

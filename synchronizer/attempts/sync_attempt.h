@@ -31,8 +31,8 @@ struct AttemptOutput {
 // communicator with it: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or
 // disappears ends all replicas that still need bytes; those that have verified go on. But a source of a group whose
 // version was superseded while it sent has sent to the end, and so do the others: ending them would cost the
-// communicator. Their replicas end when they report, with SUPERSEDED if what they got is wrong; so what is wrong is judged
-// when all sources have reported. When the last replica has ended, the sources are told to unpin the version.
+// communicator. Their replicas end when they report, with SUPERSEDED if what they got is wrong; so what is wrong is
+// judged when all sources have reported. When the last replica has ended, the sources are told to unpin the version.
 //
 // A rehearsal (Spec::rehearsal) goes the same way as far as Transfer, by which its members form what a sync between
 // them would need; no version is touched. It is for all of them or for none: it ends for all replicas at once, with

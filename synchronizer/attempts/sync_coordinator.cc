@@ -17,7 +17,7 @@ namespace {
 constexpr double kDeadlineMedians = 4;
 constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // what connects sooner had nothing to form
 constexpr int kSupersededAlone = 2;  // so often in a row, and a replica goes with the others
-constexpr int kRegroupFactor = 3;  // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
+constexpr int kRegroupFactor = 3;    // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
 // The same question would get the same answer while everybody stays what it is.
 bool IsPermanent(const std::string& reason) {

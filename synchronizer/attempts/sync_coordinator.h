@@ -47,12 +47,11 @@ struct ReceiverReplica {
 //
 // A failed replica is tried again with the version that is newest then, after a back-off that doubles with each failure
 // in a row up to a bound. There are three exceptions. One that was superseded waits for the newer version instead; if
-// that happens to it again, alone as it is, it lets that one pass too and goes with all others at the next publication,
-// for which it waits as long as the last one took to come. One
-// whose group was lost through another member is tried again at once. And a refusal that would be repeated for ever
-// (another model, layout, dtype, plan, NCCL version, no common transport) is not: the replica is left alone until it or
-// the sources change, or another version is published, or somebody triggers. Only versions of the epoch that the
-// present sources work in are sent: an older trainer's bits are gone.
+// that happens to it again, it lets that one pass too and goes with all others at the next publication, for which it
+// waits as long as the last one took to come. One whose group was lost through another member is tried again at once.
+// And a refusal that would be repeated for ever (another model, layout, dtype, plan, NCCL version, no common transport)
+// is not: the replica is left alone until it or the sources change, or another version is published, or somebody
+// triggers. Only versions of the epoch that the present sources work in are sent: an older trainer's bits are gone.
 //
 // Where the members of a sync form a group, that takes longer than the sync. So when members have come or gone, and
 // then nobody is behind and nothing is under way, the group that the next sync would need is formed by a rehearsal. A
@@ -159,7 +158,7 @@ class SyncCoordinator {
   absl::Duration forming_;          // how long it took last
   absl::Time published_ = absl::InfinitePast();             // the newest
   absl::Duration publish_interval_ = absl::ZeroDuration();  // between the newest and the one before
-  absl::Time rehearse_at_ = absl::InfiniteFuture();  // not before; infinite if there is nothing new to rehearse
+  absl::Time rehearse_at_ = absl::InfiniteFuture();         // not before; infinite if there is nothing new to rehearse
   int64_t next_attempt_;
 };
 

@@ -24,8 +24,8 @@ cudaError_t LaunchPackElements(const ElementItem* items, int64_t count, const ui
 cudaError_t LaunchCheck(const CheckItem* items, int64_t count, const char* arena, Findings findings, int blocks,
                         cudaStream_t stream);
 
-// Load these kernels onto the current device. A kernel that is launched for the first time is loaded then, for which the
-// launch waits until the device is idle: for ever, if what runs there is a communicator's kernel that the launching
+// Load these kernels onto the current device. A kernel that is launched for the first time is loaded then, for which
+// the launch waits until the device is idle: for ever, if what runs there is a communicator's kernel that the launching
 // thread serves or ends. So whoever launches one loads it before.
 cudaError_t LoadPackKernels();
 cudaError_t LoadCheckKernel();
