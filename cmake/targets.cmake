@@ -5,8 +5,19 @@
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
 # syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [LABELS label ...] [TIMEOUT seconds])
 #   One GoogleTest program, registered with ctest under its name.
-# Whatever has no torch shares a precompiled header too: the core one, services/ one with gRPC, tests one with GoogleTest.
+# syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
+#   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
+#   the core's, services/ has one with gRPC, tests have one with GoogleTest.
 include_directories("${CMAKE_SOURCE_DIR}")
+
+function(syncopate_precompiled_header)
+  cmake_parse_arguments(ARG "" "NAME;HEADER" "DEPS" ${ARGN})
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${ARG_NAME}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// A target needs a source: the header is what it is for.\n")
+  add_library(${ARG_NAME} STATIC "${source}")
+  target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS})
+  target_precompile_headers(${ARG_NAME} PRIVATE ${ARG_HEADER})
+endfunction()
 
 function(_syncopate_configure target)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS" ${ARGN})
@@ -71,11 +82,13 @@ function(syncopate_test)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
     if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")
+      target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_WAITING_TEST_OPTIONS}")
       target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_service_test_pch)
     else()
       target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
     endif()
   endif()
+  set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ${SYNCOPATE_TEST_UNITY} UNITY_BUILD_BATCH_SIZE 6)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   if(SYNCOPATE_SANITIZER STREQUAL "thread")

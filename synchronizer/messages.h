@@ -13,6 +13,7 @@
 #include "base/policy_version.h"
 #include "base/trajectory.h"
 #include "synchronizer/plan/payload.h"
+#include "synchronizer/superseded.h"
 
 // What members and the synchronizer say to each other, without a wire format; proto/syncopate/v1/synchronizer.proto
 // documents each field. Plain data, no behaviour.
@@ -194,8 +195,7 @@ struct SyncRecord {
   // Moved no version and was not meant to: neither ok nor superseded nor failed.
   bool rehearsal() const { return result == kConnected || result == kNotConnected; }
   bool ok() const { return result == "ok" || result == "relabelled"; }
-  // Nothing went wrong: a newer version took this one's place before the receiver had it.
-  bool superseded() const { return result == "SUPERSEDED" || result == "VERSION_NOT_STAGED"; }
+  bool superseded() const { return IsSuperseded(result); }
   bool failed() const { return !ok() && !superseded() && !rehearsal(); }
 };
 

@@ -107,7 +107,7 @@ else
   made_by=$(cat scripts/bootstrap.sh deploy/image/install.sh | sha256sum | cut -c1-12)
   system=localhost/syncopate-system:$variant-$made_by
   buildah inspect --type image "$system" &> /dev/null || make_system "$system"
-  arguments+=(--build-arg "SYSTEM=$system")
+  arguments+=(--build-arg "SYSTEM=$system" --build-arg ASSEMBLED=build)  # buildah 1.28 misses a default of ARG here
 fi
 # No times in the layers: where the libraries are the same, so is their layer, and a registry has it.
 buildah bud --quiet --layers --force-rm --timestamp 0 "${builder[@]}" "${arguments[@]}" \

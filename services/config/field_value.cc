@@ -77,6 +77,7 @@ bool SetValue(const ConfigKey& key, const std::string& text, v1::RunConfig* conf
       return true;
     default:
       SYNCOPATE_CHECK(false && "config.proto holds a type that the configuration cannot carry");
+      return false;
   }
 }
 

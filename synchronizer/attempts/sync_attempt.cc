@@ -18,8 +18,6 @@ std::string ReasonOf(const absl::Status& status) {
   return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
 
-constexpr char kSuperseded[] = "SUPERSEDED";
-
 // The bytes came, so the communicator has done its work: nobody else is concerned.
 bool AfterTheBytes(const std::string& reason) { return reason == "DIGEST_MISMATCH" || reason == "NON_FINITE"; }
 

@@ -9,6 +9,7 @@
 #include "synchronizer/cuda/cuda_status.h"
 #include "synchronizer/cuda/device.h"
 #include "synchronizer/cuda/findings.h"
+#include "synchronizer/superseded.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -37,8 +38,7 @@ absl::StatusOr<DeviceBuffer> Upload(int device, const std::vector<Item>& items, 
 }
 
 absl::Status Superseded() {
-  return Error(absl::StatusCode::kAborted, "SUPERSEDED",
-               "the send slot was needed for a newer version; the next attempt brings that one");
+  return SupersededError("the send slot was needed for a newer version; the next attempt brings that one");
 }
 
 }  // namespace
@@ -261,7 +261,7 @@ absl::StatusOr<std::unique_ptr<CudaSendArena::Reader>> CudaSendArena::Pin(Policy
     slot.readers.push_back(reader.get());
     return reader;
   }
-  return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+  return Error(absl::StatusCode::kNotFound, kVersionNotStaged,
                absl::StrFormat("version %s is not staged; the newest is %s", version.ToString(), newest_.ToString()));
 }
 

@@ -6,13 +6,14 @@
 #include "base/status.h"
 #include "synchronizer/ipc/fetch_route.h"
 #include "synchronizer/ipc/rendezvous.h"
+#include "synchronizer/superseded.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
 // What those are told who read from this receiver. That the version has been superseded is as true for them.
 absl::Status Failed(const absl::Status& why) {
-  if (ErrorReason(why) == "SUPERSEDED" || ErrorReason(why) == "VERSION_NOT_STAGED") return why;
+  if (IsSuperseded(ErrorReason(why))) return why;
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
                "the replica that relays these weights failed itself: " + std::string(why.message()));
 }

@@ -5,13 +5,12 @@
 
 #include "base/status.h"
 #include "synchronizer/ipc/rendezvous.h"
+#include "synchronizer/superseded.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
-absl::Status Superseded() {
-  return Error(absl::StatusCode::kAborted, "SUPERSEDED", "the send slot was taken for a newer version; join that");
-}
+absl::Status Superseded() { return SupersededError("the send slot was taken for a newer version; join that"); }
 
 }  // namespace
 

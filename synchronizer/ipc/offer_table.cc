@@ -5,13 +5,12 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "synchronizer/superseded.h"
 
 namespace syncopate::synchronizer::ipc {
 namespace {
 
-absl::Status Superseded() {
-  return Error(absl::StatusCode::kAborted, "SUPERSEDED", "the memory was taken for a newer version");
-}
+absl::Status Superseded() { return SupersededError("the memory was taken for a newer version"); }
 
 absl::Status PeerLost(int64_t attempt) {
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
@@ -116,7 +115,7 @@ absl::Status OfferTable::Check(const Want& want) const {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");
   }
   if (offer.version != want.version) {
-    return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+    return Error(absl::StatusCode::kNotFound, kVersionNotStaged,
                  absl::StrFormat("attempt %d is of version %s, not %s", want.attempt, offer.version.ToString(),
                                  want.version.ToString()));
   }

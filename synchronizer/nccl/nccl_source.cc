@@ -7,14 +7,13 @@
 #include "base/status.h"
 #include "synchronizer/nccl/rendezvous.h"
 #include "synchronizer/plan/layout_text.h"
+#include "synchronizer/superseded.h"
 #include "synchronizer/transport/split_copies.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
-absl::Status Superseded() {
-  return Error(absl::StatusCode::kAborted, "SUPERSEDED", "the send slot was taken for a newer version; join that");
-}
+absl::Status Superseded() { return SupersededError("the send slot was taken for a newer version; join that"); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status.h"
+#include "synchronizer/superseded.h"
 #include "synchronizer/transport/finite_check.h"
 
 namespace syncopate::synchronizer {
@@ -120,7 +121,7 @@ absl::StatusOr<std::unique_ptr<WeightReader>> SendArena::Open(PolicyVersion vers
     ++slot.pins;
     return std::unique_ptr<WeightReader>(new Reader(this, &slot, slot.occupancy));
   }
-  return Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED",
+  return Error(absl::StatusCode::kNotFound, kVersionNotStaged,
                absl::StrFormat("version %s is not staged; the newest is %s", version.ToString(), newest_.ToString()));
 }
 
@@ -133,8 +134,7 @@ absl::Status SendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, ch
   {
     MutexLock lock(&mutex_);
     if (slot->occupancy != occupancy) {
-      return Error(absl::StatusCode::kAborted, "SUPERSEDED",
-                   "the send slot was needed for a newer version; the next attempt brings that one");
+      return SupersededError("the send slot was needed for a newer version; the next attempt brings that one");
     }
     ++slot->copies;
     from = slot->buffer.data() + range.begin;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/hostile_peer.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -20,6 +21,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+constexpr int kHostilePeers = 20;  // of each kind, at each port
 
 class MutualTlsTest : public ::testing::Test {
  protected:
@@ -170,6 +173,40 @@ TEST_F(MutualTlsTest, CertificatesAreRenewedUnderARunThatGoesOn) {
   EXPECT_THAT(run.AwaitStep(run.LastStep() + 5), IsOk());
   (*process)->Interrupt();
   ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
+}
+
+TEST_F(MutualTlsTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
+  RunHarness run(Settings({"run.steps=1000000", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(2), IsOk());
+  Dice dice(9);
+  std::vector<std::unique_ptr<HostilePeer>> mute;
+  for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
+    SCOPED_TRACE(role);
+    auto endpoint = run.Endpoint(role);
+    ASSERT_THAT(endpoint, IsOk());
+    for (const std::string& address : {endpoint->grpc, endpoint->metrics}) {
+      for (int i = 0; i < kHostilePeers; ++i) {
+        mute.push_back(std::make_unique<HostilePeer>(address));
+        EXPECT_TRUE(mute.back()->connected()) << address;
+        HostilePeer peer(address);
+        peer.Send(Garbage(dice));
+      }
+    }
+    EXPECT_THAT(HttpGet(endpoint->metrics, "/metrics"), IsOk());
+  }
+  // With the mute ones still there, steps are made and whoever has a certificate is served.
+  EXPECT_THAT(run.AwaitStep(run.LastStep() + 10), IsOk());
+  auto status = run.Ctl(As("viewer", {"status"}));
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(status->code, 0) << status->output;
+  // Who begins no handshake is sent away.
+  EXPECT_TRUE(mute.front()->WaitClosed(kPatience));
+  (*process)->Interrupt();
+  auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  for (const auto& [daemon, restarts] : run.Summary()["run"]["restarts"].items()) EXPECT_EQ(restarts, 0) << daemon;
 }
 
 TEST_F(MutualTlsTest, ADaemonWithAWrongCertificateSaysSoAndDisturbsNobody) {

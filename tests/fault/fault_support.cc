@@ -26,12 +26,6 @@ std::vector<std::string> EndlessRun(std::vector<std::string> more) {
 
 RunRules RulesOfEndlessRun() { return {.batch_groups = 4, .samples = 8, .max_staleness = 4}; }
 
-Dice::Dice(uint64_t seed) : generator_(seed + 1000 * static_cast<uint64_t>(GTEST_FLAG_GET(random_seed))) {}
-
-int64_t Dice::Between(int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(generator_() % static_cast<uint64_t>(high - low + 1));
-}
-
 absl::StatusOr<v1::TrainerServiceGetStatusResponse> RunWatch::Trainer() const {
   SYNCOPATE_ASSIGN_OR_RETURN(auto endpoint, run_->Endpoint("trainer", 0, 0, absl::ZeroDuration()));
   return Call<v1::TrainerService>(endpoint.grpc, &v1::TrainerService::Stub::GetStatus,

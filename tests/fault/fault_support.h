@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "services/rpc/unary.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/dice.h"
 #include "tests/support/run_checker.h"
 #include "tests/support/run_harness.h"
 
@@ -24,16 +24,6 @@ namespace syncopate::testing {
 // Generation is what takes the time, so that whoever is hit holds leases.
 std::vector<std::string> EndlessRun(std::vector<std::string> more = {});
 RunRules RulesOfEndlessRun();
-
-// Repeatable choices; --gtest_random_seed=N makes others.
-class Dice {
- public:
-  explicit Dice(uint64_t seed);
-  int64_t Between(int64_t low, int64_t high);  // both included
-
- private:
-  std::mt19937_64 generator_;
-};
 
 // Asks the daemons of one run, wherever they are at the moment. Every question is answered or fails within a few
 // seconds.

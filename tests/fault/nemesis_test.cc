@@ -68,8 +68,8 @@ class NemesisTest : public ::testing::Test {
   }
 
   // So short that a pause is often long enough to be taken for a death.
-  RunHarness run_{EndlessRun({"checkpoint.every_steps=6", "sync.heartbeat=100ms", "sync.suspect_after=250ms",
-                              "sync.dead_after=400ms"})};
+  RunHarness run_{EndlessRun(
+      {"checkpoint.every_steps=6", "sync.heartbeat=100ms", "sync.suspect_after=250ms", "sync.dead_after=400ms"})};
   RunWatch watch_{&run_};
   Dice dice_{8};
   std::array<Daemon, 4> daemons_ = {Daemon{"synchronizer"}, {"trainer"}, {"rollouter", 0}, {"rollouter", 1}};

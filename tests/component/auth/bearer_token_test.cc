@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const std::string kAdminToken(48, 'a');
-constexpr char kEvict[] = "/syncopate.v1.SynchronizerService/EvictMember";
 
 class BearerTokenTest : public ::testing::Test {
  protected:

@@ -15,8 +15,6 @@ namespace {
 
 using ::syncopate::testing::RawConnection;
 
-constexpr char kEvict[] = "/syncopate.v1.SynchronizerService/EvictMember";
-
 class LimitsTest : public ::testing::Test {
  protected:
   void StartServer(Server::Options options = {}) {

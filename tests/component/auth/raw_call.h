@@ -15,6 +15,9 @@
 
 namespace syncopate::services {
 
+// A call that changes something.
+inline constexpr char kEvict[] = "/syncopate.v1.SynchronizerService/EvictMember";
+
 struct RawCall {
   std::string path;  // "/package.Service/Method"
   absl::Duration timeout = absl::Seconds(60);

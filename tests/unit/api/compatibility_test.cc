@@ -40,13 +40,13 @@ TEST(CompatibilityTest, AdditionsAreNoBreakingChange) {
   EXPECT_THAT(BreakingChanges(Api(kBefore), Api(after + " message New {} service BService {}")), IsEmpty());
 }
 
-struct Case {
+struct Change {
   const char* from;
   const char* to;
   const char* change;
 };
 
-class BreakingChangeTest : public ::testing::TestWithParam<Case> {};
+class BreakingChangeTest : public ::testing::TestWithParam<Change> {};
 
 TEST_P(BreakingChangeTest, IsReported) {
   const std::string after = absl::StrReplaceAll(kBefore, {{GetParam().from, GetParam().to}});
@@ -57,28 +57,29 @@ TEST_P(BreakingChangeTest, IsReported) {
 INSTANTIATE_TEST_SUITE_P(
     Changes, BreakingChangeTest,
     ::testing::Values(
-        Case{"int64 number = 1;", "", "GetRequest.number: is gone"},
-        Case{"int64 number = 1;", "reserved 1; reserved \"number\";", "GetRequest.number: is gone"},
-        Case{"int64 number = 1;", "int64 number = 7;", "GetRequest.number: is gone"},
-        Case{"int64 number = 1;", "int64 count = 1;", "the name was number and is count"},
-        Case{"int64 number = 1;", "int32 number = 1;", "the type was int64 and is int32"},
-        Case{"int64 number = 1;", "repeated int64 number = 1;", "the type was int64 and is repeated int64"},
-        Case{"int64 number = 1;", "optional int64 number = 1;", "presence was not told and is told"},
-        Case{"int64 number = 1;", "int64 number = 1 [json_name = \"n\"];", "the JSON name was number and is n"},
-        Case{"repeated string names", "string names", "the type was repeated string and is string"},
-        Case{"map<string, int64>", "map<string, double>", "the type was map<string, int64> and is map<string, double>"},
-        Case{"oneof which { Color color = 4; Inner inner = 5; }", "oneof which { Color color = 4; } Inner inner = 5;",
-             "its place was oneof which and is no oneof"},
-        Case{"reserved 9;", "", "GetRequest.reserved 9: is gone"},
-        Case{"COLOR_RED = 1;", "", "Color.COLOR_RED: is gone"},
-        Case{"COLOR_RED = 1;", "COLOR_CRIMSON = 1;", "the name was COLOR_RED and is COLOR_CRIMSON"},
-        Case{"COLOR_RED = 1;", "COLOR_RED = 2;", "Color.COLOR_RED: is gone"},
-        Case{"rpc Get(GetRequest) returns (GetResponse);", "", "AService.Get: is gone"},
-        Case{"returns (stream GetResponse)", "returns (GetResponse)",
-             "the response was stream syncopate.v1.GetResponse and is syncopate.v1.GetResponse"},
-        Case{"rpc Get(GetRequest)", "rpc Get(GetResponse)",
-             "the request was syncopate.v1.GetRequest and is syncopate.v1.GetResponse"},
-        Case{"service AService", "service BService", "AService: is gone"}));
+        Change{"int64 number = 1;", "", "GetRequest.number: is gone"},
+        Change{"int64 number = 1;", "reserved 1; reserved \"number\";", "GetRequest.number: is gone"},
+        Change{"int64 number = 1;", "int64 number = 7;", "GetRequest.number: is gone"},
+        Change{"int64 number = 1;", "int64 count = 1;", "the name was number and is count"},
+        Change{"int64 number = 1;", "int32 number = 1;", "the type was int64 and is int32"},
+        Change{"int64 number = 1;", "repeated int64 number = 1;", "the type was int64 and is repeated int64"},
+        Change{"int64 number = 1;", "optional int64 number = 1;", "presence was not told and is told"},
+        Change{"int64 number = 1;", "int64 number = 1 [json_name = \"n\"];", "the JSON name was number and is n"},
+        Change{"repeated string names", "string names", "the type was repeated string and is string"},
+        Change{"map<string, int64>", "map<string, double>",
+               "the type was map<string, int64> and is map<string, double>"},
+        Change{"oneof which { Color color = 4; Inner inner = 5; }", "oneof which { Color color = 4; } Inner inner = 5;",
+               "its place was oneof which and is no oneof"},
+        Change{"reserved 9;", "", "GetRequest.reserved 9: is gone"},
+        Change{"COLOR_RED = 1;", "", "Color.COLOR_RED: is gone"},
+        Change{"COLOR_RED = 1;", "COLOR_CRIMSON = 1;", "the name was COLOR_RED and is COLOR_CRIMSON"},
+        Change{"COLOR_RED = 1;", "COLOR_RED = 2;", "Color.COLOR_RED: is gone"},
+        Change{"rpc Get(GetRequest) returns (GetResponse);", "", "AService.Get: is gone"},
+        Change{"returns (stream GetResponse)", "returns (GetResponse)",
+               "the response was stream syncopate.v1.GetResponse and is syncopate.v1.GetResponse"},
+        Change{"rpc Get(GetRequest)", "rpc Get(GetResponse)",
+               "the request was syncopate.v1.GetRequest and is syncopate.v1.GetResponse"},
+        Change{"service AService", "service BService", "AService: is gone"}));
 
 TEST(CompatibilityTest, AMessageThatIsGoneIsReportedOnceAndWhatUsedItBesides) {
   EXPECT_THAT(BreakingChanges(Api("message A {} message B { A a = 1; }"), Api("message B { B a = 1; }")),

@@ -24,12 +24,12 @@ TEST(NamingTest, ACleanFileHasNoBreaches) {
               IsEmpty());
 }
 
-struct Case {
+struct NamingCase {
   const char* rule;
   const char* source;
 };
 
-class NamingRuleTest : public ::testing::TestWithParam<Case> {};
+class NamingRuleTest : public ::testing::TestWithParam<NamingCase> {};
 
 TEST_P(NamingRuleTest, FindsTheBreachAndNothingElse) {
   EXPECT_THAT(NamingBreaches(Api(GetParam().source)), ElementsAre(HasSubstr(GetParam().rule)));
@@ -38,22 +38,24 @@ TEST_P(NamingRuleTest, FindsTheBreachAndNothingElse) {
 INSTANTIATE_TEST_SUITE_P(
     Rules, NamingRuleTest,
     ::testing::Values(
-        Case{"MESSAGE_PASCAL_CASE", "message bad_name {}"},
-        Case{"FIELD_LOWER_SNAKE_CASE", "message A { int64 Bad = 1; }"},
-        Case{"FIELD_LOWER_SNAKE_CASE", "message A { message B { int64 bad__name = 1; } }"},
-        Case{"ONEOF_LOWER_SNAKE_CASE", "message A { oneof Bad { int64 a = 1; } }"},
-        Case{"ENUM_PASCAL_CASE", "enum color { COLOR_UNSPECIFIED = 0; }"},
-        Case{"ENUM_VALUE_UPPER_SNAKE_CASE", "enum Color { COLOR_UNSPECIFIED = 0; COLOR_Red = 1; }"},
-        Case{"ENUM_VALUE_PREFIX", "enum Color { COLOR_UNSPECIFIED = 0; RED = 1; }"},
-        Case{"ENUM_VALUE_PREFIX", "enum DType { DTYPE_UNSPECIFIED = 0; }"},
-        Case{"ENUM_ZERO_VALUE_SUFFIX", "enum Color { COLOR_NONE = 0; }"},
-        Case{"ENUM_NO_ALLOW_ALIAS",
-             "enum Color { option allow_alias = true; COLOR_UNSPECIFIED = 0; COLOR_RED = 1; COLOR_ROSY = 1; }"},
-        Case{"SERVICE_SUFFIX", "service Thing {}"}, Case{"SERVICE_PASCAL_CASE", "service thingService {}"},
-        Case{"RPC_REQUEST_STANDARD_NAME",
-             "message Query {} message GetResponse {} service AService { rpc Get(Query) returns (GetResponse); }"},
-        Case{"RPC_RESPONSE_STANDARD_NAME",
-             "message GetRequest {} message Answer {} service AService { rpc Get(GetRequest) returns (Answer); }"}),
+        NamingCase{"MESSAGE_PASCAL_CASE", "message bad_name {}"},
+        NamingCase{"FIELD_LOWER_SNAKE_CASE", "message A { int64 Bad = 1; }"},
+        NamingCase{"FIELD_LOWER_SNAKE_CASE", "message A { message B { int64 bad__name = 1; } }"},
+        NamingCase{"ONEOF_LOWER_SNAKE_CASE", "message A { oneof Bad { int64 a = 1; } }"},
+        NamingCase{"ENUM_PASCAL_CASE", "enum color { COLOR_UNSPECIFIED = 0; }"},
+        NamingCase{"ENUM_VALUE_UPPER_SNAKE_CASE", "enum Color { COLOR_UNSPECIFIED = 0; COLOR_Red = 1; }"},
+        NamingCase{"ENUM_VALUE_PREFIX", "enum Color { COLOR_UNSPECIFIED = 0; RED = 1; }"},
+        NamingCase{"ENUM_VALUE_PREFIX", "enum DType { DTYPE_UNSPECIFIED = 0; }"},
+        NamingCase{"ENUM_ZERO_VALUE_SUFFIX", "enum Color { COLOR_NONE = 0; }"},
+        NamingCase{"ENUM_NO_ALLOW_ALIAS",
+                   "enum Color { option allow_alias = true; COLOR_UNSPECIFIED = 0; COLOR_RED = 1; COLOR_ROSY = 1; }"},
+        NamingCase{"SERVICE_SUFFIX", "service Thing {}"}, NamingCase{"SERVICE_PASCAL_CASE", "service thingService {}"},
+        NamingCase{
+            "RPC_REQUEST_STANDARD_NAME",
+            "message Query {} message GetResponse {} service AService { rpc Get(Query) returns (GetResponse); }"},
+        NamingCase{
+            "RPC_RESPONSE_STANDARD_NAME",
+            "message GetRequest {} message Answer {} service AService { rpc Get(GetRequest) returns (Answer); }"}),
     [](const auto& info) { return std::string(info.param.rule) + "_" + std::to_string(info.index); });
 
 TEST(NamingTest, ACallAndItsMessagesAreInPascalCase) {

@@ -20,13 +20,13 @@ using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr char kRoot[] = "/run/checkpoints";
+constexpr char kFolder[] = "/run/checkpoints";
 constexpr PolicyVersion kOlder{1, 10};
 constexpr PolicyVersion kNewer{1, 20};
 const char* const kFiles[] = {"data.pb", "model.safetensors", "optimizer.safetensors", kCheckpointManifestName};
 
 // The files of a real one by name and in kind, small enough to change each byte in turn.
-CheckpointStore::SaveRequest Request(PolicyVersion version) {
+CheckpointStore::SaveRequest SmallRequest(PolicyVersion version) {
   CheckpointStore::SaveRequest request;
   request.version = version;
   uint8_t seed = static_cast<uint8_t>(version.step);
@@ -40,16 +40,16 @@ CheckpointStore::SaveRequest Request(PolicyVersion version) {
 }
 
 std::string ContentsOf(PolicyVersion version, const std::string& file) {
-  return std::get<std::string>(Request(version).files.at(file));
+  return std::get<std::string>(SmallRequest(version).files.at(file));
 }
 
 class EveryByteTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    auto store = CheckpointStore::Open(&files_, kRoot);
+    auto store = CheckpointStore::Open(&files_, kFolder);
     ASSERT_THAT(store, IsOk());
     store_ = *std::move(store);
-    path_ = JoinPath(JoinPath(kRoot, kNewer.ToString()), GetParam());
+    path_ = JoinPath(JoinPath(kFolder, kNewer.ToString()), GetParam());
   }
 
   // Calls `check` with each byte of the parameter's file changed in turn, in one bit and in all.
@@ -78,8 +78,8 @@ class EveryByteTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(EveryByteTest, TheOlderCheckpointIsTakenInsteadWhole) {
-  ASSERT_THAT(store_->Save(Request(kOlder)), IsOk());
-  ASSERT_THAT(store_->Save(Request(kNewer)), IsOk());
+  ASSERT_THAT(store_->Save(SmallRequest(kOlder)), IsOk());
+  ASSERT_THAT(store_->Save(SmallRequest(kNewer)), IsOk());
   ForEachChange([this] {
     auto latest = store_->LoadLatest();
     if (LooksLikeAnotherRelease(latest.status())) return;
@@ -95,7 +95,7 @@ TEST_P(EveryByteTest, TheOlderCheckpointIsTakenInsteadWhole) {
 }
 
 TEST_P(EveryByteTest, TheOnlyCheckpointIsRefusedByName) {
-  ASSERT_THAT(store_->Save(Request(kNewer)), IsOk());
+  ASSERT_THAT(store_->Save(SmallRequest(kNewer)), IsOk());
   ForEachChange([this] {
     auto latest = store_->LoadLatest();
     if (LooksLikeAnotherRelease(latest.status())) return;
@@ -105,7 +105,7 @@ TEST_P(EveryByteTest, TheOnlyCheckpointIsRefusedByName) {
 }
 
 TEST_P(EveryByteTest, AFileThatChangesAfterItWasVerifiedIsRefusedAsItIsRead) {
-  ASSERT_THAT(store_->Save(Request(kNewer)), IsOk());
+  ASSERT_THAT(store_->Save(SmallRequest(kNewer)), IsOk());
   auto latest = store_->LoadLatest();
   ASSERT_THAT(latest, IsOk());
   ForEachChange([&] {

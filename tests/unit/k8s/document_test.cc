@@ -3,13 +3,12 @@
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/k8s/parsed.h"
 
 namespace syncopate::services {
 namespace {
 
 using ::testing::HasSubstr;
-
-Document Parsed(const std::string& text) { return ParseDocument(text, "test").value(); }
 
 TEST(DocumentTest, PlainScalarsHaveTheTypesThatKubectlGivesThem) {
   EXPECT_EQ(Parsed("a: 7\nb: -0.5\nc: true\nd: ~\ne: 0440\nf: text"),

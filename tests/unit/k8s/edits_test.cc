@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/k8s/config_map.h"
+#include "tests/unit/k8s/parsed.h"
 
 namespace syncopate::services {
 namespace {

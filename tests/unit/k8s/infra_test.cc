@@ -10,7 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string Refusal(const std::string& text) {
+std::string InfraRefusal(const std::string& text) {
   return std::string(Infra::Parse(text, "infra.yaml").status().message());
 }
 
@@ -22,22 +22,26 @@ TEST(InfraTest, AnEmptyFileAsksForNothing) {
 }
 
 TEST(InfraTest, EveryProblemIsNamedAtOnce) {
-  EXPECT_THAT(Refusal("namespace: Rl\ntrainer: {gpus: -1, memory: lots}\nrollouter: {gpsu: 1}\ngrace: 10\n"),
+  EXPECT_THAT(InfraRefusal("namespace: Rl\ntrainer: {gpus: -1, memory: lots}\nrollouter: {gpsu: 1}\ngrace: 10\n"),
               AllOf(HasSubstr("namespace"), HasSubstr("trainer.gpus"), HasSubstr("trainer.memory"),
                     HasSubstr("nearest known key: rollouter.gpus"), HasSubstr("grace")));
 }
 
 TEST(InfraTest, ImagesNeedATagOrADigest) {
-  EXPECT_THAT(Refusal("image: registry.example/syncopate"), HasSubstr("a tag or a digest"));
+  EXPECT_THAT(InfraRefusal("image: registry.example/syncopate"), HasSubstr("a tag or a digest"));
   EXPECT_TRUE(Infra::Parse("image: r.example:5000/syncopate:0.1.0", "infra.yaml").ok());
   EXPECT_TRUE(Infra::Parse("image: syncopate@sha256:" + std::string(64, 'a'), "infra.yaml").ok());
 }
 
-TEST(InfraTest, TheSynchronizerTakesNoGpu) { EXPECT_THAT(Refusal("synchronizer: {gpus: 1}"), HasSubstr("known key")); }
+TEST(InfraTest, TheSynchronizerTakesNoGpu) {
+  EXPECT_THAT(InfraRefusal("synchronizer: {gpus: 1}"), HasSubstr("known key"));
+}
 
-TEST(InfraTest, ThereIsOneTrainerProcess) { EXPECT_THAT(Refusal("trainer: {replicas: 2}"), HasSubstr("known key")); }
+TEST(InfraTest, ThereIsOneTrainerProcess) {
+  EXPECT_THAT(InfraRefusal("trainer: {replicas: 2}"), HasSubstr("known key"));
+}
 
-TEST(InfraTest, ARoleThatIsNoMapIsRefused) { EXPECT_THAT(Refusal("trainer: 7"), HasSubstr("trainer")); }
+TEST(InfraTest, ARoleThatIsNoMapIsRefused) { EXPECT_THAT(InfraRefusal("trainer: 7"), HasSubstr("trainer")); }
 
 TEST(InfraTest, ATextInPlaceOfAMapIsRefused) {
   EXPECT_EQ(ErrorReason(Infra::Parse("- a\n", "infra.yaml").status()), "BAD_INFRA");
@@ -45,7 +49,7 @@ TEST(InfraTest, ATextInPlaceOfAMapIsRefused) {
 }
 
 TEST(InfraTest, EnvironmentValuesAreTexts) {
-  EXPECT_THAT(Refusal("nccl: {NCCL_IB_DISABLE: 1}"), HasSubstr("in quotes"));
+  EXPECT_THAT(InfraRefusal("nccl: {NCCL_IB_DISABLE: 1}"), HasSubstr("in quotes"));
 }
 
 }  // namespace

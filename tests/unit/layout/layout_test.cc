@@ -16,7 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-const char* const kFolders[] = {"base", "model", "synchronizer", "trainer", "rollouter", "services", "tests", "bench"};
+const char* const kSourceFolders[] = {"base",      "model",    "synchronizer", "trainer",
+                                      "rollouter", "services", "tests",        "bench"};
 
 bool IsSource(const std::filesystem::path& path) {
   return path.extension() == ".h" || path.extension() == ".cc" || path.extension() == ".cu";
@@ -26,7 +27,7 @@ TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
   const std::filesystem::path root(SYNCOPATE_SOURCE_DIR);
   std::vector<std::string> breaches;
   int files = 0;
-  for (const char* folder : kFolders) {
+  for (const char* folder : kSourceFolders) {
     if (!std::filesystem::exists(root / folder)) continue;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file() || !IsSource(entry.path())) continue;

@@ -26,7 +26,7 @@ json Summary(const std::string& outcome, const std::string& reason = "") {
           {"run", {{"outcome", outcome}, {"reason", reason}, {"wall_seconds", 18.2}}}};
 }
 
-StepRecord Evaluation(int64_t step, double exact) {
+StepRecord SampledEvaluation(int64_t step, double exact) {
   StepRecord record;
   record.is_evaluation = true;
   record.step = step;
@@ -42,8 +42,8 @@ RunView View() {
   StepRecord step;
   step.step = 150;
   view.steps.Add(step);
-  view.steps.Add(Evaluation(140, 0.99));
-  view.steps.Add(Evaluation(150, 0.98));
+  view.steps.Add(SampledEvaluation(140, 0.99));
+  view.steps.Add(SampledEvaluation(150, 0.98));
   return view;
 }
 
@@ -66,9 +66,9 @@ TEST_F(RunDisplayTest, TheStartSaysWhereToLookAndWhatToTry) {
 
 TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) {
   auto display = MakeDisplay(RunOutput::kPlain, "bin/syncopate", &out_);
-  display->Step(Evaluation(0, 0), "{}");
+  display->Step(SampledEvaluation(0, 0), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2 ->  2 1"), HasSubstr("exact 0.000")));
-  display->Step(Evaluation(10, 0.5), "{}");
+  display->Step(SampledEvaluation(10, 0.5), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("exact 0.500"), Not(HasSubstr("answers"))));
   StepRecord step;
   step.step = 11;
@@ -84,7 +84,7 @@ TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) 
 TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   auto display = MakeDisplay(RunOutput::kQuiet, "bin/syncopate", &out_);
   display->Started("/runs/a", kDaemons);
-  display->Step(Evaluation(0, 0), "{}");
+  display->Step(SampledEvaluation(0, 0), "{}");
   display->Daemon("rollouter-1", "died");
   display->Refresh(View());
   EXPECT_THAT(Printed(), IsEmpty());
@@ -127,7 +127,7 @@ TEST_F(RunDisplayTest, JsonIsOneObjectALine) {
   json started = json::parse(Printed(), nullptr, false);
   EXPECT_EQ(started["event"], "started");
   EXPECT_EQ(started["daemons"][0]["pid"], 4242);
-  display->Step(Evaluation(0, 0), R"({"kind":"eval","step":0})");
+  display->Step(SampledEvaluation(0, 0), R"({"kind":"eval","step":0})");
   EXPECT_EQ(json::parse(Printed(), nullptr, false)["metrics"]["kind"], "eval");
   display->Daemon("rollouter-1", "died");
   EXPECT_EQ(json::parse(Printed(), nullptr, false)["what"], "died");

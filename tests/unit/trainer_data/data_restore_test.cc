@@ -15,8 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-LeaseId Id(int64_t ordinal, int32_t attempt = 1) { return {{0, ordinal}, attempt}; }
-
 AcceptedRecord Accepted(const LeaseId& id, const PolicyVersion& version) {
   Lease lease;
   lease.id = id;

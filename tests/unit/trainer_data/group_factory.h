@@ -7,6 +7,8 @@
 
 namespace syncopate::trainer {
 
+inline LeaseId Id(int64_t ordinal, int32_t attempt = 1, int64_t pass = 0) { return {{pass, ordinal}, attempt}; }
+
 // A right answer to `lease` whose tokens were all made by `version`: n samples of two tokens, rewards 0, 1, 2, ...
 inline TrajectoryGroup AnswerTo(const Lease& lease, const PolicyVersion& version) {
   TrajectoryGroup group;

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/trainer_data/group_factory.h"
 #include "trainer/data/flow_meter.h"
 
 namespace syncopate::trainer {
 namespace {
-
-LeaseId Id(int64_t ordinal, int32_t attempt = 1, int64_t pass = 0) { return {{pass, ordinal}, attempt}; }
 
 TEST(PromptQueueTest, LeasesInOrderAndPutsBackAtTheHeadLowestFirst) {
   PromptQueue queue({});

@@ -13,8 +13,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-std::unique_ptr<PromptSource> Make(const std::string& name, int64_t length = 4, int64_t alphabet = 8,
-                                   uint64_t seed = 1) {
+std::unique_ptr<PromptSource> MustMake(const std::string& name, int64_t length = 4, int64_t alphabet = 8,
+                                       uint64_t seed = 1) {
   auto task = MakeTask({.name = name, .length = length, .alphabet = alphabet, .seed = seed});
   EXPECT_TRUE(task.ok()) << task.status();
   return *std::move(task);
@@ -27,7 +27,7 @@ std::vector<int32_t> SymbolsOf(const Prompt& prompt) {
 std::vector<int32_t> AnswerOf(const Prompt& prompt) { return {prompt.answer_ids.begin(), prompt.answer_ids.end() - 1}; }
 
 TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
-  auto task = Make("reverse");
+  auto task = MustMake("reverse");
   for (int64_t i = 0; i < 50; ++i) {
     Prompt prompt = task->At({0, i});
     ASSERT_EQ(prompt.prompt_ids.size(), 6u);
@@ -44,19 +44,19 @@ TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
 
 TEST(TaskTest, AnswersAreRight) {
   for (int64_t i = 0; i < 20; ++i) {
-    Prompt reversed = Make("reverse")->At({0, i});
+    Prompt reversed = MustMake("reverse")->At({0, i});
     std::vector<int32_t> symbols = SymbolsOf(reversed);
     EXPECT_THAT(AnswerOf(reversed), ElementsAreArray(symbols.rbegin(), symbols.rend()));
-    Prompt copied = Make("copy")->At({0, i});
+    Prompt copied = MustMake("copy")->At({0, i});
     EXPECT_EQ(AnswerOf(copied), SymbolsOf(copied));
-    Prompt sorted = Make("sort")->At({0, i});
+    Prompt sorted = MustMake("sort")->At({0, i});
     EXPECT_THAT(AnswerOf(sorted), ::testing::WhenSorted(ElementsAreArray(AnswerOf(sorted))));
     EXPECT_THAT(AnswerOf(sorted), ::testing::UnorderedElementsAreArray(SymbolsOf(sorted)));
   }
 }
 
 TEST(TaskTest, AddsTwoNumbersWithLeadingZeros) {
-  auto task = Make("add", /*length=*/3);
+  auto task = MustMake("add", /*length=*/3);
   auto number = [](std::vector<int32_t>::const_iterator begin, int digits) {
     int value = 0;
     for (int i = 0; i < digits; ++i) value = 10 * value + *(begin + i);
@@ -74,16 +74,16 @@ TEST(TaskTest, AddsTwoNumbersWithLeadingZeros) {
 }
 
 TEST(TaskTest, PromptDependsOnSeedPassAndOrdinalAlone) {
-  auto task = Make("reverse", 16, 26, 7);
-  EXPECT_EQ(task->At({0, 5}).prompt_ids, Make("reverse", 16, 26, 7)->At({0, 5}).prompt_ids);
-  std::set<std::vector<int32_t>> all = {task->At({0, 5}).prompt_ids, task->At({1, 5}).prompt_ids,
-                                        task->At({0, 6}).prompt_ids, Make("reverse", 16, 26, 8)->At({0, 5}).prompt_ids,
-                                        task->At({PromptSource::kEvaluationPass, 5}).prompt_ids};
+  auto task = MustMake("reverse", 16, 26, 7);
+  EXPECT_EQ(task->At({0, 5}).prompt_ids, MustMake("reverse", 16, 26, 7)->At({0, 5}).prompt_ids);
+  std::set<std::vector<int32_t>> all = {
+      task->At({0, 5}).prompt_ids, task->At({1, 5}).prompt_ids, task->At({0, 6}).prompt_ids,
+      MustMake("reverse", 16, 26, 8)->At({0, 5}).prompt_ids, task->At({PromptSource::kEvaluationPass, 5}).prompt_ids};
   EXPECT_EQ(all.size(), 5u);
 }
 
 TEST(TaskTest, SymbolsAreUniform) {
-  auto task = Make("copy", 5, 8);
+  auto task = MustMake("copy", 5, 8);
   std::vector<int> counts(8);
   for (int64_t i = 0; i < 8000; ++i) {
     for (int32_t symbol : SymbolsOf(task->At({0, i}))) ++counts[symbol];
@@ -92,11 +92,11 @@ TEST(TaskTest, SymbolsAreUniform) {
 }
 
 TEST(TaskTest, RendersForPeople) {
-  auto letters = Make("reverse");
+  auto letters = MustMake("reverse");
   EXPECT_EQ(letters->Render({8, 0, 3, 2, 7, 9}), "adch ->");
   EXPECT_EQ(letters->Render({7, 2, 3, 0, 10}), "hcda.");
   EXPECT_EQ(letters->Render({11, -1}), "??");
-  auto add = Make("add", 2);
+  auto add = MustMake("add", 2);
   EXPECT_EQ(add->Render({10, 1, 2, 3, 4, 11}), "12 + 34 =");
   EXPECT_EQ(add->Render({0, 4, 6, 12}), "046.");
 }

@@ -1,1 +1,0 @@
-// A target needs a source: the header is what it is for.
