@@ -18,10 +18,10 @@ using google::protobuf::OneofDescriptor;
 using google::protobuf::ServiceDescriptor;
 
 // "repeated syncopate.v1.MemberStatus", "int64", "map<string, int64>".
-std::string TypeOf(const FieldDescriptor& field) {
+std::string WireTypeOf(const FieldDescriptor& field) {
   if (field.is_map()) {
-    return absl::StrCat("map<", TypeOf(*field.message_type()->map_key()), ", ",
-                        TypeOf(*field.message_type()->map_value()), ">");
+    return absl::StrCat("map<", WireTypeOf(*field.message_type()->map_key()), ", ",
+                        WireTypeOf(*field.message_type()->map_value()), ">");
   }
   std::string type = field.type_name();
   if (field.message_type() != nullptr) type = field.message_type()->full_name();
@@ -82,7 +82,7 @@ class Comparison {
     const std::string where = absl::StrCat(before.full_name(), " = ", before.number());
     Compare(where, "the name", before.name(), after.name());
     Compare(where, "the JSON name", before.json_name(), after.json_name());
-    Compare(where, "the type", TypeOf(before), TypeOf(after));
+    Compare(where, "the type", WireTypeOf(before), WireTypeOf(after));
     Compare(where, "its place", OneofOf(before), OneofOf(after));
     Compare(where, "presence", before.has_presence() ? "told" : "not told", after.has_presence() ? "told" : "not told");
   }
@@ -91,7 +91,7 @@ class Comparison {
     const FieldDescriptor* after = after_.FindExtensionByName(before.full_name());
     if (after == nullptr) return Gone(before.full_name());
     Compare(before.full_name(), "the number", absl::StrCat(before.number()), absl::StrCat(after->number()));
-    Compare(before.full_name(), "the type", TypeOf(before), TypeOf(*after));
+    Compare(before.full_name(), "the type", WireTypeOf(before), WireTypeOf(*after));
   }
 
   void CompareEnum(const EnumDescriptor& before) {

@@ -36,7 +36,7 @@ using Stack = std::unique_ptr<STACK_OF(X509), Deleter<FreeStack>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>>;
 using VerifyContext = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
 
-absl::Status Bad(absl::string_view reason, const std::string& message) {
+absl::Status BadPem(absl::string_view reason, const std::string& message) {
   ERR_clear_error();  // OpenSSL's queue is the thread's, and gRPC reads it too
   return Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
@@ -50,11 +50,11 @@ absl::StatusOr<std::vector<Certificate>> ParseAll(const std::string& pem) {
   Bio bio = Reader(pem);
   std::vector<Certificate> all;
   while (Certificate next{PEM_read_bio_X509(bio.get(), nullptr, &RefusePassword, nullptr)}) {
-    if (all.size() == kMaxCertificates) return Bad("BAD_CERTIFICATE", "more than 64 certificates in one file");
+    if (all.size() == kMaxCertificates) return BadPem("BAD_CERTIFICATE", "more than 64 certificates in one file");
     all.push_back(std::move(next));
   }
   ERR_clear_error();  // the end of the text is an error to OpenSSL
-  if (all.empty()) return Bad("BAD_CERTIFICATE", "no certificate in PEM form");
+  if (all.empty()) return BadPem("BAD_CERTIFICATE", "no certificate in PEM form");
   return all;
 }
 
@@ -127,9 +127,9 @@ absl::Status CheckKey(const std::string& certificate_pem, const std::string& key
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Certificate> all, ParseAll(certificate_pem));
   Bio bio = Reader(key_pem);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, &RefusePassword, nullptr));
-  if (key == nullptr) return Bad("BAD_KEY", "no private key in PEM form without a password");
+  if (key == nullptr) return BadPem("BAD_KEY", "no private key in PEM form without a password");
   if (X509_check_private_key(all.front().get(), key.get()) == 1) return absl::OkStatus();
-  return Bad("BAD_KEY", "the private key is not that of the certificate");
+  return BadPem("BAD_KEY", "the private key is not that of the certificate");
 }
 
 struct TrustAnchors::Store {

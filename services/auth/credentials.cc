@@ -5,21 +5,18 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "services/auth/bad_security.h"
 #include "services/auth/credential_file.h"
 
 namespace syncopate::services {
 namespace {
-
-absl::Status Bad(const std::string& message) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_SECURITY", message);
-}
 
 // `status` as an error of that file.
 absl::Status Of(const std::string& file, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   const bool passing = reason == "CERTIFICATE_EXPIRED" || reason == "CERTIFICATE_NOT_YET_VALID";
   const std::string message = absl::StrCat(file, ": ", std::string(status.message()));
-  return passing ? Error(absl::StatusCode::kFailedPrecondition, reason, message) : Bad(message);
+  return passing ? Error(absl::StatusCode::kFailedPrecondition, reason, message) : BadSecurity(message);
 }
 
 absl::Status LoadIdentity(const CredentialFiles& files, const Clock& clock, Credentials* credentials) {
@@ -35,8 +32,8 @@ absl::Status LoadIdentity(const CredentialFiles& files, const Clock& clock, Cred
   absl::StatusOr<AuthRole> role = RoleOfUris(facts->uris, files.trust_domain);
   if (!role.ok()) return Of(files.certificate, role.status());
   if (files.role.has_value() && *role != *files.role) {
-    return Bad(absl::StrCat(files.certificate, ": is the certificate of a ", AuthRoleName(*role), ", and this is a ",
-                            AuthRoleName(*files.role)));
+    return BadSecurity(absl::StrCat(files.certificate, ": is the certificate of a ", AuthRoleName(*role),
+                                    ", and this is a ", AuthRoleName(*files.role)));
   }
   credentials->role = *role;
   credentials->certificate_pem = pem;
@@ -65,8 +62,8 @@ absl::StatusOr<std::shared_ptr<const Credentials>> Credentials::Load(const Crede
     if (!tokens.ok()) return Of(files.tokens, tokens.status());
     const bool calls_others = files.role == AuthRole::kTrainer || files.role == AuthRole::kRollouter;
     if (calls_others && files.certificate.empty() && tokens->Of(*files.role).empty()) {
-      return Bad(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
-                              ", which this daemon must show to others"));
+      return BadSecurity(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
+                                      ", which this daemon must show to others"));
     }
     credentials->tokens = *std::move(tokens);
   }

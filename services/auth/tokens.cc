@@ -9,12 +9,13 @@
 #include "absl/strings/str_split.h"
 #include "base/sha256.h"
 #include "base/status.h"
+#include "services/auth/bad_security.h"
 
 namespace syncopate::services {
 namespace {
 
-absl::Status Bad(size_t line, const std::string& what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_SECURITY", absl::StrCat("line ", line, " ", what));
+absl::Status BadLine(size_t line, const std::string& what) {
+  return BadSecurity(absl::StrCat("line ", line, " ", what));
 }
 
 // RFC 6750, b64token.
@@ -30,19 +31,19 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(const std::string& text) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::vector<std::string> words = absl::StrSplit(lines[i], absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty() || words.front().front() == '#') continue;
-    if (words.size() != 2) return Bad(i + 1, "is not '<role> <token>'");
+    if (words.size() != 2) return BadLine(i + 1, "is not '<role> <token>'");
     absl::StatusOr<AuthRole> role = ParseAuthRole(words[0]);
-    if (!role.ok()) return Bad(i + 1, "does not begin with trainer, rollouter, synchronizer, admin or viewer");
+    if (!role.ok()) return BadLine(i + 1, "does not begin with trainer, rollouter, synchronizer, admin or viewer");
     const std::string& token = words[1];
     if (token.size() < kMinBytes || token.size() > kMaxBytes) {
-      return Bad(i + 1, absl::StrCat("has a token of ", token.size(), " bytes; 32 to 1024 are allowed"));
+      return BadLine(i + 1, absl::StrCat("has a token of ", token.size(), " bytes; 32 to 1024 are allowed"));
     }
     if (!std::all_of(token.begin(), token.end(), IsTokenCharacter)) {
-      return Bad(i + 1, "has a token with characters other than A-Z a-z 0-9 - . _ ~ + / =");
+      return BadLine(i + 1, "has a token with characters other than A-Z a-z 0-9 - . _ ~ + / =");
     }
     tokens.entries_.push_back({*role, token, Sha256Hex(token)});
   }
-  if (tokens.entries_.empty()) return Bad(lines.size(), "is the last and there is no token");
+  if (tokens.entries_.empty()) return BadLine(lines.size(), "is the last and there is no token");
   return tokens;
 }
 

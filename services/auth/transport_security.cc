@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
+#include "services/auth/bad_security.h"
 #include "services/auth/call_guard.h"
 #include "services/auth/peer_verifier.h"
 #include "services/config/duration.h"
@@ -48,19 +49,16 @@ class TokenFactory final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<CredentialWatch> watch_;
 };
 
-absl::Status Bad(const std::string& message) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_SECURITY", message);
-}
-
 absl::StatusOr<CredentialFiles> FilesOf(const TransportSecurity::Options& options) {
   const bool daemon = !options.role.empty();
   const std::string role = daemon ? options.role : AuthRoleName(AuthRole::kAdmin);
   auto path = [&role](const std::string& with) { return absl::StrReplaceAll(with, {{"{role}", role}}); };
   CredentialFiles files = {path(options.tls_cert), path(options.tls_key), path(options.tls_ca),
                            path(options.token_file), options.trust_domain};
-  if (files.certificate.empty() != files.key.empty()) return Bad("tls_cert and tls_key must be set together");
-  if (!files.certificate.empty() && files.authorities.empty()) return Bad("tls_cert needs tls_ca");
-  if (daemon && files.certificate.empty() && !files.authorities.empty()) return Bad("tls_ca needs tls_cert, tls_key");
+  if (files.certificate.empty() != files.key.empty()) return BadSecurity("tls_cert and tls_key must be set together");
+  if (!files.certificate.empty() && files.authorities.empty()) return BadSecurity("tls_cert needs tls_ca");
+  if (daemon && files.certificate.empty() && !files.authorities.empty())
+    return BadSecurity("tls_ca needs tls_cert, tls_key");
   if (daemon) {
     SYNCOPATE_ASSIGN_OR_RETURN(files.role, ParseAuthRole(role));
   }

@@ -14,7 +14,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kFooter[] =
+constexpr char kSyncFooter[] =
     "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn (where "
     "those are fewer, nccl connects them by sockets) or, with --cpu, in host memory, and leaves none behind. Weights "
     "are random and change a little before each sync. Exit codes: 0 "
@@ -109,7 +109,7 @@ void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
   CLI::App* bench = app->add_subcommand("bench", "Measure a part of the system on this machine");
   bench->require_subcommand(1);
   CLI::App* sync = bench->add_subcommand("sync", "Weight syncs of a model's shapes between processes of this machine");
-  sync->footer(kFooter);
+  sync->footer(kSyncFooter);
   AddCaseOptions(sync, arguments.get());
   AddFaultOptions(sync, arguments.get());
   sync->add_flag("--plan", arguments->plan, "Print which bytes go where, and start nothing");

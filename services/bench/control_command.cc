@@ -13,7 +13,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kFooter[] =
+constexpr char kControlFooter[] =
     "Parts, in the order in which they are given: unary, overload, stream, ack, members, restart. Starts a "
     "synchronizer "
     "and a trainer's data service as processes and loads them from this one, all on the same cores, and leaves none "
@@ -55,7 +55,7 @@ void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen) {
   ControlCase& control_case = arguments->control_case;
   control_case.parts = ControlParts();
   CLI::App* control = bench->add_subcommand("control", "Calls, streams, members: what the daemons bear");
-  control->footer(kFooter);
+  control->footer(kControlFooter);
   control->add_option("parts", control_case.parts, "What to measure; nothing: all")
       ->check(CLI::IsMember(ControlParts()));
   control->add_option("--rounds", control_case.rounds, "Of each rate; the median counts")->capture_default_str();

@@ -14,7 +14,7 @@ namespace syncopate::services {
 namespace {
 
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
+constexpr absl::Duration kAskAgain = absl::Milliseconds(5);
 
 absl::Status NotReady(const BenchChild& child) {
   return Error(absl::StatusCode::kDeadlineExceeded, "NOT_READY",
@@ -56,7 +56,7 @@ absl::Status ControlHosts::StartSynchronizer() {
       synchronizer_metrics_ = endpoint->metrics;
       return absl::OkStatus();
     }
-    std::optional<BenchEvent> event = events_.Next(Clock::Real()->Now() + kLookAgain);
+    std::optional<BenchEvent> event = events_.Next(Clock::Real()->Now() + kAskAgain);
     if (event.has_value() && event->kind == "ended" && event->from == "synchronizer" &&
         event->when > synchronizer_->started()) {
       break;

@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kJoinLimit = absl::Minutes(1);
 constexpr absl::Duration kCallLimit = absl::Seconds(5);
 constexpr absl::Duration kProbe = absl::Milliseconds(50);  // between two probes of a loop at rest
-constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+constexpr absl::Duration kProbeAgain = absl::Milliseconds(20);
 constexpr int kScrapes = 20;
 
 double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
@@ -36,7 +36,7 @@ absl::Status MembersBench::AwaitAlive(int64_t members, absl::Duration limit) {
   while (Clock::Real()->Now() < deadline) {
     alive = Alive();
     if (alive >= members) return absl::OkStatus();
-    absl::SleepFor(kLookAgain);
+    absl::SleepFor(kProbeAgain);
   }
   return Error(absl::StatusCode::kDeadlineExceeded, "NOT_JOINED",
                absl::StrCat(alive, " of ", members, " members are alive after ", absl::FormatDuration(limit)));

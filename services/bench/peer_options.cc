@@ -12,14 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-absl::Status Bad(const std::string& key) {
+absl::Status BadOption(const std::string& key) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_PEER_OPTIONS",
                absl::StrCat("'", key, "' is missing or of another type; this program is started by 'syncopate bench'"));
 }
 
 absl::Status Read(const json& object, const char* key, std::string* value) {
   auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return Bad(key);
+  if (found == object.end() || !found->is_string()) return BadOption(key);
   *value = found->get<std::string>();
   return absl::OkStatus();
 }
@@ -27,7 +27,7 @@ absl::Status Read(const json& object, const char* key, std::string* value) {
 template <typename Integer>
 absl::Status Read(const json& object, const char* key, Integer* value) {
   auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return Bad(key);
+  if (found == object.end() || !found->is_number_integer()) return BadOption(key);
   *value = found->get<Integer>();
   return absl::OkStatus();
 }
@@ -75,7 +75,7 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
   options.role = role == 0 ? PeerOptions::Role::kSource : PeerOptions::Role::kReceiver;
   options.decode = decode != 0;
   options.shared_device = shared_device != 0;
-  if (options.world < 1 || options.rank < 0 || options.rank >= options.world) return Bad("rank");
+  if (options.world < 1 || options.rank < 0 || options.rank >= options.world) return BadOption("rank");
   return options;
 }
 

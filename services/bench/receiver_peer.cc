@@ -10,6 +10,7 @@
 #include "services/bench/bench_weights.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_commands.h"
+#include "services/bench/peer_limits.h"
 #include "services/member/member_client.h"
 #include "synchronizer/transport/weight_receiver.h"
 
@@ -19,21 +20,12 @@ namespace {
 using nlohmann::json;
 using synchronizer::Piece;
 
-constexpr absl::Duration kWelcomeLimit = absl::Seconds(60);
 constexpr absl::Duration kHoldLimit = absl::Seconds(10);
-constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int kSamplesAPiece = 4;
 
 MemberId ReceiverId(const PeerOptions& options) {
   return {synchronizer::kRollouterRole, absl::StrCat("rollouter-", options.replica), options.rank, options.world,
           RandomUuid()};
-}
-
-std::vector<synchronizer::ReceiverTransport*> Offered(const PeerOptions& options,
-                                                      std::vector<synchronizer::ReceiverTransport*> all) {
-  if (options.transport == "auto") return all;
-  std::erase_if(all, [&](const auto* transport) { return transport->name() != options.transport; });
-  return all;
 }
 
 double SecondsOf(const std::vector<DecodeLoop::Window>& windows) {

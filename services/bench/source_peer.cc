@@ -9,6 +9,7 @@
 #include "services/bench/bench_peer.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_commands.h"
+#include "services/bench/peer_limits.h"
 #include "services/codec/codec.h"
 #include "services/member/member_client.h"
 #include "services/rpc/channel.h"
@@ -23,22 +24,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kWelcomeLimit = absl::Seconds(60);
 constexpr absl::Duration kCallLimit = absl::Seconds(5);
 constexpr absl::Duration kPublishLimit = absl::Seconds(60);
 constexpr absl::Duration kBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kGrace = absl::Seconds(2);
 
 MemberId SourceId(const PeerOptions& options) {
   return {synchronizer::kTrainerRole, "trainer", options.rank, options.world, RandomUuid()};
-}
-
-// The transports of `all` that the options ask for.
-std::vector<synchronizer::SourceTransport*> Offered(const PeerOptions& options,
-                                                    std::vector<synchronizer::SourceTransport*> all) {
-  if (options.transport == "auto") return all;
-  std::erase_if(all, [&](const auto* transport) { return transport->name() != options.transport; });
-  return all;
 }
 
 // A trainer rank that does nothing but publish.

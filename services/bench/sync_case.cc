@@ -12,16 +12,16 @@ namespace {
 
 constexpr int32_t kMostProcesses = 64;
 
-absl::Status Bad(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", what); }
+absl::Status BadCase(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", what); }
 
 absl::Status CheckOneOf(const std::string& option, const std::string& value, const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return absl::OkStatus();
-  return Bad(absl::StrCat(option, " is '", value, "'; it may be ", absl::StrJoin(choices, ", ")));
+  return BadCase(absl::StrCat(option, " is '", value, "'; it may be ", absl::StrJoin(choices, ", ")));
 }
 
 absl::Status CheckRange(const std::string& option, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return Bad(absl::StrCat(option, " is ", value, "; it may be ", least, " to ", most));
+  return BadCase(absl::StrCat(option, " is ", value, "; it may be ", least, " to ", most));
 }
 
 absl::Status CheckFault(const SyncCase& sync_case) {
@@ -30,7 +30,7 @@ absl::Status CheckFault(const SyncCase& sync_case) {
       CheckOneOf("--kill or --stop", sync_case.fault.target, {"source", "receiver", "synchronizer"}));
   SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--at", sync_case.fault.stage, {"prepare", "transfer", "install"}));
   if (sync_case.fault.target == "receiver" && sync_case.replicas < 2) {
-    return Bad("--kill receiver needs --replicas 2 or more, so that there are survivors to look at");
+    return BadCase("--kill receiver needs --replicas 2 or more, so that there are survivors to look at");
   }
   return absl::OkStatus();
 }
@@ -47,12 +47,13 @@ absl::Status SyncCase::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--transport", transport, {"auto", "grpc", "ipc", "nccl"}));
   SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--install", install, {"remap", "in_place"}));
   if (cpu && transport != "auto" && transport != "grpc") {
-    return Bad(absl::StrCat("--transport ", transport, " needs GPUs; with --cpu it may be grpc or auto"));
+    return BadCase(absl::StrCat("--transport ", transport, " needs GPUs; with --cpu it may be grpc or auto"));
   }
   if (!cpu && transport == "grpc") {
-    return Bad("--transport grpc goes through host memory and is measured there: add --cpu, or use auto, ipc or nccl");
+    return BadCase(
+        "--transport grpc goes through host memory and is measured there: add --cpu, or use auto, ipc or nccl");
   }
-  if (limit < absl::Seconds(1)) return Bad("--seconds-limit must be at least 1");
+  if (limit < absl::Seconds(1)) return BadCase("--seconds-limit must be at least 1");
   return CheckFault(*this);
 }
 

@@ -11,7 +11,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kExitCodes[] =
+constexpr char kCtlExitCodes[] =
     "Exit codes: 0 done; 1 another error; 2 wrong command line, or no such daemon; 3 the daemon cannot be reached or "
     "did "
     "not answer in time; 4 the daemon refused.";
@@ -163,7 +163,7 @@ void AddGenerate(Verbs* verbs) {
 void AddCtlCommand(CLI::App* app, Command* chosen) {
   CLI::App* ctl = app->add_subcommand("ctl", "Look at and steer running daemons");
   ctl->require_subcommand(1);
-  ctl->footer(kExitCodes);
+  ctl->footer(kCtlExitCodes);
   Verbs verbs(ctl, chosen);
   CtlArguments* arguments = verbs.arguments();
   ctl->add_option("--target", arguments->daemons.target, "host:port of one daemon");

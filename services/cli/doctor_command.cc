@@ -13,7 +13,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kExitCodes[] = "Exit codes: 0 nothing is bad; 1 something is; 2 the configuration is wrong.";
+constexpr char kDoctorExitCodes[] = "Exit codes: 0 nothing is bad; 1 something is; 2 the configuration is wrong.";
 
 struct DoctorArguments {
   std::string path;  // "" is no file: defaults
@@ -41,7 +41,7 @@ void AddDoctorCommand(CLI::App* app, Command* chosen) {
   doctor->add_option("CONFIG", arguments->path, "YAML file; without it, the defaults")->type_name(kFileType);
   doctor->add_option("OVERRIDES", arguments->overrides, "section.key=value ...")->type_name(kSettingType);
   doctor->add_flag("--json", arguments->json, "One JSON object a line");
-  doctor->footer(kExitCodes);
+  doctor->footer(kDoctorExitCodes);
   doctor->callback([=] { *chosen = [=] { return Examine(*arguments); }; });
 }
 

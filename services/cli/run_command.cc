@@ -16,7 +16,7 @@
 namespace syncopate::services {
 namespace {
 
-constexpr char kExitCodes[] =
+constexpr char kRunExitCodes[] =
     "Exit codes: 0 the run is complete; 1 it failed; 2 the configuration or the run directory is refused and nothing "
     "was "
     "started; 130 it was interrupted. Ctrl-C drains and stops within run.grace, a second one stops at once.";
@@ -66,7 +66,7 @@ int Run(const RunArguments& arguments, const std::string& program) {
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* run = app->add_subcommand("run", "Train on this machine: start every daemon, watch it, stop it");
-  run->footer(kExitCodes);
+  run->footer(kRunExitCodes);
   run->add_option("CONFIG", arguments->words, "YAML file, then section.key=value ...")->type_name(kFileOrSettingType);
   run->add_option("--steps", arguments->steps, "The same as run.steps=N");
   run->add_option("--duration", arguments->duration, "The same as run.duration=TIME, e.g. 30s");

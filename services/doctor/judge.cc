@@ -100,7 +100,7 @@ Finding SharedMemory(const Machine& machine, const v1::RunConfig& config) {
                 "--shm-size, an emptyDir of medium Memory)");
 }
 
-Finding Clock(const Machine& machine) {
+Finding WallClock(const Machine& machine) {
   return Unless(
       machine.clock_synchronised, Level::kWarning,
       Say("clock", "kernel state (adjtimex)", machine.clock_synchronised ? "synchronised" : "not synchronised"),
@@ -188,7 +188,7 @@ Finding Credential(const CredentialFacts& credential, absl::Time now) {
 std::vector<Finding> Judge(const Machine& machine, const v1::RunConfig& config) {
   std::vector<Finding> findings = {
       Processors(machine, config),   Memory(machine, config), OpenFiles(machine), Tasks(machine),
-      SharedMemory(machine, config), Clock(machine)};
+      SharedMemory(machine, config), WallClock(machine)};
   for (Finding& finding : RunFolder(machine.run_folder)) findings.push_back(std::move(finding));
   for (const AddressFacts& address : machine.addresses) findings.push_back(Address(address));
   for (const ProgramFacts& program : machine.programs) findings.push_back(Program(program));

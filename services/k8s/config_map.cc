@@ -11,18 +11,18 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "services/k8s/bad_kustomization.h"
 
 namespace syncopate::services {
 namespace {
 
-absl::Status Bad(const std::string& folder, const std::string& what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION",
-               absl::StrCat(folder, "/kustomization.yaml: configMapGenerator: ", what));
+absl::Status BadGenerator(const std::string& folder, const std::string& what) {
+  return BadKustomization(absl::StrCat(folder, "/kustomization.yaml"), absl::StrCat("configMapGenerator: ", what));
 }
 
 absl::StatusOr<std::string> FileOf(const FileTree& tree, const std::string& folder, const std::string& path) {
   auto file = tree.find(JoinTreePath(folder, path));
-  if (file == tree.end()) return Bad(folder, absl::StrCat("there is no file ", path));
+  if (file == tree.end()) return BadGenerator(folder, absl::StrCat("there is no file ", path));
   return file->second;
 }
 
@@ -38,7 +38,7 @@ absl::Status AddFile(const std::string& word, const FileTree& tree, const std::s
 // "KEY=VALUE" of a literal or of a line of an environment file.
 absl::Status AddPair(absl::string_view word, const std::string& folder, Document* data) {
   const size_t equals = word.find('=');
-  if (equals == absl::string_view::npos) return Bad(folder, absl::StrCat("expected KEY=VALUE, got ", word));
+  if (equals == absl::string_view::npos) return BadGenerator(folder, absl::StrCat("expected KEY=VALUE, got ", word));
   (*data)[std::string(word.substr(0, equals))] = std::string(word.substr(equals + 1));
   return absl::OkStatus();
 }
@@ -55,7 +55,7 @@ absl::Status AddEnvironment(const std::string& text, const std::string& folder, 
 absl::Status AddSources(const std::string& key, const Document& words, const FileTree& tree, const std::string& folder,
                         Document* data) {
   for (const Document& word : words) {
-    if (!word.is_string()) return Bad(folder, absl::StrCat(key, ": expected texts"));
+    if (!word.is_string()) return BadGenerator(folder, absl::StrCat(key, ": expected texts"));
     const std::string text = word.get<std::string>();
     if (key == "files") SYNCOPATE_RETURN_IF_ERROR(AddFile(text, tree, folder, data));
     if (key == "literals") SYNCOPATE_RETURN_IF_ERROR(AddPair(text, folder, data));
@@ -85,10 +85,11 @@ absl::StatusOr<ConfigMapRecipe> ParseConfigMapRecipe(const Document& entry, cons
       recipe.suffix = !value.value("disableNameSuffixHash", false);
       recipe.labels = value.value("labels", Document::object());
     } else {
-      return Bad(folder, absl::StrCat(key, " = ", value.dump(), ": not known to this program; use kubectl kustomize"));
+      return BadGenerator(folder,
+                          absl::StrCat(key, " = ", value.dump(), ": not known to this program; use kubectl kustomize"));
     }
   }
-  if (recipe.name.empty()) return Bad(folder, "an entry has no name");
+  if (recipe.name.empty()) return BadGenerator(folder, "an entry has no name");
   return recipe;
 }
 

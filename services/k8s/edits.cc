@@ -8,14 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "services/k8s/bad_kustomization.h"
 #include "services/k8s/config_map.h"
 
 namespace syncopate::services {
 namespace {
-
-absl::Status Bad(const std::string& source, const std::string& what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION", absl::StrCat(source, ": ", what));
-}
 
 // Every map inside `document`, itself included.
 void ForEachMap(Document* document, const std::function<void(Document*)>& visit) {
@@ -74,8 +71,8 @@ absl::StatusOr<Document> SourceOf(const Document& entry, const std::string& sour
     const Document* found = At(&object, path, /*create=*/false);
     if (found != nullptr) return *found;
   }
-  return Bad(source, absl::StrCat("there is no object ", select.dump(), " to copy ", path,
-                                  " from: a component that it builds on is missing"));
+  return BadKustomization(source, absl::StrCat("there is no object ", select.dump(), " to copy ", path,
+                                               " from: a component that it builds on is missing"));
 }
 
 absl::Status FillTarget(const Document& target, const Document& value, const std::string& source, Objects* objects) {
@@ -85,7 +82,8 @@ absl::Status FillTarget(const Document& target, const Document& value, const std
     if (!selector.Matches(object)) continue;
     for (const Document& path : target.value("fieldPaths", Document::array())) {
       Document* place = At(&object, path.get<std::string>(), create);
-      if (place == nullptr) return Bad(source, absl::StrCat(NameOf(object), " has no ", path.get<std::string>()));
+      if (place == nullptr)
+        return BadKustomization(source, absl::StrCat(NameOf(object), " has no ", path.get<std::string>()));
       *place = value;
     }
   }
@@ -97,7 +95,8 @@ absl::Status FillTarget(const Document& target, const Document& value, const std
 absl::StatusOr<Patch> MakePatch(Selector target, Document document, const std::string& source) {
   const bool deletes = document.is_object() && document.value("$patch", "") == "delete";
   if (!deletes && !document.is_array()) {
-    return Bad(source, "a patch is a list of JSON operations or `$patch: delete`; use kubectl kustomize for others");
+    return BadKustomization(
+        source, "a patch is a list of JSON operations or `$patch: delete`; use kubectl kustomize for others");
   }
   return Patch{std::move(target), std::move(document), deletes, source};
 }
@@ -117,7 +116,7 @@ absl::StatusOr<size_t> ApplyPatch(const Patch& patch, Objects* objects) {
     try {
       object->patch_inplace(patch.operations);
     } catch (const Document::exception& error) {
-      return Bad(patch.source, absl::StrCat(NameOf(*object), ": ", error.what()));
+      return BadKustomization(patch.source, absl::StrCat(NameOf(*object), ": ", error.what()));
     }
     ++object;
   }
@@ -126,7 +125,7 @@ absl::StatusOr<size_t> ApplyPatch(const Patch& patch, Objects* objects) {
 
 absl::Status SetImage(const Document& entry, const std::string& source, Objects* objects) {
   const std::string name = entry.is_object() ? entry.value("name", "") : "";
-  if (name.empty()) return Bad(source, "images: an entry has no name");
+  if (name.empty()) return BadKustomization(source, "images: an entry has no name");
   for (Document& object : *objects) {
     ForEachMap(&object, [&](Document* map) {
       for (const char* key : {"containers", "initContainers"}) {

@@ -7,16 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "services/k8s/bad_kustomization.h"
 #include "services/k8s/config_map.h"
 
 namespace syncopate::services {
 namespace {
 
 constexpr int kMaxDepth = 16;  // of kustomizations that name each other
-
-absl::Status Bad(const std::string& source, const std::string& what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION", absl::StrCat(source, ": ", what));
-}
 
 const std::set<std::string>& KnownKeys() {
   static const auto* const keys = new std::set<std::string>{
@@ -28,7 +25,7 @@ const std::set<std::string>& KnownKeys() {
 }
 
 // What others build on comes first, as kubectl prints it.
-int RankOf(const Document& object) {
+int KindRank(const Document& object) {
   static const auto* const ranks = new std::map<std::string, int>([] {
     std::map<std::string, int> made;
     for (const char* kind : {"Namespace", "ServiceAccount", "ConfigMap", "Service", "PersistentVolumeClaim",
@@ -42,7 +39,7 @@ int RankOf(const Document& object) {
 }
 
 bool ComesBefore(const Document& a, const Document& b) {
-  return std::pair(RankOf(a), NameOf(a)) < std::pair(RankOf(b), NameOf(b));
+  return std::pair(KindRank(a), NameOf(a)) < std::pair(KindRank(b), NameOf(b));
 }
 
 class Builder {
@@ -52,10 +49,11 @@ class Builder {
   // Adds what the kustomization makes to `objects`; a component changes those that are there.
   absl::Status Accumulate(const std::string& folder, int depth, Objects* objects) {
     const std::string source = folder + "/kustomization.yaml";
-    if (depth > kMaxDepth) return Bad(source, "kustomizations name each other in a circle");
+    if (depth > kMaxDepth) return BadKustomization(source, "kustomizations name each other in a circle");
     SYNCOPATE_ASSIGN_OR_RETURN(Document kustomization, ParseFile(source));
     for (const auto& [key, value] : kustomization.items()) {
-      if (KnownKeys().count(key) == 0) return Bad(source, key + ": not known to this program; use kubectl kustomize");
+      if (KnownKeys().count(key) == 0)
+        return BadKustomization(source, key + ": not known to this program; use kubectl kustomize");
     }
     SYNCOPATE_RETURN_IF_ERROR(AddResources(folder, List(kustomization, "resources"), depth, objects));
     for (const Document& entry : List(kustomization, "configMapGenerator")) {
@@ -80,7 +78,7 @@ class Builder {
 
   absl::StatusOr<Document> ParseFile(const std::string& path) const {
     auto file = tree_.find(path);
-    if (file == tree_.end()) return Bad(path, "there is no such file");
+    if (file == tree_.end()) return BadKustomization(path, "there is no such file");
     return ParseDocument(file->second, path);
   }
 
@@ -104,7 +102,7 @@ class Builder {
       return NameOf(other) == NameOf(object) && other["apiVersion"] == object["apiVersion"];
     };
     if (std::any_of(objects->begin(), objects->end(), same)) {
-      return Bad(source, NameOf(object) + " is there already: a component may be named once");
+      return BadKustomization(source, NameOf(object) + " is there already: a component may be named once");
     }
     objects->push_back(std::move(object));
     return absl::OkStatus();
@@ -125,7 +123,8 @@ class Builder {
       object["data"].update(recipe.data);
       return absl::OkStatus();
     }
-    return Bad(folder, absl::StrCat("configMapGenerator: there is no ConfigMap ", recipe.name, " to change"));
+    return BadKustomization(folder,
+                            absl::StrCat("configMapGenerator: there is no ConfigMap ", recipe.name, " to change"));
   }
 
   absl::Status Transform(const std::string& folder, const Document& kustomization, Objects* objects) {
@@ -173,7 +172,7 @@ absl::StatusOr<Kustomized> Kustomize(const FileTree& tree, const std::string& fo
   try {
     SYNCOPATE_RETURN_IF_ERROR(builder.Accumulate(NormalPath(folder), 0, &objects));
   } catch (const Document::exception& error) {  // a value of another kind than kustomize has there
-    return Bad(folder, error.what());
+    return BadKustomization(folder, error.what());
   }
   return builder.Finish(std::move(objects));
 }

@@ -31,7 +31,7 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
 // Components in the order in which they can work on each other: what changes the kind of an object comes after what
 // changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
 // are there and plain.
-int RankOf(const std::string& component) {
+int ComponentRank(const std::string& component) {
   static const auto* const ranks = new std::map<std::string, int>{{"jobs", 1}, {"settings", 2}, {"jobset", 3},
                                                                   {"lws", 3},  {"keda", 4},     {"kueue", 5}};
   auto rank = ranks->find(component);
@@ -42,7 +42,7 @@ int RankOf(const std::string& component) {
 std::vector<std::string> ComponentPaths(std::vector<std::string> components, bool settings) {
   if (settings) components.push_back("settings");
   std::stable_sort(components.begin(), components.end(),
-                   [](const std::string& a, const std::string& b) { return RankOf(a) < RankOf(b); });
+                   [](const std::string& a, const std::string& b) { return ComponentRank(a) < ComponentRank(b); });
   std::vector<std::string> paths;
   for (const std::string& name : components) paths.push_back(name == "settings" ? name : "../components/" + name);
   return paths;

@@ -6,13 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "services/k8s/bad_kustomization.h"
 
 namespace syncopate::services {
 namespace {
-
-absl::Status Bad(const std::string& source, const std::string& what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION", absl::StrCat(source, ": ", what));
-}
 
 bool MatchesWhole(const std::string& expression, const std::string& word) {
   return expression.empty() || std::regex_match(word, std::regex(expression));
@@ -21,10 +18,10 @@ bool MatchesWhole(const std::string& expression, const std::string& word) {
 }  // namespace
 
 absl::StatusOr<Selector> Selector::Parse(const Document& document, const std::string& source) {
-  if (!document.is_object()) return Bad(source, "a target is a map of kind, name and labelSelector");
+  if (!document.is_object()) return BadKustomization(source, "a target is a map of kind, name and labelSelector");
   Selector selector;
   for (const auto& [key, value] : document.items()) {
-    if (!value.is_string()) return Bad(source, absl::StrCat("target.", key, ": expected text"));
+    if (!value.is_string()) return BadKustomization(source, absl::StrCat("target.", key, ": expected text"));
     const std::string text = value.get<std::string>();
     if (key == "labelSelector") {
       for (absl::string_view pair : absl::StrSplit(text, ',')) {
@@ -34,12 +31,12 @@ absl::StatusOr<Selector> Selector::Parse(const Document& document, const std::st
       continue;
     }
     if (key != "kind" && key != "name") {
-      return Bad(source, absl::StrCat("target.", key, ": expected kind, name or labelSelector"));
+      return BadKustomization(source, absl::StrCat("target.", key, ": expected kind, name or labelSelector"));
     }
     try {
       std::regex checked(text);
     } catch (const std::regex_error& error) {
-      return Bad(source, absl::StrCat("target.", key, " = ", text, ": no regular expression"));
+      return BadKustomization(source, absl::StrCat("target.", key, " = ", text, ": no regular expression"));
     }
     (key == "kind" ? selector.kind_ : selector.name_) = text;
   }

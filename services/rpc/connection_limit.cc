@@ -9,15 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "services/rpc/inode.h"
 
 namespace syncopate::services {
 namespace {
-
-// Nothing if the descriptor is closed.
-std::optional<ino_t> InodeOf(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
-}
 
 // The address without the port.
 std::string PeerOf(int fd) {

@@ -13,15 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "services/rpc/inode.h"
 
 namespace syncopate::services {
 namespace {
-
-// Nothing if the descriptor is closed.
-std::optional<ino_t> InodeOf(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
-}
 
 // Of the other end; 0 if it is gone.
 int PeerPort(int fd) {

@@ -12,7 +12,7 @@ namespace {
 
 absl::Status Superseded() { return SupersededError("the memory was taken for a newer version"); }
 
-absl::Status PeerLost(int64_t attempt) {
+absl::Status AttemptEnded(int64_t attempt) {
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
                absl::StrFormat("whoever was to be read from has ended attempt %d", attempt));
 }
@@ -64,7 +64,7 @@ OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
 OfferTable::Actions OfferTable::Retire(int64_t attempt) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
-  return found->second.complete ? Actions{} : Drop(attempt, PeerLost(attempt));
+  return found->second.complete ? Actions{} : Drop(attempt, AttemptEnded(attempt));
 }
 
 OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id, const PolicyVersion& version) {
@@ -108,7 +108,7 @@ absl::Status OfferTable::Check(const Want& want) const {
   auto found = offers_.find(want.attempt);
   if (found == offers_.end()) {
     auto ended = withdrawn_.find(want.attempt);
-    return ended == withdrawn_.end() ? PeerLost(want.attempt) : ended->second;
+    return ended == withdrawn_.end() ? AttemptEnded(want.attempt) : ended->second;
   }
   const Offer& offer = found->second;
   if (offer.fingerprint != want.fingerprint) {

@@ -17,7 +17,7 @@ constexpr absl::Duration kLongestSleep = absl::Milliseconds(50);
 
 absl::Status Cancelled() { return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended"); }
 
-absl::Status BadMessage(const std::string& detail) {
+absl::Status BadReply(const std::string& detail) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", detail);
 }
 
@@ -157,7 +157,7 @@ absl::Status Reception::OnMessage(size_t upstream, Packet packet) {
     return OnGrant(upstream, std::move(*grant), std::move(packet.handles));
   }
   const auto* progress = std::get_if<Progress>(&packet.message);
-  if (progress == nullptr || progress->attempt != request_.attempt) return BadMessage("an answer to nothing asked");
+  if (progress == nullptr || progress->attempt != request_.attempt) return BadReply("an answer to nothing asked");
   for (size_t source = 0; source < progress->bytes.size(); ++source) {
     cursor_.Available(static_cast<int32_t>(upstream), static_cast<int32_t>(source), progress->bytes[source]);
   }
@@ -167,14 +167,14 @@ absl::Status Reception::OnMessage(size_t upstream, Packet packet) {
 absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDescriptor> handles) {
   const FetchRoute::Upstream& expected = route_.upstreams[upstream];
   Link& link = links_[upstream];
-  if (grant.attempt != request_.attempt || link.granted) return BadMessage("a grant of nothing asked");
+  if (grant.attempt != request_.attempt || link.granted) return BadReply("a grant of nothing asked");
   if (grant.memory.id != expected.where.memory || grant.memory.bytes() < expected.bytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "MEMORY_MISMATCH",
                  absl::StrFormat("it lends %d bytes of memory %016x, announced were %d of %016x", grant.memory.bytes(),
                                  grant.memory.id, expected.bytes, expected.where.memory));
   }
   if (grant.with_handles) {
-    if (handles.size() != grant.memory.chunks.size()) return BadMessage("a grant without its descriptors");
+    if (handles.size() != grant.memory.chunks.size()) return BadReply("a grant without its descriptors");
     FileDescriptor watched(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
     SYNCOPATE_ASSIGN_OR_RETURN(link.mapped, parts_.engine->Map({grant.memory, std::move(handles)}));
     parts_.mappings->Insert(grant.memory.id, link.mapped);
@@ -182,7 +182,7 @@ absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDe
     auto drop = [mappings = parts_.mappings, id = grant.memory.id] { mappings->Drop(id); };
     if (watched.valid()) parts_.server->Watch(std::move(watched), drop);
   }
-  if (link.mapped == nullptr) return BadMessage("a grant without its descriptors");
+  if (link.mapped == nullptr) return BadReply("a grant without its descriptors");
   link.granted = true;
   for (size_t source = 0; source < grant.progress.size(); ++source) {
     cursor_.Available(static_cast<int32_t>(upstream), static_cast<int32_t>(source), grant.progress[source]);

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "syncopate-checkpoint-1";
 constexpr size_t kSha256Digits = 64;
 
-absl::Status Damaged(absl::string_view what) {
+absl::Status DamagedManifest(absl::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", absl::StrCat(kCheckpointManifestName, ": ", what));
 }
 
@@ -56,23 +56,25 @@ absl::StatusOr<CheckpointManifest> FromJson(const Json& json) {
   CheckpointManifest manifest;
   const Json& epoch = Member(Member(json, "version"), "epoch");
   const Json& step = Member(Member(json, "version"), "step");
-  if (!IsCount(epoch) || !IsCount(step)) return Damaged("the version is missing");
+  if (!IsCount(epoch) || !IsCount(step)) return DamagedManifest("the version is missing");
   manifest.version = {epoch.get<int64_t>(), step.get<int64_t>()};
 
   const Json& files = Member(json, "files");
-  if (!files.is_object()) return Damaged("the list of files is missing");
+  if (!files.is_object()) return DamagedManifest("the list of files is missing");
   for (const auto& [name, file] : files.items()) {
     const Json& bytes = Member(file, "bytes");
     const Json& sha256 = Member(file, "sha256");
-    if (!CheckFileName(name).ok() || name == kCheckpointManifestName) return Damaged("it lists a bad file name");
-    if (!IsCount(bytes) || !IsDigest(sha256)) return Damaged(absl::StrCat("size or digest of ", name, " is missing"));
+    if (!CheckFileName(name).ok() || name == kCheckpointManifestName)
+      return DamagedManifest("it lists a bad file name");
+    if (!IsCount(bytes) || !IsDigest(sha256))
+      return DamagedManifest(absl::StrCat("size or digest of ", name, " is missing"));
     manifest.files[name] = {bytes.get<int64_t>(), sha256.get<std::string>()};
   }
 
   const Json& metadata = Member(json, "metadata");
-  if (!metadata.is_object()) return Damaged("the metadata is missing");
+  if (!metadata.is_object()) return DamagedManifest("the metadata is missing");
   for (const auto& [key, value] : metadata.items()) {
-    if (!value.is_string()) return Damaged("a value of the metadata is not a string");
+    if (!value.is_string()) return DamagedManifest("a value of the metadata is not a string");
     manifest.metadata[key] = value.get<std::string>();
   }
   return manifest;
@@ -99,7 +101,7 @@ absl::StatusOr<std::string> FormatCheckpointManifest(const CheckpointManifest& m
 absl::StatusOr<CheckpointManifest> ParseCheckpointManifest(absl::string_view text) {
   constexpr int kDepth = 3;
   auto json = ParseStrictJson(text, {.max_bytes = kMaxCheckpointManifestBytes, .max_depth = kDepth});
-  if (!json.ok()) return Damaged(std::string(json.status().message()));
+  if (!json.ok()) return DamagedManifest(std::string(json.status().message()));
   const Json& format = Member(*json, "format");
   if (format.is_string() && format != kFormat &&
       absl::StartsWith(format.get_ref<const std::string&>(), "syncopate-checkpoint-")) {
@@ -110,7 +112,7 @@ absl::StatusOr<CheckpointManifest> ParseCheckpointManifest(absl::string_view tex
   SYNCOPATE_ASSIGN_OR_RETURN(CheckpointManifest manifest, FromJson(*json));
   // Writing it again checks the format, the digest and every byte in between at once.
   absl::StatusOr<std::string> expected = FormatCheckpointManifest(manifest);
-  if (!expected.ok() || *expected != text) return Damaged("its digest is wrong");
+  if (!expected.ok() || *expected != text) return DamagedManifest("its digest is wrong");
   return manifest;
 }
 
