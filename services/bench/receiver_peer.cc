@@ -10,7 +10,7 @@
 #include "services/bench/bench_weights.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_commands.h"
-#include "services/bench/peer_limits.h"
+#include "services/bench/peer_common.h"
 #include "services/member/member_client.h"
 #include "synchronizer/transport/weight_receiver.h"
 

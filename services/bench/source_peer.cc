@@ -9,7 +9,7 @@
 #include "services/bench/bench_peer.h"
 #include "services/bench/json_fields.h"
 #include "services/bench/peer_commands.h"
-#include "services/bench/peer_limits.h"
+#include "services/bench/peer_common.h"
 #include "services/codec/codec.h"
 #include "services/member/member_client.h"
 #include "services/rpc/channel.h"
