@@ -147,7 +147,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
  private:
   struct Next {
     const Request* write = nullptr;
-    bool more = false;  // is queued behind it
+    bool gather = false;  // it with what is queued behind it
     bool half_close = false;
     bool remove_hold = false;
   };
@@ -172,7 +172,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
       return next;
     }
     next.write = queue_.Begin();
-    next.more = !queue_.empty();
+    next.gather = queue_.gather();
     if (next.write == nullptr && ending_ && !half_closed_) {
       next.half_close = half_closed_ = half_closing_ = true;
     }
@@ -181,7 +181,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
   }
 
   void Perform(const Next& next) {
-    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.more));
+    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
     if (next.half_close) this->StartWritesDone();
     if (next.remove_hold) this->RemoveHold();
   }

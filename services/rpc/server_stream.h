@@ -122,7 +122,7 @@ class ServerStreamCore : protected Reactor {
  private:
   struct Next {
     const Response* write = nullptr;
-    bool more = false;  // is queued behind it
+    bool gather = false;  // it with what is queued behind it
     bool finish = false;
     grpc::Status status;
   };
@@ -144,7 +144,7 @@ class ServerStreamCore : protected Reactor {
     Next next;
     if (!started_ || finish_sent_) return next;
     next.write = queue_.Begin();
-    next.more = !queue_.empty();
+    next.gather = queue_.gather();
     if (next.write == nullptr && ending_ && !queue_.in_flight()) {
       finish_sent_ = true;
       next.finish = true;
@@ -155,7 +155,7 @@ class ServerStreamCore : protected Reactor {
   }
 
   void Perform(const Next& next) {
-    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.more));
+    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
     if (next.finish) Reactor::Finish(next.status);
   }
 

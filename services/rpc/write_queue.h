@@ -27,10 +27,10 @@ struct StreamOptions {
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive
 };
 
-// How to hand one message to gRPC. More that are queued behind it go out with it: gRPC gathers them, and sends when it
-// has a good deal or when the last is handed over.
-inline grpc::WriteOptions WriteOptionsOf(bool more_queued) {
-  return more_queued ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();
+// How to hand one message to gRPC. Gathered, it waits there for those that are queued behind it: gRPC sends when it has
+// a good deal or when the last is handed over.
+inline grpc::WriteOptions WriteOptionsOf(bool gather) {
+  return gather ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();
 }
 
 inline int64_t MessageBytes(const google::protobuf::MessageLite& message) {
@@ -69,7 +69,13 @@ class WriteQueue {
     waiting_.pop_front();
     return &*in_flight_;
   }
-  void End() { in_flight_.reset(); }
+  void End() {
+    in_flight_.reset();
+    one_is_out_ = true;
+  }
+  // Whether the message of the last Begin() may wait for more. Not a stream's first: with it go a server's initial
+  // metadata, and gRPC ends no write before they are out, so that the next one would never come.
+  bool gather() const { return one_is_out_ && !waiting_.empty(); }
 
   // Forgets what waits; the message in flight stays until End().
   void Clear() {
@@ -91,6 +97,7 @@ class WriteQueue {
   StreamOptions options_;
   std::deque<Waiting> waiting_;
   std::optional<Message> in_flight_;
+  bool one_is_out_ = false;
   int64_t queued_bytes_ = 0;  // of those that are counted
 };
 

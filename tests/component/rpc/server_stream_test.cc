@@ -13,12 +13,14 @@ namespace {
 
 using TokenStream = ServerWriteStream<v1::GenerateStreamResponse>;
 
-// Streams 0, 1, 2, ... with flow control, up to the first prompt token; answers Generate when the test says so.
+// Streams 0, 1, 2, ... with flow control, up to the first prompt token, or for "early" before gRPC has the stream;
+// answers Generate when the test says so.
 class CountingService final : public v1::RolloutService::CallbackService {
  public:
   grpc::ServerWriteReactor<v1::GenerateStreamResponse>* GenerateStream(
       grpc::CallbackServerContext* context, const v1::GenerateStreamRequest* request) override {
     auto stream = TokenStream::Create(context, {.max_queued_messages = 1});
+    if (request->request().request_id() == "early") return StartAfterThree(context);
     int count = request->request().prompt_ids(0);
     auto next = std::make_shared<int>(0);
     auto produce = [stream, next, count] {
@@ -51,14 +53,26 @@ class CountingService final : public v1::RolloutService::CallbackService {
   Mailbox<absl::Status> ended_;
   Mailbox<std::shared_ptr<UnaryCall>> calls_;
   Mailbox<bool> cancelled_;
+
+ private:
+  static grpc::ServerWriteReactor<v1::GenerateStreamResponse>* StartAfterThree(grpc::CallbackServerContext* context) {
+    auto stream = TokenStream::Create(context);
+    for (int token = 0; token < 3; ++token) {
+      v1::GenerateStreamResponse response;
+      response.set_token(token);
+      stream->Write(std::move(response));
+    }
+    return stream->Start({});
+  }
 };
 
 class ServerStreamTest : public ::testing::Test {
  protected:
   CountingService service_;
-  std::unique_ptr<Server> server_ = Server::Start({}, {&service_}).value();
+  // No keepalive: a ping would push out what lies in gRPC unsent.
+  std::unique_ptr<Server> server_ = Server::Start({.keepalive_time = absl::Hours(1)}, {&service_}).value();
   std::unique_ptr<v1::RolloutService::Stub> stub_ =
-      v1::RolloutService::NewStub(MakeChannel(server_->address()).value());
+      v1::RolloutService::NewStub(MakeChannel(server_->address(), {.keepalive_time = absl::Hours(1)}).value());
 };
 
 TEST_F(ServerStreamTest, ProducesAsTheReaderReadsAndEndsWithItsStatus) {
@@ -74,6 +88,20 @@ TEST_F(ServerStreamTest, ProducesAsTheReaderReadsAndEndsWithItsStatus) {
   EXPECT_EQ(FromGrpc(reader->Finish()), absl::OutOfRangeError("no more"));
   ASSERT_TRUE(service_.ended_.WaitFor(1));
   EXPECT_EQ(service_.ended_.All()[0], absl::OutOfRangeError("no more"));
+}
+
+TEST_F(ServerStreamTest, SendsWhatWasWrittenBeforeItStartedWithoutWaitingForItsEnd) {
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline(kTestDeadline));
+  v1::GenerateStreamRequest request;
+  request.mutable_request()->set_request_id("early");
+  auto reader = stub_->GenerateStream(&context, request);
+  v1::GenerateStreamResponse response;
+  for (int expected = 0; expected < 3; ++expected) {
+    ASSERT_TRUE(reader->Read(&response)) << FromGrpc(reader->Finish());
+    EXPECT_EQ(response.token(), expected);
+  }
+  context.TryCancel();
 }
 
 TEST_F(ServerStreamTest, StopsProducingWhenTheReaderCancels) {
