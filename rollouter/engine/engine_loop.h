@@ -107,8 +107,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   void CancelInPlace() override;
   void Invalidate() override;
 
-  // Called on the engine's thread after each install or relabelling, without locks held; must not block. Set before
-  // the first install.
+  // Called on the engine's thread after each install or relabelling and before Install() or Relabel() returns, without
+  // locks held; must not block. Set before the first install.
   void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
 
   EngineStatus GetStatus() const;

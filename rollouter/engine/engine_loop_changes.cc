@@ -85,10 +85,13 @@ absl::Status EngineLoop::Core::RunChange() {
     } else {
       change->result = applied;
     }
-    change->done = true;
     if (applied.ok() && change->change != Change::kBeginInPlace) listener = install_listener_;
   }
   if (listener) listener(change->version);
+  {
+    MutexLock lock(&mutex_);
+    change->done = true;
+  }
   return ErrorReason(applied) == kWeightsUnmapped ? applied : absl::OkStatus();
 }
 

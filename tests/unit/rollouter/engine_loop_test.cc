@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "tests/support/notification.h"
 #include "tests/support/small_model.h"
 
 namespace syncopate::rollouter {
@@ -145,6 +146,17 @@ TEST(EngineLoopTest, InstallsBetweenDecodeStepsWhileSequencesRun) {
   EXPECT_EQ(trajectory.spans[1].version, (PolicyVersion{1, 1}));
   EXPECT_EQ(trajectory.spans[1].end, static_cast<int32_t>(trajectory.tokens.size()));
   EXPECT_EQ(trajectory.finish, FinishReason::kAborted);
+}
+
+TEST(EngineLoopTest, TheListenerHasHeardOfAnInstallWhenItReturns) {
+  auto loop = StartLoop();
+  Mailbox<bool> returned;
+  bool too_late = true;
+  loop->SetInstallListener([&](const PolicyVersion&) { too_late = returned.WaitFor(1, absl::Milliseconds(50)); });
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  returned.Put(true);
+  loop->Stop();
+  EXPECT_FALSE(too_late);
 }
 
 TEST(EngineLoopTest, AnInstallWaitsForARequestThatHoldsIt) {
