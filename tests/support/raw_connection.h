@@ -35,8 +35,9 @@ class RawConnection {
   bool Send(const std::string& bytes, absl::Duration patience = absl::Seconds(30)) {
     size_t sent = 0;
     while (sent < bytes.size()) {
-      pollfd ready = {fd_, POLLOUT, 0};
+      pollfd ready = {fd_, POLLOUT | POLLRDHUP, 0};
       if (::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return false;
+      if ((ready.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) return false;
       const ssize_t count = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (count < 0) return false;

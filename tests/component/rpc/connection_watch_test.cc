@@ -45,6 +45,7 @@ TEST_P(HeaderFloodTest, ThePeerIsCutOffAndOthersAreServed) {
   RawConnection peer(server->port());
   ASSERT_TRUE(peer.connected());
   EXPECT_LT(Flood(&peer, GetParam()()), kEndless);
+  EXPECT_TRUE(peer.WaitClosed(kTestDeadline));
   EXPECT_EQ(AskOnce(*server), "NO_SUCH_MEMBER");
 }
 
