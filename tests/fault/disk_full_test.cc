@@ -143,6 +143,8 @@ TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
   disk.Free();
   EXPECT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) > Step(last_good); }));
   ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
+  ASSERT_NO_FATAL_FAILURE(GoOn());
+  ASSERT_THAT(watch_->AwaitMoreSteps(1), IsOk()) << "else nothing may be left to save";
   ASSERT_THAT(watch_->Stop(), IsOk());
   EXPECT_EQ(Exit(), 1) << "the last checkpoint is missing, and nobody is told";
   EXPECT_THAT(process_->Log(), HasSubstr("the last checkpoint could not be saved"));
