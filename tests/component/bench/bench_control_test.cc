@@ -9,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "tests/component/bench/bench_outcome.h"
 #include "tests/support/process.h"
-#include "tests/support/status_matchers.h"
 
 namespace syncopate::testing {
 namespace {
@@ -24,37 +22,21 @@ using ::testing::Key;
 
 constexpr absl::Duration kPatience = absl::Seconds(120);
 
-struct Outcome {
-  int code = -1;
-  std::string log;
-  json result;  // of the last line that is an object
-};
-
-Outcome Bench(std::vector<std::string> more) {
+BenchOutcome Bench(std::vector<std::string> more) {
   TempDir temp;
   std::vector<std::string> args = {"bench", "control", "--json"};
   args.insert(args.end(), more.begin(), more.end());
-  auto process = Process::Start({SYNCOPATE_BINARY, args, temp.path() + "/log"});
-  EXPECT_THAT(process, IsOk());
-  if (!process.ok()) return {};
-  auto exit = (*process)->WaitExit(kPatience);
-  EXPECT_THAT(exit, IsOk());
-  Outcome outcome{exit.ok() ? exit->code : -1, (*process)->Log(), nullptr};
-  for (absl::string_view line : absl::StrSplit(outcome.log, '\n')) {
-    json parsed = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-    if (parsed.is_object()) outcome.result = std::move(parsed);
-  }
-  return outcome;
+  return AwaitBench(Process::Start({SYNCOPATE_BINARY, args, temp.path() + "/log"}), kPatience);
 }
 
 // A short run of one part.
-Outcome Short(const std::string& part) {
+BenchOutcome Short(const std::string& part) {
   return Bench({part, "--rounds", "1", "--round-seconds", "0.3", "--warmup-seconds", "0.1", "--steady-seconds", "0.5",
                 "--members", "20", "--callers", "8", "--streams", "2"});
 }
 
 // Medians by name.
-std::map<std::string, double> Figures(const Outcome& outcome) {
+std::map<std::string, double> Figures(const BenchOutcome& outcome) {
   std::map<std::string, double> figures;
   if (!outcome.result.is_object() || !outcome.result.contains("figures")) return figures;
   for (const json& figure : outcome.result["figures"]) figures[figure["name"]] = figure["median"];
@@ -62,7 +44,7 @@ std::map<std::string, double> Figures(const Outcome& outcome) {
 }
 
 TEST(BenchControlTest, MeasuresUnaryCalls) {
-  const Outcome outcome = Short("unary");
+  const BenchOutcome outcome = Short("unary");
   EXPECT_EQ(outcome.code, 0) << outcome.log;
   auto figures = Figures(outcome);
   EXPECT_GT(figures["GetStatus, 8 in flight"], 0);
@@ -70,7 +52,7 @@ TEST(BenchControlTest, MeasuresUnaryCalls) {
 }
 
 TEST(BenchControlTest, MeasuresOverloadAgainstAPeakOfTheSameRun) {
-  const Outcome outcome = Short("overload");
+  const BenchOutcome outcome = Short("overload");
   EXPECT_EQ(outcome.code, 0) << outcome.log;
   auto figures = Figures(outcome);
   EXPECT_GT(figures["of the peak before and after"], 0);
@@ -78,7 +60,7 @@ TEST(BenchControlTest, MeasuresOverloadAgainstAPeakOfTheSameRun) {
 }
 
 TEST(BenchControlTest, MeasuresAnswersThatAreRefusedAndAnswersThatBecomeDurable) {
-  Outcome outcome = Short("stream");
+  BenchOutcome outcome = Short("stream");
   EXPECT_EQ(outcome.code, 0) << outcome.log;
   EXPECT_GT(Figures(outcome)["answers of 16 KiB"], 0) << outcome.log;
   outcome = Short("ack");
@@ -87,7 +69,7 @@ TEST(BenchControlTest, MeasuresAnswersThatAreRefusedAndAnswersThatBecomeDurable)
 }
 
 TEST(BenchControlTest, MeasuresMembersAtRestAndTheirReturnAfterARestart) {
-  Outcome outcome = Short("members");
+  BenchOutcome outcome = Short("members");
   EXPECT_EQ(outcome.code, 0) << outcome.log;
   auto figures = Figures(outcome);
   EXPECT_EQ(figures["fewest that were alive"], 20);
@@ -99,7 +81,7 @@ TEST(BenchControlTest, MeasuresMembersAtRestAndTheirReturnAfterARestart) {
 }
 
 TEST(BenchControlTest, SaysWhatItCannotMeasure) {
-  Outcome outcome = Bench({"telepathy"});
+  BenchOutcome outcome = Bench({"telepathy"});
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.log, HasSubstr("telepathy"));
   outcome = Bench({"unary", "--callers", "0"});
@@ -109,7 +91,7 @@ TEST(BenchControlTest, SaysWhatItCannotMeasure) {
 
 TEST(BenchControlTest, CheckFailsWhenAnAimIsNotMet) {
   // One caller cannot make fifty thousand calls a second.
-  const Outcome outcome = Bench({"unary", "--check", "--callers", "1", "--rounds", "1", "--round-seconds", "0.2"});
+  const BenchOutcome outcome = Bench({"unary", "--check", "--callers", "1", "--rounds", "1", "--round-seconds", "0.2"});
   EXPECT_EQ(outcome.code, 1) << outcome.log;
   EXPECT_EQ(outcome.result["all_met"], false);
 }

@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "tests/component/bench/bench_outcome.h"
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
@@ -51,34 +50,17 @@ class BenchSyncTest : public ::testing::Test {
     return Process::Start({SYNCOPATE_BINARY, args, temp_.path() + "/log"});
   }
 
-  struct Outcome {
-    int code = -1;
-    std::string log;
-    json result;  // of the last line that is an object
-  };
-  Outcome Run(std::vector<std::string> more) {
-    auto process = Start(std::move(more));
-    EXPECT_THAT(process, IsOk());
-    if (!process.ok()) return {};
-    auto exit = (*process)->WaitExit(kPatience);
-    EXPECT_THAT(exit, IsOk());
-    Outcome outcome{exit.ok() ? exit->code : -1, (*process)->Log(), nullptr};
-    for (absl::string_view line : absl::StrSplit(outcome.log, '\n')) {
-      json parsed = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-      if (parsed.is_object()) outcome.result = std::move(parsed);
-    }
-    return outcome;
-  }
+  BenchOutcome Run(std::vector<std::string> more) { return AwaitBench(Start(std::move(more)), kPatience); }
 
   // Three syncs in host memory, as JSON.
-  Outcome RunOnHost(std::vector<std::string> more) {
+  BenchOutcome RunOnHost(std::vector<std::string> more) {
     std::vector<std::string> args = {"--model", "tiny",     "--cpu", "--json",    "--syncs",
                                      "3",       "--warmup", "1",     "--calm-ms", "10"};
     args.insert(args.end(), more.begin(), more.end());
     return Run(std::move(args));
   }
 
-  static void ExpectGood(Outcome outcome) {
+  static void ExpectGood(BenchOutcome outcome) {
     ASSERT_EQ(outcome.code, 0) << outcome.log;
     EXPECT_EQ(outcome.result["digests_equal"], true) << outcome.log;
     EXPECT_GT(outcome.result["values_checked"], 0);
@@ -89,7 +71,7 @@ class BenchSyncTest : public ::testing::Test {
 };
 
 TEST_F(BenchSyncTest, TwoShardsReachTwoReplicasWithPhasesThatAddUp) {
-  Outcome outcome = RunOnHost({"--sources", "2", "--replicas", "2"});
+  BenchOutcome outcome = RunOnHost({"--sources", "2", "--replicas", "2"});
   ExpectGood(outcome);
   json& seconds = outcome.result["seconds"];
   for (const char* phase : {"stage", "prepare", "transfer", "verify", "install", "total"}) {
@@ -111,14 +93,14 @@ TEST_F(BenchSyncTest, ShardsInTheWireDtypeReachASplitReplica) {
 }
 
 TEST_F(BenchSyncTest, AKilledReceiverHoldsUpNobody) {
-  Outcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--kill", "receiver", "--at", "prepare"});
+  BenchOutcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--kill", "receiver", "--at", "prepare"});
   ExpectGood(outcome);
   EXPECT_EQ(outcome.result["fault"]["healthy"], true);
   EXPECT_LT(outcome.result["fault"]["recovered_seconds"], 5);
 }
 
 TEST_F(BenchSyncTest, AStoppedReceiverHoldsUpNobodyForLong) {
-  Outcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--stop", "receiver", "--at", "install"});
+  BenchOutcome outcome = RunOnHost({"--replicas", "2", "--no-ceiling", "--stop", "receiver", "--at", "install"});
   ExpectGood(outcome);
   EXPECT_LT(outcome.result["fault"]["recovered_seconds"], 5);
 }
@@ -132,20 +114,20 @@ TEST_F(BenchSyncTest, TheVersionArrivesThoughTheSynchronizerWasKilled) {
 }
 
 TEST_F(BenchSyncTest, ALateJoinerIsServedWhileTheOthersGoOn) {
-  Outcome outcome = RunOnHost({"--no-ceiling", "--late-joiner"});
+  BenchOutcome outcome = RunOnHost({"--no-ceiling", "--late-joiner"});
   ExpectGood(outcome);
   EXPECT_GT(outcome.result["late_joiner"]["start_to_serving_seconds"], 0);
   EXPECT_GE(outcome.result["late_joiner"]["others_total_seconds"]["count"], 1);
 }
 
 TEST_F(BenchSyncTest, PrintsThePlanOfALargeModelWithoutAnyGpu) {
-  const Outcome outcome = Run({"--model", "qwen2.5-7b", "--sources", "2", "--tp", "2", "--plan"});
+  const BenchOutcome outcome = Run({"--model", "qwen2.5-7b", "--sources", "2", "--tp", "2", "--plan"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.log, HasSubstr("2 sources"));
 }
 
 TEST_F(BenchSyncTest, RefusesACaseThatCannotBe) {
-  const Outcome outcome = Run({"--cpu", "--transport", "nccl"});
+  const BenchOutcome outcome = Run({"--cpu", "--transport", "nccl"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.log, HasSubstr("--transport nccl needs GPUs"));
   EXPECT_EQ(Run({"--cpu", "--model", "no-such-model"}).code, 2);
@@ -156,7 +138,7 @@ TEST_F(BenchSyncTest, LeavesNoProcessBehindWhenItIsKilledItself) {
   auto process = Start({"--model", "tiny", "--cpu", "--syncs", "100000", "--no-ceiling"});
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT((*process)->WaitForLogLine("measuring", kPatience), IsOk());
-  const std::string mark = absl::StrCat("\"role\":1");
+  const std::string mark = "\"role\":1";
   std::vector<pid_t> receivers = ProcessesNaming(mark);
   EXPECT_THAT(receivers, ::testing::Not(IsEmpty()));
   (*process)->Kill();
