@@ -102,17 +102,20 @@ TEST_F(RequestIdsTest, AnswersADuplicateTogetherWithTheFirstAndBlocksNobody) {
 }
 
 TEST_F(RequestIdsTest, WorksOnceWhenManyThreadsSendTheSameId) {
+  constexpr int kThreads = 8;
+  constexpr int kIds = 4;
   std::atomic<int> runs = 0, replies = 0;
+  std::vector<v1::TriggerSyncResponse> responses(kThreads * kIds);  // one may be filled in by another thread, later
   std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 4; ++i) {
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kIds; ++i) {
         v1::TriggerSyncRequest request;
-        v1::TriggerSyncResponse response;
         ids_.Run(
-            "TriggerSync", request, absl::StrCat("id", i), &response,
-            [&runs](google::protobuf::Message*, RequestIds::Done done) {
+            "TriggerSync", request, absl::StrCat("id", i), &responses[t * kIds + i],
+            [&runs](google::protobuf::Message* out, RequestIds::Done done) {
               ++runs;
+              static_cast<v1::TriggerSyncResponse*>(out)->set_receivers(7);
               done(absl::OkStatus());
             },
             [&replies](const absl::Status&) { ++replies; });
@@ -120,8 +123,9 @@ TEST_F(RequestIdsTest, WorksOnceWhenManyThreadsSendTheSameId) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(runs, 4);
-  EXPECT_EQ(replies, 32);
+  EXPECT_EQ(runs, kIds);
+  EXPECT_EQ(replies, kThreads * kIds);
+  for (const v1::TriggerSyncResponse& response : responses) EXPECT_EQ(response.receivers(), 7);
 }
 
 }  // namespace
