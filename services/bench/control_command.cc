@@ -15,8 +15,8 @@ namespace {
 
 constexpr char kControlFooter[] =
     "Parts, in the order in which they are given: unary, overload, stream, ack, members, restart. Starts a "
-    "synchronizer "
-    "and a trainer's data service as processes and loads them from this one, all on the same cores, and leaves none "
+    "synchronizer and a trainer's data service as processes and loads them from this one, all on the same cores, and "
+    "leaves none "
     "behind. Exit codes: 0 measured, whether or not the aims are met, unless --check; 1 something failed, or with "
     "--check an aim is not met; 2 there is no such case.";
 

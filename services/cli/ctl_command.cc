@@ -13,8 +13,7 @@ namespace {
 
 constexpr char kCtlExitCodes[] =
     "Exit codes: 0 done; 1 another error; 2 wrong command line, or no such daemon; 3 the daemon cannot be reached or "
-    "did "
-    "not answer in time; 4 the daemon refused.";
+    "did not answer in time; 4 the daemon refused.";
 
 // Everything any verb may be given.
 struct CtlArguments {

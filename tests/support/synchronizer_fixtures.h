@@ -27,6 +27,17 @@ inline Manifest SmallModel(int64_t bucket_bytes = 1024) {
   return *std::move(manifest);
 }
 
+// All in the wire dtype, as what goes between GPUs.
+inline Manifest BFloat16Model() {
+  auto manifest = Manifest::Create({{"embed", DType::kBFloat16, {64, 96}},
+                                    {"layer.weight", DType::kBFloat16, {96, 128}},
+                                    {"norm", DType::kBFloat16, {33}},
+                                    {"head", DType::kBFloat16, {128, 96}}},
+                                   4096);
+  SYNCOPATE_CHECK(manifest.ok());
+  return *std::move(manifest);
+}
+
 inline MemberId TrainerId(const std::string& incarnation, int32_t rank = 0, int32_t world = 1) {
   return {kTrainerRole, "trainer", rank, world, incarnation};
 }

@@ -19,8 +19,8 @@ class CountingService final : public v1::RolloutService::CallbackService {
  public:
   grpc::ServerWriteReactor<v1::GenerateStreamResponse>* GenerateStream(
       grpc::CallbackServerContext* context, const v1::GenerateStreamRequest* request) override {
-    auto stream = TokenStream::Create(context, {.max_queued_messages = 1});
     if (request->request().request_id() == "early") return StartAfterThree(context);
+    auto stream = TokenStream::Create(context, {.max_queued_messages = 1});
     int count = request->request().prompt_ids(0);
     auto next = std::make_shared<int>(0);
     auto produce = [stream, next, count] {

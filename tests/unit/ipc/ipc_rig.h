@@ -8,7 +8,6 @@
 #include <random>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "synchronizer/ipc/ipc_source.h"
 #include "synchronizer/plan/layout_text.h"
 #include "tests/support/host_copy_engine.h"
+#include "tests/support/rig_parts.h"
 #include "tests/support/synchronizer_fixtures.h"
 
 namespace syncopate::synchronizer {
@@ -91,7 +91,7 @@ class IpcRig {
   };
 
   IpcRig(const std::string& source_layout, int replicas, const std::string& destination_layout, bool relays = true)
-      : manifest_(Model()),
+      : manifest_(BFloat16Model()),
         plan_(*SyncPlan::Create(manifest_, *BuildLayout(manifest_, source_layout),
                                 *BuildLayout(manifest_, destination_layout))),
         replicas_(replicas) {
@@ -158,13 +158,7 @@ class IpcRig {
     return member.transport->Receive(RequestOf(self, deadline), member.shadow->data(), member.stop.get_token());
   }
   std::vector<absl::Status> ReceiveAll() {
-    std::vector<absl::Status> statuses(members_.size());
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < members_.size(); ++i) {
-      threads.emplace_back([this, i, &statuses] { statuses[i] = ReceiveOne(static_cast<int32_t>(i)); });
-    }
-    threads.clear();
-    return statuses;
+    return ReceiveAtOnce(members_.size(), [this](int32_t self) { return ReceiveOne(self); });
   }
   void Finish() {
     for (auto& source : sources_) source->Close(attempt_);
@@ -175,15 +169,9 @@ class IpcRig {
   void ExpectArrived(int32_t self) {
     const Member& member = *members_[self];
     EXPECT_TRUE(member.connected);
-    for (const Copy& copy : plan_.CopiesTo(self % plan_.destinations())) {
-      ASSERT_EQ(std::memcmp(member.shadow->data() + copy.destination_offset,
-                            stores_[copy.source]->data() + copy.source_offset, static_cast<size_t>(copy.bytes)),
-                0)
-          << "member " << self << ", source " << copy.source;
-      for (int64_t at = copy.destination_offset; at < copy.destination_offset + copy.bytes; ++at) {
-        ASSERT_EQ(member.arrivals[at], 1) << "member " << self << ", byte " << at;
-      }
-    }
+    ExpectCopied(
+        plan_.CopiesTo(self % plan_.destinations()), [this](int32_t rank) { return stores_[rank]->data(); },
+        member.shadow->data(), member.arrivals, self);
   }
 
   const SyncPlan& plan() const { return plan_; }
@@ -195,16 +183,6 @@ class IpcRig {
   int64_t attempt() const { return attempt_; }
 
  private:
-  static Manifest Model() {
-    auto manifest = Manifest::Create({{"embed", DType::kBFloat16, {64, 96}},
-                                      {"layer.weight", DType::kBFloat16, {96, 128}},
-                                      {"norm", DType::kBFloat16, {33}},
-                                      {"head", DType::kBFloat16, {128, 96}}},
-                                     4096);
-    SYNCOPATE_CHECK(manifest.ok());
-    return *std::move(manifest);
-  }
-
   void AddMember(int32_t index, bool relays) {
     auto member = std::make_unique<Member>();
     int64_t bytes = 256;

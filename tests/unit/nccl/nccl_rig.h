@@ -4,13 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +20,7 @@
 #include "synchronizer/transport/split_copies.h"
 #include "tests/support/fake_communicators.h"
 #include "tests/support/notification.h"
+#include "tests/support/rig_parts.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/synchronizer_fixtures.h"
 
@@ -98,12 +97,11 @@ class NcclRig {
   };
 
   NcclRig(const std::string& source_layout, int replicas, const std::string& destination_layout)
-      : manifest_(std::make_shared<Manifest>(Model())),
+      : manifest_(std::make_shared<Manifest>(BFloat16Model())),
         source_layout_(source_layout),
         destination_layout_(destination_layout),
         plan_(*SyncPlan::Create(*manifest_, *BuildLayout(*manifest_, source_layout),
-                                *BuildLayout(*manifest_, destination_layout))),
-        replicas_(replicas) {
+                                *BuildLayout(*manifest_, destination_layout))) {
     for (int32_t rank = 0; rank < plan_.sources(); ++rank) AddSource(rank);
     for (int32_t i = 0; i < replicas * plan_.destinations(); ++i) AddReceiver(i);
   }
@@ -211,13 +209,7 @@ class NcclRig {
   // All of them at once; what the receivers say.
   std::vector<absl::Status> Exchange() {
     for (size_t rank = 0; rank < sources_.size(); ++rank) EXPECT_THAT(Start(rank), testing::IsOk());
-    std::vector<absl::Status> statuses(taking_part_.size());
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < taking_part_.size(); ++i) {
-      threads.emplace_back([this, i, &statuses] { statuses[i] = ReceiveOne(static_cast<int32_t>(i)); });
-    }
-    threads.clear();
-    return statuses;
+    return ReceiveAtOnce(taking_part_.size(), [this](int32_t place) { return ReceiveOne(place); });
   }
   void Finish() {
     for (auto& source : sources_) source->transport->Close(attempt_);
@@ -225,26 +217,21 @@ class NcclRig {
   }
   void ExpectArrived(int32_t place) {
     const Receiver& receiver = *receivers_[taking_part_[place]];
-    for (const Copy& copy : CopiesTo(place % plan_.destinations())) {
-      ASSERT_EQ(std::memcmp(receiver.bytes.data() + copy.destination_offset,
-                            sources_[copy.source]->staged.data() + copy.source_offset, static_cast<size_t>(copy.bytes)),
-                0)
-          << "receiver " << place << ", source " << copy.source;
-      for (int64_t at = copy.destination_offset; at < copy.destination_offset + copy.bytes; ++at) {
-        ASSERT_EQ(receiver.arrivals[at], 1) << "receiver " << place << ", byte " << at;
-      }
-    }
+    ExpectCopied(
+        CopiesTo(place % plan_.destinations()), [this](int32_t rank) { return sources_[rank]->staged.data(); },
+        receiver.bytes.data(), receiver.arrivals, place);
   }
   void ExpectSyncs(int64_t step) {
+    const size_t before = done_.size();
     Stage(step);
     ASSERT_THAT(Prepare(step), testing::IsOk());
     EXPECT_THAT(Exchange(), ::testing::Each(testing::IsOk()));
     for (size_t i = 0; i < receivers_.size(); ++i) ExpectArrived(static_cast<int32_t>(i));
-    ASSERT_TRUE(done_.WaitFor(done_.size() < sources_.size() ? sources_.size() : done_.size()));
+    ASSERT_TRUE(done_.WaitFor(before + sources_.size())) << "each source says that it has sent";
     Finish();
   }
 
-  // After Prepare: the one at the last place is no longer part of the attempt.
+  // After Prepare: that receiver is no longer part of the attempt.
   void LeaveOut(int index) { std::erase(taking_part_, index); }
 
   nccl::FakeNetwork* network() { return &network_; }
@@ -254,15 +241,6 @@ class NcclRig {
   size_t receivers() const { return receivers_.size(); }
 
  private:
-  static Manifest Model() {
-    auto manifest = Manifest::Create({{"embed", DType::kBFloat16, {64, 96}},
-                                      {"layer.weight", DType::kBFloat16, {96, 128}},
-                                      {"norm", DType::kBFloat16, {33}},
-                                      {"head", DType::kBFloat16, {128, 96}}},
-                                     4096);
-    SYNCOPATE_CHECK(manifest.ok());
-    return *std::move(manifest);
-  }
   nccl::GroupWorker::DeviceFactory DeviceOf(nccl::FakeDeviceControl* control) {
     return [this, control] { return std::make_unique<nccl::FakeDevice>(&network_, control); };
   }
@@ -297,7 +275,6 @@ class NcclRig {
   const std::string source_layout_;
   const std::string destination_layout_;
   const SyncPlan plan_;
-  const int32_t replicas_;
   nccl::FakeNetwork network_;
   Mailbox<absl::Status> done_;
   std::vector<std::unique_ptr<Source>> sources_;
