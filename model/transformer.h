@@ -55,6 +55,9 @@ class Transformer {
   Transformer(const ModelConfig& config, at::Device device);
 
   const ModelConfig& config() const { return config_; }
+  // Rotary tables [max_position_embeddings, head_dim / 2] float32.
+  at::Tensor cos() const { return cos_.narrow(1, 0, config_.head_dim / 2).contiguous(); }
+  at::Tensor sin() const { return sin_.narrow(1, 0, config_.head_dim / 2).contiguous(); }
 
   // ids [R] int64, positions [R] int64 (each < max_position_embeddings) -> final-normed hidden states [R, D].
   // On the CPU each row of the result depends on its own token and on what `attention` returns for it, on nothing else,

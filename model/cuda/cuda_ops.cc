@@ -1,0 +1,192 @@
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cmath>
+#include <utility>
+
+#include "model/cuda/train_kernels.h"
+#include "model/ops.h"
+
+namespace syncopate::model {
+namespace {
+
+using kernels::Number;
+
+Number NumberOf(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? Number::kBFloat16 : Number::kFloat32; }
+int64_t VectorOf(const at::Tensor& x) { return kernels::VectorElements(NumberOf(x)); }
+
+cudaStream_t StreamOf(const at::Tensor& x) { return c10::cuda::getCurrentCUDAStream(x.device().index()).stream(); }
+
+at::Tensor Rows32(const at::Tensor& like, at::IntArrayRef shape) {
+  return at::empty(shape, like.options().dtype(at::kFloat));
+}
+
+const void* DataOrNull(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+
+// Kernels for what is wide enough for 16-byte loads, which every model of the field is; ATen for the rest.
+class OpsByKernels final : public Ops {
+ public:
+  Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) const override {
+    if (!FitsNorm(x)) return AtenOps().AddNorm(x, residual, weight, eps);
+    const c10::cuda::CUDAGuard guard(x.device());
+    Normed result{residual.defined() ? at::empty_like(x) : x, at::empty_like(x), Rows32(x, {x.size(0)})};
+    const kernels::NormArguments norm{NumberOf(x), x.size(0), x.size(1), weight.const_data_ptr()};
+    C10_CUDA_CHECK(kernels::AddNorm(norm, x.const_data_ptr(), DataOrNull(residual), static_cast<float>(eps),
+                                    result.sum.mutable_data_ptr(), result.y.mutable_data_ptr(),
+                                    result.rstd.mutable_data_ptr<float>(), StreamOf(x)));
+    return result;
+  }
+
+  NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& passed,
+                               const at::Tensor& dweight) const override {
+    if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight);
+    const c10::cuda::CUDAGuard guard(sum.device());
+    NormGradient result{at::empty_like(sum), at::empty_like(sum)};
+    at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});
+    const kernels::NormArguments norm{NumberOf(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
+    C10_CUDA_CHECK(
+        kernels::AddNormBackward(norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(),
+                                 DataOrNull(passed), result.dsum.mutable_data_ptr(), result.y.mutable_data_ptr(),
+                                 partial.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), StreamOf(sum)));
+    return result;
+  }
+
+  void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+              const at::Tensor& positions, bool inverse) const override {
+    if (cos.size(1) % VectorOf(x) != 0 || x.stride(0) % VectorOf(x) != 0) {
+      return AtenOps().Rotate(x, heads, cos, sin, positions, inverse);
+    }
+    const c10::cuda::CUDAGuard guard(x.device());
+    const kernels::RotateArguments rotate{NumberOf(x), x.size(0), x.stride(0), heads, cos.size(1), inverse};
+    C10_CUDA_CHECK(kernels::Rotate(rotate, x.mutable_data_ptr(), cos.const_data_ptr<float>(),
+                                   sin.const_data_ptr<float>(), positions.const_data_ptr<int64_t>(), StreamOf(x)));
+  }
+
+  at::Tensor SwiGlu(const at::Tensor& gate_up) const override {
+    const int64_t width = gate_up.size(1) / 2;
+    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGlu(gate_up);
+    const c10::cuda::CUDAGuard guard(gate_up.device());
+    at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
+    C10_CUDA_CHECK(kernels::SwiGlu(NumberOf(gate_up), gate_up.const_data_ptr(), gate_up.size(0), width,
+                                   y.mutable_data_ptr(), StreamOf(gate_up)));
+    return y;
+  }
+
+  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up) const override {
+    const int64_t width = gate_up.size(1) / 2;
+    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGluBackward(dy, gate_up);
+    const c10::cuda::CUDAGuard guard(gate_up.device());
+    SwiGluGradient result{at::empty_like(gate_up), at::empty_like(dy)};
+    C10_CUDA_CHECK(kernels::SwiGluBackward(NumberOf(gate_up), dy.const_data_ptr(), gate_up.const_data_ptr(),
+                                           gate_up.size(0), width, result.dgate_up.mutable_data_ptr(),
+                                           result.y.mutable_data_ptr(), StreamOf(gate_up)));
+    return result;
+  }
+
+  // libtorch's FlashAttention-2 for sequences of varying length; it takes strided views of one projection.
+  Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                  const PackedSequences& sequences) const override {
+    if (!FitsFlash(qkv, heads, kv_heads)) return AtenOps().Attend(qkv, heads, kv_heads, sequences);
+    const Heads h = Split(qkv, heads, kv_heads);
+    auto [y, log_sum_exp, seed, unused, mask] =
+        at::_flash_attention_forward(h.q, h.k, h.v, sequences.starts(), sequences.starts(), sequences.longest(),
+                                     sequences.longest(), /*dropout_p=*/0, /*is_causal=*/true,
+                                     /*return_debug_mask=*/false, h.scale);
+    return {y.reshape({qkv.size(0), h.q.size(1) * h.q.size(2)}), {log_sum_exp, seed, unused}};
+  }
+
+  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
+                            int64_t kv_heads, const PackedSequences& sequences) const override {
+    if (!FitsFlash(qkv, heads, kv_heads)) {
+      return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
+    }
+    const Heads h = Split(qkv, heads, kv_heads);
+    auto [dq, dk, dv] = at::_flash_attention_backward(dy.view(h.q.sizes()), h.q, h.k, h.v, forward.y.view(h.q.sizes()),
+                                                      forward.stats[0], sequences.starts(), sequences.starts(),
+                                                      sequences.longest(), sequences.longest(), /*dropout_p=*/0,
+                                                      /*is_causal=*/true, forward.stats[1], forward.stats[2], h.scale);
+    return at::cat({dq.flatten(1), dk.flatten(1), dv.flatten(1)}, 1);
+  }
+
+  HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const override {
+    if (logits.size(1) % VectorOf(logits) != 0) return AtenOps().Head(logits, targets, temperature);
+    const c10::cuda::CUDAGuard guard(logits.device());
+    const int64_t rows = logits.size(0);
+    HeadRows result{Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows})};
+    C10_CUDA_CHECK(kernels::Head(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(), rows,
+                                 logits.size(1), static_cast<float>(1 / temperature),
+                                 result.logprob.mutable_data_ptr<float>(), result.entropy.mutable_data_ptr<float>(),
+                                 result.log_sum_exp.mutable_data_ptr<float>(), StreamOf(logits)));
+    return result;
+  }
+
+  at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
+                          const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
+                          at::ScalarType to) const override {
+    if (logits.size(1) % VectorOf(logits) != 0) {
+      return AtenOps().HeadBackward(logits, targets, rows, dlogprob, dentropy, temperature, to);
+    }
+    const c10::cuda::CUDAGuard guard(logits.device());
+    at::Tensor gradient = to == logits.scalar_type() ? logits : at::empty(logits.sizes(), logits.options().dtype(to));
+    const kernels::HeadGradients gradients{rows.log_sum_exp.const_data_ptr<float>(),
+                                           rows.entropy.const_data_ptr<float>(), dlogprob.const_data_ptr<float>(),
+                                           static_cast<const float*>(DataOrNull(dentropy))};
+    C10_CUDA_CHECK(kernels::HeadBackward(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
+                                         logits.size(0), logits.size(1), static_cast<float>(1 / temperature), gradients,
+                                         NumberOf(gradient), gradient.mutable_data_ptr(), StreamOf(logits)));
+    return gradient;
+  }
+
+  // The tensor cores sum in float32; their operands stay as they are.
+  void AddWeightGradient(const at::Tensor& dweight, const at::Tensor& dy, const at::Tensor& x) const override {
+    at::Tensor out = dweight;
+    if (dy.scalar_type() == at::kFloat) {
+      out.addmm_(dy.t(), x);
+    } else {
+      at::addmm_out(out, out, dy.t(), x, at::kFloat);
+    }
+  }
+
+  void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const override {
+    const c10::cuda::CUDAGuard guard(dy.device());
+    at::Tensor partial = Rows32(dy, {kernels::ColumnPartialRows(dy.size(0)), dy.size(1)});
+    C10_CUDA_CHECK(kernels::ColumnSums(NumberOf(dy), dy.const_data_ptr(), dy.size(0), dy.size(1),
+                                       partial.mutable_data_ptr<float>(), dbias.mutable_data_ptr<float>(),
+                                       StreamOf(dy)));
+  }
+
+  void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
+    const c10::cuda::CUDAGuard guard(dx.device());
+    C10_CUDA_CHECK(kernels::EmbeddingGradient(NumberOf(dx), dx.const_data_ptr(), ids.const_data_ptr<int64_t>(),
+                                              dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), StreamOf(dx)));
+  }
+
+ private:
+  struct Heads {
+    at::Tensor q, k, v;  // [T, heads, d]
+    double scale = 1;
+  };
+
+  static bool FitsNorm(const at::Tensor& x) {
+    return x.size(1) % VectorOf(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
+  }
+  static bool FitsFlash(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
+    return qkv.scalar_type() == at::kBFloat16 && (qkv.size(1) / (heads + 2 * kv_heads)) % 8 == 0;
+  }
+  static Heads Split(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
+    at::Tensor all = qkv.unflatten(1, {heads + 2 * kv_heads, qkv.size(1) / (heads + 2 * kv_heads)});
+    return {all.narrow(1, 0, heads), all.narrow(1, heads, kv_heads), all.narrow(1, heads + kv_heads, kv_heads),
+            1 / std::sqrt(static_cast<double>(all.size(2)))};
+  }
+};
+
+}  // namespace
+
+const Ops& OpsFor(at::Device device) {
+  static const OpsByKernels ops;
+  return device.is_cuda() ? ops : AtenOps();
+}
+
+}  // namespace syncopate::model

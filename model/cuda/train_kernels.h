@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// Kernels of a training step beside its matrix products and attention: plain pointers to device memory, work queued on
+// `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
+// kernels::VectorElements(dtype). What each computes is said in model/ops.h. Results do not depend on the launch: sums
+// over rows are taken in a fixed order, but for EmbeddingGradient, which adds atomically.
+namespace syncopate::model::kernels {
+
+enum class Number : uint8_t { kFloat32, kBFloat16 };
+inline constexpr int64_t VectorElements(Number number) { return number == Number::kFloat32 ? 4 : 8; }
+inline constexpr int64_t kMaxNormElements = 16384;  // of a row that is normed
+
+struct NormArguments {
+  Number number = Number::kBFloat16;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const void* weight = nullptr;  // [columns]
+};
+// residual may be null; then sum is not written and may be null. rstd [rows] float32.
+cudaError_t AddNorm(const NormArguments& norm, const void* x, const void* residual, float eps, void* sum, void* y,
+                    float* rstd, cudaStream_t stream);
+// `passed` may be null. `partial`: float32 scratch of NormPartialRows() rows.
+int64_t NormPartialRows(int64_t rows);
+cudaError_t AddNormBackward(const NormArguments& norm, const void* dy, const void* sum, const float* rstd,
+                            const void* passed, void* dsum, void* y, float* partial, float* dweight,
+                            cudaStream_t stream);
+
+// total [columns] += column sums of x [rows, columns], which is float32 or bf16.
+int64_t ColumnPartialRows(int64_t rows);
+cudaError_t ColumnSums(Number number, const void* x, int64_t rows, int64_t columns, float* partial, float* total,
+                       cudaStream_t stream);
+
+struct RotateArguments {
+  Number number = Number::kBFloat16;
+  int64_t rows = 0;
+  int64_t stride = 0;  // elements from row to row
+  int64_t heads = 0;
+  int64_t half = 0;  // of the head's dimension
+  bool inverse = false;
+};
+cudaError_t Rotate(const RotateArguments& rotate, void* x, const float* cos, const float* sin, const int64_t* positions,
+                   cudaStream_t stream);
+
+cudaError_t SwiGlu(Number number, const void* gate_up, int64_t rows, int64_t width, void* y, cudaStream_t stream);
+cudaError_t SwiGluBackward(Number number, const void* dy, const void* gate_up, int64_t rows, int64_t width,
+                           void* dgate_up, void* y, cudaStream_t stream);
+
+// logits [rows, columns]; temperature_inverse is 1 / temperature.
+cudaError_t Head(Number number, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+                 float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, cudaStream_t stream);
+struct HeadGradients {
+  const float* log_sum_exp = nullptr;
+  const float* entropy = nullptr;
+  const float* dlogprob = nullptr;
+  const float* dentropy = nullptr;  // may be null
+};
+// gradient [rows, columns] in `to`; may be the logits themselves if they are in `to` too.
+cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+                         float temperature_inverse, const HeadGradients& gradients, Number to, void* gradient,
+                         cudaStream_t stream);
+
+// table [*, columns] float32 += x[r] at row ids[r].
+cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, int64_t rows, int64_t columns,
+                              float* table, cudaStream_t stream);
+
+// One AdamW update of `count` elements (Loshchilov & Hutter, arXiv 1711.05101) and the copy of the result that
+// computes.
+struct AdamWArguments {
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float eps = 0;
+  float decay = 1;              // what a parameter is multiplied by first: 1 - learning_rate * weight_decay
+  float correction1 = 1;        // 1 - beta1^t
+  float correction2 = 1;        // 1 - beta2^t
+  float max_norm = 0;           // 0: no clipping
+  const float* norm = nullptr;  // the gradient's, on the device; an update whose norm is not finite changes nothing
+};
+// parameters, first, second, gradients float32; `copy` bf16, may be null.
+cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
+                  const float* gradients, void* copy, cudaStream_t stream);
+
+}  // namespace syncopate::model::kernels

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/packed_sequences.h"
+
+namespace syncopate::model {
+
+// What a decoder computes beside its plain matrix products, each with its backward half, as functions of tensors: no
+// autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary. Activations have the dtype of
+// the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and gradients of weights are
+// float32. Stateless, thread-safe; work is queued on the current stream of the tensors' device.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // RMSNorm (arXiv 1910.07467) after an optional residual add.
+  struct Normed {
+    at::Tensor sum;   // [R, D] x + residual; x itself without one
+    at::Tensor y;     // [R, D] sum * rstd * weight
+    at::Tensor rstd;  // [R] float32: 1 / sqrt(mean(sum^2) + eps)
+  };
+  // x [R, D]; residual [R, D] or undefined; weight [D].
+  virtual Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                         double eps) const = 0;
+  struct NormGradient {
+    at::Tensor dsum;  // [R, D] gradient of sum: through the norm, plus `passed`
+    at::Tensor y;     // [R, D] again, for the weight gradient of the product that it went into
+  };
+  // dy [R, D]; sum, rstd, weight as above; `passed`: gradient that reaches sum by other ways, or undefined. Adds to
+  // dweight [D] float32.
+  virtual NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
+                                       const at::Tensor& weight, const at::Tensor& passed,
+                                       const at::Tensor& dweight) const = 0;
+
+  // Rotary embedding (arXiv 2104.09864) in the halves convention, in place on the first `heads` heads of each row of x
+  // [R, at least heads * d]. cos, sin [positions, d / 2] float32; positions [R] int64. `inverse` turns back, which is
+  // the backward half.
+  virtual void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+                      const at::Tensor& positions, bool inverse) const = 0;
+
+  // gate_up [R, 2 F] -> silu(gate) * up [R, F] (SwiGLU, arXiv 2002.05202).
+  virtual at::Tensor SwiGlu(const at::Tensor& gate_up) const = 0;
+  struct SwiGluGradient {
+    at::Tensor dgate_up;  // [R, 2 F]
+    at::Tensor y;         // [R, F] again, for the weight gradient of the next product
+  };
+  // dy [R, F].
+  virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up) const = 0;
+
+  // Causal attention inside each sequence; scores are scaled by 1 / sqrt(d).
+  struct Attended {
+    at::Tensor y;                   // [T, H * d]
+    std::vector<at::Tensor> stats;  // what backward needs besides
+  };
+  // qkv [T, (H + 2 K) * d], rotated.
+  virtual Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                          const PackedSequences& sequences) const = 0;
+  // -> gradient of qkv, same shape.
+  virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
+                                    int64_t kv_heads, const PackedSequences& sequences) const = 0;
+
+  // Of each row of logits [R, V], all at `temperature` (z = logits / temperature): float32.
+  struct HeadRows {
+    at::Tensor logprob;      // [R] log softmax(z)[target]
+    at::Tensor entropy;      // [R] nats
+    at::Tensor log_sum_exp;  // [R] of z
+  };
+  // targets [R] int64.
+  virtual HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const = 0;
+  // The loss's gradient of the logits, in dtype `to`, from those of logprob and entropy ([R] float32 each; dentropy may
+  // be undefined: the loss has no entropy term). Overwrites logits if they have that dtype.
+  virtual at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
+                                  const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
+                                  at::ScalarType to) const = 0;
+
+  // dweight [N, M] float32 += dy^T x for dy [R, N], x [R, M]; dbias [N] float32 += column sums of dy.
+  virtual void AddWeightGradient(const at::Tensor& dweight, const at::Tensor& dy, const at::Tensor& x) const = 0;
+  virtual void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const = 0;
+  // dtable [V, D] float32: row ids[r] += dx[r] for ids [R] int64, dx [R, D].
+  virtual void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const = 0;
+};
+
+// By ATen operators, on any device that it knows: the reference, and what the CPU uses.
+const Ops& AtenOps();
+
+// The fastest there is for `device` among what this binary links: on a GPU the kernels of model/cuda/, which a build
+// without CUDA does not have; else AtenOps().
+const Ops& OpsFor(at::Device device);
+
+}  // namespace syncopate::model

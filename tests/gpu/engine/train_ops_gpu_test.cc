@@ -1,0 +1,95 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "model/transformer.h"
+#include "tests/gpu/gpu_support.h"
+#include "tests/support/op_cases.h"
+#include "tests/support/small_model.h"
+#include "trainer/actor/decoder_program.h"
+#include "trainer/actor/fused_head.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using syncopate::testing::OpCase;
+using syncopate::testing::RelativeDifference;
+
+void ExpectSameResults(const OpCase& one, at::ScalarType dtype, double close) {
+  at::NoGradGuard no_grad;
+  const at::Device gpu("cuda:0");
+  const auto expected = testing::RunAllOps(model::AtenOps(), one, at::kCPU, at::kFloat);
+  const auto actual = testing::RunAllOps(model::OpsFor(gpu), one, gpu, dtype);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_LT(RelativeDifference(actual[i], expected[i]), close) << "result " << i << " of width " << one.columns;
+  }
+}
+
+const OpCase kCases[] = {
+    {},
+    {.columns = 896,
+     .heads = 14,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .width = 4864,
+     .vocab = 1024,
+     .lengths = {300, 1, 129}},
+    {.columns = 3584, .heads = 28, .kv_heads = 4, .head_dim = 128, .width = 1000, .vocab = 4096, .lengths = {65, 64}},
+    {.columns = 8192, .heads = 8, .kv_heads = 8, .head_dim = 64, .width = 24, .vocab = 77, .lengths = {3}}};
+
+TEST(CudaOpsTest, GivesTheResultsOfTheCpuInFloat32) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (const OpCase& one : kCases) ExpectSameResults(one, at::kFloat, 1e-4);
+}
+
+TEST(CudaOpsTest, GivesTheResultsOfTheCpuInBFloat16WithinItsRounding) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (const OpCase& one : kCases) ExpectSameResults(one, at::kBFloat16, 3e-2);
+}
+
+// Gradients of a whole model in bf16 on the GPU against float32 on the CPU.
+TEST(CudaDecoderProgramTest, GradientsAreThoseOfTheCpu) {
+  SYNCOPATE_NEED_GPUS(1);
+  at::NoGradGuard no_grad;
+  model::ModelConfig config = testing::GroupedQueryModel();
+  config.hidden_size = 128;
+  config.intermediate_size = 256;
+  config.head_dim = 64;
+  config.num_attention_heads = 4;
+  const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
+  at::Tensor initial = at::zeros({manifest.arena_bytes() / 4}, at::kFloat);
+  model::InitialiseWeights(config, manifest, 2, initial.data_ptr<float>());
+  initial = initial.to(at::kBFloat16).to(at::kFloat);
+  at::manual_seed(3);
+  at::Tensor ids = at::randint(config.vocab_size, {40}, at::kLong);
+  at::Tensor targets = at::randint(config.vocab_size, {40}, at::kLong), dlogprob = at::randn({40});
+  std::vector<at::Tensor> results;
+  for (const auto& [device, dtype] : {std::pair(at::Device("cpu"), at::kFloat),
+                                      {at::Device("cuda:0"), at::kFloat},
+                                      {at::Device("cuda:0"), at::kBFloat16}}) {
+    const model::Transformer transformer(config, device);
+    at::Tensor arena = initial.to(device, dtype), gradient = at::zeros_like(initial, at::TensorOptions(device));
+    const auto weights = model::ViewWeights(config, manifest, arena);
+    const auto gradients = model::ViewWeights(config, manifest, gradient);
+    const model::PackedSequences sequences({17, 1, 22}, device);
+    const DecoderProgram program(transformer, device);
+    DecoderProgram::Tape tape;
+    at::Tensor hidden = program.Forward(weights, ids.to(device), sequences, &tape);
+    at::Tensor dhidden =
+        FusedHead(device, {.chunk_rows = 16, .float32_logits = true})
+            .ForwardBackward(
+                hidden, weights.head, targets.to(device),
+                [&](int64_t begin, const FusedHead::Rows& rows) {
+                  return FusedHead::RowGradients{dlogprob.narrow(0, begin, rows.logprob.size(0)).to(device), {}};
+                },
+                gradients.head);
+    program.Backward(weights, ids.to(device), sequences, dhidden, &tape, gradients);
+    results.push_back(gradient);
+  }
+  EXPECT_LT(RelativeDifference(results[1], results[0]), 1e-4);
+  EXPECT_LT(RelativeDifference(results[2], results[0]), 5e-2);
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

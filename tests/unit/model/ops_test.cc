@@ -1,0 +1,131 @@
+#include "model/ops.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/op_cases.h"
+
+// The backward half of each operation against autograd over its forward half, written with differentiable operators.
+namespace syncopate::model {
+namespace {
+
+using syncopate::testing::RelativeDifference;
+
+constexpr double kClose = 2e-6;
+
+at::Tensor Leaf(at::IntArrayRef shape) { return at::randn(shape, at::kFloat).set_requires_grad(true); }
+
+class OpsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    at::manual_seed(5);
+  }
+  const Ops& ops_ = AtenOps();
+};
+
+TEST_F(OpsTest, NormAndResidualBackwardEqualAutograd) {
+  at::Tensor x = Leaf({7, 24}), residual = Leaf({7, 24}), weight = Leaf({24});
+  at::Tensor dy = at::randn({7, 24}), passed = at::randn({7, 24});
+  at::Tensor sum = x + residual;
+  at::Tensor y = sum * at::rsqrt((sum * sum).mean({-1}, true) + 1e-6) * weight;
+  ((y * dy).sum() + (sum * passed).sum()).backward();
+
+  Ops::Normed normed = ops_.AddNorm(x.detach(), residual.detach(), weight.detach(), 1e-6);
+  at::Tensor dweight = at::ones({24});
+  Ops::NormGradient back = ops_.AddNormBackward(dy, normed.sum, normed.rstd, weight.detach(), passed, dweight);
+  EXPECT_LT(RelativeDifference(normed.y, y), kClose);
+  EXPECT_LT(RelativeDifference(back.y, y), kClose);
+  EXPECT_LT(RelativeDifference(back.dsum, x.grad()), kClose);
+  EXPECT_LT(RelativeDifference(dweight - 1, weight.grad()), kClose);
+}
+
+TEST_F(OpsTest, RotationTurnsBackAndLeavesTheValuesAlone) {
+  at::Tensor x = at::randn({6, 5 * 8}), turned = x.clone(), angle = at::randn({16, 4});
+  at::Tensor positions = at::randint(16, {6}, at::kLong);
+  ops_.Rotate(turned, 4, angle.cos(), angle.sin(), positions, false);
+  at::Tensor first = x.narrow(1, 0, 4), second = x.narrow(1, 4, 4);
+  at::Tensor c = angle.cos().index_select(0, positions), s = angle.sin().index_select(0, positions);
+  EXPECT_LT(RelativeDifference(turned.narrow(1, 0, 4), first * c - second * s), kClose);
+  EXPECT_LT(RelativeDifference(turned.narrow(1, 4, 4), second * c + first * s), kClose);
+  EXPECT_TRUE(at::equal(turned.narrow(1, 32, 8), x.narrow(1, 32, 8)));
+  ops_.Rotate(turned, 4, angle.cos(), angle.sin(), positions, true);
+  EXPECT_LT(RelativeDifference(turned, x), kClose);
+}
+
+TEST_F(OpsTest, SwiGluBackwardEqualsAutograd) {
+  at::Tensor gate_up = Leaf({9, 20}), dy = at::randn({9, 10});
+  at::Tensor y = at::silu(gate_up.narrow(1, 0, 10)) * gate_up.narrow(1, 10, 10);
+  (y * dy).sum().backward();
+  Ops::SwiGluGradient back = ops_.SwiGluBackward(dy, gate_up.detach());
+  EXPECT_LT(RelativeDifference(ops_.SwiGlu(gate_up.detach()), y), kClose);
+  EXPECT_LT(RelativeDifference(back.y, y), kClose);
+  EXPECT_LT(RelativeDifference(back.dgate_up, gate_up.grad()), kClose);
+}
+
+// Each sequence by itself, by the definition.
+at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const std::vector<int64_t>& lengths) {
+  const int64_t d = qkv.size(1) / (heads + 2 * kv_heads);
+  std::vector<at::Tensor> outputs;
+  int64_t begin = 0;
+  for (int64_t length : lengths) {
+    at::Tensor rows = qkv.narrow(0, begin, length).view({length, heads + 2 * kv_heads, d}).transpose(0, 1);
+    at::Tensor q = rows.narrow(0, 0, heads);
+    at::Tensor k = rows.narrow(0, heads, kv_heads).repeat_interleave(heads / kv_heads, 0);
+    at::Tensor v = rows.narrow(0, heads + kv_heads, kv_heads).repeat_interleave(heads / kv_heads, 0);
+    at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
+    at::Tensor scores = at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(d));
+    at::Tensor p = at::softmax(scores.masked_fill(later, -INFINITY), -1);
+    outputs.push_back(at::matmul(p, v).transpose(0, 1).reshape({length, heads * d}));
+    begin += length;
+  }
+  return at::cat(outputs);
+}
+
+TEST_F(OpsTest, AttentionStaysInsideItsSequenceAndItsBackwardEqualsAutograd) {
+  const std::vector<int64_t> lengths = {3, 1, 8, 5};
+  for (int64_t kv_heads : {1, 2, 4}) {
+    at::Tensor qkv = Leaf({17, (4 + 2 * kv_heads) * 8}), dy = at::randn({17, 32});
+    at::Tensor y = AttendOneByOne(qkv, 4, kv_heads, lengths);
+    (y * dy).sum().backward();
+    const PackedSequences sequences(lengths);
+    Ops::Attended attended = ops_.Attend(qkv.detach(), 4, kv_heads, sequences);
+    EXPECT_LT(RelativeDifference(attended.y, y), kClose) << kv_heads;
+    EXPECT_LT(RelativeDifference(ops_.AttendBackward(dy, qkv.detach(), attended, 4, kv_heads, sequences), qkv.grad()),
+              kClose)
+        << kv_heads;
+  }
+}
+
+TEST_F(OpsTest, HeadBackwardEqualsAutograd) {
+  at::Tensor logits = Leaf({6, 13}), targets = at::randint(13, {6}, at::kLong);
+  at::Tensor dlogprob = at::randn({6}), dentropy = at::randn({6});
+  at::Tensor logprobs = at::log_softmax(logits / 0.7, -1);
+  at::Tensor logprob = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1);
+  at::Tensor entropy = -(logprobs.exp() * logprobs).sum(-1);
+  ((logprob * dlogprob).sum() + (entropy * dentropy).sum()).backward();
+  Ops::HeadRows rows = ops_.Head(logits.detach(), targets, 0.7);
+  EXPECT_LT(RelativeDifference(rows.logprob, logprob), kClose);
+  EXPECT_LT(RelativeDifference(rows.entropy, entropy), kClose);
+  at::Tensor gradient = ops_.HeadBackward(logits.detach().clone(), targets, rows, dlogprob, dentropy, 0.7, at::kFloat);
+  EXPECT_LT(RelativeDifference(gradient, logits.grad()), kClose);
+}
+
+TEST_F(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
+  at::Tensor dy = at::randn({9, 4}), x = at::randn({9, 6}), ids = at::tensor({0, 2, 2, 1, 0, 2, 2, 2, 1}, at::kLong);
+  at::Tensor dweight = at::ones({4, 6}), dbias = at::ones({4}), dtable = at::ones({3, 4});
+  ops_.AddWeightGradient(dweight, dy, x);
+  ops_.AddBiasGradient(dbias, dy);
+  ops_.AddEmbeddingGradient(dtable, ids, dy);
+  EXPECT_LT(RelativeDifference(dweight, at::mm(dy.t(), x) + 1), kClose);
+  EXPECT_LT(RelativeDifference(dbias, dy.sum(0) + 1), kClose);
+  at::Tensor expected = at::ones({3, 4});
+  for (int64_t r = 0; r < 9; ++r) expected[ids[r].item<int64_t>()] += dy[r];
+  EXPECT_LT(RelativeDifference(dtable, expected), kClose);
+}
+
+}  // namespace
+}  // namespace syncopate::model

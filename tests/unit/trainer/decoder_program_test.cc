@@ -1,0 +1,138 @@
+#include "trainer/actor/decoder_program.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/op_cases.h"
+#include "tests/support/small_model.h"
+#include "trainer/actor/fused_head.h"
+#include "trainer/step/packed_batch.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using syncopate::testing::RelativeDifference;
+
+constexpr double kClose = 1e-5;
+
+// A model with its weights and a batch: two ways from it to the gradient of sum(logprob * a + entropy * b).
+class World {
+ public:
+  explicit World(const model::ModelConfig& config, std::vector<int64_t> lengths)
+      : config_(config),
+        manifest_(model::MakeManifest(config, DType::kFloat32).value()),
+        arena_(at::zeros({manifest_.arena_bytes() / 4}, at::kFloat)),
+        transformer_(config, at::kCPU),
+        sequences_(std::move(lengths)) {
+    at::set_num_threads(1);  // two threads on products this small wait for each other
+    at::manual_seed(9);
+    model::InitialiseWeights(config, manifest_, 4, arena_.data_ptr<float>());
+    ids_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
+    targets_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
+    dlogprob_ = at::randn({sequences_.rows()});
+    dentropy_ = at::randn({sequences_.rows()});
+  }
+
+  at::Tensor ByAutograd(at::Tensor* logprob) {
+    at::Tensor gradient = at::zeros_like(arena_);
+    model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena_);
+    std::vector<at::Tensor> leaves = weights.Distinct();
+    std::vector<at::Tensor> places = model::ViewWeights(config_, manifest_, gradient).Distinct();
+    for (size_t i = 0; i < leaves.size(); ++i) leaves[i].set_requires_grad(true).mutable_grad() = places[i];
+    PackedAttention attention(sequences_.lengths());
+    at::Tensor hidden = transformer_.Forward(weights, ids_, sequences_.positions(), attention);
+    at::Tensor logprobs = at::log_softmax(transformer_.Logits(weights, hidden), -1);
+    *logprob = logprobs.gather(1, targets_.unsqueeze(1)).squeeze(1);
+    at::Tensor entropy = -(logprobs.exp() * logprobs).sum(-1);
+    ((*logprob * dlogprob_).sum() + (entropy * dentropy_).sum()).backward();
+    return gradient;
+  }
+
+  at::Tensor ByProgram(Recompute recompute, int64_t chunk_rows, at::Tensor* logprob, int64_t* tape_bytes) {
+    at::NoGradGuard no_grad;
+    at::Tensor gradient = at::zeros_like(arena_);
+    const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena_);
+    const model::TransformerWeights gradients = model::ViewWeights(config_, manifest_, gradient);
+    const DecoderProgram program(transformer_, at::kCPU, recompute);
+    const FusedHead head(at::kCPU, {.chunk_rows = chunk_rows});
+    DecoderProgram::Tape tape;
+    at::Tensor hidden = program.Forward(weights, ids_, sequences_, &tape);
+    *tape_bytes = tape.bytes();
+    *logprob = at::empty({sequences_.rows()});
+    at::Tensor dhidden = head.ForwardBackward(
+        hidden, weights.head, targets_,
+        [&](int64_t begin, const FusedHead::Rows& rows) {
+          const int64_t size = rows.logprob.size(0);
+          logprob->narrow(0, begin, size).copy_(rows.logprob);
+          return FusedHead::RowGradients{dlogprob_.narrow(0, begin, size), dentropy_.narrow(0, begin, size)};
+        },
+        gradients.head);
+    program.Backward(weights, ids_, sequences_, dhidden, &tape, gradients);
+    return gradient;
+  }
+
+  at::Tensor ForwardOnly(int64_t chunk_rows) const {
+    at::NoGradGuard no_grad;
+    const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena_);
+    const DecoderProgram program(transformer_, at::kCPU);
+    return FusedHead(at::kCPU, {.chunk_rows = chunk_rows})
+        .Forward(program.Forward(weights, ids_, sequences_, nullptr), weights.head, targets_)
+        .logprob;
+  }
+
+ private:
+  const model::ModelConfig config_;
+  const Manifest manifest_;
+  at::Tensor arena_;
+  const model::Transformer transformer_;
+  const model::PackedSequences sequences_;
+  at::Tensor ids_, targets_, dlogprob_, dentropy_;
+};
+
+std::vector<model::ModelConfig> Models() {
+  model::ModelConfig grouped_with_norms = testing::GroupedQueryModel();
+  grouped_with_norms.qk_norm = true;
+  grouped_with_norms.tie_word_embeddings = false;
+  return {testing::SmallModel(), testing::GroupedQueryModel(), grouped_with_norms};
+}
+
+TEST(DecoderProgramTest, GivesAutogradsLogProbsAndGradients) {
+  for (const model::ModelConfig& config : Models()) {
+    World world(config, {4, 1, 7, 3});
+    at::Tensor expected_logprob, logprob;
+    const at::Tensor expected = world.ByAutograd(&expected_logprob);
+    for (Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      int64_t bytes = 0;
+      const at::Tensor gradient = world.ByProgram(recompute, 6, &logprob, &bytes);
+      EXPECT_LT(RelativeDifference(logprob, expected_logprob), kClose);
+      EXPECT_LT(RelativeDifference(gradient, expected), kClose) << static_cast<int>(recompute);
+    }
+  }
+}
+
+TEST(DecoderProgramTest, KeepsLessTheMoreItComputesAgain) {
+  World world(testing::GroupedQueryModel(), {6, 6});
+  at::Tensor logprob;
+  int64_t none = 0, selective = 0, full = 0;
+  const at::Tensor a = world.ByProgram(Recompute::kNone, 100, &logprob, &none);
+  const at::Tensor b = world.ByProgram(Recompute::kSelective, 100, &logprob, &selective);
+  const at::Tensor c = world.ByProgram(Recompute::kFull, 100, &logprob, &full);
+  EXPECT_GT(none, selective);
+  EXPECT_GT(selective, full);
+  EXPECT_TRUE(at::equal(a, b));
+  EXPECT_TRUE(at::equal(a, c));
+}
+
+TEST(DecoderProgramTest, ForwardAloneGivesTheLogProbsOfTraining) {
+  World world(testing::SmallModel(), {3, 8, 1});
+  at::Tensor logprob;
+  int64_t bytes = 0;
+  world.ByProgram(Recompute::kSelective, 5, &logprob, &bytes);
+  EXPECT_TRUE(at::equal(world.ForwardOnly(5), logprob));
+  EXPECT_LT(RelativeDifference(world.ForwardOnly(100), logprob), 1e-6);
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,167 @@
+#include "trainer/actor/decoder_program.h"
+
+#include <utility>
+
+namespace syncopate::trainer {
+
+using model::LayerWeights;
+using model::Ops;
+using model::PackedSequences;
+using model::TransformerWeights;
+
+// base + delta. The sum is made by the norm that reads it; without `delta` it is `base`.
+struct DecoderProgram::Stream {
+  at::Tensor base, delta;
+};
+
+DecoderProgram::DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute)
+    : config_(transformer.config()),
+      ops_(model::OpsFor(device)),
+      recompute_(recompute),
+      cos_(transformer.cos()),
+      sin_(transformer.sin()) {}
+
+int64_t DecoderProgram::Tape::bytes() const {
+  int64_t total = 0;
+  auto add = [&total](const at::Tensor& tensor) {
+    if (tensor.defined()) total += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const LayerTape& layer : layers) {
+    for (const at::Tensor* tensor : {&layer.input, &layer.input_rstd, &layer.input_normed, &layer.q_raw, &layer.k_raw,
+                                     &layer.q_rstd, &layer.k_rstd, &layer.qkv, &layer.attended.y, &layer.middle,
+                                     &layer.middle_rstd, &layer.middle_normed, &layer.gate_up, &layer.activation}) {
+      add(*tensor);
+    }
+    for (const at::Tensor& tensor : layer.attended.stats) add(tensor);
+  }
+  add(output);
+  add(output_rstd);
+  return total;
+}
+
+// Per-head norms of q and k (Qwen3), in place in qkv.
+void DecoderProgram::NormHeads(const LayerWeights& layer, LayerTape* tape) const {
+  const int64_t rows = tape->qkv.size(0);
+  auto norm = [&](int64_t begin, int64_t heads, const at::Tensor& weight, at::Tensor* raw, at::Tensor* rstd) {
+    at::Tensor part = tape->qkv.narrow(1, begin, heads * config_.head_dim);
+    *raw = part.reshape({rows * heads, config_.head_dim});
+    if (raw->data_ptr() == part.data_ptr()) *raw = raw->clone();
+    Ops::Normed normed = ops_.AddNorm(*raw, {}, weight, config_.rms_norm_eps);
+    *rstd = normed.rstd;
+    part.copy_(normed.y.view({rows, heads * config_.head_dim}));
+  };
+  norm(0, config_.num_attention_heads, layer.q_norm, &tape->q_raw, &tape->q_rstd);
+  norm(config_.query_size(), config_.num_key_value_heads, layer.k_norm, &tape->k_raw, &tape->k_rstd);
+}
+
+void DecoderProgram::NormHeadsBackward(const LayerWeights& layer, const LayerTape& tape, const LayerWeights& gradients,
+                                       const at::Tensor& dqkv) const {
+  const int64_t rows = dqkv.size(0);
+  auto back = [&](int64_t begin, int64_t heads, const at::Tensor& weight, const at::Tensor& raw, const at::Tensor& rstd,
+                  const at::Tensor& gradient) {
+    at::Tensor part = dqkv.narrow(1, begin, heads * config_.head_dim);
+    at::Tensor dy = part.reshape({rows * heads, config_.head_dim});
+    Ops::NormGradient normed = ops_.AddNormBackward(dy, raw, rstd, weight, {}, gradient);
+    part.copy_(normed.dsum.view({rows, heads * config_.head_dim}));
+  };
+  back(0, config_.num_attention_heads, layer.q_norm, tape.q_raw, tape.q_rstd, gradients.q_norm);
+  back(config_.query_size(), config_.num_key_value_heads, layer.k_norm, tape.k_raw, tape.k_rstd, gradients.k_norm);
+}
+
+// `delta`: what the layer's second half adds to tape.middle.
+DecoderProgram::LayerTape DecoderProgram::RunLayer(const LayerWeights& layer, const Stream& stream,
+                                                   const PackedSequences& sequences, at::Tensor* delta) const {
+  LayerTape tape;
+  Ops::Normed input =
+      ops_.AddNorm(stream.delta.defined() ? stream.delta : stream.base,
+                   stream.delta.defined() ? stream.base : at::Tensor(), layer.input_norm, config_.rms_norm_eps);
+  tape.input = input.sum;
+  tape.input_rstd = input.rstd;
+  tape.input_normed = input.y;
+  tape.qkv = at::linear(input.y, layer.qkv);
+  if (config_.qk_norm) NormHeads(layer, &tape);
+  ops_.Rotate(tape.qkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
+              /*inverse=*/false);
+  tape.attended = ops_.Attend(tape.qkv, config_.num_attention_heads, config_.num_key_value_heads, sequences);
+  Ops::Normed middle =
+      ops_.AddNorm(at::linear(tape.attended.y, layer.output), tape.input, layer.post_norm, config_.rms_norm_eps);
+  tape.middle = middle.sum;
+  tape.middle_rstd = middle.rstd;
+  tape.middle_normed = middle.y;
+  tape.gate_up = at::linear(middle.y, layer.gate_up);
+  tape.activation = ops_.SwiGlu(tape.gate_up);
+  *delta = at::linear(tape.activation, layer.down);
+  return tape;
+}
+
+void DecoderProgram::Trim(LayerTape* tape) const {
+  if (recompute_ == Recompute::kFull) {
+    LayerTape kept;
+    kept.input = tape->input;
+    *tape = std::move(kept);
+  } else if (recompute_ == Recompute::kSelective) {
+    tape->input_normed = tape->middle_normed = tape->activation = at::Tensor();
+  }
+}
+
+at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::Tensor& ids,
+                                   const PackedSequences& sequences, Tape* tape) const {
+  Stream stream{at::embedding(weights.tokens, ids), {}};
+  if (config_.learned_positions) stream.delta = at::embedding(weights.positions, sequences.positions());
+  for (const LayerWeights& layer : weights.layers) {
+    at::Tensor delta;
+    LayerTape ran = RunLayer(layer, stream, sequences, &delta);
+    stream = {ran.middle, delta};
+    if (tape == nullptr) continue;
+    Trim(&ran);
+    tape->layers.push_back(std::move(ran));
+  }
+  Ops::Normed output = ops_.AddNorm(stream.delta, stream.base, weights.norm, config_.rms_norm_eps);
+  if (tape != nullptr) {
+    tape->output = output.sum;
+    tape->output_rstd = output.rstd;
+  }
+  return output.y;
+}
+
+at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
+                                         const PackedSequences& sequences, const at::Tensor& d,
+                                         const LayerWeights& gradients) const {
+  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(at::mm(d, layer.down), tape.gate_up);
+  ops_.AddWeightGradient(gradients.down, d, mlp.y);
+  Ops::NormGradient middle = ops_.AddNormBackward(at::mm(mlp.dgate_up, layer.gate_up), tape.middle, tape.middle_rstd,
+                                                  layer.post_norm, d, gradients.post_norm);
+  ops_.AddWeightGradient(gradients.gate_up, mlp.dgate_up, middle.y);
+  mlp = {};
+
+  ops_.AddWeightGradient(gradients.output, middle.dsum, tape.attended.y);
+  at::Tensor dqkv = ops_.AttendBackward(at::mm(middle.dsum, layer.output), tape.qkv, tape.attended,
+                                        config_.num_attention_heads, config_.num_key_value_heads, sequences);
+  ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
+              /*inverse=*/true);
+  if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
+  Ops::NormGradient input = ops_.AddNormBackward(at::mm(dqkv, layer.qkv), tape.input, tape.input_rstd, layer.input_norm,
+                                                 middle.dsum, gradients.input_norm);
+  ops_.AddWeightGradient(gradients.qkv, dqkv, input.y);
+  return input.dsum;
+}
+
+void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tensor& ids,
+                              const PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
+                              const TransformerWeights& gradients) const {
+  at::Tensor d = ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, weights.norm, {}, gradients.norm).dsum;
+  tape->output = at::Tensor();
+  for (size_t i = weights.layers.size(); i-- > 0;) {
+    LayerTape layer = std::move(tape->layers[i]);
+    tape->layers.pop_back();
+    if (recompute_ == Recompute::kFull) {
+      at::Tensor delta;
+      layer = RunLayer(weights.layers[i], {layer.input, {}}, sequences, &delta);
+    }
+    d = BackwardLayer(weights.layers[i], layer, sequences, d, gradients.layers[i]);
+  }
+  ops_.AddEmbeddingGradient(gradients.tokens, ids, d);
+  if (config_.learned_positions) ops_.AddEmbeddingGradient(gradients.positions, sequences.positions(), d);
+}
+
+}  // namespace syncopate::trainer

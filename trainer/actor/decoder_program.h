@@ -1,0 +1,83 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/ops.h"
+#include "model/transformer.h"
+
+namespace syncopate::trainer {
+
+// What backward computes again instead of finding it kept.
+enum class Recompute : uint8_t {
+  kNone,
+  kSelective,  // outputs of norms and of SwiGLU, inside their backward kernels: about a fifth of the memory for 2 %
+               // time
+  kFull,       // each layer from its input: a layer's worth of memory for a third forward
+};
+
+// The decoder's forward and backward as an explicit list of operations over packed sequences, without autograd: what is
+// kept for backward stands in LayerTape, and nothing else is. Equal to autograd over model::Transformer, which a test
+// says. The weights' dtype is that of the activations; gradients of weights are float32. Stateless; work is queued on
+// the current stream of the device.
+// T packed rows, D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate.
+class DecoderProgram {
+ public:
+  // `transformer` must outlive this.
+  DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute = Recompute::kSelective);
+
+  // Of one layer. Which are kept depends on Recompute; `input` always is.
+  struct LayerTape {
+    at::Tensor input;               // [T, D] residual stream that the layer reads
+    at::Tensor input_rstd;          // [T] float32
+    at::Tensor input_normed;        // [T, D]; kNone alone
+    at::Tensor q_raw, k_raw;        // [T * heads, head_dim] before their norms; with qk_norm
+    at::Tensor q_rstd, k_rstd;      // [T * heads] float32; with qk_norm
+    at::Tensor qkv;                 // [T, Q + 2 KV], rotated
+    model::Ops::Attended attended;  // y [T, Q]
+    at::Tensor middle;              // [T, D] residual stream after attention
+    at::Tensor middle_rstd;         // [T] float32
+    at::Tensor middle_normed;       // [T, D]; kNone alone
+    at::Tensor gate_up;             // [T, 2 F]
+    at::Tensor activation;          // [T, F]; kNone alone
+  };
+  struct Tape {
+    std::vector<LayerTape> layers;
+    at::Tensor output;       // [T, D] residual stream after the last layer
+    at::Tensor output_rstd;  // [T] float32
+    int64_t bytes() const;   // of all that it keeps
+  };
+
+  // ids [T] int64 -> final-normed hidden states [T, D]. `tape` may be null: nothing is kept then.
+  at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
+                     const model::PackedSequences& sequences, Tape* tape) const;
+
+  // dhidden [T, D], in the weights' dtype: adds to `gradients`, float32 tensors shaped as the weights are. Consumes the
+  // tape, layer by layer, so that its memory is free for what comes after.
+  void Backward(const model::TransformerWeights& weights, const at::Tensor& ids,
+                const model::PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
+                const model::TransformerWeights& gradients) const;
+
+ private:
+  struct Stream;  // the residual stream as sum + what the next norm adds to it
+
+  LayerTape RunLayer(const model::LayerWeights& layer, const Stream& stream, const model::PackedSequences& sequences,
+                     at::Tensor* delta) const;
+  void NormHeads(const model::LayerWeights& layer, LayerTape* tape) const;
+  void NormHeadsBackward(const model::LayerWeights& layer, const LayerTape& tape, const model::LayerWeights& gradients,
+                         const at::Tensor& dqkv) const;
+  void Trim(LayerTape* tape) const;
+  // d: gradient of the stream that the layer writes. Returns that of the one that it reads.
+  at::Tensor BackwardLayer(const model::LayerWeights& layer, const LayerTape& tape,
+                           const model::PackedSequences& sequences, const at::Tensor& d,
+                           const model::LayerWeights& gradients) const;
+
+  const model::ModelConfig& config_;
+  const model::Ops& ops_;
+  const Recompute recompute_;
+  const at::Tensor cos_, sin_;
+};
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,46 @@
+#include "trainer/actor/fused_head.h"
+
+#include <algorithm>
+
+namespace syncopate::trainer {
+
+at::Tensor FusedHead::Logits(const at::Tensor& hidden, const at::Tensor& head) const {
+  if (!options_.float32_logits || hidden.scalar_type() == at::kFloat) return at::mm(hidden, head.t());
+  // Only GPUs multiply bf16 into float32.
+  if (hidden.is_cuda()) return at::mm(hidden, head.t(), at::kFloat);
+  return at::mm(hidden.to(at::kFloat), head.t().to(at::kFloat));
+}
+
+FusedHead::Rows FusedHead::Forward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) const {
+  const int64_t total = hidden.size(0);
+  const at::TensorOptions options = hidden.options().dtype(at::kFloat);
+  Rows rows{at::empty({total}, options), at::empty({total}, options)};
+  for (int64_t begin = 0; begin < total; begin += options_.chunk_rows) {
+    const int64_t size = std::min(options_.chunk_rows, total - begin);
+    const model::Ops::HeadRows chunk =
+        ops_.Head(Logits(hidden.narrow(0, begin, size), head), targets.narrow(0, begin, size), options_.temperature);
+    rows.logprob.narrow(0, begin, size).copy_(chunk.logprob);
+    rows.entropy.narrow(0, begin, size).copy_(chunk.entropy);
+  }
+  return rows;
+}
+
+at::Tensor FusedHead::ForwardBackward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets,
+                                      const Loss& loss, const at::Tensor& dhead) const {
+  at::Tensor dhidden = at::empty_like(hidden);
+  for (int64_t begin = 0; begin < hidden.size(0); begin += options_.chunk_rows) {
+    const int64_t size = std::min(options_.chunk_rows, hidden.size(0) - begin);
+    at::Tensor rows = hidden.narrow(0, begin, size), chunk_targets = targets.narrow(0, begin, size);
+    at::Tensor logits = Logits(rows, head);
+    const model::Ops::HeadRows forward = ops_.Head(logits, chunk_targets, options_.temperature);
+    const RowGradients gradients = loss(begin, {forward.logprob, forward.entropy});
+    at::Tensor dlogits = ops_.HeadBackward(logits, chunk_targets, forward, gradients.dlogprob, gradients.dentropy,
+                                           options_.temperature, hidden.scalar_type());
+    at::Tensor place = dhidden.narrow(0, begin, size);
+    at::mm_out(place, dlogits, head);
+    ops_.AddWeightGradient(dhead, dlogits, rows);
+  }
+  return dhidden;
+}
+
+}  // namespace syncopate::trainer
