@@ -31,6 +31,17 @@ target_include_directories(syncopate_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKI
 target_link_libraries(syncopate_cudart INTERFACE "${SYNCOPATE_CUDART_LIBRARY}")
 target_link_options(syncopate_cudart INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDART_LIBRARY_DIR}")
 
+# Matrix products. The toolkit's own copy is linked; on a GPU host the one of its torch, of the same name, is found first.
+find_library(SYNCOPATE_CUBLASLT_LIBRARY NAMES libcublasLt.so.13
+  PATHS "${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64" /usr/local/cuda/lib64 NO_DEFAULT_PATH)
+if(NOT SYNCOPATE_CUBLASLT_LIBRARY)
+  message(FATAL_ERROR "libcublasLt.so.13 is not in the CUDA toolkit. Install its cuBLAS package.")
+endif()
+get_filename_component(SYNCOPATE_CUBLASLT_DIR "${SYNCOPATE_CUBLASLT_LIBRARY}" DIRECTORY)
+add_library(syncopate_cublaslt INTERFACE)
+target_link_libraries(syncopate_cublaslt INTERFACE "${SYNCOPATE_CUBLASLT_LIBRARY}" syncopate_cudart)
+target_link_options(syncopate_cublaslt INTERFACE "-Wl,-rpath,${SYNCOPATE_CUBLASLT_DIR}")
+
 add_custom_target(syncopate_gpu_tests)  # all of them
 # syncopate_gpu_test(NAME name_gpu_test SRCS ... [DEPS ...] [TORCH] [TIMEOUT seconds])
 #   A GoogleTest program with the ctest label `gpu`. It must skip its tests, saying why, where there are not the GPUs

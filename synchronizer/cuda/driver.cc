@@ -34,6 +34,7 @@ const char* Fill(Driver* driver) {
   if (!Find("cuMemSetAccess", &driver->set_access)) return "cuMemSetAccess";
   if (!Find("cuMemExportToShareableHandle", &driver->export_handle)) return "cuMemExportToShareableHandle";
   if (!Find("cuMemImportFromShareableHandle", &driver->import_handle)) return "cuMemImportFromShareableHandle";
+  if (!Find("cuTensorMapEncodeTiled", &driver->encode_tensor_map)) return "cuTensorMapEncodeTiled";
   return nullptr;
 }
 

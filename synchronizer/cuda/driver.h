@@ -22,6 +22,7 @@ struct Driver {
   decltype(&::cuMemSetAccess) set_access = nullptr;
   decltype(&::cuMemExportToShareableHandle) export_handle = nullptr;
   decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
+  decltype(&::cuTensorMapEncodeTiled) encode_tensor_map = nullptr;
 
   // The process's driver; lives for ever. Thread-safe. FAILED_PRECONDITION reason NO_GPU without one, or if it is too
   // old; looked for again at the next call.

@@ -1,0 +1,97 @@
+#include "bench/decode/random_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status.h"
+#include "bench/decode/random_fill.h"
+#include "synchronizer/cuda/cuda_status.h"
+
+namespace syncopate::bench {
+
+using rollouter::DecodeLayer;
+using rollouter::DecodeShape;
+using synchronizer::CudaStatus;
+
+const std::vector<NamedShape>& NamedShapes() {
+  auto qwen = [](const char* name, int32_t layers, int32_t hidden, int32_t intermediate, int32_t vocab,
+                 rollouter::HeadCounts heads, bool tied) {
+    return NamedShape{name,
+                      {.layers = layers,
+                       .hidden = hidden,
+                       .intermediate = intermediate,
+                       .vocab = vocab,
+                       .heads = heads,
+                       .qkv_bias = true},
+                      1e6,
+                      tied};
+  };
+  static const auto* shapes =
+      new std::vector<NamedShape>{qwen("qwen2.5-0.5b", 24, 896, 4864, 151936, {14, 2, 64}, true),
+                                  qwen("qwen2.5-1.5b", 28, 1536, 8960, 151936, {12, 2, 128}, true),
+                                  qwen("qwen2.5-7b", 28, 3584, 18944, 152064, {28, 4, 128}, false)};
+  return *shapes;
+}
+
+absl::StatusOr<void*> RandomModel::Take(int64_t count, float mean, float deviation) {
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::DeviceBuffer buffer,
+                             synchronizer::DeviceBuffer::Create(0, count * 2, "a random model"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(FillNormal(buffer.data(), count, mean, deviation, buffers_.size() + 1, nullptr), "drawing weights"));
+  buffers_.push_back(std::move(buffer));
+  return static_cast<void*>(buffers_.back().data());
+}
+
+absl::Status RandomModel::TakeWeights(const NamedShape& named) {
+  const DecodeShape& shape = named.shape;
+  const int64_t hidden = shape.hidden, width = shape.intermediate, queries = shape.query_size();
+  const float d = 1 / std::sqrt(static_cast<float>(hidden));
+  const float q = 1 / std::sqrt(static_cast<float>(queries)), f = 1 / std::sqrt(static_cast<float>(width));
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_.tokens, Take(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
+  weights_.head = weights_.tokens;
+  if (!named.tied) {
+    SYNCOPATE_ASSIGN_OR_RETURN(weights_.head, Take(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_.norm, Take(hidden, 1, 0.1f));
+  for (int32_t i = 0; i < shape.layers; ++i) {
+    DecodeLayer& layer = weights_.layers.emplace_back();
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.input_norm, Take(hidden, 1, 0.1f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv, Take(shape.qkv_size() * hidden, 0, d));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv_bias, Take(shape.qkv_size(), 0, 0.1f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.output, Take(hidden * queries, 0, q));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.post_norm, Take(hidden, 1, 0.1f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.gate_up, Take(2 * width * hidden, 0, d));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.down, Take(hidden * width, 0, f));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t tokens) {
+  RandomModel model;
+  SYNCOPATE_RETURN_IF_ERROR(model.TakeWeights(named));
+  const rollouter::HeadCounts& heads = named.shape.heads;
+  model.storage_.layers = named.shape.layers;
+  model.storage_.blocks = static_cast<int32_t>((tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
+  const int64_t elements = int64_t{named.shape.layers} * model.storage_.blocks * heads.kv_heads *
+                           rollouter::kTokensPerBlock * heads.head_dim;
+  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.keys, model.Take(elements, 0, 1));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.values, model.Take(elements, 0, 1));
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "drawing weights"));
+  return model;
+}
+
+StepLimits LimitsOf(const DecodeShape& shape, int64_t rows, int64_t context) {
+  constexpr double kBytesPerSecond = 4.3e12, kFlopPerSecond = 790e12;
+  const double hidden = shape.hidden;
+  const double body =
+      shape.layers * (shape.qkv_size() * hidden + hidden * shape.query_size() + 3.0 * hidden * shape.intermediate);
+  const double weights = body + shape.vocab * hidden;
+  StepLimits limits;
+  limits.products = std::max(2 * weights / kBytesPerSecond, 2 * weights * static_cast<double>(rows) / kFlopPerSecond);
+  limits.attention = static_cast<double>(rows * context) * 4.0 * shape.heads.kv_heads * shape.heads.head_dim *
+                     shape.layers / kBytesPerSecond;
+  limits.logits = static_cast<double>(rows) * shape.vocab * 4 / kBytesPerSecond;
+  return limits;
+}
+
+}  // namespace syncopate::bench

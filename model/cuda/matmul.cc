@@ -1,0 +1,200 @@
+#include "model/cuda/matmul.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "model/cuda/cuda_graph.h"
+
+namespace syncopate::model {
+namespace {
+
+constexpr int kMostWays = 16;
+constexpr int kTimedRounds = 3;  // the fastest counts
+
+absl::Status BlasStatus(cublasStatus_t status, const std::string& what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return Error(absl::StatusCode::kInternal, "CUBLAS_ERROR", absl::StrCat(what, ": ", cublasLtGetStatusString(status)));
+}
+
+std::string NameOf(const MatmulShape& shape) {
+  return absl::StrFormat("a product of [%d, %d] and [%d, %d]", shape.rows, shape.k, shape.k, shape.n);
+}
+
+// Owner of one of the library's descriptions.
+template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
+class Description {
+ public:
+  Description() = default;
+  ~Description() {
+    if (handle_ != nullptr) kDestroy(handle_);
+  }
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+  Handle get() const { return handle_; }
+  Handle* place() { return &handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+using Operation = Description<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Description<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Description<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+}  // namespace
+
+struct MatmulLibrary::State {
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  ~State() {
+    if (handle != nullptr) cublasLtDestroy(handle);
+  }
+};
+
+MatmulLibrary::MatmulLibrary(std::unique_ptr<State> state) : state_(std::move(state)) {}
+MatmulLibrary::~MatmulLibrary() = default;
+MatmulLibrary::MatmulLibrary(MatmulLibrary&&) noexcept = default;
+MatmulLibrary& MatmulLibrary::operator=(MatmulLibrary&&) noexcept = default;
+
+absl::StatusOr<MatmulLibrary> MatmulLibrary::Create(void* workspace) {
+  auto state = std::make_unique<State>();
+  state->workspace = workspace;
+  SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtCreate(&state->handle), "opening cuBLASLt"));
+  return MatmulLibrary(std::move(state));
+}
+
+// The library counts columns first: it computes y^T [n, rows] = w x^T, where w is given as [k, n] and transposed.
+struct Matmul::State {
+  MatmulShape shape;
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  Operation operation;
+  Layout w, x, y;
+  std::vector<cublasLtMatmulHeuristicResult_t> ways;
+  size_t chosen = 0;
+
+  absl::Status Describe();
+  absl::Status FindWays();
+  absl::Status Queue(const MatmulOperands& operands, const cublasLtMatmulAlgo_t& way, cudaStream_t stream);
+  absl::StatusOr<double> Time(const std::vector<MatmulOperands>& operands, const cublasLtMatmulAlgo_t& way,
+                              cudaStream_t stream);
+};
+
+Matmul::Matmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Matmul::~Matmul() = default;
+Matmul::Matmul(Matmul&&) noexcept = default;
+Matmul& Matmul::operator=(Matmul&&) noexcept = default;
+const MatmulShape& Matmul::shape() const { return state_->shape; }
+
+absl::StatusOr<Matmul> Matmul::Create(const MatmulLibrary& library, const MatmulShape& shape) {
+  auto state = std::make_unique<State>();
+  state->shape = shape;
+  state->handle = library.state_->handle;
+  state->workspace = library.state_->workspace;
+  SYNCOPATE_RETURN_IF_ERROR(state->Describe());
+  SYNCOPATE_RETURN_IF_ERROR(state->FindWays());
+  return Matmul(std::move(state));
+}
+
+absl::Status Matmul::State::Describe() {
+  const std::string what = absl::StrCat("describing ", NameOf(shape));
+  SYNCOPATE_RETURN_IF_ERROR(
+      BlasStatus(cublasLtMatmulDescCreate(operation.place(), CUBLAS_COMPUTE_32F, CUDA_R_32F), what));
+  auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+    return BlasStatus(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)), what);
+  };
+  SYNCOPATE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
+  if (shape.bias) {
+    SYNCOPATE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
+    SYNCOPATE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF));
+  }
+  const uint64_t n = static_cast<uint64_t>(shape.n), k = static_cast<uint64_t>(shape.k);
+  const uint64_t rows = static_cast<uint64_t>(shape.rows);
+  const int64_t stride = shape.result_stride > 0 ? shape.result_stride : shape.n;
+  SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatrixLayoutCreate(w.place(), CUDA_R_16BF, k, n, shape.k), what));
+  SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatrixLayoutCreate(x.place(), CUDA_R_16BF, k, rows, shape.k), what));
+  return BlasStatus(
+      cublasLtMatrixLayoutCreate(y.place(), shape.float32_result ? CUDA_R_32F : CUDA_R_16BF, n, rows, stride), what);
+}
+
+absl::Status Matmul::State::FindWays() {
+  const std::string what = absl::StrCat("finding a way for ", NameOf(shape));
+  Preference preference;
+  SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatmulPreferenceCreate(preference.place()), what));
+  const size_t workspace_bytes = MatmulLibrary::kWorkspaceBytes;
+  SYNCOPATE_RETURN_IF_ERROR(
+      BlasStatus(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &workspace_bytes, sizeof(workspace_bytes)),
+                 what));
+  ways.resize(kMostWays);
+  int found = 0;
+  SYNCOPATE_RETURN_IF_ERROR(
+      BlasStatus(cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), w.get(), x.get(), y.get(), y.get(),
+                                                preference.get(), kMostWays, ways.data(), &found),
+                 what));
+  ways.resize(static_cast<size_t>(found));
+  if (ways.empty()) return BlasStatus(CUBLAS_STATUS_NOT_SUPPORTED, what);
+  return absl::OkStatus();
+}
+
+absl::Status Matmul::State::Queue(const MatmulOperands& operands, const cublasLtMatmulAlgo_t& way,
+                                  cudaStream_t stream) {
+  if (shape.bias) {
+    SYNCOPATE_RETURN_IF_ERROR(
+        BlasStatus(cublasLtMatmulDescSetAttribute(operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias,
+                                                  sizeof(operands.bias)),
+                   NameOf(shape)));
+  }
+  const float one = 1, beta = shape.accumulate ? 1 : 0;
+  return BlasStatus(
+      cublasLtMatmul(handle, operation.get(), &one, operands.w, w.get(), operands.x, x.get(), &beta, operands.y,
+                     y.get(), operands.y, y.get(), &way, workspace, MatmulLibrary::kWorkspaceBytes, stream),
+      NameOf(shape));
+}
+
+absl::Status Matmul::Queue(const MatmulOperands& operands, cudaStream_t stream) {
+  return state_->Queue(operands, state_->ways[state_->chosen].algo, stream);
+}
+
+// Seconds for all operands, as a graph: queued one by one, small products would wait for the host.
+absl::StatusOr<double> Matmul::State::Time(const std::vector<MatmulOperands>& operands, const cublasLtMatmulAlgo_t& way,
+                                           cudaStream_t stream) {
+  SYNCOPATE_RETURN_IF_ERROR(Queue(operands[0], way, stream));  // loads the kernels, which a capture should not
+  SYNCOPATE_ASSIGN_OR_RETURN(const CudaGraph graph, CudaGraph::Capture(stream, [&]() -> absl::Status {
+                               for (const MatmulOperands& set : operands) {
+                                 SYNCOPATE_RETURN_IF_ERROR(Queue(set, way, stream));
+                               }
+                               return absl::OkStatus();
+                             }));
+  SYNCOPATE_RETURN_IF_ERROR(graph.Launch(stream));
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kTimedRounds; ++round) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const double seconds, graph.TimeLaunch(stream));
+    fastest = std::min(fastest, seconds);
+  }
+  return fastest;
+}
+
+absl::Status Matmul::ChooseFastest(const std::vector<MatmulOperands>& operands, cudaStream_t stream) {
+  // A way that the library does not take after all is passed over.
+  absl::Status failed;
+  double fastest = std::numeric_limits<double>::infinity();
+  for (size_t way = 0; way < state_->ways.size(); ++way) {
+    const absl::StatusOr<double> seconds = state_->Time(operands, state_->ways[way].algo, stream);
+    if (!seconds.ok()) {
+      failed = seconds.status();
+    } else if (*seconds < fastest) {
+      fastest = *seconds;
+      state_->chosen = way;
+    }
+  }
+  return std::isinf(fastest) ? failed : absl::OkStatus();
+}
+
+}  // namespace syncopate::model

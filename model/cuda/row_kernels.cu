@@ -1,0 +1,122 @@
+#include "model/cuda/device_code.cuh"
+#include "model/cuda/row_kernels.h"
+
+namespace syncopate::model {
+namespace {
+
+constexpr int kMaxThreads = kMaxHidden / kVector;
+constexpr int kSwiGluThreads = 256;
+constexpr int kMostSwiGluBlocks = 132 * 16;
+
+// The row's residual is in `x`, this thread's part of it; writes its norm. All threads of the block call.
+__device__ __forceinline__ void WriteNormed(float* x, const float* weight, const NormShape& shape, bool mine,
+                                            bf16* normed) {
+  __shared__ float warps[kMaxThreads / kWarp];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) squares += x[i] * x[i];
+  const float scale = rsqrtf(BlockSum(squares, warps) / static_cast<float>(shape.hidden) + shape.epsilon);
+  if (!mine) return;
+  ScaleAsRmsNorm(x, scale, weight);
+  Store(normed, x);
+}
+
+// A block is a row, a thread eight elements of it. The weights do not change between kernels: read before the wait.
+__global__ void __launch_bounds__(kMaxThreads)
+    Embed(NormShape shape, TokenSource tokens, const bf16* table, const bf16* weight, bf16* residual, bf16* normed) {
+  const int element = static_cast<int>(threadIdx.x) * kVector;
+  const bool mine = element < shape.hidden;
+  float weights[kVector], x[kVector] = {};
+  if (mine) Load(weight + element, weights);
+  WaitForEarlierKernels();
+  LetNextKernelStart();
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * shape.hidden + element;
+  if (mine) {
+    const int32_t given = tokens.given[blockIdx.x];
+    const int64_t token = given >= 0 ? given : tokens.drawn[tokens.slots[blockIdx.x]];
+    const Vector row = *reinterpret_cast<const Vector*>(table + token * shape.hidden + element);
+    *reinterpret_cast<Vector*>(residual + place) = row;
+    Widen(row, x);
+  }
+  WriteNormed(x, weights, shape, mine, normed + place);
+}
+
+__global__ void __launch_bounds__(kMaxThreads)
+    Add(NormShape shape, const bf16* added, const bf16* weight, bf16* residual, bf16* normed) {
+  const int element = static_cast<int>(threadIdx.x) * kVector;
+  const bool mine = element < shape.hidden;
+  float weights[kVector], x[kVector] = {};
+  if (mine) Load(weight + element, weights);
+  WaitForEarlierKernels();
+  LetNextKernelStart();
+  const int64_t place = static_cast<int64_t>(blockIdx.x) * shape.hidden + element;
+  if (mine) {
+    Load(residual + place, x);
+    if (added != nullptr) {
+      float more[kVector];
+      Load(added + place, more);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] += more[i];
+      const Vector sum = Narrow(x);
+      *reinterpret_cast<Vector*>(residual + place) = sum;
+      Widen(sum, x);
+    }
+  }
+  WriteNormed(x, weights, shape, mine, normed + place);
+}
+
+__global__ void __launch_bounds__(kSwiGluThreads)
+    Activate(int64_t vectors, int32_t width, const bf16* gate_up, bf16* activated) {
+  WaitForEarlierKernels();
+  LetNextKernelStart();
+  const int vectors_a_row = width / kVector;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < vectors; at += threads) {
+    const int64_t row = at / vectors_a_row;
+    const int64_t element = (at - row * vectors_a_row) * kVector;
+    float gate[kVector], up[kVector];
+    Load(gate_up + row * 2 * width + element, gate);
+    Load(gate_up + row * 2 * width + width + element, up);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) gate[i] = Round(__fdividef(gate[i], 1.0f + __expf(-gate[i]))) * up[i];
+    Store(activated + row * width + element, gate);
+  }
+}
+
+bool Fits(const NormShape& shape) {
+  return shape.rows > 0 && shape.hidden > 0 && shape.hidden % kVector == 0 && shape.hidden <= kMaxHidden;
+}
+
+dim3 BlockOf(const NormShape& shape) {
+  const unsigned threads = static_cast<unsigned>(shape.hidden / kVector);
+  return dim3((threads + kWarp - 1) / kWarp * kWarp);
+}
+
+}  // namespace
+
+cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const void* table, const void* weight,
+                         void* residual, void* normed, cudaStream_t stream) {
+  if (!Fits(shape)) return cudaErrorInvalidValue;
+  return LaunchChained(Embed, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape, tokens,
+                       static_cast<const bf16*>(table), static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
+                       static_cast<bf16*>(normed));
+}
+
+cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,
+                       cudaStream_t stream) {
+  if (!Fits(shape)) return cudaErrorInvalidValue;
+  return LaunchChained(Add, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape,
+                       static_cast<const bf16*>(added), static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
+                       static_cast<bf16*>(normed));
+}
+
+cudaError_t SwiGlu(int32_t rows, int32_t width, const void* gate_up, void* activated, cudaStream_t stream) {
+  if (rows <= 0 || width <= 0 || width % kVector != 0) return cudaErrorInvalidValue;
+  const int64_t vectors = static_cast<int64_t>(rows) * (width / kVector);
+  const int64_t blocks = (vectors + kSwiGluThreads - 1) / kSwiGluThreads;
+  return LaunchChained(Activate, dim3(static_cast<unsigned>(blocks < kMostSwiGluBlocks ? blocks : kMostSwiGluBlocks)),
+                       dim3(kSwiGluThreads), 0, stream, vectors, width, static_cast<const bf16*>(gate_up),
+                       static_cast<bf16*>(activated));
+}
+
+}  // namespace syncopate::model

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// What a transformer does to each row (token) by itself, between its matrix products, in bf16. Rounded where
+// model/transformer.h rounds, so that a trainer's forward gives the same numbers. All pointers are device memory of the
+// current device, 16-byte aligned, matrices dense and row-major; all launches queue and return, and are chained
+// (device_code.cuh): each may start while the kernel before it on the stream ends. Nothing of libtorch, so that nvcc
+// compiles it alone.
+namespace syncopate::model {
+
+// Where a row's input token comes from: given[row], or, if that is negative, drawn[slots[row]], which a step before has
+// written on the device.
+struct TokenSource {
+  const int32_t* given = nullptr;
+  const int32_t* slots = nullptr;
+  const int32_t* drawn = nullptr;
+};
+
+struct NormShape {
+  int32_t rows = 0;
+  int32_t hidden = 0;  // a multiple of 8, at most kMaxHidden
+  float epsilon = 0;
+};
+constexpr int32_t kMaxHidden = 8192;
+
+// residual[row] = table[token of the row]; normed = RmsNorm(residual) * weight.
+cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const void* table, const void* weight,
+                         void* residual, void* normed, cudaStream_t stream);
+
+// residual += added, unless `added` is nullptr; normed = RmsNorm(residual) * weight.
+cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,
+                       cudaStream_t stream);
+
+// activated[row] = silu(gate_up[row][0 .. width)) * gate_up[row][width .. 2 width). `width` is a multiple of 8.
+cudaError_t SwiGlu(int32_t rows, int32_t width, const void* gate_up, void* activated, cudaStream_t stream);
+
+}  // namespace syncopate::model

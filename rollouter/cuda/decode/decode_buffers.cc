@@ -1,0 +1,157 @@
+#include "rollouter/cuda/decode/decode_buffers.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "model/cuda/matmul.h"
+#include "synchronizer/cuda/cuda_status.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using synchronizer::CudaStatus;
+
+constexpr int64_t kAlignment = 256;  // of the parts of the inputs
+constexpr int64_t kHalfBytes = 2;    // a bf16
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+int32_t LogitsStride(int32_t vocab) { return (vocab + 7) / 8 * 8; }
+
+absl::StatusOr<DecodeBuffers> DecodeBuffers::Create(const DecodeShape& shape, const Options& options) {
+  DecodeBuffers buffers;
+  buffers.max_rows_ = options.max_rows;
+  buffers.max_slots_ = options.max_slots;
+  buffers.table_stride_ = (options.max_positions + kTokensPerBlock - 1) / kTokensPerBlock;
+  const int64_t slots = options.max_slots, row_numbers = Aligned(options.max_rows * int64_t{sizeof(int32_t)});
+  InputPlaces& at = buffers.inputs_at_;
+  at.slots = row_numbers;
+  at.lengths = at.slots + row_numbers;
+  at.numbers = at.lengths + row_numbers;
+  at.sampling = at.numbers + row_numbers;
+  at.tables = at.sampling + Aligned(slots * int64_t{sizeof(SamplingSetting)});
+  at.end = at.tables + slots * buffers.table_stride_ * int64_t{sizeof(TableSetting)};
+  SYNCOPATE_RETURN_IF_ERROR(buffers.Allocate(shape, options));
+
+  const std::vector<float> table = RotaryTable(options.max_positions, shape.heads.head_dim, options.rope_theta);
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy(buffers.rotations_.data(), table.data(), table.size() * sizeof(float), cudaMemcpyHostToDevice),
+      "copying the rotary table"));
+  for (int step = 0; step < options.steps; ++step) {
+    SYNCOPATE_ASSIGN_OR_RETURN(PinnedBuffer inputs, PinnedBuffer::Create(at.end));
+    SYNCOPATE_ASSIGN_OR_RETURN(PinnedBuffer results, PinnedBuffer::Create(options.max_rows * int64_t{sizeof(Drawn)}));
+    buffers.host_inputs_.push_back(std::move(inputs));
+    buffers.host_results_.push_back(std::move(results));
+  }
+  return buffers;
+}
+
+// Zero at first: what a step does with rows that are empty is thrown away, but it should be the same each time.
+absl::Status DecodeBuffers::Take(DeviceBuffer* buffer, int device, int64_t bytes, const char* what) {
+  SYNCOPATE_ASSIGN_OR_RETURN(*buffer, DeviceBuffer::Create(device, bytes, what));
+  device_bytes_ += bytes;
+  return CudaStatus(cudaMemset(buffer->data(), 0, static_cast<size_t>(bytes)), what);
+}
+
+absl::Status DecodeBuffers::Allocate(const DecodeShape& shape, const Options& options) {
+  const int64_t rows = options.max_rows;
+  const int64_t slots = options.max_slots + 1;  // the last one is that of empty rows
+  const int64_t logit_bytes = rows * LogitsStride(shape.vocab) * (options.float32_logits ? 4 : kHalfBytes);
+  const AttentionScratchBytes attention = ScratchBytes(shape.heads, options.max_rows, options.attention_grid);
+  struct Piece {
+    DeviceBuffer* buffer;
+    int64_t bytes;
+    const char* what;
+  };
+  const Piece pieces[] = {
+      {&inputs_, inputs_at_.end, "a decode step's inputs"},
+      {&tables_, slots * table_stride_ * int64_t{sizeof(int32_t)}, "block tables"},
+      {&sampling_, slots * int64_t{sizeof(SlotSampling)}, "how slots are drawn"},
+      {&rotations_, int64_t{options.max_positions} * shape.heads.head_dim * 4, "the rotary table"},
+      {&workspace_, model::MatmulLibrary::kWorkspaceBytes, "the matrix products' workspace"},
+      {&residual_, rows * shape.hidden * kHalfBytes, "residuals"},
+      {&normed_, rows * shape.hidden * kHalfBytes, "normed residuals"},
+      {&projected_, rows * shape.hidden * kHalfBytes, "projected rows"},
+      {&qkv_, rows * shape.qkv_size() * kHalfBytes, "queries, keys and values"},
+      {&queries_, rows * shape.query_size() * kHalfBytes, "queries"},
+      {&attended_, rows * shape.query_size() * kHalfBytes, "attended rows"},
+      {&gate_up_, rows * 2 * shape.intermediate * kHalfBytes, "gates"},
+      {&activated_, rows * shape.intermediate * kHalfBytes, "activations"},
+      {&logits_, logit_bytes, "logits"},
+      {&sample_scratch_, SampleScratchBytes(options.max_rows, shape.vocab), "the sampler's sums"},
+      {&drawn_, rows * int64_t{sizeof(Drawn)}, "draws"},
+      {&drawn_tokens_, slots * int64_t{sizeof(int32_t)}, "drawn tokens"},
+      {&row_tiles_, attention.row_tiles, "attention's tiles"},
+      {&pieces_, attention.pieces, "attention's pieces"},
+      {&parts_, attention.parts, "attention's parts"},
+      {&arrivals_, attention.arrivals, "attention's arrivals"},
+  };
+  for (const Piece& piece : pieces) {
+    SYNCOPATE_RETURN_IF_ERROR(Take(piece.buffer, options.device, piece.bytes, piece.what));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeBuffers::Upload(int at, const DecoderStep& step, int32_t batch_size, cudaStream_t stream) {
+  SYNCOPATE_CHECK(batch_size <= max_rows_ && static_cast<int32_t>(step.rows.size()) <= batch_size);
+  SYNCOPATE_CHECK(step.sampling.size() <= static_cast<size_t>(max_slots_));
+  SYNCOPATE_CHECK(step.tables.size() <= static_cast<size_t>(max_slots_) * static_cast<size_t>(table_stride_));
+  const PinnedBuffer& host = host_inputs_[static_cast<size_t>(at)];
+  int32_t* given = At<int32_t>(host, inputs_at_.given);
+  int32_t* slots = At<int32_t>(host, inputs_at_.slots);
+  int32_t* lengths = At<int32_t>(host, inputs_at_.lengths);
+  int32_t* numbers = At<int32_t>(host, inputs_at_.numbers);
+  for (size_t i = 0; i < static_cast<size_t>(batch_size); ++i) {
+    const DecoderRow row = i < step.rows.size() ? step.rows[i] : DecoderRow{.slot = max_slots_, .token = 0};
+    given[i] = row.token;
+    slots[i] = row.slot;
+    lengths[i] = row.length;
+    numbers[i] = row.number;
+  }
+  std::copy(step.sampling.begin(), step.sampling.end(), At<SamplingSetting>(host, inputs_at_.sampling));
+  std::copy(step.tables.begin(), step.tables.end(), At<TableSetting>(host, inputs_at_.tables));
+  int64_t bytes = inputs_at_.sampling;
+  if (!step.sampling.empty()) bytes = inputs_at_.tables;
+  if (!step.tables.empty()) {
+    bytes = inputs_at_.tables + static_cast<int64_t>(step.tables.size()) * int64_t{sizeof(TableSetting)};
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(inputs_.data(), host.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream),
+      "copying a decode step's rows"));
+  return CudaStatus(
+      ApplySettings(At<TableSetting>(inputs_, inputs_at_.tables), static_cast<int64_t>(step.tables.size()),
+                    At<SamplingSetting>(inputs_, inputs_at_.sampling), static_cast<int64_t>(step.sampling.size()),
+                    {tables_.as<int32_t>(), table_stride_, sampling_.as<SlotSampling>()}, stream),
+      "applying a decode step's settings");
+}
+
+absl::Status DecodeBuffers::Download(int at, int32_t draws, cudaStream_t stream) {
+  return CudaStatus(cudaMemcpyAsync(host_results_[static_cast<size_t>(at)].data(), drawn_.data(),
+                                    static_cast<size_t>(draws) * sizeof(Drawn), cudaMemcpyDeviceToHost, stream),
+                    "copying what a decode step drew");
+}
+
+absl::Span<const Drawn> DecodeBuffers::results(int at, int32_t draws) const {
+  return {host_results_[static_cast<size_t>(at)].as<Drawn>(), static_cast<size_t>(draws)};
+}
+
+PagedRows DecodeBuffers::rows(int32_t count) const {
+  return {At<int32_t>(inputs_, inputs_at_.slots), At<int32_t>(inputs_, inputs_at_.lengths), tables_.as<int32_t>(),
+          table_stride_, count};
+}
+
+model::TokenSource DecodeBuffers::tokens() const {
+  return {At<int32_t>(inputs_, inputs_at_.given), At<int32_t>(inputs_, inputs_at_.slots), drawn_tokens()};
+}
+
+Draws DecodeBuffers::draws(int32_t count) const {
+  return {At<int32_t>(inputs_, inputs_at_.slots), At<int32_t>(inputs_, inputs_at_.numbers), nullptr, count};
+}
+
+AttentionScratch DecodeBuffers::attention() const {
+  return {row_tiles_.as<int32_t>(), pieces_.as<int4>(), parts_.as<float>(), arrivals_.as<int32_t>()};
+}
+
+}  // namespace syncopate::rollouter

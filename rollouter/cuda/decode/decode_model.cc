@@ -1,0 +1,55 @@
+#include "rollouter/cuda/decode/decode_model.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "model/cuda/row_kernels.h"
+#include "rollouter/cuda/decode/paged_attention.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+absl::Status Unsupported(const std::string& what) {
+  return Error(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_SHAPE",
+               absl::StrCat("the decode kernels are not made for ", what));
+}
+
+}  // namespace
+
+absl::Status DecodeShape::Validate() const {
+  if (layers < 1 || vocab < 1) return Unsupported("a model without layers or tokens");
+  if (hidden < 8 || hidden % 8 != 0 || hidden > model::kMaxHidden) {
+    return Unsupported(absl::StrCat("hidden size ", hidden, ": multiples of 8 up to ", model::kMaxHidden));
+  }
+  if (intermediate < 8 || intermediate % 8 != 0) {
+    return Unsupported(absl::StrCat("intermediate size ", intermediate, ": multiples of 8"));
+  }
+  if (heads.head_dim != 64 && heads.head_dim != 128) {
+    return Unsupported(absl::StrCat("head size ", heads.head_dim, ": 64 and 128"));
+  }
+  if (heads.kv_heads < 1 || heads.heads % heads.kv_heads != 0 || heads.heads / heads.kv_heads < 1 ||
+      heads.heads / heads.kv_heads > kMaxGroup) {
+    return Unsupported(
+        absl::StrCat(heads.heads, " query heads over ", heads.kv_heads, " key/value heads: 1 to ", kMaxGroup, " each"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<float> RotaryTable(int32_t positions, int32_t head_dim, double theta) {
+  const int32_t half = head_dim / 2;
+  std::vector<float> table(static_cast<size_t>(positions) * head_dim);
+  for (int32_t i = 0; i < half; ++i) {
+    const float frequency =
+        std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / -static_cast<float>(head_dim));
+    for (int32_t position = 0; position < positions; ++position) {
+      const float angle = static_cast<float>(position) * frequency;
+      const size_t place = 2 * (static_cast<size_t>(position) * half + i);
+      table[place] = std::cos(angle);
+      table[place + 1] = std::sin(angle);
+    }
+  }
+  return table;
+}
+
+}  // namespace syncopate::rollouter

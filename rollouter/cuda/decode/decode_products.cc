@@ -1,0 +1,95 @@
+#include "rollouter/cuda/decode/decode_products.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using model::Matmul;
+using model::MatmulOperands;
+
+MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
+  return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
+}
+MatmulOperands OutputOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, bool add) {
+  return {layer.output, buffers.attended(), nullptr, add ? buffers.residual() : buffers.projected()};
+}
+MatmulOperands GateUpOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
+  return {layer.gate_up, buffers.normed(), nullptr, buffers.gate_up()};
+}
+MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, bool add) {
+  return {layer.down, buffers.activated(), nullptr, add ? buffers.residual() : buffers.projected()};
+}
+MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers) {
+  return {weights.head, buffers.normed(), nullptr, buffers.logits()};
+}
+
+}  // namespace
+
+DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down, Matmul head)
+    : qkv_(std::move(qkv)),
+      output_(std::move(output)),
+      gate_up_(std::move(gate_up)),
+      down_(std::move(down)),
+      head_(std::move(head)) {}
+
+absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
+                                                      const Options& options) {
+  const bool add = options.add_to_residual;
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      Matmul qkv,
+      Matmul::Create(library,
+                     {.rows = options.rows, .n = shape.qkv_size(), .k = shape.hidden, .bias = shape.qkv_bias}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      Matmul output,
+      Matmul::Create(library, {.rows = options.rows, .n = shape.hidden, .k = shape.query_size(), .accumulate = add}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      Matmul gate_up, Matmul::Create(library, {.rows = options.rows, .n = 2 * shape.intermediate, .k = shape.hidden}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      Matmul down,
+      Matmul::Create(library, {.rows = options.rows, .n = shape.hidden, .k = shape.intermediate, .accumulate = add}));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul head, Matmul::Create(library, {.rows = options.rows,
+                                                                   .n = shape.vocab,
+                                                                   .k = shape.hidden,
+                                                                   .float32_result = options.float32_logits,
+                                                                   .result_stride = LogitsStride(shape.vocab)}));
+  return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), std::move(head));
+}
+
+absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
+  return qkv_.Queue(QkvOperands(layer, buffers), stream);
+}
+absl::Status DecodeProducts::Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
+  return output_.Queue(OutputOperands(layer, buffers, adds_to_residual()), stream);
+}
+absl::Status DecodeProducts::GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
+  return gate_up_.Queue(GateUpOperands(layer, buffers), stream);
+}
+absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
+  return down_.Queue(DownOperands(layer, buffers, adds_to_residual()), stream);
+}
+absl::Status DecodeProducts::Head(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream) {
+  return head_.Queue(HeadOperands(weights, buffers), stream);
+}
+
+absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
+                                           cudaStream_t stream) {
+  const bool add = adds_to_residual();
+  std::vector<MatmulOperands> qkv, output, gate_up, down;
+  for (const DecodeLayer& layer : weights.layers) {
+    qkv.push_back(QkvOperands(layer, buffers));
+    output.push_back(OutputOperands(layer, buffers, add));
+    gate_up.push_back(GateUpOperands(layer, buffers));
+    down.push_back(DownOperands(layer, buffers, add));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(qkv_.ChooseFastest(qkv, stream));
+  SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));
+  SYNCOPATE_RETURN_IF_ERROR(gate_up_.ChooseFastest(gate_up, stream));
+  SYNCOPATE_RETURN_IF_ERROR(down_.ChooseFastest(down, stream));
+  return head_.ChooseFastest({HeadOperands(weights, buffers)}, stream);
+}
+
+}  // namespace syncopate::rollouter
