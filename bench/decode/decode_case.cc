@@ -24,7 +24,8 @@ double SecondsSince(SteadyClock::time_point begin) {
 }
 
 // Starts all sequences: their tables, how they are drawn, and a first token.
-absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tables, std::vector<DecoderRow>& rows) {
+absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tables,
+                          const std::vector<DecoderRow>& rows) {
   const int32_t each = static_cast<int32_t>(tables.size() / rows.size());
   std::vector<rollouter::TableSetting> table_settings;
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -33,7 +34,7 @@ absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tab
   }
   std::vector<rollouter::SamplingSetting> sampling;
   for (const DecoderRow& row : rows) sampling.push_back({row.slot, {.seed = static_cast<uint64_t>(row.slot)}});
-  SYNCOPATE_RETURN_IF_ERROR(decoder.Launch({sampling, table_settings, rows}));
+  SYNCOPATE_RETURN_IF_ERROR(decoder.Launch({.sampling = sampling, .tables = table_settings, .rows = rows}));
   return decoder.Await().status();
 }
 
@@ -61,7 +62,7 @@ absl::StatusOr<LoopTimes> RunSteps(GraphDecoder& decoder, std::vector<DecoderRow
       row.token = -1;
       ++row.number;
     }
-    SYNCOPATE_RETURN_IF_ERROR(decoder.Launch({{}, {}, rows}));
+    SYNCOPATE_RETURN_IF_ERROR(decoder.Launch({.rows = rows}));
     host += SecondsSince(launch_begin);
     if (decoder.under_way() == GraphDecoder::kMostUnderWay) SYNCOPATE_RETURN_IF_ERROR(decoder.Await().status());
   }
@@ -83,6 +84,7 @@ absl::StatusOr<DecodeTimes> TimeDecode(const NamedShape& named, const RandomMode
                                                    .max_positions = decode_case.context,
                                                    .rope_theta = named.rope_theta,
                                                    .batch_sizes = {decode_case.rows},
+                                                   .chunk_sizes = {},
                                                    .float32_logits = decode_case.float32_logits,
                                                    .add_in_products = decode_case.add_in_products}));
   DecodeTimes times;
@@ -105,6 +107,36 @@ absl::StatusOr<DecodeTimes> TimeDecode(const NamedShape& named, const RandomMode
   times.engine = Median(by_clock);
   times.host = Median(on_host);
   return times;
+}
+
+absl::StatusOr<double> TimePrefill(const NamedShape& named, const RandomModel& model, int32_t prompts, int32_t tokens,
+                                   int repeats) {
+  constexpr int32_t kChunk = 1024;
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<GraphDecoder> decoder,
+                             GraphDecoder::Create({.shape = named.shape,
+                                                   .weights = model.weights(),
+                                                   .storage = model.storage(),
+                                                   .max_slots = prompts,
+                                                   .max_positions = tokens,
+                                                   .rope_theta = named.rope_theta,
+                                                   .batch_sizes = {1, prompts},
+                                                   .chunk_sizes = {kChunk}}));
+  SYNCOPATE_RETURN_IF_ERROR(RunFirstStep(*decoder, ShuffledTables(model.storage(), prompts, tokens),
+                                         FixedRows({.rows = prompts, .context = tokens})));
+  std::vector<rollouter::PassRow> rows;
+  std::vector<rollouter::PassDraw> draws;
+  for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+    for (int32_t i = 0; i < tokens; ++i) rows.push_back({prompt, (prompt * 7919 + i * 31) % named.shape.vocab, i + 1});
+    draws.push_back({prompt, 0, static_cast<int32_t>(rows.size()) - 1});
+  }
+  std::vector<double> seconds;
+  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
+    const auto begin = SteadyClock::now();
+    SYNCOPATE_RETURN_IF_ERROR(decoder->Launch({.chunk_rows = rows, .chunk_draws = draws}));
+    SYNCOPATE_RETURN_IF_ERROR(decoder->Await().status());
+    if (i > 0) seconds.push_back(SecondsSince(begin));
+  }
+  return Median(seconds);
 }
 
 }  // namespace syncopate::bench

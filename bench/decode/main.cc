@@ -1,12 +1,17 @@
 // syncopate-bench-decode [MODELS [BATCHES [CONTEXT [REPEATS]]]]: decode steps of random weights on the first GPU, one
 // JSON object a line as each case ends.
+//
 //   MODELS    names of NamedShapes() with commas between, default "qwen2.5-0.5b,qwen2.5-1.5b,qwen2.5-7b"
-//   BATCHES   default "256,512"        CONTEXT  tokens of each sequence, default 1024
+//   BATCHES   default "256,512"
+//   CONTEXT   tokens of each sequence, default 1024
 //   REPEATS   whose median is told, default 5
+//
 // Every case: the graph by itself, the loop that an engine runs, and the parts by themselves. The first batch of a
-// model is also run with bf16 logits, and with residuals added by the norm's kernel.
+// model is also run with bf16 logits, and with residuals added by the norm's kernel. Last comes the prefill of 16
+// prompts.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -24,6 +29,8 @@ namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
+
+constexpr int32_t kPrompts = 16;
 
 struct Arguments {
   std::vector<NamedShape> models;
@@ -128,6 +135,15 @@ absl::Status RunModel(const NamedShape& named, const Arguments& arguments) {
     }
     SYNCOPATE_RETURN_IF_ERROR(RunParts(named, model, rows, arguments));
   }
+  if (most < kPrompts) return absl::OkStatus();  // the blocks do not suffice
+  SYNCOPATE_ASSIGN_OR_RETURN(const double prefill,
+                             TimePrefill(named, model, kPrompts, arguments.context, arguments.repeats));
+  Print({{"event", "prefill"},
+         {"model", named.name},
+         {"prompts", kPrompts},
+         {"tokens", arguments.context},
+         {"ms", Milliseconds(prefill)},
+         {"tokens_per_second", std::round(kPrompts * arguments.context / prefill)}});
   return absl::OkStatus();
 }
 

@@ -45,19 +45,22 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
                                        bool float32_logits, int repeats) {
   SYNCOPATE_ASSIGN_OR_RETURN(const DecodeBuffers buffers,
                              DecodeBuffers::Create(named.shape, {.max_rows = rows,
+                                                                 .max_draws = rows,
                                                                  .max_slots = rows,
                                                                  .max_positions = 16,
                                                                  .rope_theta = 1e4,
                                                                  .float32_logits = float32_logits,
                                                                  .attention_grid = 1,
-                                                                 .steps = 1}));
+                                                                 .input_places = 1,
+                                                                 .result_places = 1}));
   SYNCOPATE_RETURN_IF_ERROR(FillActivations(named.shape, buffers, rows));
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Stream stream, synchronizer::Stream::Create(0));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      DecodeProducts products,
-      DecodeProducts::Create(library, named.shape, {.rows = rows, .float32_logits = float32_logits}));
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, DecodeProducts::Create(library, named.shape, {.rows = rows}));
   SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(model.weights(), buffers, stream.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::HeadProduct head,
+                             rollouter::HeadProduct::Create(library, named.shape, rows, float32_logits));
+  SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(model.weights(), buffers, stream.get()));
   PartTimes times;
   SYNCOPATE_ASSIGN_OR_RETURN(times.layers, TimeQueued(stream.get(), repeats, [&]() -> absl::Status {
                                for (const rollouter::DecodeLayer& layer : model.weights().layers) {
@@ -69,7 +72,8 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
                                return absl::OkStatus();
                              }));
   SYNCOPATE_ASSIGN_OR_RETURN(times.head, TimeQueued(stream.get(), repeats, [&] {
-                               return products.Head(model.weights(), buffers, stream.get());
+                               return head.Queue(model.weights(), buffers, rollouter::HeadProduct::Input::kNormed,
+                                                 stream.get());
                              }));
   const rollouter::LogitsShape logits = {named.shape.vocab, rollouter::LogitsStride(named.shape.vocab), float32_logits};
   SYNCOPATE_ASSIGN_OR_RETURN(

@@ -65,6 +65,15 @@ __global__ void __launch_bounds__(kMaxThreads)
   WriteNormed(x, weights, shape, mine, normed + place);
 }
 
+__global__ void __launch_bounds__(kMaxThreads) Gather(int32_t hidden, const int32_t* rows, const bf16* from, bf16* to) {
+  WaitForEarlierKernels();
+  LetNextKernelStart();
+  const int element = static_cast<int>(threadIdx.x) * kVector;
+  if (element >= hidden) return;
+  *reinterpret_cast<Vector*>(to + static_cast<int64_t>(blockIdx.x) * hidden + element) =
+      *reinterpret_cast<const Vector*>(from + static_cast<int64_t>(rows[blockIdx.x]) * hidden + element);
+}
+
 __global__ void __launch_bounds__(kSwiGluThreads)
     Activate(int64_t vectors, int32_t width, const bf16* gate_up, bf16* activated) {
   WaitForEarlierKernels();
@@ -108,6 +117,13 @@ cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* we
   return LaunchChained(Add, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape,
                        static_cast<const bf16*>(added), static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
                        static_cast<bf16*>(normed));
+}
+
+cudaError_t GatherRows(const NormShape& shape, const int32_t* rows, const void* from, void* gathered,
+                       cudaStream_t stream) {
+  if (!Fits(shape)) return cudaErrorInvalidValue;
+  return LaunchChained(Gather, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape.hidden, rows,
+                       static_cast<const bf16*>(from), static_cast<bf16*>(gathered));
 }
 
 cudaError_t SwiGlu(int32_t rows, int32_t width, const void* gate_up, void* activated, cudaStream_t stream) {

@@ -34,6 +34,10 @@ cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, cons
 cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,
                        cudaStream_t stream);
 
+// gathered[i] = from[rows[i]], for `shape.rows` rows.
+cudaError_t GatherRows(const NormShape& shape, const int32_t* rows, const void* from, void* gathered,
+                       cudaStream_t stream);
+
 // activated[row] = silu(gate_up[row][0 .. width)) * gate_up[row][width .. 2 width). `width` is a multiple of 8.
 cudaError_t SwiGlu(int32_t rows, int32_t width, const void* gate_up, void* activated, cudaStream_t stream);
 

@@ -14,19 +14,26 @@
 
 namespace syncopate::rollouter {
 
-// A row of a decode step: the sequence in `slot` takes a token and draws the next one.
-struct DecoderRow {
+// A token that goes into the sequence in `slot`.
+struct PassRow {
   int32_t slot = 0;
-  int32_t token = -1;  // the one that it takes; -1: the one that the slot has drawn last
-  int32_t length = 0;  // tokens of the sequence with it; its key and value are appended
-  int32_t number = 0;  // of the token that is drawn, in its answer
+  int32_t token = -1;  // -1: the one that the slot has drawn last
+  int32_t length = 0;  // tokens of the sequence with it; its key and value are appended. 0: the row is empty
 };
 
-// A decode step. Settings come before rows, and hold until others come for the same place.
-struct DecoderStep {
+// Token `number` of a slot's answer is drawn from the logits of a row.
+struct PassDraw {
+  int32_t slot = 0;
+  int32_t number = 0;
+  int32_t row = 0;
+};
+
+// What goes through the model at once. Settings come before rows, and hold until others come for the same place.
+struct Pass {
   absl::Span<const SamplingSetting> sampling;
   absl::Span<const TableSetting> tables;
-  absl::Span<const DecoderRow> rows;
+  absl::Span<const PassRow> rows;
+  absl::Span<const PassDraw> draws;
 };
 
 // The device memory of a decoder, apart from weights and blocks, and the host's ends of it. Addresses stay for life.
@@ -34,13 +41,15 @@ class DecodeBuffers {
  public:
   struct Options {
     int device = 0;
-    int32_t max_rows = 0;
+    int32_t max_rows = 0;   // of a pass
+    int32_t max_draws = 0;  // of a pass
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     double rope_theta = 0;
     bool float32_logits = true;
     int32_t attention_grid = 0;
-    int steps = 0;  // whose inputs and results the host holds
+    int input_places = 0;  // on the host, a pass each
+    int result_places = 0;
   };
   // RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
   static absl::StatusOr<DecodeBuffers> Create(const DecodeShape& shape, const Options& options);
@@ -48,22 +57,27 @@ class DecodeBuffers {
   DecodeBuffers(DecodeBuffers&&) noexcept = default;
   DecodeBuffers& operator=(DecodeBuffers&&) noexcept = default;
 
-  // Queues a step's settings and the copy of its rows, from place `at` of the host's; the rows after them, up to
-  // `batch_size`, become empty. The former copy from there must be over.
-  absl::Status Upload(int at, const DecoderStep& step, int32_t batch_size, cudaStream_t stream);
-  // Queues the copy of the first `draws` draws to place `at`.
-  absl::Status Download(int at, int32_t draws, cudaStream_t stream);
+  // Queues a pass's settings and the copy of its rows and draws, from the host's place `at`. There are empty rows after
+  // them, up to `rows`, and up to `draws` draws for the slot that nobody has, from row 0. Logits are computed for each
+  // row that is drawn from, in the order of first draws: returns how many. The former copy from `at` must be over.
+  absl::StatusOr<int32_t> Upload(int at, const Pass& pass, int32_t rows, int32_t draws, cudaStream_t stream);
+  // Queues the copy of `count` draws to place `at` of the host's, behind `before` others.
+  absl::Status Download(int at, int32_t before, int32_t count, cudaStream_t stream);
   absl::Span<const Drawn> results(int at, int32_t draws) const;
 
   PagedRows rows(int32_t count) const;
   model::TokenSource tokens() const;
+  // From logits rows of the same numbers, or from those that the pass says.
   Draws draws(int32_t count) const;
+  Draws shared_draws(int32_t count) const;
+  const int32_t* drawn_rows() const { return At<int32_t>(inputs_, inputs_at_.drawn_rows); }
   const SlotSampling* sampling() const { return sampling_.as<SlotSampling>(); }
   const float* rotations() const { return rotations_.as<float>(); }
   AttentionScratch attention() const;
 
   void* residual() const { return residual_.data(); }
   void* normed() const { return normed_.data(); }
+  void* gathered() const { return gathered_.data(); }  // the normed rows that are drawn from
   void* projected() const { return projected_.data(); }
   void* qkv() const { return qkv_.data(); }
   void* queries() const { return queries_.data(); }
@@ -81,23 +95,29 @@ class DecodeBuffers {
   using DeviceBuffer = synchronizer::DeviceBuffer;
   using PinnedBuffer = synchronizer::PinnedBuffer;
 
-  // Byte offsets in a step's inputs, which are one piece: a number each for every row, then the settings.
+  // Byte offsets in a pass's inputs, which are one piece: a number each for every row and draw, then the settings.
   struct InputPlaces {
-    int64_t given = 0, slots = 0, lengths = 0, numbers = 0, sampling = 0, tables = 0, end = 0;
+    int64_t given = 0, slots = 0, lengths = 0;                  // of rows
+    int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;  // of draws
+    int64_t drawn_rows = 0;                                     // of logits
+    int64_t sampling = 0, tables = 0, end = 0;
   };
   template <typename T, typename Buffer>
   static T* At(const Buffer& buffer, int64_t offset) {
     return reinterpret_cast<T*>(buffer.data() + offset);
   }
+  void PutRows(const PinnedBuffer& host, absl::Span<const PassRow> rows, int32_t count) const;
+  int32_t PutDraws(const PinnedBuffer& host, absl::Span<const PassDraw> draws, int32_t count) const;
   absl::Status Allocate(const DecodeShape& shape, const Options& options);
   absl::Status Take(DeviceBuffer* buffer, int device, int64_t bytes, const char* what);
 
   int32_t max_rows_ = 0;
+  int32_t max_draws_ = 0;
   int32_t max_slots_ = 0;
   int32_t table_stride_ = 0;
   InputPlaces inputs_at_;
   DeviceBuffer inputs_, tables_, sampling_, rotations_, workspace_;
-  DeviceBuffer residual_, normed_, projected_, qkv_, queries_, attended_, gate_up_, activated_, logits_;
+  DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, logits_;
   DeviceBuffer sample_scratch_, drawn_, drawn_tokens_;
   DeviceBuffer row_tiles_, pieces_, parts_, arrivals_;
   std::vector<PinnedBuffer> host_inputs_, host_results_;

@@ -23,18 +23,15 @@ MatmulOperands GateUpOperands(const DecodeLayer& layer, const DecodeBuffers& buf
 MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, bool add) {
   return {layer.down, buffers.activated(), nullptr, add ? buffers.residual() : buffers.projected()};
 }
-MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers) {
-  return {weights.head, buffers.normed(), nullptr, buffers.logits()};
+MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers, HeadProduct::Input input) {
+  return {weights.head, input == HeadProduct::Input::kNormed ? buffers.normed() : buffers.gathered(), nullptr,
+          buffers.logits()};
 }
 
 }  // namespace
 
-DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down, Matmul head)
-    : qkv_(std::move(qkv)),
-      output_(std::move(output)),
-      gate_up_(std::move(gate_up)),
-      down_(std::move(down)),
-      head_(std::move(head)) {}
+DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down)
+    : qkv_(std::move(qkv)), output_(std::move(output)), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
 
 absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                       const Options& options) {
@@ -51,12 +48,7 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
   SYNCOPATE_ASSIGN_OR_RETURN(
       Matmul down,
       Matmul::Create(library, {.rows = options.rows, .n = shape.hidden, .k = shape.intermediate, .accumulate = add}));
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul head, Matmul::Create(library, {.rows = options.rows,
-                                                                   .n = shape.vocab,
-                                                                   .k = shape.hidden,
-                                                                   .float32_result = options.float32_logits,
-                                                                   .result_stride = LogitsStride(shape.vocab)}));
-  return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), std::move(head));
+  return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down));
 }
 
 absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
@@ -70,9 +62,6 @@ absl::Status DecodeProducts::GateUp(const DecodeLayer& layer, const DecodeBuffer
 }
 absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   return down_.Queue(DownOperands(layer, buffers, adds_to_residual()), stream);
-}
-absl::Status DecodeProducts::Head(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream) {
-  return head_.Queue(HeadOperands(weights, buffers), stream);
 }
 
 absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
@@ -88,8 +77,27 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
   SYNCOPATE_RETURN_IF_ERROR(qkv_.ChooseFastest(qkv, stream));
   SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));
   SYNCOPATE_RETURN_IF_ERROR(gate_up_.ChooseFastest(gate_up, stream));
-  SYNCOPATE_RETURN_IF_ERROR(down_.ChooseFastest(down, stream));
-  return head_.ChooseFastest({HeadOperands(weights, buffers)}, stream);
+  return down_.ChooseFastest(down, stream);
+}
+
+absl::StatusOr<HeadProduct> HeadProduct::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
+                                                int32_t rows, bool float32_logits) {
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, Matmul::Create(library, {.rows = rows,
+                                                                      .n = shape.vocab,
+                                                                      .k = shape.hidden,
+                                                                      .float32_result = float32_logits,
+                                                                      .result_stride = LogitsStride(shape.vocab)}));
+  return HeadProduct(std::move(product));
+}
+
+absl::Status HeadProduct::Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input,
+                                cudaStream_t stream) {
+  return product_.Queue(HeadOperands(weights, buffers, input), stream);
+}
+
+absl::Status HeadProduct::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
+                                        cudaStream_t stream) {
+  return product_.ChooseFastest({HeadOperands(weights, buffers, Input::kNormed)}, stream);
 }
 
 }  // namespace syncopate::rollouter

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "model/cuda/matmul.h"
@@ -9,12 +10,11 @@
 
 namespace syncopate::rollouter {
 
-// The matrix products of a step of one batch size. Results go where DecodeBuffers says.
+// The matrix products of a pass of so many rows. Results go where DecodeBuffers says.
 class DecodeProducts {
  public:
   struct Options {
     int32_t rows = 0;
-    bool float32_logits = true;
     bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
@@ -24,7 +24,6 @@ class DecodeProducts {
   absl::Status Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
-  absl::Status Head(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
   // Chooses each product's kernel by measuring it over all layers. Overwrites the buffers.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
@@ -32,10 +31,23 @@ class DecodeProducts {
   bool adds_to_residual() const { return output_.shape().accumulate; }
 
  private:
-  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
-                 model::Matmul head);
+  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down);
 
-  model::Matmul qkv_, output_, gate_up_, down_, head_;
+  model::Matmul qkv_, output_, gate_up_, down_;
+};
+
+// Logits of so many rows.
+class HeadProduct {
+ public:
+  enum class Input : uint8_t { kNormed, kGathered };
+  static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape, int32_t rows,
+                                            bool float32_logits);
+  absl::Status Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input, cudaStream_t stream);
+  absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
+
+ private:
+  explicit HeadProduct(model::Matmul product) : product_(std::move(product)) {}
+  model::Matmul product_;
 };
 
 }  // namespace syncopate::rollouter

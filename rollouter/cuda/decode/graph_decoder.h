@@ -18,10 +18,31 @@
 
 namespace syncopate::rollouter {
 
+// A sequence takes a token and draws the next one.
+struct DecoderRow {
+  int32_t slot = 0;
+  int32_t token = -1;  // the one that it takes; -1: the one that the slot has drawn last
+  int32_t length = 0;  // tokens of the sequence with it; its key and value are appended
+  int32_t number = 0;  // of the token that is drawn, in its answer
+};
+
+// A step. Settings come first, then chunks of prompts, in passes of at most max_chunk_rows(), then the decode rows.
+struct DecoderStep {
+  absl::Span<const SamplingSetting> sampling;
+  absl::Span<const TableSetting> tables;
+  // Tokens of prompts; those of a sequence are neighbours, in order, with the lengths that they bring it to.
+  absl::Span<const PassRow> chunk_rows;
+  absl::Span<const PassDraw> chunk_draws;  // `row` counts in chunk_rows and does not fall
+  absl::Span<const DecoderRow> rows;
+};
+
 // Generates one token for each of many sequences a step: embedding, layers, head and sampler as one CUDA graph for each
 // size of batch. A step reads the weights and the blocks at the addresses given at first, which must stay mapped; what
 // is behind them may change between steps. The host may run a step behind: two steps may be under way, and the later
 // one takes the earlier one's tokens on the device.
+//
+// Prompts go through the same kernels in chunks, each token a row of its own for attention, which reads its keys and
+// values from the cache: enough for prompts of some thousand tokens.
 //
 // Not thread-safe. Blocks in Create and Await only.
 class GraphDecoder {
@@ -34,8 +55,10 @@ class GraphDecoder {
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     double rope_theta = 10000;
-    std::vector<int32_t> batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};  // a graph each; rising
-    bool float32_logits = true;                                             // else bf16
+    // A graph each; rising. The last is at least max_slots.
+    std::vector<int32_t> batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+    std::vector<int32_t> chunk_sizes = {16, 64, 256, 1024};  // likewise, of rows of prompts
+    bool float32_logits = true;                              // else bf16
     // Residuals are added inside the products, in float32, instead of by the norm's kernel after rounding.
     bool add_in_products = true;
     // Each product's kernel is chosen by measuring; else it is the library's guess, which is the same in every process.
@@ -48,19 +71,20 @@ class GraphDecoder {
   static absl::StatusOr<std::unique_ptr<GraphDecoder>> Create(const Options& options);
   ~GraphDecoder();
 
-  // Queues a step, of one row at least and max_rows() at most, no two of one slot. Less than kMostUnderWay steps are
-  // under way. Anything else is a bug of the caller's. INTERNAL reason CUDA_ERROR.
+  // Queues a step. A slot has at most one row, or one chunk with one draw. Less than kMostUnderWay steps are under way.
+  // Anything else is a bug of the caller's. INTERNAL reason CUDA_ERROR.
   absl::Status Launch(const DecoderStep& step);
-  // Waits for the step launched first of those under way, of which there must be one: what its rows drew, in order;
-  // valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR.
+  // Waits for the step launched first of those under way, of which there must be one: what was drawn, for chunk_draws
+  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR.
   absl::StatusOr<absl::Span<const Drawn>> Await();
   int under_way() const { return static_cast<int>(under_way_.size()); }
 
   cudaStream_t stream() const { return stream_.get(); }
   int32_t max_rows() const { return options_.batch_sizes.back(); }
+  int32_t max_chunk_rows() const { return options_.chunk_sizes.empty() ? 0 : options_.chunk_sizes.back(); }
   // The graph that `rows` rows run in: for measuring what the device takes by itself, on the rows launched last.
   const model::CudaGraph& GraphFor(int32_t rows) const;
-  // Of the step launched last, device memory, a row each.
+  // Of the pass launched last, device memory.
   const void* logits() const { return buffers_.logits(); }
   LogitsShape logits_shape() const;
   // Device memory taken by this object, weights and blocks apart.
@@ -68,14 +92,29 @@ class GraphDecoder {
 
  private:
   struct UnderWay {
-    int at = 0;  // of the host's places
-    int32_t rows = 0;
+    int at = 0;  // of the host's places for results
+    int32_t draws = 0;
   };
+  // What runs passes of one size.
+  struct Bucket {
+    DecodeProducts products;
+    model::CudaGraph graph;
+  };
+  static constexpr int kInputPlaces = 8;
+
   explicit GraphDecoder(const Options& options) : options_(options) {}
   absl::Status Prepare();
-  absl::Status MakeGraph(int32_t batch_size);
-  absl::Status QueueStep(DecodeProducts& products, int32_t rows);
-  absl::Status QueueLayer(DecodeProducts& products, int32_t rows, int32_t layer);
+  absl::Status MakeHead(int32_t rows);
+  absl::StatusOr<Bucket> MakeBucket(int32_t rows, RowsOf rows_of);
+  absl::Status QueueLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of);
+  absl::Status QueueLayer(DecodeProducts& products, int32_t rows, RowsOf rows_of, int32_t layer);
+  // Logits and draws of a decode step's rows, which are drawn from in order.
+  absl::Status QueueDraws(int32_t rows);
+  // Logits of the rows of a chunk that are drawn from, and the draws.
+  absl::Status QueueChunkDraws(int32_t drawn_rows, int32_t draws);
+  absl::StatusOr<int32_t> Upload(const Pass& pass, int32_t rows, int32_t draws);
+  absl::Status LaunchChunks(const DecoderStep& step, UnderWay& launched);
+  absl::Status LaunchRows(const Pass& settings, const DecoderStep& step, UnderWay& launched);
   int32_t BatchSizeFor(int32_t rows) const;
 
   const Options options_;
@@ -84,11 +123,14 @@ class GraphDecoder {
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;
-  std::map<int32_t, DecodeProducts> products_;  // by batch size
-  std::map<int32_t, model::CudaGraph> graphs_;
-  std::vector<synchronizer::Event> done_;  // of each of the host's places
+  std::map<int32_t, HeadProduct> heads_;  // by rows that are drawn from
+  std::map<int32_t, Bucket> batches_;     // by rows
+  std::map<int32_t, Bucket> chunks_;
+  std::vector<synchronizer::Event> uploaded_;  // from each of the host's places for inputs
+  std::vector<synchronizer::Event> done_;      // to each of the host's places for results
   std::deque<UnderWay> under_way_;
-  int next_ = 0;
+  int next_input_ = 0;
+  int next_result_ = 0;
 };
 
 }  // namespace syncopate::rollouter

@@ -511,10 +511,14 @@ bool Fits(const HeadCounts& heads) {
          heads.heads / heads.kv_heads <= kMaxGroup;
 }
 
+// The limits are the process's, whatever group a model has.
 template <int kDim>
-cudaError_t Prepare(int group) {
-  return cudaFuncSetAttribute(AttendPieces<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              SharedBytes<kDim>(group));
+cudaError_t Prepare() {
+  const cudaError_t error = cudaFuncSetAttribute(AttendPieces<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 SharedBytes<kDim>(kMaxGroup));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(AttendPieces<kDim>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
 }
 
 template <int kDim>
@@ -554,8 +558,7 @@ int32_t AttentionGrid(int32_t multiprocessors) { return multiprocessors * kBlock
 
 cudaError_t PrepareAttention(const HeadCounts& heads) {
   if (!Fits(heads)) return cudaErrorInvalidValue;
-  const int group = heads.heads / heads.kv_heads;
-  return heads.head_dim == 64 ? Prepare<64>(group) : Prepare<128>(group);
+  return heads.head_dim == 64 ? Prepare<64>() : Prepare<128>();
 }
 
 cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, const AttentionScratch& scratch,

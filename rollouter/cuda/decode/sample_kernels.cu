@@ -249,10 +249,17 @@ __global__ void __launch_bounds__(kThreads)
   }
   SumBefore(masses, inclusive, warps);
   const double target = greedy ? 0 : search.target;
+  int own_first = INT_MAX, own_last = -1;
 #pragma unroll
   for (int j = kVectors - 1; j >= 0; --j) {
-    if (masses[j] > 0) atomicMax(&last, j * kThreads + thread);
-    if (masses[j] > 0 && inclusive[j] > target) atomicMin(&first, j * kThreads + thread);
+    if (masses[j] > 0) own_last = max(own_last, j * kThreads + thread);
+    if (masses[j] > 0 && inclusive[j] > target) own_first = j * kThreads + thread;
+  }
+  own_first = __reduce_min_sync(kAllLanes, own_first);
+  own_last = __reduce_max_sync(kAllLanes, own_last);
+  if (thread % kWarp == 0) {
+    atomicMin(&first, own_first);
+    atomicMax(&last, own_last);
   }
   __syncthreads();
   const int chosen = first == INT_MAX ? last : first;

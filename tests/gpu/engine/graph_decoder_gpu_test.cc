@@ -24,6 +24,7 @@ using testing::WidenAll;
 
 constexpr int32_t kPositions = 64;
 constexpr double kTheta = 10000;
+constexpr double kLogitsError = 4e-2;  // of bf16 against float32; a mistake makes it about 1
 
 // A matrix on both sides.
 struct Tensor {
@@ -211,6 +212,7 @@ class DecoderRig {
                               .max_positions = kPositions,
                               .rope_theta = kTheta,
                               .batch_sizes = {2, 4, 8},
+                              .chunk_sizes = {4, 16},
                               .float32_logits = float32_logits,
                               .add_in_products = add_in_products,
                               .choose_fastest = choose_fastest});
@@ -222,6 +224,9 @@ class DecoderRig {
   absl::Status Launch(const std::vector<DecoderRow>& rows) {
     DecoderStep step;
     step.rows = rows;
+    return Launch(step);
+  }
+  absl::Status Launch(DecoderStep step) {
     if (!std::exchange(set_, true)) step.sampling = sampling_, step.tables = tables_;
     return decoder_->Launch(step);
   }
@@ -302,11 +307,61 @@ TEST_P(GraphDecoderOverShapes, GivesWhatAFloat32ForwardGivesForEverySequence) {
       const size_t s = static_cast<size_t>(running[row]);
       const std::vector<float> expected = rig.model().Step(sequences[s], next[s]);
       const std::vector<float> got = rig.Logits(static_cast<int32_t>(row));
-      ASSERT_LT(RelativeError(got, expected), 2.5e-2) << "step " << step << " sequence " << s;
+      ASSERT_LT(RelativeError(got, expected), kLogitsError) << "step " << step << " sequence " << s;
       EXPECT_NEAR((*drawn)[row].logprob, LogProbability(got, (*drawn)[row].token), 1e-4) << "step " << step;
       next[s] = (*drawn)[row].token;
     }
   }
+}
+
+// Prompts go in as chunks that passes cut, two answers share a prompt's last row, and sequences that have begun go on
+// beside a chunk of another one.
+TEST_P(GraphDecoderOverShapes, TakesPromptsInChunks) {
+  SYNCOPATE_NEED_GPUS(1);
+  DecoderRig rig(GetParam().shape, GetParam().float32_logits, GetParam().add_in_products);
+  ASSERT_NE(rig.decoder(), nullptr);
+  std::vector<HostModel::Sequence> sequences(3);
+  std::vector<std::vector<float>> logits(3);
+  std::vector<PassRow> rows;
+  std::vector<PassDraw> draws;
+  auto add_chunk = [&](int32_t slot, int32_t count) {
+    HostModel::Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t token = (slot * 131 + sequence.length * 17) % 1003;
+      logits[static_cast<size_t>(slot)] = rig.model().Step(sequence, token);
+      rows.push_back({slot, token, sequence.length});
+    }
+  };
+  auto add_draw = [&](int32_t slot) { draws.push_back({slot, 0, static_cast<int32_t>(rows.size()) - 1}); };
+  add_chunk(0, 5), add_draw(0);
+  add_chunk(1, 37), add_draw(1), add_draw(3);  // slot 3 has the same prompt
+  add_chunk(2, 11);                            // more of it follows
+  ASSERT_TRUE(rig.Launch(DecoderStep{.chunk_rows = rows, .chunk_draws = draws}).ok());
+  absl::StatusOr<absl::Span<const Drawn>> drawn = rig.decoder()->Await();
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  ASSERT_EQ(drawn->size(), 3u);
+  std::vector<int32_t> first;
+  for (size_t i = 0; i < 3; ++i) {
+    const std::vector<float>& expected = logits[i == 0 ? 0 : 1];
+    EXPECT_NEAR((*drawn)[i].logprob, LogProbability(expected, (*drawn)[i].token), 0.2) << "draw " << i;
+    first.push_back((*drawn)[i].token);
+  }
+
+  rows.clear(), draws.clear();
+  add_chunk(2, 30), add_draw(2);
+  const std::vector<DecoderRow> decode = {{1, -1, 38, 1}, {0, -1, 6, 1}};
+  ASSERT_TRUE(rig.Launch(DecoderStep{.chunk_rows = rows, .chunk_draws = draws, .rows = decode}).ok());
+  drawn = rig.decoder()->Await();
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  ASSERT_EQ(drawn->size(), 3u);
+  EXPECT_NEAR((*drawn)[0].logprob, LogProbability(logits[2], (*drawn)[0].token), 0.2);
+  const int32_t last = (*drawn)[0].token;
+  EXPECT_LT(RelativeError(rig.Logits(0), rig.model().Step(sequences[1], first[1])), kLogitsError);
+  EXPECT_LT(RelativeError(rig.Logits(1), rig.model().Step(sequences[0], first[0])), kLogitsError);
+
+  ASSERT_TRUE(rig.Launch(std::vector<DecoderRow>{{2, -1, 42, 1}}).ok());
+  ASSERT_TRUE(rig.decoder()->Await().ok());
+  EXPECT_LT(RelativeError(rig.Logits(0), rig.model().Step(sequences[2], last)), kLogitsError);
 }
 
 // Two steps under way give the tokens that one at a time gives.
@@ -340,7 +395,7 @@ TEST(GraphDecoderTest, SeesWeightsThatChangeBetweenSteps) {
   SYNCOPATE_NEED_GPUS(1);
   DecoderRig rig(Shape({7, 1, 64}, true, false));
   auto logits = [&rig] {
-    EXPECT_TRUE(rig.Launch({{.slot = 0, .token = 11, .length = 1}}).ok());
+    EXPECT_TRUE(rig.Launch(std::vector<DecoderRow>{{.slot = 0, .token = 11, .length = 1}}).ok());
     EXPECT_TRUE(rig.decoder()->Await().ok());
     return rig.Logits(0);
   };

@@ -112,7 +112,7 @@ struct Rig {
 };
 
 // The kernels on the rig's data, by a grid of so many blocks; rows that are not written stay NaN.
-std::vector<float> Attend(const Rig& rig, int32_t grid, int times) {
+std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_of = RowsOf::kDifferentSequences) {
   const synchronizer::Driver* driver = *synchronizer::Driver::Load();
   const DeviceBuffer keys = Upload(rig.keys), values = Upload(rig.values), queries = Upload(rig.queries);
   const DeviceBuffer slots = Upload(rig.slots), lengths = Upload(rig.lengths), tables = Upload(rig.tables);
@@ -132,8 +132,8 @@ std::vector<float> Attend(const Rig& rig, int32_t grid, int times) {
   EXPECT_EQ(PlanAttention(paged, rig.heads.kv_heads, grid, scratch, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // plans are read ahead of the kernel before
   for (int i = 0; i < times; ++i) {
-    EXPECT_EQ(AttendPaged(paged, rig.heads, maps, storage, kLayer, grid, scratch, queries.data(), out.data(),
-                          RowsOf::kDifferentSequences, nullptr),
+    EXPECT_EQ(AttendPaged(paged, rig.heads, maps, storage, kLayer, grid, scratch, queries.data(), out.data(), rows_of,
+                          nullptr),
               cudaSuccess);
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -188,6 +188,22 @@ TEST(PagedAttentionTest, LeavesItsScratchReadyForTheNextLayer) {
   for (size_t i = 0; i < once.size(); ++i) {
     if (std::isnan(once[i])) continue;
     ASSERT_NEAR(once[i], often[i], 1e-2) << "element " << i;
+  }
+}
+
+TEST(PagedAttentionTest, AttendsFromManyTokensOfASequence) {
+  SYNCOPATE_NEED_GPUS(1);
+  Rig rig({12, 2, 128}, {200, 0, 0, 90});
+  const std::vector<int32_t> row_slots = {rig.slots[0], rig.slots[3], rig.slots[0], rig.slots[0]};
+  rig.slots = row_slots;
+  rig.lengths = {200, 90, 199, 64};
+  const std::vector<float> got = Attend(rig, 264, /*times=*/1, RowsOf::kAnySequences);
+  for (int64_t row = 0; row < 4; ++row) {
+    for (int32_t head = 0; head < 12; ++head) {
+      const auto begin = got.begin() + (row * 12 + head) * 128;
+      EXPECT_LT(RelativeError(std::vector<float>(begin, begin + 128), rig.Expected(row, head)), 1e-2)
+          << "row " << row << " head " << head;
+    }
   }
 }
 

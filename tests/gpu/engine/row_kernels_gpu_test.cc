@@ -88,6 +88,20 @@ TEST_P(RowKernelsOverHidden, AddsAndNorms) {
   EXPECT_LT(RelativeError(WidenAll(Download<Half>(normed.data(), 3 * hidden)), NormRows(sums, weight)), kRounding);
 }
 
+TEST_P(RowKernelsOverHidden, GathersRows) {
+  SYNCOPATE_NEED_GPUS(1);
+  const int32_t hidden = GetParam();
+  const std::vector<Half> rows = RandomHalves(4 * hidden, 17);
+  const DeviceBuffer from = Upload(rows), which = Upload<int32_t>({3, 0, 3}), to = Upload(RandomHalves(3 * hidden, 18));
+  ASSERT_EQ(model::GatherRows({3, hidden, kEpsilon}, which.as<int32_t>(), from.data(), to.data(), nullptr),
+            cudaSuccess);
+  std::vector<Half> expected;
+  for (int32_t row : {3, 0, 3}) {
+    expected.insert(expected.end(), rows.begin() + row * hidden, rows.begin() + (row + 1) * hidden);
+  }
+  EXPECT_EQ(Download<Half>(to.data(), 3 * hidden), expected);
+}
+
 TEST_P(RowKernelsOverHidden, GatesWithSilu) {
   SYNCOPATE_NEED_GPUS(1);
   const int32_t width = GetParam();
