@@ -31,11 +31,12 @@ target_include_directories(syncopate_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKI
 target_link_libraries(syncopate_cudart INTERFACE "${SYNCOPATE_CUDART_LIBRARY}")
 target_link_options(syncopate_cudart INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDART_LIBRARY_DIR}")
 
-# Matrix products. The toolkit's own copy is linked; on a GPU host the one of its torch, of the same name, is found first.
-find_library(SYNCOPATE_CUBLASLT_LIBRARY NAMES libcublasLt.so.13
-  PATHS "${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64" /usr/local/cuda/lib64 NO_DEFAULT_PATH)
+# Matrix products. With the wheels that torch asks for, theirs is linked, else the toolkit's own; on a GPU host that of its
+# torch, of the same name, is found first.
+find_library(SYNCOPATE_CUBLASLT_LIBRARY NAMES libcublasLt.so.13 NO_DEFAULT_PATH
+  PATHS "${SYNCOPATE_CUDART_LIBRARY_DIR}" "${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64" /usr/local/cuda/lib64)
 if(NOT SYNCOPATE_CUBLASLT_LIBRARY)
-  message(FATAL_ERROR "libcublasLt.so.13 is not in the CUDA toolkit. Install its cuBLAS package.")
+  message(FATAL_ERROR "libcublasLt.so.13 is neither in the CUDA toolkit nor in ${SYNCOPATE_CUDART_LIBRARY_DIR}. Install the toolkit's cuBLAS.")
 endif()
 get_filename_component(SYNCOPATE_CUBLASLT_DIR "${SYNCOPATE_CUBLASLT_LIBRARY}" DIRECTORY)
 add_library(syncopate_cublaslt INTERFACE)
