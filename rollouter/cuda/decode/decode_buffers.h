@@ -30,10 +30,10 @@ struct PassDraw {
 
 // What goes through the model at once. Settings come before rows, and hold until others come for the same place.
 struct Pass {
-  absl::Span<const SamplingSetting> sampling;
-  absl::Span<const TableSetting> tables;
-  absl::Span<const PassRow> rows;
-  absl::Span<const PassDraw> draws;
+  absl::Span<const SamplingSetting> sampling = {};
+  absl::Span<const TableSetting> tables = {};
+  absl::Span<const PassRow> rows = {};
+  absl::Span<const PassDraw> draws = {};
 };
 
 // The device memory of a decoder, apart from weights and blocks, and the host's ends of it. Addresses stay for life.

@@ -14,7 +14,7 @@ struct DecodeShape {
   int32_t hidden = 0;
   int32_t intermediate = 0;
   int32_t vocab = 0;
-  HeadCounts heads;
+  HeadCounts heads = {};
   float norm_epsilon = 1e-6f;
   bool qkv_bias = false;
   bool qk_norm = false;
@@ -40,7 +40,7 @@ struct DecodeLayer {
 };
 struct DecodeWeights {
   const void* tokens = nullptr;  // [vocab, hidden]
-  std::vector<DecodeLayer> layers;
+  std::vector<DecodeLayer> layers = {};
   const void* norm = nullptr;  // [hidden]
   const void* head = nullptr;  // [vocab, hidden]; `tokens` itself when tied
 };

@@ -28,12 +28,12 @@ struct DecoderRow {
 
 // A step. Settings come first, then chunks of prompts, in passes of at most max_chunk_rows(), then the decode rows.
 struct DecoderStep {
-  absl::Span<const SamplingSetting> sampling;
-  absl::Span<const TableSetting> tables;
+  absl::Span<const SamplingSetting> sampling = {};
+  absl::Span<const TableSetting> tables = {};
   // Tokens of prompts; those of a sequence are neighbours, in order, with the lengths that they bring it to.
-  absl::Span<const PassRow> chunk_rows;
-  absl::Span<const PassDraw> chunk_draws;  // `row` counts in chunk_rows and does not fall
-  absl::Span<const DecoderRow> rows;
+  absl::Span<const PassRow> chunk_rows = {};
+  absl::Span<const PassDraw> chunk_draws = {};  // `row` counts in chunk_rows and does not fall
+  absl::Span<const DecoderRow> rows = {};
 };
 
 // Generates one token for each of many sequences a step: embedding, layers, head and sampler as one CUDA graph for each
@@ -49,9 +49,9 @@ class GraphDecoder {
  public:
   struct Options {
     int device = 0;
-    DecodeShape shape;
-    DecodeWeights weights;
-    BlockStorage storage;
+    DecodeShape shape = {};
+    DecodeWeights weights = {};
+    BlockStorage storage = {};
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     double rope_theta = 10000;
