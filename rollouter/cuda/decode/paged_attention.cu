@@ -51,6 +51,9 @@ __device__ __forceinline__ int TilesOf(int length) { return (length + kTileToken
 
 __device__ __forceinline__ void WorkersBarrier() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkerThreads) : "memory"); }
 
+// How many blocks get a piece: none without a tile, since a row is merged when all pieces that it lies in have arrived,
+// and an empty one never does.
+__device__ __forceinline__ long UsedPieces(long blocks, long tiles) { return blocks < tiles ? blocks : tiles; }
 // Piece c of the line of `tiles` tiles: [c * tiles / pieces, (c + 1) * tiles / pieces).
 __device__ __forceinline__ long PieceBegin(long piece, long tiles, long pieces) { return piece * tiles / pieces; }
 // The piece that holds a tile.
@@ -81,8 +84,13 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (row <= rows.rows && row < kPlanThreads) row_tiles[row] = before[row];
   if (row == 0) row_tiles[rows.rows] = before[rows.rows];
   const long tiles = static_cast<long>(before[rows.rows]) * kv_heads;
+  const long used = UsedPieces(pieces, tiles);
   for (int piece = row; piece < pieces; piece += kPlanThreads) {
-    const long begin = PieceBegin(piece, tiles, pieces), end = PieceBegin(piece + 1, tiles, pieces);
+    if (piece >= used) {
+      cuts[2 * piece] = cuts[2 * piece + 1] = make_int4(0, 0, 0, 0);
+      continue;
+    }
+    const long begin = PieceBegin(piece, tiles, used), end = PieceBegin(piece + 1, tiles, used);
     int low = 0, high = rows.rows - 1;  // the last row that begins at or before `begin`
     while (low < high) {
       const int middle = (low + high + 1) / 2;
@@ -93,11 +101,9 @@ __global__ void __launch_bounds__(kPlanThreads)
       }
     }
     const int row_size = before[low + 1] - before[low];
-    const bool empty = begin == end || row_size == 0;
     const int into = static_cast<int>(begin - static_cast<long>(before[low]) * kv_heads);
-    cuts[2 * piece] =
-        empty ? make_int4(0, 0, 0, 0) : make_int4(low, into / row_size, into % row_size, static_cast<int>(end - begin));
-    cuts[2 * piece + 1] = empty ? make_int4(0, 0, 0, 0) : make_int4(rows.lengths[low], row_size, rows.slots[low], 0);
+    cuts[2 * piece] = make_int4(low, into / row_size, into % row_size, static_cast<int>(end - begin));
+    cuts[2 * piece + 1] = make_int4(rows.lengths[low], row_size, rows.slots[low], 0);
   }
 }
 
@@ -390,7 +396,8 @@ template <int kDim>
 __device__ __forceinline__ void MergeBlocks(const Call& call, const Shared& shared, const Cursor& at) {
   __threadfence();
   WorkersBarrier();
-  const long pieces = gridDim.x, tiles = static_cast<long>(call.row_tiles[call.rows.rows]) * call.kv_heads;
+  const long tiles = static_cast<long>(call.row_tiles[call.rows.rows]) * call.kv_heads;
+  const long pieces = UsedPieces(gridDim.x, tiles);
   const long begin = static_cast<long>(call.row_tiles[at.row]) * call.kv_heads + static_cast<long>(at.head) * at.tiles;
   const int first = PieceOf(begin, tiles, pieces), last = PieceOf(begin + at.tiles - 1, tiles, pieces);
   int* arrived = call.arrivals + at.row * call.kv_heads + at.head;
