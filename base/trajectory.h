@@ -22,12 +22,37 @@ struct MemberId {
   friend auto operator<=>(const MemberId&, const MemberId&) = default;
 };
 
+struct TokenBias {
+  int32_t token = 0;
+  float bias = 0;
+  friend bool operator==(const TokenBias&, const TokenBias&) = default;
+};
+
+// How tokens are drawn. What changes the logits is applied in the order of the fields: allowed tokens, bias,
+// repetition, presence and frequency penalty, temperature, min-p, top-k, top-p.
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 means greedy
-  float top_p = 1.0f;        // (0, 1]; 1 is off
-  int32_t top_k = 0;         // 0 is off
+  std::vector<int32_t> allowed_token_ids = {};  // nothing else is drawn; empty: everything is allowed
+  std::vector<TokenBias> logit_bias = {};       // added to the logits of these tokens
+  // Logits of tokens that stand in the prompt or the answer are divided by it if positive, else multiplied; 1 is off.
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0;   // taken off the logits of tokens that stand in the answer
+  float frequency_penalty = 0;  // the same, times how often they stand there
+  float temperature = 1.0f;     // 0 means greedy
+  float min_p = 0;              // tokens less likely than this share of the likeliest are not drawn; 0 is off
+  int32_t top_k = 0;            // 0 is off
+  float top_p = 1.0f;           // (0, 1]; 1 is off
   int32_t max_new_tokens = 16;
-  std::vector<int32_t> stop_token_ids;  // the stop token is part of the answer
+  std::vector<int32_t> stop_token_ids = {};               // the stop token is part of the answer
+  std::vector<std::vector<int32_t>> stop_sequences = {};  // the same for several tokens in a row
+  int32_t top_logprobs = 0;  // how many of the likeliest tokens are reported with each token
+
+  // The logits that tokens are drawn from are the model's own, divided by the temperature, and nothing is cut off: the
+  // reported log-probability is that of the draw. What a training lease must be.
+  bool DrawsFromThePolicy() const {
+    return allowed_token_ids.empty() && logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
+           frequency_penalty == 0 && min_p == 0 && top_k == 0 && top_p == 1;
+  }
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
 // A group is one prompt of one pass over the data.
@@ -75,6 +100,12 @@ struct VersionSpan {
   friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
 };
 
+struct TokenLogProb {
+  int32_t token = 0;
+  float logprob = 0;
+  friend bool operator==(const TokenLogProb&, const TokenLogProb&) = default;
+};
+
 enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
 
 // One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
@@ -86,6 +117,8 @@ struct Trajectory {
   FinishReason finish = FinishReason::kStop;
   float reward = 0;
   double generate_seconds = 0;
+  // If asked for: of each token, the likeliest tokens at its place, likeliest first. Stays where it was made.
+  std::vector<std::vector<TokenLogProb>> top_logprobs;
 };
 
 // What a rollouter submits: all n samples of one lease, in sample order.

@@ -62,7 +62,7 @@ TEST(CodecTest, LeasesSurviveTheRoundTrip) {
   lease.prompt_ids = {1, 2};
   lease.answer_ids = {2, 1};
   lease.reward = "dense";
-  lease.sampling = {.temperature = 0.5f, .top_p = 0.9f, .top_k = 3, .max_new_tokens = 7, .stop_token_ids = {10}};
+  lease.sampling = {.temperature = 0.5f, .top_k = 3, .top_p = 0.9f, .max_new_tokens = 7, .stop_token_ids = {10}};
   lease.seed = 0xfedcba9876543210ULL;
   absl::StatusOr<Lease> back = FromProto(ToProto(lease));
   ASSERT_TRUE(back.ok());

@@ -1,0 +1,115 @@
+#include "rollouter/engine/block_pool.h"
+
+#include <algorithm>
+
+#include "base/digest.h"
+#include "base/status.h"
+
+namespace syncopate::rollouter {
+
+BlockPool::BlockPool(int64_t blocks, int64_t max_kept)
+    : max_kept_(static_cast<size_t>(max_kept)), blocks_(static_cast<size_t>(blocks)) {
+  free_.reserve(blocks_.size());
+  for (int64_t block = blocks - 1; block >= 0; --block) free_.push_back(static_cast<BlockIndex>(block));
+}
+
+BlockIndex BlockPool::Allocate() {
+  SYNCOPATE_CHECK(available() > 0);
+  if (free_.empty()) {
+    const BlockIndex oldest = kept_.front();
+    kept_.pop_front();
+    Forget(oldest);
+    free_.push_back(oldest);
+  }
+  const BlockIndex block = free_.back();
+  free_.pop_back();
+  blocks_[block].users = 1;
+  return block;
+}
+
+void BlockPool::AddUser(BlockIndex block) {
+  Block& used = blocks_[block];
+  if (used.users == 0) {
+    SYNCOPATE_CHECK(used.indexed != nullptr);
+    kept_.erase(used.in_kept);
+  }
+  ++used.users;
+}
+
+void BlockPool::RemoveUser(BlockIndex block) {
+  Block& left = blocks_[block];
+  SYNCOPATE_CHECK(left.users > 0);
+  if (--left.users > 0) return;
+  // What an older version made is never looked for again.
+  if (left.indexed != nullptr && left.indexed->scope.version != version_) Forget(block);
+  if (left.indexed == nullptr) {
+    free_.push_back(block);
+    return;
+  }
+  left.in_kept = kept_.insert(kept_.end(), block);
+  if (kept_.size() <= max_kept_) return;
+  const BlockIndex oldest = kept_.front();
+  kept_.pop_front();
+  Forget(oldest);
+  free_.push_back(oldest);
+}
+
+BlockPool::Prefix BlockPool::Find(const PrefixScope& scope, absl::Span<const int32_t> tokens,
+                                  int64_t max_blocks) const {
+  Prefix found;
+  if (index_.empty()) return found;
+  while (static_cast<int64_t>(found.blocks.size()) < max_blocks) {
+    const size_t begin = found.blocks.size() * kBlockTokens;
+    auto entry = index_.find(MakeKey(scope, found.end, tokens.subspan(begin, kBlockTokens)));
+    if (entry == index_.end()) break;
+    found.blocks.push_back(entry->second.block);
+    found.end = entry->second.node;
+    found.kept += blocks_[entry->second.block].users == 0 ? 1 : 0;
+  }
+  return found;
+}
+
+BlockPool::Node BlockPool::Index(const PrefixScope& scope, Node parent, absl::Span<const int32_t> tokens,
+                                 BlockIndex block) {
+  auto [entry, added] = index_.try_emplace(MakeKey(scope, parent, tokens), Entry{last_node_ + 1, block});
+  if (added) {
+    SYNCOPATE_CHECK(blocks_[block].users > 0 && blocks_[block].indexed == nullptr);
+    ++last_node_;
+    blocks_[block].indexed = &entry->first;
+  }
+  return entry->second.node;
+}
+
+void BlockPool::ForgetOtherVersions(const PolicyVersion& version) {
+  version_ = version;
+  for (auto block = kept_.begin(); block != kept_.end();) {
+    if (blocks_[*block].indexed->scope.version == version) {
+      ++block;
+      continue;
+    }
+    Forget(*block);
+    free_.push_back(*block);
+    block = kept_.erase(block);
+  }
+}
+
+// What follows it in the tree can no longer be found: node numbers are not used twice.
+void BlockPool::Forget(BlockIndex block) {
+  index_.erase(index_.find(*blocks_[block].indexed));
+  blocks_[block].indexed = nullptr;
+}
+
+BlockPool::Key BlockPool::MakeKey(const PrefixScope& scope, Node parent, absl::Span<const int32_t> tokens) {
+  Key key{scope, parent, {}};
+  std::copy_n(tokens.begin(), kBlockTokens, key.tokens.begin());
+  return key;
+}
+
+size_t BlockPool::KeyHash::operator()(const Key& key) const {
+  uint64_t hash = HashCombine(key.parent, static_cast<uint64_t>(key.scope.version.step));
+  hash = HashCombine(hash, static_cast<uint64_t>(key.scope.version.epoch ^ (key.scope.adapter << 20)));
+  for (int32_t token : key.tokens) hash = HashCombine(hash, static_cast<uint64_t>(token));
+  return static_cast<size_t>(hash);
+}
+
+}  // namespace syncopate::rollouter

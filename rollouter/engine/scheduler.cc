@@ -1,0 +1,513 @@
+#include "rollouter/engine/scheduler.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+absl::Status BadRequest(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
+}
+
+// Whether `tokens` end with `sequence`.
+bool EndsWith(const std::vector<int32_t>& tokens, const std::vector<int32_t>& sequence) {
+  return sequence.size() <= tokens.size() && std::equal(sequence.rbegin(), sequence.rend(), tokens.rbegin());
+}
+
+// Blocks that samples which have all computed `tokens` write to next: a new one each, or all but one a copy of the
+// last.
+int64_t BlocksToWrite(int64_t tokens, int64_t samples) { return tokens % kBlockTokens == 0 ? samples : samples - 1; }
+
+}  // namespace
+
+absl::Status Scheduler::Options::Validate() const {
+  if (blocks > 0 && host_blocks >= 0 && max_kept_blocks >= 0 && max_sequences > 0 && max_prefill_tokens > 0 &&
+      max_context > 0 && max_passed_over > 0) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+               absl::StrCat("Scheduler: blocks ", blocks, ", max_sequences ", max_sequences, ", max_prefill_tokens ",
+                            max_prefill_tokens, ", max_context ", max_context, " and max_passed_over ", max_passed_over,
+                            " must be positive, host_blocks ", host_blocks, " and max_kept_blocks ", max_kept_blocks,
+                            " not negative"));
+}
+
+Scheduler::Scheduler(const Options& options)
+    : options_(options),
+      pool_(options.blocks, options.max_kept_blocks),
+      writers_(static_cast<size_t>(options.blocks), 0) {
+  for (int64_t block = options.host_blocks - 1; block >= 0; --block) {
+    free_host_blocks_.push_back(static_cast<BlockIndex>(block));
+  }
+  for (int64_t slot = options.max_sequences - 1; slot >= 0; --slot) {
+    free_slots_.push_back(static_cast<SlotIndex>(slot));
+  }
+}
+
+Scheduler::~Scheduler() = default;
+
+absl::Status Scheduler::Check(const Request& request) const {
+  const int64_t length = static_cast<int64_t>(request.prompt->size());
+  const int64_t samples = static_cast<int64_t>(request.seeds.size());
+  if (length == 0) return BadRequest("the prompt is empty");
+  if (length > options_.max_context) {
+    return BadRequest(absl::StrCat("the prompt has ", length, " tokens, the context holds ", options_.max_context));
+  }
+  if (samples == 0 || samples > options_.max_sequences) {
+    return BadRequest(absl::StrCat(samples, " samples asked for, 1 to ", options_.max_sequences, " fit"));
+  }
+  if (request.sampling->max_new_tokens <= 0) return BadRequest("max_new_tokens must be positive");
+  const int64_t longest = MaxPositions(request);
+  const int64_t to_start = Blocks(length) + (length < longest ? BlocksToWrite(length, samples) : 0);
+  const int64_t needed = std::max(Blocks(longest), to_start);
+  if (needed <= options_.blocks) return absl::OkStatus();
+  return BadRequest(absl::StrCat("the request needs keys and values for ", needed * kBlockTokens,
+                                 " tokens at once, this engine has memory for ", options_.blocks * kBlockTokens,
+                                 "; ask for a shorter answer or fewer samples"));
+}
+
+void Scheduler::Add(Request request) {
+  auto state = std::make_unique<RequestState>();
+  state->arrival = ++arrivals_;
+  state->samples.resize(request.seeds.size());
+  state->live = static_cast<int32_t>(request.seeds.size());
+  live_samples_ += state->live;
+  Unit unit;
+  for (Sequence& sequence : state->samples) {
+    sequence.request = state.get();
+    sequence.sample = static_cast<int32_t>(unit.size());
+    unit.push_back(&sequence);
+  }
+  state->request = std::move(request);
+  waiting_.emplace(OrderOf(*unit.front()), std::move(unit));
+  const bool added = requests_.emplace(state->request.key, std::move(state)).second;
+  SYNCOPATE_CHECK(added);
+}
+
+std::vector<int32_t> Scheduler::Abort(uint64_t key) {
+  std::vector<int32_t> ended;
+  auto found = requests_.find(key);
+  if (found == requests_.end()) return ended;
+  for (Sequence& sequence : found->second->samples) {
+    if (sequence.phase == Phase::kEnded) continue;
+    EndSequence(sequence);
+    ended.push_back(sequence.sample);
+  }
+  ForgetEnded();
+  return ended;
+}
+
+void Scheduler::End(uint64_t key, int32_t sample) {
+  auto found = requests_.find(key);
+  if (found == requests_.end()) return;
+  Sequence& sequence = found->second->samples[sample];
+  if (sequence.phase == Phase::kEnded) return;
+  SYNCOPATE_CHECK(!sequence.drawn.empty());
+  EndSequence(sequence);
+  ForgetEnded();
+}
+
+void Scheduler::SetVersion(const PolicyVersion& version) {
+  SYNCOPATE_CHECK(under_way_.empty());
+  version_ = version;
+  pool_.ForgetOtherVersions(ScopeOf(/*adapter=*/0).version);
+  // Who has found a prefix of the older version and computed nothing itself starts anew: nothing crosses an install.
+  const std::deque<Unit> started = std::exchange(prefilling_, {});
+  for (const Unit& unit : started) {
+    if (unit.front()->has_computed) {
+      prefilling_.push_back(unit);
+    } else {
+      PutBack(unit);
+    }
+  }
+}
+
+StepPlan Scheduler::Plan() {
+  StepPlan plan;
+  plan.version = version_;
+  std::vector<Sequence*> draws, row_draws;
+  // Who has just made room must not take it again at once.
+  if (!MakeRoom(plan)) Admit(plan);
+  // Rows before chunks: who draws from a chunk of this plan has its first row in the next.
+  AddRows(plan, row_draws);
+  AddChunks(plan, draws);
+  if (plan.IsEmpty()) return plan;
+  draws.insert(draws.end(), row_draws.begin(), row_draws.end());
+  for (Sequence* sequence : draws) {
+    ++sequence->undrawn;
+    ++sequence->request->draws_under_way;
+  }
+  plan.id = ++last_plan_;
+  under_way_.push_back({plan.id, std::move(draws)});
+  return plan;
+}
+
+std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const int32_t> tokens) {
+  SYNCOPATE_CHECK(!under_way_.empty() && under_way_.front().plan == plan);
+  const std::vector<Sequence*> draws = std::move(under_way_.front().draws);
+  under_way_.pop_front();
+  SYNCOPATE_CHECK(draws.size() == tokens.size());
+  std::vector<Drawn> counted;
+  counted.reserve(draws.size());
+  for (size_t i = 0; i < draws.size(); ++i) {
+    Sequence& sequence = *draws[i];
+    RequestState& state = *sequence.request;
+    --sequence.undrawn;
+    if (--state.draws_under_way == 0 && state.live == 0) ended_.push_back(&state);
+    if (sequence.phase == Phase::kEnded) {
+      ++counters_.thrown_away;
+      continue;
+    }
+    sequence.drawn.push_back(tokens[i]);
+    if (sequence.phase == Phase::kDecoding) IndexBlocks(sequence);
+    counted.push_back({state.request.key, sequence.sample, static_cast<int64_t>(i), Finished(sequence)});
+    if (counted.back().finish.has_value()) EndSequence(sequence);
+  }
+  ForgetEnded();
+  return counted;
+}
+
+Scheduler::Order Scheduler::OrderOf(const Sequence& sequence) {
+  const RequestState& state = *sequence.request;
+  const int32_t rank = state.request.first ? 0 : state.overtaken ? 1 : 2;
+  // Those that waited long enough go by arrival alone: a priority must not hold them up again.
+  if (rank == 1) return {rank, 0, 0, state.arrival, sequence.sample};
+  return {rank, -static_cast<int64_t>(state.request.priority), state.request.deadline, state.arrival, sequence.sample};
+}
+
+int64_t Scheduler::Known(const Sequence& sequence) {
+  return static_cast<int64_t>(sequence.request->request.prompt->size() + sequence.drawn.size());
+}
+
+std::vector<int32_t> Scheduler::Tokens(const Sequence& sequence, int64_t begin, int64_t end) {
+  const std::vector<int32_t>& prompt = *sequence.request->request.prompt;
+  const int64_t length = static_cast<int64_t>(prompt.size());
+  std::vector<int32_t> tokens;
+  tokens.reserve(static_cast<size_t>(end - begin));
+  if (begin < length) tokens.assign(prompt.begin() + begin, prompt.begin() + std::min(end, length));
+  const auto drawn = sequence.drawn.begin();
+  if (end > length) tokens.insert(tokens.end(), drawn + std::max<int64_t>(begin - length, 0), drawn + (end - length));
+  return tokens;
+}
+
+int64_t Scheduler::MaxPositions(const Request& request) const {
+  // The last token of an answer is never put in.
+  const int64_t wanted = static_cast<int64_t>(request.prompt->size()) + request.sampling->max_new_tokens - 1;
+  return std::min(wanted, options_.max_context);
+}
+
+bool Scheduler::MayDraw(const Sequence& sequence) const {
+  return sequence.phase == Phase::kDecoding && sequence.computed < MaxPositions(sequence.request->request);
+}
+
+bool Scheduler::MakeRoom(StepPlan& plan) {
+  bool made = false;
+  // Ends: the last one left writes to one block at most, and Check() has seen to it that there is one.
+  while (BlocksForDecode() > pool_.available()) {
+    Preempt(*LastInOrder(), plan);
+    made = true;
+  }
+  return made;
+}
+
+int64_t Scheduler::BlocksForDecode() {
+  int64_t needed = 0;
+  std::vector<BlockIndex> shared;
+  for (const Sequence* sequence : decoding_) {
+    if (!MayDraw(*sequence)) continue;
+    const size_t index = static_cast<size_t>(sequence->computed / kBlockTokens);
+    if (index == sequence->table.size()) {
+      ++needed;
+      continue;
+    }
+    // Everybody who writes to a shared block takes a copy, except the last of its users.
+    const BlockIndex block = sequence->table[index];
+    const int32_t users = pool_.users(block);
+    if (users == 1) continue;
+    if (++writers_[block] < users) ++needed;
+    shared.push_back(block);
+  }
+  for (BlockIndex block : shared) writers_[block] = 0;
+  return needed;
+}
+
+Scheduler::Sequence* Scheduler::LastInOrder() const {
+  std::vector<Sequence*> all = decoding_;
+  for (const Unit& unit : prefilling_) all.push_back(unit.front());
+  return *std::max_element(all.begin(), all.end(),
+                           [](const Sequence* a, const Sequence* b) { return OrderOf(*a) < OrderOf(*b); });
+}
+
+void Scheduler::Preempt(Sequence& victim, StepPlan& plan) {
+  ++counters_.preemptions;
+  Unit unit = {&victim};
+  if (victim.phase == Phase::kPrefilling) {
+    auto found = std::find_if(prefilling_.begin(), prefilling_.end(),
+                              [&](const Unit& other) { return other.front() == &victim; });
+    unit = std::move(*found);
+    prefilling_.erase(found);
+  } else {
+    std::erase(decoding_, &victim);
+    if (options_.preemption == Preemption::kSwap && victim.table.size() <= free_host_blocks_.size()) {
+      ++counters_.swaps;
+      for (BlockIndex block : victim.table) {
+        victim.on_host.push_back(free_host_blocks_.back());
+        free_host_blocks_.pop_back();
+        plan.swaps_out.push_back({block, victim.on_host.back()});
+      }
+    }
+  }
+  PutBack(unit);
+}
+
+void Scheduler::PutBack(const Unit& unit) {
+  ReleaseBlocks(*unit.front());
+  for (Sequence* sequence : unit) {
+    ReleaseSlot(*sequence);
+    sequence->phase = Phase::kWaiting;
+  }
+  waiting_.emplace(OrderOf(*unit.front()), unit);
+}
+
+void Scheduler::Admit(StepPlan& plan) {
+  while (!waiting_.empty()) {
+    const Unit& unit = waiting_.begin()->second;
+    Sequence& leader = *unit.front();
+    // Its last draw is not known yet; it is with the next plan.
+    if (leader.undrawn > 0 || unit.size() > free_slots_.size()) return;
+    BlockPool::Prefix prefix;
+    if (leader.on_host.empty()) {
+      // At least one token is computed, for its logits.
+      const int64_t known = Known(leader);
+      prefix =
+          pool_.Find(ScopeOf(leader.request->request.adapter), Tokens(leader, 0, known), (known - 1) / kBlockTokens);
+    }
+    // Those that run grow by a block every kBlockTokens steps: room for some steps is left to them, or whoever starts
+    // now is soon preempted.
+    const int64_t running = running_sequences();
+    if (BlocksToStart(unit, prefix) + BlocksForDecode() + (running + 1) / 2 > pool_.available()) return;
+    const Unit started = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    for (Sequence* sequence : started) TakeSlot(*sequence, plan);
+    if (leader.on_host.empty()) {
+      Start(started, prefix, plan);
+    } else {
+      SwapIn(leader, plan);
+    }
+    CountOvertaken(leader.request->arrival);
+  }
+}
+
+int64_t Scheduler::BlocksToStart(const Unit& unit, const BlockPool::Prefix& prefix) const {
+  const Sequence& leader = *unit.front();
+  const int64_t samples = static_cast<int64_t>(unit.size());
+  const int64_t tokens = leader.on_host.empty() ? Known(leader) : leader.computed;
+  const int64_t to_write = tokens < MaxPositions(leader.request->request) ? BlocksToWrite(tokens, samples) : 0;
+  // Blocks of the prefix that nobody uses count as available until they are taken.
+  return Blocks(tokens) - static_cast<int64_t>(prefix.blocks.size()) + prefix.kept + to_write;
+}
+
+void Scheduler::TakeSlot(Sequence& sequence, StepPlan& plan) {
+  const Request& request = sequence.request->request;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  plan.starts.push_back({sequence.slot, request.key, sequence.sample, request.seeds[sequence.sample], request.prompt,
+                         request.sampling, sequence.drawn});
+}
+
+void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPlan& plan) {
+  Sequence& leader = *unit.front();
+  const size_t blocks = static_cast<size_t>(Blocks(Known(leader)));
+  for (BlockIndex block : prefix.blocks) AddUser(block);  // before Allocate() gives them away
+  leader.table = prefix.blocks;
+  while (leader.table.size() < blocks) leader.table.push_back(pool_.Allocate());
+  for (size_t i = 0; i < blocks; ++i) plan.tables.push_back({leader.slot, static_cast<int32_t>(i), leader.table[i]});
+  leader.scope = ScopeOf(leader.request->request.adapter);
+  leader.indexed = static_cast<int64_t>(prefix.blocks.size());
+  leader.node = prefix.end;
+  leader.computed = leader.indexed * kBlockTokens;
+  leader.has_computed = false;
+  counters_.shared_tokens += leader.computed;
+  counters_.prompt_tokens += Known(leader);
+  for (Sequence* sequence : unit) sequence->phase = Phase::kPrefilling;
+  prefilling_.push_back(unit);
+}
+
+void Scheduler::SwapIn(Sequence& sequence, StepPlan& plan) {
+  for (size_t i = 0; i < sequence.on_host.size(); ++i) {
+    sequence.table.push_back(pool_.Allocate());
+    plan.swaps_in.push_back({sequence.table[i], sequence.on_host[i]});
+    plan.tables.push_back({sequence.slot, static_cast<int32_t>(i), sequence.table[i]});
+    free_host_blocks_.push_back(sequence.on_host[i]);
+  }
+  sequence.on_host.clear();
+  sequence.scope.reset();  // other versions may have made some of it
+  sequence.phase = Phase::kDecoding;
+  decoding_.push_back(&sequence);
+}
+
+// `arrival` has just started: who waits and came before it was overtaken once more.
+void Scheduler::CountOvertaken(int64_t arrival) {
+  std::set<RequestState*> counted;
+  for (auto& [order, unit] : waiting_) {
+    RequestState* state = unit.front()->request;
+    if (state->arrival < arrival) counted.insert(state);
+  }
+  for (RequestState* state : counted) {
+    if (!HasWaitedEnough(++state->passed_over) || state->overtaken) continue;
+    state->overtaken = true;
+    for (auto unit = waiting_.begin(); unit != waiting_.end();) {
+      auto next = std::next(unit);
+      if (unit->second.front()->request == state) {
+        auto moved = waiting_.extract(unit);
+        moved.key() = OrderOf(*moved.mapped().front());
+        waiting_.insert(std::move(moved));
+      }
+      unit = next;
+    }
+  }
+}
+
+void Scheduler::AddRows(StepPlan& plan, std::vector<Sequence*>& draws) {
+  for (Sequence* sequence : decoding_) {
+    if (!MayDraw(*sequence)) continue;
+    MakeWritable(*sequence, plan);
+    plan.rows.push_back({sequence->slot, static_cast<int32_t>(sequence->computed)});
+    draws.push_back(sequence);
+    ++sequence->computed;
+  }
+}
+
+// The block of the position that is written next is there, and nobody else's.
+void Scheduler::MakeWritable(Sequence& sequence, StepPlan& plan) {
+  const size_t index = static_cast<size_t>(sequence.computed / kBlockTokens);
+  if (index == sequence.table.size()) {
+    sequence.table.push_back(pool_.Allocate());
+  } else if (const BlockIndex shared = sequence.table[index]; IsShared(shared)) {
+    const BlockIndex own = pool_.Allocate();
+    plan.copies.push_back({shared, own, static_cast<int32_t>(sequence.computed % kBlockTokens)});
+    RemoveUser(shared);
+    sequence.table[index] = own;
+  } else {
+    return;
+  }
+  plan.tables.push_back({sequence.slot, static_cast<int32_t>(index), sequence.table[index]});
+}
+
+void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
+  int64_t budget = options_.max_prefill_tokens;
+  while (budget > 0 && !prefilling_.empty()) {
+    const Unit& unit = prefilling_.front();
+    Sequence& leader = *unit.front();
+    const int64_t known = Known(leader), end = std::min(known, leader.computed + budget);
+    PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), Tokens(leader, leader.computed, end), {}};
+    budget -= end - leader.computed;
+    leader.computed = end;
+    leader.has_computed = true;
+    IndexBlocks(leader);
+    const bool complete = end == known;
+    if (complete) {
+      Fork(unit, chunk, plan);
+      draws.insert(draws.end(), unit.begin(), unit.end());
+      prefilling_.pop_front();
+    }
+    plan.chunks.push_back(std::move(chunk));
+  }
+}
+
+// The prompt is complete with `chunk`: all samples draw from its last token and share its blocks.
+void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
+  const Sequence& leader = *unit.front();
+  for (Sequence* sequence : unit) {
+    chunk.draws.push_back(sequence->slot);
+    sequence->phase = Phase::kDecoding;
+    decoding_.push_back(sequence);
+    if (sequence == &leader) continue;
+    sequence->table = leader.table;
+    for (size_t i = 0; i < leader.table.size(); ++i) {
+      AddUser(leader.table[i]);
+      plan.tables.push_back({sequence->slot, static_cast<int32_t>(i), leader.table[i]});
+    }
+    sequence->computed = leader.computed;
+    sequence->scope = leader.scope;
+    sequence->indexed = leader.indexed;
+    sequence->node = leader.node;
+  }
+}
+
+void Scheduler::IndexBlocks(Sequence& sequence) {
+  // After an install its blocks are of two versions: nobody else may go on from them.
+  if (!sequence.scope.has_value() || *sequence.scope != ScopeOf(sequence.request->request.adapter)) return;
+  const int64_t full = std::min(sequence.computed, Known(sequence)) / kBlockTokens;
+  for (; sequence.indexed < full; ++sequence.indexed) {
+    const int64_t begin = sequence.indexed * kBlockTokens;
+    sequence.node = pool_.Index(*sequence.scope, sequence.node, Tokens(sequence, begin, begin + kBlockTokens),
+                                sequence.table[sequence.indexed]);
+  }
+}
+
+std::optional<FinishReason> Scheduler::Finished(const Sequence& sequence) const {
+  const SamplingParams& sampling = *sequence.request->request.sampling;
+  const std::vector<int32_t>& drawn = sequence.drawn;
+  const auto& stops = sampling.stop_token_ids;
+  if (std::find(stops.begin(), stops.end(), drawn.back()) != stops.end()) return FinishReason::kStop;
+  for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
+    if (EndsWith(drawn, stop)) return FinishReason::kStop;
+  }
+  if (static_cast<int64_t>(drawn.size()) >= sampling.max_new_tokens || Known(sequence) > options_.max_context) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+void Scheduler::EndSequence(Sequence& sequence) {
+  LeaveUnit(sequence);
+  ReleaseBlocks(sequence);
+  free_host_blocks_.insert(free_host_blocks_.end(), sequence.on_host.begin(), sequence.on_host.end());
+  sequence.on_host.clear();
+  if (sequence.slot >= 0) ReleaseSlot(sequence);
+  sequence.phase = Phase::kEnded;
+  --live_samples_;
+  RequestState& state = *sequence.request;
+  if (--state.live == 0 && state.draws_under_way == 0) ended_.push_back(&state);
+}
+
+void Scheduler::LeaveUnit(Sequence& sequence) {
+  if (sequence.phase == Phase::kDecoding) {
+    std::erase(decoding_, &sequence);
+    return;
+  }
+  for (auto unit = waiting_.begin(); unit != waiting_.end(); ++unit) {
+    if (std::erase(unit->second, &sequence) == 0) continue;
+    if (unit->second.empty()) waiting_.erase(unit);
+    return;
+  }
+  for (auto unit = prefilling_.begin(); unit != prefilling_.end(); ++unit) {
+    if (std::erase(*unit, &sequence) == 0) continue;
+    if (unit->empty()) prefilling_.erase(unit);
+    return;
+  }
+}
+
+void Scheduler::ReleaseBlocks(Sequence& sequence) {
+  // The end first: of blocks that are kept, the one that others follow is given away last.
+  for (auto block = sequence.table.rbegin(); block != sequence.table.rend(); ++block) RemoveUser(*block);
+  sequence.table.clear();
+}
+
+void Scheduler::ReleaseSlot(Sequence& sequence) {
+  free_slots_.push_back(sequence.slot);
+  sequence.slot = -1;
+}
+
+void Scheduler::ForgetEnded() {
+  for (RequestState* state : ended_) requests_.erase(state->request.key);
+  ended_.clear();
+}
+
+}  // namespace syncopate::rollouter

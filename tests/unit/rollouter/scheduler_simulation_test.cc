@@ -1,0 +1,137 @@
+// The scheduler in a world that is too small for what is asked of it; see scheduler_world.h.
+#include <gtest/gtest.h>
+
+#include "tests/unit/rollouter/scheduler_world.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+struct Totals {
+  int64_t failed = 0;
+  std::map<std::string, int64_t> kinds;  // of errors, without their numbers
+  std::string first_error;
+  SchedulerOutcome sums;
+};
+
+Totals SimulateMany(int runs, const MakeScheduler& make_scheduler) {
+  Totals totals;
+  for (int seed = 1; seed <= runs; ++seed) {
+    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler);
+    if (!outcome.errors.empty()) {
+      ++totals.failed;
+      if (totals.first_error.empty()) totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors[0];
+      std::string kind;
+      for (char c : outcome.errors[0]) {
+        if (c < '0' || c > '9') kind += c;
+      }
+      ++totals.kinds[kind];
+    }
+    totals.sums.counters.preemptions += outcome.counters.preemptions;
+    totals.sums.counters.swaps += outcome.counters.swaps;
+    totals.sums.counters.shared_tokens += outcome.counters.shared_tokens;
+    totals.sums.counters.thrown_away += outcome.counters.thrown_away;
+    totals.sums.finished += outcome.finished;
+    totals.sums.aborted += outcome.aborted;
+    totals.sums.ended_by_sink += outcome.ended_by_sink;
+    totals.sums.installs += outcome.installs;
+    totals.sums.overtaken += outcome.overtaken;
+  }
+  return totals;
+}
+
+int64_t Count(const Totals& totals, const std::string& text) {
+  int64_t count = 0;
+  for (const auto& [kind, times] : totals.kinds) count += kind.find(text) == std::string::npos ? 0 : times;
+  return count;
+}
+
+TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstalls) {
+  const Totals totals = SimulateMany(3000, MakeSchedulerOf<>());
+  EXPECT_EQ(totals.failed, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.counters.preemptions, 5000);
+  EXPECT_GT(totals.sums.counters.swaps, 1000);
+  EXPECT_GT(totals.sums.counters.shared_tokens, 100000);
+  EXPECT_GT(totals.sums.counters.thrown_away, 10000);
+  EXPECT_GT(totals.sums.finished, 100000);
+  EXPECT_GT(totals.sums.aborted, 1000);
+  EXPECT_GT(totals.sums.ended_by_sink, 1000);
+  EXPECT_GT(totals.sums.installs, 10000);
+  EXPECT_GT(totals.sums.overtaken, 10000);
+}
+
+// Forgets to give a block back that its last user leaves, now and then.
+struct LeaksBlocks : Scheduler {
+  using Scheduler::Scheduler;
+  void RemoveUser(BlockIndex block) override {
+    if (users(block) > 1 || ++removed_ % 100 != 0) Scheduler::RemoveUser(block);
+  }
+  int64_t removed_ = 0;
+};
+
+TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
+  const Totals totals = SimulateMany(200, MakeSchedulerOf<LeaksBlocks>());
+  EXPECT_GT(totals.failed, 150);
+  EXPECT_GT(Count(totals, "a leaked block"), 50);
+}
+
+// Gives a shared block away when the first of its users leaves. Nothing is indexed, so that the blocks are not kept.
+struct FreesSharedBlocks : Scheduler {
+  using Scheduler::Scheduler;
+  void RemoveUser(BlockIndex block) override {
+    while (users(block) > 0) Scheduler::RemoveUser(block);
+  }
+  PrefixScope ScopeOf(int64_t) const override { return {version(), ++scopes_}; }
+  mutable int64_t scopes_ = 0;
+};
+
+TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
+  const Totals totals = SimulateMany(200, MakeSchedulerOf<FreesSharedBlocks>());
+  EXPECT_GT(Count(totals, "holds something else"), 50);
+}
+
+// Writes to a block that others use.
+struct WritesToSharedBlocks : Scheduler {
+  using Scheduler::Scheduler;
+  bool IsShared(BlockIndex) const override { return false; }
+};
+
+TEST(SchedulerSimulationTest, NoticesAWriteToASharedBlock) {
+  const Totals totals = SimulateMany(200, MakeSchedulerOf<WritesToSharedBlocks>());
+  EXPECT_GT(Count(totals, "holds something else"), 50);
+}
+
+// Forgets which version made a prefix.
+struct SharesAcrossVersions : Scheduler {
+  using Scheduler::Scheduler;
+  PrefixScope ScopeOf(int64_t adapter) const override { return {{1, 0}, adapter}; }
+};
+
+TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
+  const Totals totals = SimulateMany(200, MakeSchedulerOf<SharesAcrossVersions>());
+  EXPECT_GT(Count(totals, "a prefix of another version"), 50);
+}
+
+// Lets priorities hold a request up for ever.
+struct Starves : Scheduler {
+  using Scheduler::Scheduler;
+  bool HasWaitedEnough(int64_t) const override { return false; }
+};
+
+TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
+  const Totals totals = SimulateMany(200, MakeSchedulerOf<Starves>());
+  EXPECT_GT(Count(totals, "starves"), 30);
+}
+
+TEST(SchedulerSimulationTest, EqualEventsGiveEqualPlans) {
+  for (uint64_t seed : {3, 4, 5}) {
+    const SchedulerOutcome a = SimulateScheduler(seed, MakeSchedulerOf<>());
+    const SchedulerOutcome b = SimulateScheduler(seed, MakeSchedulerOf<>());
+    EXPECT_EQ(a.plans, b.plans);
+    EXPECT_EQ(a.counters.preemptions, b.counters.preemptions);
+    EXPECT_EQ(a.counters.shared_tokens, b.counters.shared_tokens);
+    EXPECT_EQ(a.finished, b.finished);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter

@@ -1,0 +1,201 @@
+#include "tests/unit/rollouter/scheduler_world.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::rollouter {
+
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler) {
+  return SchedulerWorld(seed, make_scheduler).Run();
+}
+
+SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler)
+    : random_(seed),
+      options_(RandomOptions()),
+      depth_(Int(1, 2)),
+      abort_chance_(Int(0, 1) * 0.05),
+      install_chance_(Int(0, 1) * 0.1),
+      sink_chance_(Int(0, 1) * 0.02),
+      priority_chance_(Int(0, 2) * 0.4),
+      scheduler_(make_scheduler(options_)),
+      runner_(options_) {
+  scheduler_->SetVersion(version_);
+}
+
+Scheduler::Options SchedulerWorld::RandomOptions() {
+  Scheduler::Options options;
+  options.max_context = Int(20, 100);
+  options.max_sequences = Int(1, 8);
+  options.blocks = Int(4, 30);
+  options.host_blocks = Int(0, 12);
+  options.max_kept_blocks = Int(0, options.blocks);
+  options.max_prefill_tokens = Int(3, 60);
+  options.max_passed_over = Int(2, 6);
+  options.preemption = Chance(0.5) ? Scheduler::Preemption::kSwap : Scheduler::Preemption::kRecompute;
+  return options;
+}
+
+Scheduler::Request SchedulerWorld::RandomRequest() {
+  Scheduler::Request request;
+  request.key = ++last_key_;
+  // Few beginnings, so that prompts have prefixes in common.
+  auto prompt = std::make_shared<std::vector<int32_t>>();
+  const int64_t stem = Int(1, 2), own = Int(0, 60), length = Int(1, 60);
+  for (int64_t i = 0; i < length; ++i) {
+    prompt->push_back(static_cast<int32_t>((i < own ? stem * (i + 1) : Int(0, 9)) % StampingRunner::kVocabulary));
+  }
+  request.prompt = prompt;
+  auto sampling = std::make_shared<SamplingParams>();
+  sampling->max_new_tokens = static_cast<int32_t>(Int(1, 50));
+  if (Chance(0.5)) sampling->stop_token_ids = {1};
+  if (Chance(0.2)) sampling->stop_sequences = {{2}, {3, 4}, {5, 6, 7}};
+  request.sampling = sampling;
+  for (int64_t n = Int(1, std::min<int64_t>(4, options_.max_sequences)); n > 0; --n) {
+    request.seeds.push_back(request.key * 100 + static_cast<uint64_t>(n));
+  }
+  request.first = Chance(0.03);
+  request.priority = Chance(priority_chance_) ? static_cast<int32_t>(Int(1, 2)) : 0;
+  if (Chance(0.3)) request.deadline = Int(0, 5);
+  request.adapter = Int(0, 1);
+  return request;
+}
+
+SchedulerOutcome SchedulerWorld::Run() {
+  to_add_ = 40;
+  for (int64_t round = 0; outcome_.errors.empty(); ++round) {
+    if (round > 20000) Fail("it does not end");
+    if (to_add_ > 0 && Chance(0.4)) AddRequest();
+    if (Chance(abort_chance_)) AbortRequest();
+    if (Chance(install_chance_)) Install();
+    const bool launched = LaunchOne();
+    if (!outcome_.errors.empty()) break;
+    if (static_cast<int64_t>(launched_.size()) >= depth_ || (!launched && !launched_.empty())) CompleteOldest();
+    if (to_add_ == 0 && !scheduler_->HasWork()) break;
+  }
+  while (!launched_.empty() && outcome_.errors.empty()) CompleteOldest();
+  if (outcome_.errors.empty()) CheckEnd();
+  outcome_.counters = scheduler_->counters();
+  return outcome_;
+}
+
+void SchedulerWorld::AddRequest() {
+  Scheduler::Request request = RandomRequest();
+  if (!scheduler_->Check(request).ok()) return;
+  --to_add_;
+  Known& known = known_[request.key];
+  known.request = request;
+  uint64_t chain = 0;
+  for (int32_t token : *request.prompt) chain = StampingRunner::Extend(chain, token);
+  known.samples.resize(request.seeds.size(), {{}, chain, false});
+  scheduler_->Add(std::move(request));
+}
+
+void SchedulerWorld::AbortRequest() {
+  if (known_.empty()) return;
+  const uint64_t key = static_cast<uint64_t>(Int(1, static_cast<int64_t>(last_key_)));
+  const std::vector<int32_t> ended = scheduler_->Abort(key);
+  auto found = known_.find(key);
+  std::vector<int32_t> expected;
+  for (size_t i = 0; found != known_.end() && i < found->second.samples.size(); ++i) {
+    if (std::exchange(found->second.samples[i].ended, true)) continue;
+    expected.push_back(static_cast<int32_t>(i));
+    ++outcome_.aborted;
+  }
+  if (found != known_.end()) found->second.started = true;  // it waits no more
+  if (ended != expected) Fail("an abort ended other samples than those that ran");
+}
+
+// An install waits for what is launched.
+void SchedulerWorld::Install() {
+  while (!launched_.empty()) CompleteOldest();
+  ++version_.step;
+  ++outcome_.installs;
+  scheduler_->SetVersion(version_);
+}
+
+bool SchedulerWorld::LaunchOne() {
+  const StepPlan plan = scheduler_->Plan();
+  if (plan.IsEmpty()) {
+    if (launched_.empty() && scheduler_->HasWork()) Fail("there is work, but no plan");
+    return false;
+  }
+  ++outcome_.plans;
+  if (plan.version != version_) Fail("a plan of another version");
+  NoteStarts(plan);
+  launched_.push_back({plan.id, runner_.Execute(plan)});
+  for (const std::string& error : runner_.errors()) Fail(error);
+  return true;
+}
+
+// Who starts overtakes all older ones that have not started.
+void SchedulerWorld::NoteStarts(const StepPlan& plan) {
+  for (const SlotStart& start : plan.starts) {
+    Known& starting = known_[start.key];
+    if (std::exchange(starting.started, true) || starting.request.first) continue;
+    for (auto& [key, other] : known_) {
+      if (key >= starting.request.key) break;
+      if (other.started) continue;
+      ++outcome_.overtaken;
+      if (++other.overtaken > options_.max_passed_over) Fail(absl::StrCat("request ", key, " starves"));
+    }
+  }
+}
+
+void SchedulerWorld::CompleteOldest() {
+  const Launched oldest = std::move(launched_.front());
+  launched_.pop_front();
+  for (const Scheduler::Drawn& drawn : scheduler_->Complete(oldest.plan, oldest.tokens)) {
+    Take(drawn, oldest.tokens[drawn.draw]);
+  }
+}
+
+void SchedulerWorld::Take(const Scheduler::Drawn& drawn, int32_t token) {
+  Known& known = known_[drawn.key];
+  Sample& sample = known.samples[drawn.sample];
+  if (sample.ended) return Fail("a token of a sample that has ended");
+  const int64_t number = static_cast<int64_t>(sample.drawn.size());
+  if (token != StampingRunner::Draw(known.request.seeds[drawn.sample], number, sample.chain)) {
+    return Fail("a token that an undisturbed run would not have drawn");
+  }
+  sample.drawn.push_back(token);
+  sample.chain = StampingRunner::Extend(sample.chain, token);
+  if (drawn.finish != Expected(known, sample))
+    return Fail("a sample that ends where it should not, or not where it should");
+  sample.ended = drawn.finish.has_value();
+  outcome_.finished += sample.ended ? 1 : 0;
+  if (!sample.ended && Chance(sink_chance_)) {
+    scheduler_->End(drawn.key, drawn.sample);
+    sample.ended = true;
+    ++outcome_.ended_by_sink;
+  }
+}
+
+std::optional<FinishReason> SchedulerWorld::Expected(const Known& known, const Sample& sample) const {
+  const SamplingParams& sampling = *known.request.sampling;
+  const std::vector<int32_t>& drawn = sample.drawn;
+  if (!sampling.stop_token_ids.empty() && drawn.back() == 1) return FinishReason::kStop;
+  for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
+    if (drawn.size() >= stop.size() && std::equal(stop.begin(), stop.end(), drawn.end() - stop.size())) {
+      return FinishReason::kStop;
+    }
+  }
+  const int64_t all = static_cast<int64_t>(known.request.prompt->size() + drawn.size());
+  if (std::ssize(drawn) == sampling.max_new_tokens || all == options_.max_context + 1) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+void SchedulerWorld::CheckEnd() {
+  for (const auto& [key, known] : known_) {
+    for (const Sample& sample : known.samples) {
+      if (!sample.ended) Fail(absl::StrCat("a sample of request ", key, " never ended"));
+    }
+  }
+  if (scheduler_->HasWork()) Fail("it still has work");
+  if (scheduler_->free_blocks() != options_.blocks) Fail("a leaked block");
+  if (scheduler_->free_host_blocks() != options_.host_blocks) Fail("a leaked block on the host");
+  if (scheduler_->running_sequences() != 0 || scheduler_->waiting_sequences() != 0) Fail("a leaked slot");
+  if (scheduler_->plans_under_way() != 0) Fail("a plan that nobody completes");
+}
+
+}  // namespace syncopate::rollouter

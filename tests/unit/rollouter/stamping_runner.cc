@@ -1,0 +1,152 @@
+#include "tests/unit/rollouter/stamping_runner.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+
+namespace syncopate::rollouter {
+
+StampingRunner::StampingRunner(const Scheduler::Options& options)
+    : options_(options),
+      cells_(static_cast<size_t>(options.blocks * kBlockTokens)),
+      host_cells_(static_cast<size_t>(options.host_blocks * kBlockTokens)),
+      slots_(static_cast<size_t>(options.max_sequences)) {}
+
+uint64_t StampingRunner::Extend(uint64_t chain, int32_t token) {
+  return HashCombine(chain + 1, static_cast<uint64_t>(token));
+}
+
+int32_t StampingRunner::Draw(uint64_t seed, int64_t number, uint64_t chain) {
+  return static_cast<int32_t>(HashCombine(HashCombine(seed, static_cast<uint64_t>(number)), chain) % kVocabulary);
+}
+
+void StampingRunner::Fail(const StepPlan& plan, const std::string& what) {
+  errors_.push_back(absl::StrCat("plan ", plan.id, ": ", what));
+}
+
+std::vector<int32_t> StampingRunner::Execute(const StepPlan& plan) {
+  CheckShape(plan);
+  if (!errors_.empty()) return std::vector<int32_t>(plan.draws(), 0);
+  MoveBlocks(plan);
+  SetTables(plan);
+  // All rows write before any reads, as the layers of a model do.
+  for (const PrefillChunk& chunk : plan.chunks) {
+    Slot& slot = slots_[chunk.slot];
+    // What it has not computed itself was made by the version that serves now.
+    for (int64_t p = 0; !slot.has_computed && p < chunk.begin; ++p) {
+      const Cell* cell = CellAt(slot, p);
+      if (cell == nullptr || cell->version != plan.version) Fail(plan, "a prefix of another version");
+    }
+    slot.has_computed = true;
+    for (size_t i = 0; i < chunk.tokens.size(); ++i) Write(plan, slot, chunk.begin + i, chunk.tokens[i]);
+  }
+  for (const DecodeRow& row : plan.rows) {
+    Slot& slot = slots_[row.slot];
+    if (row.position != static_cast<int64_t>(slot.tokens.size()) - 1) Fail(plan, "a row at a wrong position");
+    Write(plan, slot, row.position, slot.tokens.back());
+  }
+  std::vector<int32_t> draws;
+  for (const PrefillChunk& chunk : plan.chunks) {
+    const int64_t last = chunk.begin + static_cast<int64_t>(chunk.tokens.size()) - 1;
+    Read(plan, slots_[chunk.slot], last);
+    for (SlotIndex slot : chunk.draws) {
+      if (last != static_cast<int64_t>(slots_[slot].tokens.size()) - 1) Fail(plan, "a draw before the prompt's end");
+      draws.push_back(DrawNext(slots_[slot]));
+    }
+  }
+  for (const DecodeRow& row : plan.rows) {
+    Read(plan, slots_[row.slot], row.position);
+    draws.push_back(DrawNext(slots_[row.slot]));
+  }
+  return draws;
+}
+
+void StampingRunner::CheckShape(const StepPlan& plan) {
+  if (plan.id != ++last_plan_) Fail(plan, "its number is not the next");
+  std::set<SlotIndex> slots;
+  int64_t prefill = 0;
+  for (const PrefillChunk& chunk : plan.chunks) {
+    prefill += static_cast<int64_t>(chunk.tokens.size());
+    if (!slots.insert(chunk.slot).second || chunk.tokens.empty()) Fail(plan, "a slot twice, or an empty chunk");
+  }
+  for (const DecodeRow& row : plan.rows) {
+    if (!slots.insert(row.slot).second) Fail(plan, "a slot twice");
+  }
+  if (prefill > options_.max_prefill_tokens) Fail(plan, "more prompt tokens than the budget");
+  std::set<BlockIndex> sources, targets;
+  for (const BlockCopy& copy : plan.copies) {
+    sources.insert(copy.from);
+    if (!targets.insert(copy.to).second) Fail(plan, "a block is the target of two copies");
+  }
+  for (BlockIndex source : sources) {
+    if (targets.count(source) > 0) Fail(plan, "a block is source and target");
+  }
+}
+
+void StampingRunner::MoveBlocks(const StepPlan& plan) {
+  auto cells = [](std::vector<Cell>& storage, BlockIndex block) { return storage.begin() + block * kBlockTokens; };
+  for (const BlockSwap& swap : plan.swaps_out) {
+    std::copy_n(cells(cells_, swap.block), kBlockTokens, cells(host_cells_, swap.host_block));
+  }
+  for (const BlockSwap& swap : plan.swaps_in) {
+    std::copy_n(cells(host_cells_, swap.host_block), kBlockTokens, cells(cells_, swap.block));
+  }
+  for (const BlockCopy& copy : plan.copies) {
+    std::fill_n(cells(cells_, copy.to), kBlockTokens, Cell());
+    std::copy_n(cells(cells_, copy.from), copy.tokens, cells(cells_, copy.to));
+  }
+}
+
+void StampingRunner::SetTables(const StepPlan& plan) {
+  for (const SlotStart& start : plan.starts) {
+    Slot& slot = slots_[start.slot];
+    slot = Slot();
+    slot.seed = start.seed;
+    slot.prompt = static_cast<int64_t>(start.prompt->size());
+    slot.tokens = *start.prompt;
+    slot.tokens.insert(slot.tokens.end(), start.drawn.begin(), start.drawn.end());
+    uint64_t chain = 0;
+    for (int32_t token : slot.tokens) slot.chains.push_back(chain = Extend(chain, token));
+  }
+  for (const TableEntry& entry : plan.tables) {
+    std::vector<BlockIndex>& table = slots_[entry.slot].table;
+    table.resize(std::max<size_t>(table.size(), entry.index + 1), -1);
+    table[entry.index] = entry.block;
+  }
+}
+
+StampingRunner::Cell* StampingRunner::CellAt(const Slot& slot, int64_t position) {
+  const size_t index = static_cast<size_t>(position / kBlockTokens);
+  if (index >= slot.table.size() || slot.table[index] < 0 || slot.table[index] >= options_.blocks) return nullptr;
+  return &cells_[slot.table[index] * kBlockTokens + position % kBlockTokens];
+}
+
+void StampingRunner::Write(const StepPlan& plan, Slot& slot, int64_t position, int32_t token) {
+  Cell* cell = CellAt(slot, position);
+  if (cell == nullptr || slot.tokens[position] != token) {
+    Fail(plan, cell == nullptr ? "a position without a block" : "a token that is not the sequence's");
+    return;
+  }
+  *cell = {slot.chains[position], plan.version};
+}
+
+void StampingRunner::Read(const StepPlan& plan, const Slot& slot, int64_t position) {
+  for (int64_t p = 0; p <= position; ++p) {
+    const Cell* cell = CellAt(slot, p);
+    if (cell != nullptr && cell->chain == slot.chains[p]) continue;
+    Fail(plan, absl::StrCat("position ", p, " holds something else than its sequence"));
+    return;
+  }
+}
+
+int32_t StampingRunner::DrawNext(Slot& slot) {
+  const int64_t number = static_cast<int64_t>(slot.tokens.size()) - slot.prompt;
+  const int32_t token = Draw(slot.seed, number, slot.chains.back());
+  slot.tokens.push_back(token);
+  slot.chains.push_back(Extend(slot.chains.back(), token));
+  return token;
+}
+
+}  // namespace syncopate::rollouter
