@@ -188,19 +188,26 @@ class ServerStreamCore : protected Reactor {
   }
 
   void CheckSilent() {
-    MutexLock lock(&mutex_);
-    if (done_) return;
-    absl::Duration left = options_.silent_after - (Clock::Real()->Now() - heard_at_);
-    // A timer that is very late means that this process stood still, and what was sent meanwhile has not been read yet.
-    bool overslept = left < -options_.silent_after / 4;
-    if (left > absl::ZeroDuration() || overslept) {
-      if (overslept) heard_at_ = Clock::Real()->Now();
-      SetSilenceTimerLocked(overslept ? options_.silent_after : left);
-      return;
+    Next next;
+    {
+      MutexLock lock(&mutex_);
+      if (done_) return;
+      absl::Duration left = options_.silent_after - (Clock::Real()->Now() - heard_at_);
+      // A timer that is very late means that this process stood still, and what was sent meanwhile has not been read
+      // yet.
+      bool overslept = left < -options_.silent_after / 4;
+      if (left > absl::ZeroDuration() || overslept) {
+        if (overslept) heard_at_ = Clock::Real()->Now();
+        SetSilenceTimerLocked(overslept ? options_.silent_after : left);
+        return;
+      }
+      EndLocked(Error(absl::StatusCode::kUnavailable, "SILENT",
+                      absl::StrCat("nothing was heard for ", absl::FormatDuration(options_.silent_after))));
+      // The peer is told why, unless it does not even take what was written before.
+      if (queue_.in_flight()) context_->TryCancel();  // see Cancel()
+      next = NextLocked();
     }
-    EndLocked(Error(absl::StatusCode::kUnavailable, "SILENT",
-                    absl::StrCat("nothing was heard for ", absl::FormatDuration(options_.silent_after))));
-    context_->TryCancel();  // see Cancel()
+    Perform(next);
   }
 
   void OnWriteDone(bool ok) final {

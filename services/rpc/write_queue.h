@@ -20,8 +20,8 @@ struct StreamOptions {
   int64_t max_queued_bytes = 64 << 20;               // the same, serialized
   absl::Duration stalled_after = absl::Seconds(10);  // one write pending for this long: the peer does not read
 
-  // Bidirectional streams of a server whose clients send heartbeats: without a message for this long the call is broken
-  // off, and on_done says UNAVAILABLE (reason SILENT). Keepalive answers for a process, not for what works in it.
+  // Bidirectional streams of a server whose clients send heartbeats: without a message for this long the call ends with
+  // UNAVAILABLE (reason SILENT). Keepalive answers for a process, not for what works in it.
   absl::Duration silent_after = absl::InfiniteDuration();
 
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive

@@ -166,6 +166,7 @@ TEST(BidiStreamTest, BreaksOffAClientThatFallsSilentAndKeepsOneThatIsHeard) {
   ASSERT_TRUE(service.ended().WaitFor(1));
   EXPECT_EQ(service.ended().All()[0].code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SILENT");
+  EXPECT_EQ(ErrorReason(silent.done->All()[0]), "SILENT") << "it is told why";
   EXPECT_EQ(lively.done->size(), 0u);
 }
 

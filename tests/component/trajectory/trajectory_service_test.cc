@@ -121,7 +121,9 @@ TEST_F(TrajectoryServiceTest, SilentRollouterLosesItsLeasesAndItsStream) {
   Start();
   auto silent = Join("r0", 1);
   ASSERT_THAT(silent->WaitForLease(0), IsOk());
-  EXPECT_TRUE(absl::IsCancelled(silent->WaitForEnd())) << "the stream is broken off";
+  const absl::Status end = silent->WaitForEnd();
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_THAT(end, HasReason("SILENT")) << "it is told why";
   auto other = Join("r1", 2);
   EXPECT_EQ(other->WaitForLease(0)->id.attempt, 2);
 }
