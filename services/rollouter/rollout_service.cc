@@ -153,10 +153,7 @@ RolloutService::~RolloutService() {
 }
 
 absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::GenerateRequest& request) {
-  if (request.request_id().size() > kMaxRequestIdBytes) {
-    return BadRequest(
-        absl::StrCat("request_id has ", request.request_id().size(), " bytes, the limit is ", kMaxRequestIdBytes));
-  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   if (request.sampling().stop_token_ids_size() > kMaxStopTokens) {
     return BadRequest(
         absl::StrCat(request.sampling().stop_token_ids_size(), " stop tokens, the limit is ", kMaxStopTokens));
@@ -223,8 +220,9 @@ grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Requ
 }
 
 // Not remembered by request_id, which names the request to end here: a second Abort of it finds nothing.
-grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext*, const v1::AbortRequest* request,
+grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
+  if (absl::Status good = CheckRequestId(request->request_id()); !good.ok()) return Reply(context, good);
   auto call = UnaryCall::Create();
   std::string engine_id = request->request_id().empty() ? std::string() : EngineId(request->request_id());
   bool posted = control_.Post([this, engine_id, call, response] {

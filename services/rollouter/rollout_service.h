@@ -36,7 +36,6 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   };
 
   // Limits on what a client may name.
-  static constexpr size_t kMaxRequestIdBytes = 128;
   static constexpr int kMaxStopTokens = 64;
 
   // `engine` must outlive the service.

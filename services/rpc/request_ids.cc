@@ -6,12 +6,19 @@
 
 namespace syncopate::services {
 
+absl::Status CheckRequestId(const std::string& request_id) {
+  if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_TOO_LONG",
+               absl::StrCat("request_id has ", request_id.size(), " bytes, the limit is ", kMaxRequestIdBytes));
+}
+
 void RequestIds::Run(const std::string& method, const google::protobuf::Message& request, const std::string& request_id,
                      google::protobuf::Message* response, const Work& work, Done reply) {
   if (request_id.empty()) {
     work(response, std::move(reply));
     return;
   }
+  if (absl::Status good = CheckRequestId(request_id); !good.ok()) return reply(good);
   std::string bytes = request.SerializeAsString();
   uint64_t fingerprint = HashCombine(DigestBytes(method.data(), static_cast<int64_t>(method.size())),
                                      DigestBytes(bytes.data(), static_cast<int64_t>(bytes.size())));
@@ -56,11 +63,10 @@ void RequestIds::Complete(const std::string& request_id, const std::shared_ptr<g
     waiting = std::move(found->second.waiting);
     if (status.ok()) {
       found->second.ready = true;
+      found->second.bytes = static_cast<int64_t>(answer->SpaceUsedLong() + 2 * request_id.size() + sizeof(Entry));
+      ready_bytes_ += found->second.bytes;
       ready_order_.push_back(request_id);
-      if (ready_order_.size() > capacity_) {
-        entries_.erase(ready_order_.front());
-        ready_order_.pop_front();
-      }
+      while (ready_order_.size() > capacity_ || ready_bytes_ > max_bytes_) ForgetOldestLocked();
     } else {
       entries_.erase(found);
     }
@@ -69,6 +75,13 @@ void RequestIds::Complete(const std::string& request_id, const std::shared_ptr<g
     if (status.ok()) waiter.response->CopyFrom(*answer);
     waiter.reply(status);
   }
+}
+
+void RequestIds::ForgetOldestLocked() {
+  auto oldest = entries_.find(ready_order_.front());
+  ready_bytes_ -= oldest->second.bytes;
+  entries_.erase(oldest);
+  ready_order_.pop_front();
 }
 
 }  // namespace syncopate::services

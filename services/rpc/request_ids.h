@@ -15,8 +15,13 @@
 
 namespace syncopate::services {
 
-// Makes the mutating calls of one service idempotent by their request_id: the last `capacity` ids are remembered, and
-// the same id gets the same answer without the work being done again. A duplicate that comes while the first is still
+// What a client may call a request: INVALID_ARGUMENT (reason REQUEST_ID_TOO_LONG) for more than kMaxRequestIdBytes.
+inline constexpr size_t kMaxRequestIdBytes = 128;
+absl::Status CheckRequestId(const std::string& request_id);
+
+// Makes the mutating calls of one service idempotent by their request_id: the last `capacity` ids are remembered, or
+// fewer if they and their answers take more than `max_bytes`, and the same id gets the same answer without the work
+// being done again. A duplicate that comes while the first is still
 // at work is answered together with it; no thread waits. Only success is remembered: a refused request has changed
 // nothing, so the same id may try again. Thread-safe.
 //
@@ -29,10 +34,12 @@ class RequestIds {
   // Does the work, fills `response` in, and calls `done` once, now or later, from any thread.
   using Work = std::function<void(google::protobuf::Message* response, Done done)>;
 
-  explicit RequestIds(size_t capacity = 1024) : capacity_(capacity) {}
+  explicit RequestIds(size_t capacity = 1024, int64_t max_bytes = 1 << 20)
+      : capacity_(capacity), max_bytes_(max_bytes) {}
 
   // `reply(status)` is called exactly once, after `response` (of the caller, alive until then) holds the answer. An
-  // empty id is never remembered. INVALID_ARGUMENT (reason REQUEST_ID_REUSED) if the id named another request.
+  // empty id is never remembered. INVALID_ARGUMENT if the id named another request (reason REQUEST_ID_REUSED), or is
+  // too long.
   void Run(const std::string& method, const google::protobuf::Message& request, const std::string& request_id,
            google::protobuf::Message* response, const Work& work, Done reply);
 
@@ -45,16 +52,20 @@ class RequestIds {
     uint64_t fingerprint = 0;                           // of method and request
     std::shared_ptr<google::protobuf::Message> answer;  // filled in by the work
     bool ready = false;
+    int64_t bytes = 0;  // what it takes, once it is ready
     std::vector<Waiter> waiting;
   };
 
   void Complete(const std::string& request_id, const std::shared_ptr<google::protobuf::Message>& answer,
                 const absl::Status& status);
+  void ForgetOldestLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t capacity_;
+  const int64_t max_bytes_;
   Mutex mutex_;
   std::unordered_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> ready_order_ ABSL_GUARDED_BY(mutex_);  // oldest first; only answered ones are forgotten
+  int64_t ready_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace syncopate::services

@@ -64,6 +64,45 @@ TEST_F(RequestIdsTest, ForgetsTheOldestBeyondItsCapacity) {
   EXPECT_EQ(Trigger("a").receivers(), 6);
 }
 
+TEST_F(RequestIdsTest, RefusesAnIdOfMoreThan128BytesAndDoesNotWork) {
+  EXPECT_EQ(Trigger(std::string(128, 'x')).receivers(), 1);
+  for (size_t bytes : {size_t{129}, size_t{20} << 20}) {
+    Trigger(std::string(bytes, 'x'));
+    EXPECT_TRUE(absl::IsInvalidArgument(last_));
+    EXPECT_EQ(ErrorReason(last_), "REQUEST_ID_TOO_LONG");
+    EXPECT_LT(last_.message().size(), 200u) << "it does not repeat the id";
+  }
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(RequestIdsTest, KeepsNoMoreBytesThanItMayWhateverTheAnswersAre) {
+  RequestIds ids(/*capacity=*/1000, /*max_bytes=*/100000);
+  int runs = 0;
+  auto list = [&ids, &runs](const std::string& id, size_t bytes) {
+    v1::TriggerSyncRequest request;
+    request.set_request_id(id);
+    v1::ListMembersResponse response;
+    ids.Run(
+        "Call", request, id, &response,
+        [&runs, bytes](google::protobuf::Message* out, RequestIds::Done done) {
+          ++runs;
+          static_cast<v1::ListMembersResponse*>(out)->add_members()->set_detail(std::string(bytes, 'x'));
+          done(absl::OkStatus());
+        },
+        [](const absl::Status& status) { EXPECT_TRUE(status.ok()); });
+    EXPECT_EQ(response.members(0).detail().size(), bytes);
+  };
+  for (const char* id : {"a", "b", "c"}) list(id, 40000);
+  list("c", 40000);
+  list("b", 40000);
+  EXPECT_EQ(runs, 3) << "the last two are remembered";
+  list("a", 40000);
+  EXPECT_EQ(runs, 4) << "the first gave way";
+  list("too large", 200000);
+  list("too large", 200000);
+  EXPECT_EQ(runs, 6) << "one that does not fit at all is answered and not kept";
+}
+
 TEST_F(RequestIdsTest, RefusesAnIdThatNamedAnotherRequest) {
   Trigger("a");
   v1::EvictMemberRequest other;
