@@ -12,13 +12,13 @@
 // Plain records that cross the border between trainer and rollouter. No behaviour, no wire format.
 namespace syncopate {
 
-// A process: who it is for the length of one life. `incarnation` is a UUID made at start.
+// A process: who it is for the length of one life.
 struct MemberId {
   std::string role;        // "trainer", "rollouter"
   std::string replica_id;  // the same for all ranks of one replica
   int32_t rank = 0;        // within the replica (trainer: within the rank group)
   int32_t world = 1;
-  std::string incarnation;
+  std::string incarnation;  // of a secret drawn at start: base/identity.h
   friend auto operator<=>(const MemberId&, const MemberId&) = default;
 };
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "base/uuid.h"
 #include "services/bench/data_peer_options.h"
 #include "services/codec/codec.h"
 #include "services/rpc/bidi_stream.h"
@@ -21,12 +21,12 @@ constexpr int32_t kFirstToken = 20000;  // ids as those of a large vocabulary
 constexpr absl::Duration kEndLimit = absl::Seconds(10);
 
 // An answer of `samples` samples whose message is at most `bytes` long. Prompt and lease come later.
-v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const std::string& rollouter) {
+v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const MemberId& maker) {
   v1::TrajectoryGroup answer;
   answer.set_kind(v1::LEASE_KIND_TRAINING);
-  answer.set_rollouter(rollouter);
-  answer.set_incarnation(RandomUuid());
-  constexpr int32_t kOtherBytes = 160;  // lease, prompt, names
+  answer.set_rollouter(maker.replica_id);
+  answer.set_incarnation(maker.incarnation);
+  constexpr int32_t kOtherBytes = 190;  // lease, prompt, names
   constexpr int32_t kTokenBytes = 8;    // id and log-prob
   const int32_t tokens = std::clamp((bytes - kOtherBytes) / samples / kTokenBytes - 6, 1, kBenchMaxNewTokens);
   for (int32_t i = 0; i < samples; ++i) {
@@ -51,8 +51,11 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 
   Rollouter(const Options& options, int32_t index)
-      : options_(options), name_(absl::StrCat("rollouter-", index)), stream_(Stream::Create()) {
-    *request_.mutable_group() = MakeAnswer(options.samples, options.message_bytes, name_);
+      : options_(options),
+        secret_(MemberSecret::Draw()),
+        member_{"rollouter", absl::StrCat("rollouter-", index), 0, 1, secret_.incarnation()},
+        stream_(Stream::Create()) {
+    *request_.mutable_group() = MakeAnswer(options.samples, options.message_bytes, member_);
     *request_.mutable_serving() = ToProto(kBenchVersion);
   }
 
@@ -61,7 +64,8 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   void Start(const std::shared_ptr<grpc::Channel>& channel) {
     auto stub = v1::TrajectoryService::NewStub(channel);
     v1::ExchangeRequest hello;
-    *hello.mutable_hello()->mutable_member() = ToProto(MemberId{"rollouter", name_, 0, 1, RandomUuid()});
+    *hello.mutable_hello()->mutable_member() = ToProto(member_);
+    hello.mutable_hello()->set_secret(secret_.Reveal());
     hello.mutable_hello()->set_run_id(options_.run_id);
     stream_->Write(std::move(hello));
     stream_->Start([&stub](auto* context, auto* reactor) { stub->async()->Exchange(context, reactor); },
@@ -165,7 +169,8 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   }
 
   const Options options_;
-  const std::string name_;
+  const MemberSecret secret_;
+  const MemberId member_;
   const std::shared_ptr<Stream> stream_;
   // Of the stream's callbacks.
   v1::ExchangeRequest request_;         // the answer, but for its lease

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "base/uuid.h"
 #include "services/bench/bench_model.h"
 
 namespace syncopate::services {
@@ -56,7 +55,9 @@ absl::StatusOr<std::unique_ptr<MemberFleet>> MemberFleet::Start(const Options& o
   for (int32_t i = 0; i < options.members; ++i) {
     MemberClient::Options member;
     member.synchronizer_address = options.synchronizer;
-    member.hello.member = {synchronizer::kRollouterRole, absl::StrCat("rollouter-", i), 0, 1, RandomUuid()};
+    member.secret = MemberSecret::Draw();
+    member.hello.member = {synchronizer::kRollouterRole, absl::StrCat("rollouter-", i), 0, 1,
+                           member.secret.incarnation()};
     member.hello.manifest = model;
     member.hello.transports = {"grpc"};
     member.security = options.security;

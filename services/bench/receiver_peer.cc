@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "base/uuid.h"
 #include "services/bench/bench_peer.h"
 #include "services/bench/bench_weights.h"
 #include "services/bench/json_fields.h"
@@ -23,9 +22,9 @@ using synchronizer::Piece;
 constexpr absl::Duration kHoldLimit = absl::Seconds(10);
 constexpr int kSamplesAPiece = 4;
 
-MemberId ReceiverId(const PeerOptions& options) {
+MemberId ReceiverId(const PeerOptions& options, const MemberSecret& secret) {
   return {synchronizer::kRollouterRole, absl::StrCat("rollouter-", options.replica), options.rank, options.world,
-          RandomUuid()};
+          secret.incarnation()};
 }
 
 double SecondsOf(const std::vector<DecodeLoop::Window>& windows) {
@@ -38,7 +37,11 @@ double SecondsOf(const std::vector<DecodeLoop::Window>& windows) {
 class ReceiverPeer {
  public:
   ReceiverPeer(const PeerOptions& options, PeerPlan plan, EventSink* sink)
-      : options_(options), plan_(std::move(plan)), sink_(sink), id_(ReceiverId(options)) {}
+      : options_(options),
+        plan_(std::move(plan)),
+        sink_(sink),
+        secret_(MemberSecret::Draw()),
+        id_(ReceiverId(options, secret_)) {}
   ~ReceiverPeer() {
     if (client_ != nullptr) client_->Stop(kGrace);
   }
@@ -56,6 +59,7 @@ class ReceiverPeer {
   const PeerOptions options_;
   const PeerPlan plan_;
   EventSink* const sink_;
+  const MemberSecret secret_;
   const MemberId id_;
   std::unique_ptr<ReceiverWeights> weights_;
   std::unique_ptr<synchronizer::WeightReceiver> receiver_;
@@ -78,6 +82,7 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
   MemberClient::Options client;
   client.synchronizer_address = options_.synchronizer;
   client.hello.member = id_;
+  client.secret = secret_;
   client.hello.address = "127.0.0.1:1";  // nothing asks a receiver for anything
   client.hello.manifest = std::make_shared<Manifest>(plan_.manifest);
   client.hello.facts = device->facts();

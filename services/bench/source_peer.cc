@@ -28,15 +28,19 @@ constexpr absl::Duration kCallLimit = absl::Seconds(5);
 constexpr absl::Duration kPublishLimit = absl::Seconds(60);
 constexpr absl::Duration kBackoff = absl::Milliseconds(100);
 
-MemberId SourceId(const PeerOptions& options) {
-  return {synchronizer::kTrainerRole, "trainer", options.rank, options.world, RandomUuid()};
+MemberId SourceId(const PeerOptions& options, const MemberSecret& secret) {
+  return {synchronizer::kTrainerRole, "trainer", options.rank, options.world, secret.incarnation()};
 }
 
 // A trainer rank that does nothing but publish.
 class SourcePeer {
  public:
   SourcePeer(const PeerOptions& options, PeerPlan plan, EventSink* sink)
-      : options_(options), plan_(std::move(plan)), sink_(sink), id_(SourceId(options)) {}
+      : options_(options),
+        plan_(std::move(plan)),
+        sink_(sink),
+        secret_(MemberSecret::Draw()),
+        id_(SourceId(options, secret_)) {}
   ~SourcePeer() {
     if (client_ != nullptr) client_->Stop(kGrace);
     if (server_ != nullptr) server_->Stop(absl::ZeroDuration());
@@ -52,6 +56,7 @@ class SourcePeer {
   const PeerOptions options_;
   const PeerPlan plan_;
   EventSink* const sink_;
+  const MemberSecret secret_;
   const MemberId id_;
   std::unique_ptr<SourceWeights> weights_;
   std::unique_ptr<WeightServiceImpl> service_;
@@ -84,6 +89,7 @@ absl::Status SourcePeer::Join(PeerDevice* device) {
   MemberClient::Options client;
   client.synchronizer_address = options_.synchronizer;
   client.hello.member = id_;
+  client.secret = secret_;
   client.hello.address = server_->address();
   client.hello.manifest = std::make_shared<Manifest>(plan_.manifest);
   client.hello.facts = device->facts();
@@ -124,6 +130,7 @@ absl::Status SourcePeer::Publish(int64_t step) {
   v1::PublishVersionRequest request;
   request.set_request_id(RandomUuid());
   *request.mutable_member() = ToProto(id_);
+  request.set_secret(secret_.Reveal());
   *request.mutable_version() = ToProto(version);
   request.mutable_bucket_digests()->Assign(staged.digests.begin(), staged.digests.end());
   request.set_manifest_fingerprint(plan_.manifest.fingerprint());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/identity.h"
 
 namespace syncopate::services {
 namespace {
@@ -88,14 +89,10 @@ absl::StatusOr<MemberId> FromProto(const v1::MemberId& message) {
   if (message.role() != v1::ROLE_TRAINER && message.role() != v1::ROLE_ROLLOUTER) {
     return BadMessage("member.role must be trainer or rollouter");
   }
-  if (message.replica_id().empty() || message.incarnation().empty()) {
-    return BadMessage("member.replica_id and member.incarnation must not be empty");
-  }
-  if (message.world() < 1 || message.rank() < 0 || message.rank() >= message.world()) {
-    return BadMessage(absl::StrCat("member.rank ", message.rank(), " is not in a world of ", message.world()));
-  }
-  return MemberId{message.role() == v1::ROLE_TRAINER ? "trainer" : "rollouter", message.replica_id(), message.rank(),
+  MemberId member{message.role() == v1::ROLE_TRAINER ? "trainer" : "rollouter", message.replica_id(), message.rank(),
                   message.world(), message.incarnation()};
+  SYNCOPATE_RETURN_IF_ERROR(CheckMember(member));
+  return member;
 }
 
 v1::GroupId ToProto(const GroupId& group) {

@@ -15,7 +15,7 @@ v1::PolicyVersion ToProto(const PolicyVersion& version);
 PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
 
 v1::MemberId ToProto(const MemberId& member);
-absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);
+absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);  // and what CheckMember refuses
 
 v1::GroupId ToProto(const GroupId& group);
 GroupId FromProto(const v1::GroupId& message);

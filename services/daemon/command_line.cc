@@ -65,7 +65,8 @@ std::string UsageOf(const std::string& role) {
       "  --interrupted-code=N  end with code N, not 0, when a signal has stopped it in order\n"
       "  --insecure-bind       the same as run.insecure_bind=true: listen on any address without TLS\n"
       "Exit codes: 0 done; 1 failed; 2 wrong configuration, do not restart; 3 another process has taken\n"
-      "over, do not restart; 4 the synchronizer is lost or a device is stuck, restart.\n"
+      "over, do not restart; 4 the synchronizer is lost or will have no more of this process, or a\n"
+      "device is stuck: restart.\n"
       "`syncopate config show` prints every key with its default.\n");
 }
 

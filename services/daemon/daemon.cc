@@ -63,7 +63,8 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       config_(std::move(config)),
       index_(role_ == "rollouter" ? config_.rollouter().index() : 0),
       grace_(CheckedDuration(config_.run().grace())),
-      incarnation_(RandomUuid()),
+      secret_(MemberSecret::Draw()),
+      incarnation_(secret_.incarnation()),
       signals_(std::move(signals)),
       registry_(std::make_shared<prometheus::Registry>()) {}
 

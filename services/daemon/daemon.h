@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "services/auth/transport_security.h"
@@ -38,6 +39,8 @@ class Daemon {
   const std::string& run_dir() const { return config_.run().dir(); }
   std::string Path(const std::string& name) const;  // in the run directory
   const std::string& incarnation() const { return incarnation_; }
+  // What this process shows to those who ask whether it is that incarnation.
+  const MemberSecret& secret() const { return secret_; }
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
   // Whether this process ends by itself when the run is complete.
@@ -88,6 +91,7 @@ class Daemon {
   const v1::RunConfig config_;
   const int64_t index_;
   const absl::Duration grace_;
+  const MemberSecret secret_;
   const std::string incarnation_;
   SignalInbox signals_;
   bool stop_requested_ = false;

@@ -34,11 +34,15 @@ constexpr std::pair<const char*, int> kCodes[] = {
     // Starting again would take the place back from its new owner.
     {"FENCED", kExitFenced},
     {"REPLACED", kExitFenced},
-    // What this process cannot get out of by itself.
+    // What this process cannot get out of by itself. Versions of a fresh trainer are of a new epoch, so nothing that
+    // was
+    // published before stands in their way.
     {"ABORT_STUCK", kExitLostPeer},
     {"COPY_STUCK", kExitLostPeer},
+    {"DIGEST_CHANGED", kExitLostPeer},
     {"NOT_JOINED", kExitLostPeer},
     {"SYNCHRONIZER_LOST", kExitLostPeer},
+    {"VERSION_ORDER", kExitLostPeer},
 };
 
 }  // namespace

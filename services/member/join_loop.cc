@@ -12,6 +12,7 @@
 #include "services/codec/codec.h"
 #include "services/codec/sync_codec.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/status.h"
 
 namespace syncopate::services {
 namespace {
@@ -19,11 +20,6 @@ namespace {
 constexpr absl::Duration kShortestHeartbeat = absl::Milliseconds(10);  // whatever the peer asks for
 constexpr absl::Duration kFarewell = absl::Seconds(1);                 // from "evicted" to the end of the stream
 constexpr absl::Duration kCancelTakes = absl::Seconds(5);              // at most; a cancelled call ends by itself
-
-// The same question would get the same answer for ever.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-}
 
 // A device that does not answer: no attempt of this process can succeed any more.
 bool IsStuck(const absl::Status& status) {
@@ -58,6 +54,7 @@ void JoinLoop::Connect() {
     welcomed_ = false;
     verdict_ = absl::OkStatus();
     *request.mutable_hello() = ToProto(hello_);
+    request.mutable_hello()->set_secret(options_.secret.Reveal());
     SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
   }
   if (options_.serving) {

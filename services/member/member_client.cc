@@ -15,6 +15,7 @@ absl::Status MemberClient::Options::Validate() const {
   };
   if (hello.manifest == nullptr) return bad("hello.manifest is missing");
   if (hello.member.role.empty() || hello.member.incarnation.empty()) return bad("hello.member is incomplete");
+  if (!CheckSpeaksFor(hello.member, secret.Reveal()).ok()) return bad("the secret is not that of hello.member");
   if (min_backoff <= absl::ZeroDuration() || max_backoff < min_backoff)
     return bad("the backoff must rise from above 0");
   if (welcome_timeout <= absl::ZeroDuration()) return bad("welcome_timeout must be positive");

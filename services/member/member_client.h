@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "services/auth/transport_security.h"
 #include "services/events/event_recorder.h"
 #include "services/member/sync_participant.h"
@@ -50,6 +51,7 @@ class MemberClient {
     // Who we are. `serving` and `serving_digest` come from the callback below. Once welcomed, `run_id` and for
     // trainers `held_epoch` are what the synchronizer said, in every later hello of this client.
     synchronizer::Hello hello;
+    MemberSecret secret;  // of hello.member's incarnation
     // Called at each hello and heartbeat, by any thread, from before Start returns until Stop does: thread-safe and
     // quick. Null: serves nothing, as trainers.
     std::function<Serving()> serving = nullptr;

@@ -19,6 +19,7 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
   RolloutNode::Options options;
   options.engine = EngineOptionsOf(config);
   options.member = daemon.Member();
+  options.secret = daemon.secret();
   options.run_id = config.run().id();
   options.run_name = config.run().name();
   options.synchronizer_address = config.synchronizer().address();

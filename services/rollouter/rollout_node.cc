@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
                              rollouter::EngineLoop::Start(options.engine));
   auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
   SYNCOPATE_ASSIGN_OR_RETURN(auto work, WorkClient::Create({.member = options.member,
+                                                            .secret = options.secret,
                                                             .leases = options.leases,
                                                             .heartbeat = options.heartbeat,
                                                             .security = options.security},
@@ -119,6 +120,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.synchronizer_address = options_.synchronizer_address;
   member.security = options_.security;
   member.hello.member = options_.member;
+  member.secret = options_.secret;
   member.hello.run_id = options_.run_id;
   member.hello.address = address;
   member.hello.metrics_address = metrics_address;

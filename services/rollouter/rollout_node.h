@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -38,6 +39,7 @@ class RolloutNode {
   struct Options {
     rollouter::EngineLoop::Options engine;
     MemberId member = {};
+    MemberSecret secret = {};   // of its incarnation
     std::string run_id = {};    // "" takes the one that the synchronizer says
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};

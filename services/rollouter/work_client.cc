@@ -28,6 +28,7 @@ constexpr int64_t kEnvelopeBytes = 1024;
 absl::Status WorkClient::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(leases.Validate());
   SYNCOPATE_RETURN_IF_ERROR(stream.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member, secret.Reveal()));
   if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && heartbeat > absl::ZeroDuration() &&
       max_send_bytes > kEnvelopeBytes) {
     return absl::OkStatus();
@@ -148,6 +149,7 @@ void WorkClient::Connect() {
     v1::ExchangeRequest hello;
     *hello.mutable_hello()->mutable_member() = ToProto(options_.member);
     hello.mutable_hello()->set_run_id(trainer.run_id);
+    hello.mutable_hello()->set_secret(options_.secret.Reveal());
     SendLocked(std::move(hello));
   }
   auto channel =

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
@@ -29,6 +30,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
  public:
   struct Options {
     MemberId member;
+    MemberSecret secret;  // of its incarnation
     rollouter::LeaseBook::Options leases = {};
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);

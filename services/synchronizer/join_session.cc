@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "base/identity.h"
 #include "services/codec/codec.h"
 #include "services/codec/sync_codec.h"
 
@@ -9,6 +11,8 @@ namespace syncopate::services {
 namespace {
 
 using synchronizer::ControlPlane;
+
+constexpr size_t kMaxReasonBytes = 256;  // of why a member leaves; it chooses that
 
 absl::Status BadMessage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
@@ -41,6 +45,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   switch (message.message_case()) {
     case v1::JoinRequest::kHello: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, FromProto(message.hello()));
+      SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
       Post(
           [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
       return absl::OkStatus();
@@ -61,9 +66,8 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
       return absl::OkStatus();
     }
     case v1::JoinRequest::kLeave:
-      Post([id = id_, reason = message.leave().reason()](ControlPlane& plane, absl::Time now) {
-        plane.OnLeave(id, reason, now);
-      });
+      Post([id = id_, reason = absl::CEscape(message.leave().reason().substr(0, kMaxReasonBytes))](
+               ControlPlane& plane, absl::Time now) { plane.OnLeave(id, reason, now); });
       return absl::OkStatus();
     case v1::JoinRequest::MESSAGE_NOT_SET:
       break;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/identity.h"
 #include "base/log.h"
 #include "services/codec/codec.h"
 #include "services/codec/sync_codec.h"
@@ -152,6 +153,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
       [this](const auto& request, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
         ControlPlane::Publication publication;
         SYNCOPATE_ASSIGN_OR_RETURN(publication.member, FromProto(request.member()));
+        SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(publication.member, request.secret()));
         publication.version = FromProto(request.version());
         publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
         publication.manifest_fingerprint = request.manifest_fingerprint();
@@ -171,6 +173,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::CompleteRun(grpc::CallbackSer
       "CompleteRun", *request, response,
       [](const auto& request, auto*, ControlPlane& plane, absl::Time) -> absl::Status {
         SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, FromProto(request.member()));
+        SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member, request.secret()));
         return plane.OnComplete(member, FromProto(request.version()));
       });
 }

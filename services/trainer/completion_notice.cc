@@ -9,13 +9,14 @@ namespace syncopate::services {
 
 absl::Status TellCompletion(const std::string& synchronizer_address,
                             const std::shared_ptr<const TransportSecurity>& security, const MemberId& member,
-                            const PolicyVersion& last, absl::Duration timeout) {
+                            const MemberSecret& secret, const PolicyVersion& last, absl::Duration timeout) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
                              MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"}));
   auto stub = v1::SynchronizerService::NewStub(channel);
   v1::CompleteRunRequest request;
   request.set_request_id(RandomUuid());
   *request.mutable_member() = ToProto(member);
+  request.set_secret(secret.Reveal());
   *request.mutable_version() = ToProto(last);
   return CallUnary(stub.get(), &v1::SynchronizerService::Stub::CompleteRun, request, timeout).status();
 }

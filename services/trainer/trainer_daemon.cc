@@ -15,6 +15,7 @@
 #include "services/endpoints/daemon_endpoints.h"
 #include "services/options/model_options.h"
 #include "services/options/trainer_options.h"
+#include "services/rpc/status.h"
 #include "services/trainer/completion_notice.h"
 #include "services/trainer/run_summary.h"
 #include "trainer/checkpoint/policy_files.h"
@@ -89,6 +90,11 @@ void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("failed", data.groups.failed);
   metrics->SetQuarantines(data.quarantines);
+}
+
+// The run directory is another trainer's, or an operator wants this one to leave it alone.
+bool IsTakenOver(const absl::Status& refusal) {
+  return ExitCodeOf(refusal) == kExitFenced || ErrorReason(refusal) == "EVICTED";
 }
 
 }  // namespace
@@ -215,7 +221,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
                              MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
                                                   .security = daemon_->security(),
                                                   .hello = std::move(hello),
-                                                  .on_refused = [this](const absl::Status& why) { OnRefused(why); },
+                                                  .secret = daemon_->secret(),
+                                                  .on_refused = [this](const absl::Status& why) { GiveUp(why); },
                                                   .events = daemon_->events(),
                                                   .lost_after = CheckedDuration(config.synchronizer().lost_after())},
                                                  participant_.get()));
@@ -254,7 +261,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .security = daemon_->security(),
                                            .member = daemon_->Member(),
-                                           .on_fenced = [this](const absl::Status& why) { OnRefused(why); }}));
+                                           .secret = daemon_->secret(),
+                                           .on_refused = [this](const absl::Status& why) { GiveUp(why); }}));
   loop_ = std::make_unique<StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       StepLoop::Parts{
@@ -277,18 +285,18 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   return refused_;
 }
 
-void TrainerDaemon::OnRefused(const absl::Status& why) {
-  SYNCOPATE_LOG(kError, "the synchronizer wants nothing more of this trainer: %s", why.ToString());
+void TrainerDaemon::GiveUp(const absl::Status& why) {
+  SYNCOPATE_LOG(kError, "this trainer ends: %s", why.ToString());
   {
     MutexLock lock(&mutex_);
     if (refused_.ok()) refused_ = why;
   }
   StepLoop* loop = Loop();
   if (loop == nullptr) return;
-  if (ExitCodeOf(why) == kExitLostPeer) {
-    loop->Stop();  // nobody else writes here: what was trained is saved
-  } else {
+  if (IsTakenOver(why)) {
     loop->StopFenced();
+  } else {
+    loop->Stop();  // nobody else writes here: what was trained is saved
   }
 }
 
@@ -346,9 +354,9 @@ absl::Status TrainerDaemon::AwaitEnd() {
     SYNCOPATE_RETURN_IF_ERROR(Refused());
     if (told.ok() || Clock::Real()->Now() < next_try) continue;
     next_try = Clock::Real()->Now() + kCompletionRetry;
-    told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(), last,
-                          kCompletionTimeout);
-    if (ErrorReason(told) == "FENCED" || (ends && told.ok())) return told;
+    told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(),
+                          daemon_->secret(), last, kCompletionTimeout);
+    if (IsRefusal(told) || (ends && told.ok())) return told;
     if (ends && Clock::Real()->Now() > deadline) {
       return Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
                    absl::StrCat("the run is complete and saved, but the synchronizer could not be told: ",

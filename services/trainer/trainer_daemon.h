@@ -59,7 +59,8 @@ class TrainerDaemon final : private TrainerControl {
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::Status StartLoop(const PolicyVersion& start);
-  void OnRefused(const absl::Status& why);
+  // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
+  void GiveUp(const absl::Status& why);
   absl::Status WriteSummary(const std::string& status, double wall_seconds);
   absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
   // Tells the synchronizer that the run is complete, and waits until the process may end.
@@ -102,7 +103,7 @@ class TrainerDaemon final : private TrainerControl {
 
   mutable Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // loop_ and data_ are there and stay
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // by the synchronizer, for good
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
 };
 
 }  // namespace syncopate::services

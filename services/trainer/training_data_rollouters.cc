@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -14,11 +15,18 @@ using trainer::Evaluation;
 using trainer::GroupLedger;
 using trainer::SessionId;
 
+namespace {
+
+constexpr size_t kShownRunIdBytes = 128;  // peers choose it
+
+}  // namespace
+
 absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const std::string& run_id,
                                                 std::shared_ptr<RolloutSink> sink) {
   if (run_id != run_id_) {
     return Error(absl::StatusCode::kFailedPrecondition, "RUN_MISMATCH",
-                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '", run_id, "'"));
+                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '",
+                              absl::CEscape(run_id.substr(0, kShownRunIdBytes)), "'"));
   }
   if (member.role != "rollouter") {
     return Error(absl::StatusCode::kInvalidArgument, "NOT_A_ROLLOUTER",

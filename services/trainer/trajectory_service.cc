@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "services/codec/codec.h"
@@ -76,7 +78,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 
   void Ended(const absl::Status& status) {
     if (session_ == 0) return;
-    SYNCOPATE_LOG(kInfo, "the stream of %s ended: %s", replica_id_, status.ToString());
+    SYNCOPATE_LOG(kInfo, "the stream of %s ended: %s", member_.replica_id, status.ToString());
     data_->Disconnect(session_);
   }
 
@@ -109,10 +111,10 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     if (!message.has_hello()) {
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, FromProto(message.hello().member()));
-    SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member, message.hello().run_id(), shared_from_this()));
-    replica_id_ = member.replica_id;
-    SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", replica_id_, stream_->peer());
+    SYNCOPATE_ASSIGN_OR_RETURN(member_, FromProto(message.hello().member()));
+    SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member_, message.hello().secret()));
+    SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
+    SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
     v1::ExchangeResponse response;
     response.mutable_welcome()->set_epoch(data_->version().epoch);
     stream_->Write(std::move(response));
@@ -121,6 +123,11 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 
   void HandleGroup(const v1::TrajectoryGroup& message) {
     absl::StatusOr<TrajectoryGroup> group = FromProto(message);
+    if (group.ok() && (group->rollouter != member_.replica_id || group->incarnation != member_.incarnation)) {
+      group =
+          Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLLOUTER",
+                absl::StrCat("the group does not name ", member_.replica_id, ", whose stream this is, as its maker"));
+    }
     if (group.ok()) {
       data_->Submit(session_, *std::move(group));
     } else {
@@ -132,7 +139,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
   const std::shared_ptr<ExchangeStream> stream_;
   // Of the stream's own callbacks, which never overlap.
   trainer::SessionId session_ = 0;
-  std::string replica_id_;
+  MemberId member_;
 };
 
 }  // namespace

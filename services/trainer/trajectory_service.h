@@ -14,7 +14,9 @@ namespace syncopate::services {
 // `options`: its stream ends with RESOURCE_EXHAUSTED.
 //
 // A stream is refused with the errors of TrainingData::Connect, and with INVALID_ARGUMENT (reason HELLO_EXPECTED or
-// BAD_MESSAGE) if it does not begin with exactly one hello. A bad group costs that group, not the stream.
+// BAD_MESSAGE) if it does not begin with exactly one hello; whoever is not the member that it names, with
+// PERMISSION_DENIED (reason WRONG_SECRET). A bad group, or one that names another rollouter than the stream's, costs
+// that group, not the stream.
 class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackService {
  public:
   // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE

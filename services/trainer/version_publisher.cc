@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/uuid.h"
 #include "services/codec/codec.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/status.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::services {
@@ -22,15 +24,17 @@ class VersionPublisher::Caller {
   explicit Caller(std::shared_ptr<grpc::Channel> channel)
       : stub_(v1::SynchronizerService::NewStub(std::move(channel))) {}
 
-  absl::Status Call(const MemberId& member, const Publication& publication, absl::Duration timeout) {
+  absl::Status Call(const Options& options, const Publication& publication) {
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
-    *request.mutable_member() = ToProto(member);
+    *request.mutable_member() = ToProto(options.member);
+    request.set_secret(options.secret.Reveal());
     *request.mutable_version() = ToProto(publication.version);
     request.mutable_bucket_digests()->Assign(publication.bucket_digests.begin(), publication.bucket_digests.end());
     request.set_manifest_fingerprint(publication.manifest_fingerprint);
     request.set_stage_seconds(publication.stage_seconds);
-    return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, timeout).status();
+    return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, options.call_timeout)
+        .status();
   }
 
  private:
@@ -73,31 +77,22 @@ void VersionPublisher::Run() {
       if (stopping_) return;
       publication = *std::exchange(pending_, std::nullopt);
     }
-    const absl::Status status = caller_->Call(options_.member, publication, options_.call_timeout);
-    const bool retry = ShouldRetry(publication, status);
-    if (ErrorReason(status) == "FENCED") {
-      options_.on_fenced(status);
-      return;
-    }
-    if (!retry) {
+    const absl::Status status = caller_->Call(options_, publication);
+    if (status.ok()) {
       backoff = kFirstBackoff;
       continue;
     }
+    if (IsRefusal(status)) {
+      options_.on_refused(
+          Annotate(status, absl::StrCat("the synchronizer refused version ", publication.version.ToString())));
+      return;
+    }
+    SYNCOPATE_LOG(kWarning, "version %s is not published yet: %s", publication.version.ToString(), status.ToString());
     MutexLock lock(&mutex_);
     auto newer = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || pending_.has_value(); };
     if (!mutex_.AwaitWithTimeout(Condition(&newer), backoff)) pending_ = std::move(publication);
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
-}
-
-bool VersionPublisher::ShouldRetry(const Publication& publication, const absl::Status& status) {
-  if (status.ok()) return false;
-  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-    SYNCOPATE_LOG(kWarning, "version %s is not published yet: %s", publication.version.ToString(), status.ToString());
-    return true;
-  }
-  SYNCOPATE_LOG(kError, "the synchronizer refused version %s: %s", publication.version.ToString(), status.ToString());
-  return false;
 }
 
 }  // namespace syncopate::services

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -32,18 +33,19 @@ class VersionPublisher {
     std::string synchronizer_address;
     std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
     MemberId member;
+    MemberSecret secret;  // of its incarnation
     absl::Duration call_timeout = absl::Seconds(5);
-    // Called at most once, from the publisher's thread, when the synchronizer says that a newer trainer has taken
-    // over (reason FENCED): this one must exit, and nothing more is published.
-    std::function<void(const absl::Status&)> on_fenced;
+    // Called at most once, from the publisher's thread, when the synchronizer has refused a version for good
+    // (INVALID_ARGUMENT or FAILED_PRECONDITION, such as reason FENCED: a newer trainer has taken over). Nothing more is
+    // published: this trainer must exit.
+    std::function<void(const absl::Status&)> on_refused;
   };
 
   // INVALID_ARGUMENT for an address that cannot be.
   static absl::StatusOr<std::unique_ptr<VersionPublisher>> Start(Options options);
   ~VersionPublisher();  // Stop()
 
-  // Queues it; does not block. Repeated with backoff while the synchronizer cannot be reached or does not know this
-  // member yet; any other refusal is logged and given up.
+  // Queues it; does not block. Repeated with backoff until it is recorded, overtaken or refused for good.
   void Publish(Publication publication);
 
   // Ends the thread within one call's timeout. Idempotent.
@@ -53,8 +55,6 @@ class VersionPublisher {
   class Caller;
   VersionPublisher(Options options, std::unique_ptr<Caller> caller);
   void Run();
-  // What to do after one call: OK, try again, or give up.
-  bool ShouldRetry(const Publication& publication, const absl::Status& status);
 
   const Options options_;
   const std::unique_ptr<Caller> caller_;

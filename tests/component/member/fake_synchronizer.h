@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/identity.h"
 #include "base/status.h"
+#include "gtest/gtest.h"
 #include "services/codec/sync_codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/server.h"
@@ -72,6 +74,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
     switch (message.message_case()) {
       case v1::JoinRequest::kHello:
         hellos_.Put(FromProto(message.hello()).value());
+        EXPECT_TRUE(CheckSpeaksFor(hellos_.All().back().member, message.hello().secret()).ok());
         on_hello_(stream, hellos_.size() - 1);
         break;
       case v1::JoinRequest::kHeartbeat:

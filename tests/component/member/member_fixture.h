@@ -8,6 +8,7 @@
 #include "tests/component/member/fake_synchronizer.h"
 #include "tests/component/member/scripted_participant.h"
 #include "tests/support/synchronizer_fixtures.h"
+#include "tests/support/test_identity.h"
 
 namespace syncopate::services {
 
@@ -21,10 +22,12 @@ inline synchronizer::Prepare PrepareOf(int64_t attempt) {
 // A member with a scripted participant, and what it tells its daemon.
 class TestMember {
  public:
-  static MemberClient::Options OptionsOf(const std::string& address,
-                                         MemberId id = synchronizer::RollouterId(0, "incarnation-1")) {
+  // `id` without an incarnation, which is that of "life-1".
+  static MemberClient::Options OptionsOf(const std::string& address, MemberId id = synchronizer::RollouterId(0, "")) {
     MemberClient::Options options;
     options.synchronizer_address = address;
+    options.secret = testing::SecretOf("life-1");
+    id.incarnation = options.secret.incarnation();
     options.hello = synchronizer::HelloOf(std::move(id), std::make_shared<const Manifest>(synchronizer::SmallModel()));
     return options;
   }

@@ -28,7 +28,7 @@ TEST(MemberClientTest, SaysWhoItIsAndIsWelcomed) {
   EXPECT_EQ(welcome->epoch, 3);
   ASSERT_TRUE(fake.hellos().WaitFor(1));
   synchronizer::Hello hello = fake.hellos().All()[0];
-  EXPECT_EQ(hello.member, synchronizer::RollouterId(0, "incarnation-1"));
+  EXPECT_EQ(hello.member, synchronizer::RollouterId(0, testing::IncarnationOf("life-1")));
   EXPECT_EQ(hello.run_id, "");
   EXPECT_EQ(hello.manifest->fingerprint(), synchronizer::SmallModel().fingerprint());
   EXPECT_EQ(hello.serving, (PolicyVersion{2, 7}));
@@ -57,7 +57,7 @@ TEST(MemberClientTest, HeartbeatsSayWhatIsServedAlsoWhileACommandIsCarriedOut) {
 
 TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
   FakeSynchronizer fake;
-  TestMember trainer(TestMember::OptionsOf(fake.address(), synchronizer::TrainerId("incarnation-1")));
+  TestMember trainer(TestMember::OptionsOf(fake.address(), synchronizer::TrainerId("")));
   TestMember rollouter(fake.address());
   ASSERT_TRUE(trainer.Joins());
   ASSERT_TRUE(rollouter.Joins());
@@ -70,7 +70,7 @@ TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
     synchronizer::Hello hello = fake.hellos().All()[i];
     EXPECT_EQ(hello.run_id, "run-1");
     EXPECT_EQ(hello.held_epoch, hello.member.role == synchronizer::kTrainerRole ? 3 : 0);
-    EXPECT_EQ(hello.member.incarnation, "incarnation-1");
+    EXPECT_EQ(hello.member.incarnation, testing::IncarnationOf("life-1"));
   }
   ASSERT_TRUE(fake.heartbeats().WaitFor(fake.heartbeats().size() + 4)) << "both are heard again";
 }
@@ -306,7 +306,7 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
   options.max_backoff = absl::ZeroDuration();
   EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
   options = TestMember::OptionsOf("localhost:1");
-  options.hello.member.incarnation = "";
+  options.secret = testing::SecretOf("somebody else");
   EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
 }
 

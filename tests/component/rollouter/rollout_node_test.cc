@@ -13,6 +13,7 @@
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
+#include "tests/support/test_identity.h"
 
 namespace syncopate::services {
 namespace {
@@ -48,6 +49,7 @@ class TestTrainer {
     MemberClient::Options options;
     options.synchronizer_address = synchronizer;
     options.hello.member = member_;
+    options.secret = secret_;
     options.hello.address = exchange_.address();
     options.hello.manifest = std::make_shared<const Manifest>(arena_->manifest());
     options.hello.transports = {"grpc"};
@@ -65,6 +67,7 @@ class TestTrainer {
     EXPECT_TRUE(staged.ok()) << staged.status();
     v1::PublishVersionRequest request;
     *request.mutable_member() = ToProto(member_);
+    request.set_secret(secret_.Reveal());
     *request.mutable_version() = ToProto(staged->version);
     request.mutable_bucket_digests()->Add(staged->bucket_digests.begin(), staged->bucket_digests.end());
     request.set_manifest_fingerprint(arena_->fingerprint());
@@ -76,7 +79,8 @@ class TestTrainer {
   int64_t epoch() const { return epoch_; }
 
  private:
-  const MemberId member_ = {"trainer", "trainer-0", 0, 1, "trainer-life"};
+  const MemberSecret secret_ = testing::SecretOf("trainer-life");
+  const MemberId member_ = {"trainer", "trainer-0", 0, 1, secret_.incarnation()};
   std::unique_ptr<synchronizer::SendArena> arena_ =
       synchronizer::SendArena::Create(model::MakeManifest(TinyModel(), DType::kFloat32).value(), {}).value();
   WeightServiceImpl weights_{arena_.get()};
@@ -102,7 +106,8 @@ class RolloutNodeTest : public ::testing::Test {
     RolloutNode::Options options;
     options.engine.model = TinyModel();
     options.engine.max_sequences = 16;
-    options.member = {"rollouter", "rollouter-0", 0, 1, "life-1"};
+    options.secret = testing::SecretOf("life-1");
+    options.member = {"rollouter", "rollouter-0", 0, 1, options.secret.incarnation()};
     options.run_id = run_id;
     options.run_name = "test";
     options.synchronizer_address = synchronizer;

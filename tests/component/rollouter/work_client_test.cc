@@ -11,6 +11,7 @@
 #include "services/codec/codec.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
+#include "tests/support/test_identity.h"
 
 namespace syncopate::services {
 namespace {
@@ -19,7 +20,8 @@ class WorkClientTest : public ::testing::Test {
  protected:
   WorkClientTest() {
     WorkClient::Options options;
-    options.member = {"rollouter", "rollouter-0", 0, 1, "life-1"};
+    options.secret = testing::SecretOf("life-1");
+    options.member = {"rollouter", "rollouter-0", 0, 1, options.secret.incarnation()};
     options.leases = {.max_groups = 3, .samples_per_group = 4};
     options.min_backoff = absl::Milliseconds(5);
     options.max_backoff = absl::Milliseconds(50);

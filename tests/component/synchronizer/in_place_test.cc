@@ -62,12 +62,14 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
   TestTrainer trainer(host.address(), "t", model, /*checkpoint_epoch=*/0, /*slots=*/1);
   OneWeightSet target(model.arena_bytes());
   GrpcReceiver transport;
-  synchronizer::WeightReceiver receiver({.manifest = model, .member = synchronizer::RollouterId(0, "r")}, &target,
-                                        {&transport});
+  const MemberSecret secret = testing::SecretOf("r");
+  const MemberId id = synchronizer::RollouterId(0, secret.incarnation());
+  synchronizer::WeightReceiver receiver({.manifest = model, .member = id}, &target, {&transport});
   ReceiverParticipant participant(&receiver);
   MemberClient::Options options;
   options.synchronizer_address = host.address();
-  options.hello = synchronizer::HelloOf(synchronizer::RollouterId(0, "r"), std::make_shared<Manifest>(model));
+  options.hello = synchronizer::HelloOf(id, std::make_shared<Manifest>(model));
+  options.secret = secret;
   options.serving = [&receiver] { return MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
   auto client = *MemberClient::Start(options, &participant);
   ASSERT_TRUE(client->WaitForWelcome(kTestDeadline).ok());

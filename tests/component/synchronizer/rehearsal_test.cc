@@ -124,7 +124,7 @@ class RehearsalTest : public ::testing::Test {
  protected:
   struct Rollouter {
     explicit Rollouter(RehearsalTest* test, int index)
-        : id(synchronizer::RollouterId(index, "r")),
+        : id(synchronizer::RollouterId(index, testing::IncarnationOf("r"))),
           target(test->model_.arena_bytes()),
           transport(*synchronizer::NcclReceiver::Create(ReceiverOptions(id), test->DevicesOf(&control))),
           receiver({.manifest = test->model_, .member = id}, &target, {transport.get()}),
@@ -132,6 +132,7 @@ class RehearsalTest : public ::testing::Test {
       MemberClient::Options options;
       options.synchronizer_address = test->host_.address();
       options.hello = GpuHello(id, test->model_);
+      options.secret = testing::SecretOf("r");
       options.serving = [this] { return MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
       client = *MemberClient::Start(options, &participant);
     }
@@ -159,6 +160,7 @@ class RehearsalTest : public ::testing::Test {
     MemberClient::Options options;
     options.synchronizer_address = host_.address();
     options.hello = GpuHello(id_, model_);
+    options.secret = secret_;
     client_ = *MemberClient::Start(options, participant_.get());
   }
   ~RehearsalTest() override {
@@ -176,6 +178,7 @@ class RehearsalTest : public ::testing::Test {
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
     *request.mutable_member() = ToProto(id_);
+    request.set_secret(secret_.Reveal());
     *request.mutable_version() = ToProto(version);
     for (uint64_t digest : slot_.Stage(version, static_cast<uint64_t>(step))) request.add_bucket_digests(digest);
     request.set_manifest_fingerprint(model_.fingerprint());
@@ -204,7 +207,8 @@ class RehearsalTest : public ::testing::Test {
   }
 
   const Manifest model_ = synchronizer::SmallModel();
-  const MemberId id_ = synchronizer::TrainerId("t");
+  const MemberSecret secret_ = testing::SecretOf("t");
+  const MemberId id_ = synchronizer::TrainerId(secret_.incarnation());
   SynchronizerHost host_{::testing::TempDir() + "synchronizer-" + RandomUuid(), /*prepare_deadline=*/absl::Seconds(5)};
   synchronizer::nccl::FakeNetwork network_;
   synchronizer::nccl::FakeDeviceControl control_;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
+#include "absl/strings/escaping.h"
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
 
@@ -10,7 +13,6 @@ namespace syncopate::services {
 namespace {
 
 using synchronizer::HasReason;
-using synchronizer::RollouterId;
 
 class SynchronizerServiceTest : public ::testing::Test {
  protected:
@@ -135,7 +137,8 @@ TEST_F(SynchronizerServiceTest, ACompleteRunIsKnownToMembersThatAreThereAndToTho
   });
   v1::CompleteRunRequest request;
   request.set_request_id("once");
-  *request.mutable_member() = ToProto(synchronizer::TrainerId("t"));
+  *request.mutable_member() = ToProto(trainer->id());
+  request.set_secret(trainer->secret().Reveal());
   request.mutable_version()->set_epoch(epoch);
   request.mutable_version()->set_step(9);
   auto complete = [&] {
@@ -190,7 +193,7 @@ TEST_F(SynchronizerServiceTest, AReceiverThatDiesInItsTransferEndsAloneAndTheOth
     }
     if (message.has_transfer()) stream.Cancel();
   });
-  doomed.SayHello(RollouterId(1, "r"), model_);
+  doomed.SayHello(1, "r", model_);
   ASSERT_TRUE(doomed.received().WaitFor(1));
   ASSERT_TRUE(trainer->Publish(0).ok());
   ASSERT_TRUE(healthy->WaitForInstalls(1));
@@ -206,7 +209,7 @@ TEST_F(SynchronizerServiceTest, ASilentReceiverHoldsTheOthersUpForThePrepareDead
   trainer->Epoch();
   auto healthy = Rollouter(0);
   RawMember silent(host_.address());  // as if stopped: its socket stays open, nothing comes out of it
-  silent.SayHello(RollouterId(1, "r"), model_);
+  silent.SayHello(1, "r", model_);
   ASSERT_TRUE(silent.received().WaitFor(1));
   absl::Time begun = absl::Now();
   for (int64_t step = 0; step < 3; ++step) {
@@ -255,7 +258,8 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   ASSERT_TRUE(old->refused().WaitFor(1));
   EXPECT_THAT(old->refused().All()[0], HasReason("FENCED"));
   v1::PublishVersionRequest request;
-  *request.mutable_member() = ToProto(synchronizer::TrainerId("t"));
+  *request.mutable_member() = ToProto(old->id());
+  request.set_secret(old->secret().Reveal());
   *request.mutable_version() = ToProto(PolicyVersion{1, 10});
   EXPECT_THAT(CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline).status(),
               HasReason("FENCED"));
@@ -269,6 +273,73 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   EXPECT_EQ(record.result(), "relabelled");
   EXPECT_EQ(record.bytes(), 0);
   EXPECT_EQ(record.seconds().at("transfer"), 0.0);
+}
+
+// Who a member is can be read by anybody who asks ListMembers.
+TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
+  auto trainer = Trainer();
+  const int64_t epoch = trainer->Epoch();
+  auto rollouter = Rollouter(0);
+  ASSERT_TRUE(trainer->Publish(1).ok());
+  ASSERT_TRUE(rollouter->WaitForInstalls(1));
+  const v1::MemberId victim = ToProto(trainer->id());
+  for (const std::string& secret : {std::string(), trainer->id().incarnation, MemberSecret::Draw().Reveal()}) {
+    v1::PublishVersionRequest publication;
+    *publication.mutable_member() = victim;
+    publication.set_secret(secret);
+    publication.mutable_version()->set_epoch(epoch);
+    publication.mutable_version()->set_step(1000000000);
+    publication.set_manifest_fingerprint(model_.fingerprint());
+    const int64_t buckets = (model_.arena_bytes() + model_.bucket_bytes() - 1) / model_.bucket_bytes();
+    for (int64_t i = 0; i < buckets; ++i) publication.add_bucket_digests(i);
+    const absl::Status published =
+        CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, publication, kTestDeadline).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(published)) << published;
+    EXPECT_THAT(published, HasReason("WRONG_SECRET"));
+
+    v1::CompleteRunRequest completion;
+    *completion.mutable_member() = victim;
+    completion.set_secret(secret);
+    *completion.mutable_version() = publication.version();
+    EXPECT_THAT(
+        CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, completion, kTestDeadline).status(),
+        HasReason("WRONG_SECRET"));
+
+    for (const MemberId& id : {trainer->id(), synchronizer::RollouterId(0, testing::IncarnationOf("r"))}) {
+      RawMember stranger(host_.address());
+      stranger.SayHello(id, MemberSecret(secret), model_);
+      ASSERT_TRUE(stranger.done().WaitFor(1));
+      EXPECT_THAT(stranger.done().All()[0], HasReason("WRONG_SECRET"));
+    }
+  }
+  EXPECT_FALSE(host_.Status().completed());
+  EXPECT_EQ(host_.Status().newest().step(), 1);
+  ASSERT_TRUE(trainer->Publish(2).ok()) << "nothing stands in the way of the next step";
+  ASSERT_TRUE(rollouter->WaitForInstalls(2));
+  EXPECT_TRUE(trainer->refused().All().empty());
+  EXPECT_TRUE(rollouter->refused().All().empty());
+}
+
+TEST_F(SynchronizerServiceTest, NoAnswerAndNoEventHoldsASecret) {
+  auto trainer = Trainer();
+  auto rollouter = Rollouter(0);
+  ASSERT_TRUE(trainer->Publish(1).ok());
+  ASSERT_TRUE(rollouter->WaitForInstalls(1));
+  std::string said = host_.Status().SerializeAsString();
+  for (const v1::MemberStatus& member : host_.Members()) said += member.SerializeAsString();
+  for (const v1::SyncRecord& record : host_.Records()) said += record.SerializeAsString();
+  host_.Stop();  // what it has written down is whole
+  for (const auto& file : std::filesystem::recursive_directory_iterator(dir_)) {
+    if (!file.is_regular_file()) continue;
+    std::ifstream in(file.path(), std::ios::binary);
+    said.append(std::istreambuf_iterator<char>(in), {});
+  }
+  EXPECT_NE(said.find(trainer->id().incarnation), std::string::npos) << "who is there is no secret";
+  for (const std::string& name : {std::string("t"), std::string("r")}) {
+    const std::string secret = testing::SecretOf(name).Reveal();
+    EXPECT_EQ(said.find(secret), std::string::npos);
+    EXPECT_EQ(said.find(absl::BytesToHexString(secret)), std::string::npos);
+  }
 }
 
 TEST_F(SynchronizerServiceTest, AnEpochIsAboveWhatTheCheckpointsHold) {
@@ -320,8 +391,8 @@ TEST_F(SynchronizerServiceTest, AStreamThatDoesNotSayHelloFirstIsRefused) {
   ASSERT_TRUE(stranger.done().WaitFor(1));
   EXPECT_THAT(stranger.done().All()[0], HasReason("BAD_MESSAGE"));
   RawMember twice(host_.address());
-  twice.SayHello(RollouterId(0, "r"), model_);
-  twice.SayHello(RollouterId(0, "r"), model_);
+  twice.SayHello(0, "r", model_);
+  twice.SayHello(0, "r", model_);
   ASSERT_TRUE(twice.done().WaitFor(1));
   EXPECT_THAT(twice.done().All()[0], HasReason("BAD_MESSAGE"));
 }
@@ -333,7 +404,7 @@ TEST_F(SynchronizerServiceTest, AnOrderlyStopDoesNotWaitForStreamsAndMembersReco
   EXPECT_LT(absl::Now() - begun, absl::Seconds(2));
   host_.Start();
   RawMember witness(host_.address());
-  witness.SayHello(RollouterId(1, "r"), model_);
+  witness.SayHello(1, "r", model_);
   EXPECT_TRUE(rollouter->refused().All().empty());
   auto trainer = Trainer();
   ASSERT_TRUE(trainer->Publish(0).ok());

@@ -20,6 +20,7 @@
 #include "synchronizer/transport/send_arena.h"
 #include "tests/support/notification.h"
 #include "tests/support/synchronizer_fixtures.h"
+#include "tests/support/test_identity.h"
 
 // Members of a run without engines and optimizers: real streams, real weights.
 namespace syncopate::services {
@@ -28,7 +29,8 @@ class TestTrainer {
  public:
   TestTrainer(const std::string& synchronizer, const std::string& incarnation, const Manifest& model,
               int64_t checkpoint_epoch = 0, int slots = 2)
-      : id_(synchronizer::TrainerId(incarnation)),
+      : secret_(testing::SecretOf(incarnation)),
+        id_(synchronizer::TrainerId(secret_.incarnation())),
         model_(model),
         arena_(*synchronizer::SendArena::Create(model, {.slots = slots})),
         weights_(arena_.get()),
@@ -40,6 +42,7 @@ class TestTrainer {
     MemberClient::Options options;
     options.synchronizer_address = synchronizer;
     options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
+    options.secret = secret_;
     options.hello.address = server_->address();
     options.hello.checkpoint_epoch = checkpoint_epoch;
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
@@ -70,6 +73,7 @@ class TestTrainer {
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
     *request.mutable_member() = ToProto(id_);
+    request.set_secret(secret_.Reveal());
     *request.mutable_version() = ToProto(version);
     request.mutable_bucket_digests()->Assign(staged.bucket_digests.begin(), staged.bucket_digests.end());
     request.set_manifest_fingerprint(model_.fingerprint());
@@ -79,11 +83,14 @@ class TestTrainer {
   }
   absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step) { return Publish(step, 1000 + step); }
 
+  const MemberId& id() const { return id_; }
+  const MemberSecret& secret() const { return secret_; }
   Mailbox<absl::Status>& refused() { return refused_; }
   int pinned() const { return source_.pinned(); }
   MemberClient* client() { return client_.get(); }
 
  private:
+  const MemberSecret secret_;
   const MemberId id_;
   const Manifest model_;
   std::unique_ptr<synchronizer::SendArena> arena_;
@@ -128,13 +135,13 @@ class TestRollouter {
   TestRollouter(const std::string& synchronizer, int index, const std::string& incarnation, const Manifest& model)
       : model_(model),
         target_(model.arena_bytes()),
-        receiver_({.manifest = model, .member = synchronizer::RollouterId(index, incarnation)}, &target_,
-                  {&transport_}),
+        id_(synchronizer::RollouterId(index, testing::IncarnationOf(incarnation))),
+        receiver_({.manifest = model, .member = id_}, &target_, {&transport_}),
         participant_(&receiver_) {
     MemberClient::Options options;
     options.synchronizer_address = synchronizer;
-    options.hello =
-        synchronizer::HelloOf(synchronizer::RollouterId(index, incarnation), std::make_shared<Manifest>(model));
+    options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
+    options.secret = testing::SecretOf(incarnation);
     options.serving = [this] { return MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
     client_ = *MemberClient::Start(options, &participant_);
@@ -168,6 +175,7 @@ class TestRollouter {
   const Manifest model_;
   GrpcReceiver transport_;
   NotifyingTarget target_;
+  const MemberId id_;
   synchronizer::WeightReceiver receiver_;
   ReceiverParticipant participant_;
   Mailbox<absl::Status> refused_;
@@ -198,9 +206,15 @@ class RawMember {
     EXPECT_TRUE(done_.WaitFor(1));
   }
 
-  void SayHello(const MemberId& id, const Manifest& model) {
+  // As rollouter `index`, in the life that the test calls `incarnation`.
+  void SayHello(int index, const std::string& incarnation, const Manifest& model) {
+    SayHello(synchronizer::RollouterId(index, testing::IncarnationOf(incarnation)), testing::SecretOf(incarnation),
+             model);
+  }
+  void SayHello(const MemberId& id, const MemberSecret& secret, const Manifest& model) {
     v1::JoinRequest request;
     *request.mutable_hello() = ToProto(synchronizer::HelloOf(id, std::make_shared<Manifest>(model)));
+    request.mutable_hello()->set_secret(secret.Reveal());
     stream_->Write(std::move(request));
   }
 

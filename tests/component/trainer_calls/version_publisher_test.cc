@@ -23,10 +23,12 @@ class PublishingService final : public v1::SynchronizerService::Service {
  public:
   explicit PublishingService(std::vector<absl::Status> answers) : answers_(std::move(answers)) {}
   Mailbox<PolicyVersion> published;
+  Mailbox<v1::PublishVersionRequest> requests;
 
   grpc::Status PublishVersion(grpc::ServerContext*, const v1::PublishVersionRequest* request,
                               v1::PublishVersionResponse*) override {
     const size_t call = std::min(published.size(), answers_.size() - 1);
+    requests.Put(*request);
     published.Put(FromProto(request->version()));
     return ToGrpc(answers_[call]);
   }
@@ -43,41 +45,60 @@ class VersionPublisherTest : public ::testing::Test {
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
     auto publisher = VersionPublisher::Start({.synchronizer_address = server_->address(),
-                                              .member = {"trainer", "trainer-0", 0, 1, "t"},
-                                              .on_fenced = [this](const absl::Status& why) { fenced_.Put(why); }});
+                                              .member = {"trainer", "trainer-0", 0, 1, secret_.incarnation()},
+                                              .secret = secret_,
+                                              .on_refused = [this](const absl::Status& why) { refused_.Put(why); }});
     ASSERT_THAT(publisher, IsOk());
     publisher_ = *std::move(publisher);
   }
   void Publish(int64_t step) { publisher_->Publish({.version = {1, step}}); }
 
-  Mailbox<absl::Status> fenced_;
+  const MemberSecret secret_ = MemberSecret::Draw();
+  Mailbox<absl::Status> refused_;
   std::unique_ptr<PublishingService> service_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<VersionPublisher> publisher_;
 };
 
-TEST_F(VersionPublisherTest, ATrainerThatWasReplacedHearsOfItOnceAndPublishesNothingMore) {
-  Serve({Error(absl::StatusCode::kFailedPrecondition, "FENCED", "epoch 2 works here")});
-  Publish(1);
-  ASSERT_TRUE(fenced_.WaitFor(1));
-  EXPECT_THAT(fenced_.All()[0], HasReason("FENCED"));
-  Publish(2);
-  publisher_->Stop();
-  EXPECT_EQ(fenced_.size(), 1u);
-  EXPECT_EQ(service_->published.size(), 1u);
+TEST_F(VersionPublisherTest, AVersionThatIsRefusedForGoodIsToldOnceAndNothingMoreIsPublished) {
+  for (const char* reason : {"FENCED", "VERSION_ORDER", "BAD_DIGESTS"}) {
+    const bool bad = std::string(reason) == "BAD_DIGESTS";
+    const auto code = bad ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition;
+    const size_t before = refused_.size();
+    Serve({Error(code, reason, "epoch 2 works here")});
+    Publish(1);
+    ASSERT_TRUE(refused_.WaitFor(before + 1)) << reason;
+    EXPECT_THAT(refused_.All()[before], HasReason(reason));
+    EXPECT_THAT(std::string(refused_.All()[before].message()), ::testing::HasSubstr("e1-s1"));
+    Publish(2);
+    publisher_->Stop();
+    EXPECT_EQ(refused_.size(), before + 1);
+    EXPECT_EQ(service_->published.size(), 1u);
+    publisher_.reset();
+    server_.reset();
+  }
 }
 
-TEST_F(VersionPublisherTest, TriesAgainWhileTheSynchronizerIsAwayAndGivesUpWhatItRefuses) {
+TEST_F(VersionPublisherTest, TriesAgainWhatMayPass) {
   Serve({Error(absl::StatusCode::kUnavailable, "STARTING", "a moment"),
-         Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS", "no"), absl::OkStatus()});
+         Error(absl::StatusCode::kUnauthenticated, "NO_CREDENTIALS", "a certificate that is being renewed"),
+         Error(absl::StatusCode::kResourceExhausted, "TOO_FAST", "later"), absl::OkStatus()});
   Publish(1);
-  ASSERT_TRUE(service_->published.WaitFor(2));
+  ASSERT_TRUE(service_->published.WaitFor(4));
   Publish(2);
-  ASSERT_TRUE(service_->published.WaitFor(3));
+  ASSERT_TRUE(service_->published.WaitFor(5));
   publisher_->Stop();
-  EXPECT_THAT(service_->published.All(),
-              ::testing::ElementsAre(PolicyVersion{1, 1}, PolicyVersion{1, 1}, PolicyVersion{1, 2}));
-  EXPECT_EQ(fenced_.size(), 0u);
+  EXPECT_EQ(service_->published.All()[3], (PolicyVersion{1, 1}));
+  EXPECT_EQ(service_->published.All()[4], (PolicyVersion{1, 2}));
+  EXPECT_EQ(refused_.size(), 0u);
+}
+
+TEST_F(VersionPublisherTest, ShowsTheSecretOfTheMemberItSpeaksFor) {
+  Serve({absl::OkStatus()});
+  Publish(1);
+  ASSERT_TRUE(service_->requests.WaitFor(1));
+  const v1::PublishVersionRequest request = service_->requests.All()[0];
+  EXPECT_THAT(CheckSpeaksFor(FromProto(request.member()).value(), request.secret()), IsOk());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "services/rpc/channel.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "tests/support/notification.h"
+#include "tests/support/test_identity.h"
 
 namespace syncopate::services {
 
@@ -28,10 +29,18 @@ class FakeRollouter {
     WaitForEnd().IgnoreError();
   }
 
-  void Hello(const MemberId& member, const std::string& run_id) {
+  // As the life that the test calls `member.incarnation`, which is the secret's then.
+  void Hello(MemberId member, const std::string& run_id) {
+    const MemberSecret secret = testing::SecretOf(member.incarnation);
+    member.incarnation = secret.incarnation();
+    Hello(member, secret, run_id);
+  }
+  void Hello(const MemberId& member, const MemberSecret& secret, const std::string& run_id) {
+    member_ = member;
     v1::ExchangeRequest request;
     *request.mutable_hello()->mutable_member() = ToProto(member);
     request.mutable_hello()->set_run_id(run_id);
+    request.mutable_hello()->set_secret(secret.Reveal());
     stream_->Write(request);
   }
   void Credits(int32_t groups, const PolicyVersion& serving) {
@@ -40,7 +49,13 @@ class FakeRollouter {
     request.mutable_credits()->set_groups(groups);
     stream_->Write(request);
   }
-  void Submit(const TrajectoryGroup& group) {
+  // As this rollouter's, whoever made it.
+  void Submit(TrajectoryGroup group) {
+    group.rollouter = member_.replica_id;
+    group.incarnation = member_.incarnation;
+    SubmitAsItIs(group);
+  }
+  void SubmitAsItIs(const TrajectoryGroup& group) {
     v1::ExchangeRequest request;
     *request.mutable_group() = ToProto(group);
     stream_->Write(request);
@@ -88,6 +103,7 @@ class FakeRollouter {
     Mailbox<absl::Status> ends;
   };
 
+  MemberId member_;
   std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
   std::unique_ptr<v1::TrajectoryService::Stub> stub_;
   std::shared_ptr<Stream> stream_;

@@ -14,6 +14,7 @@ namespace syncopate::services {
 namespace {
 
 using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IncarnationOf;
 using ::syncopate::testing::IsOk;
 using Response = v1::ExchangeResponse;
 
@@ -196,12 +197,61 @@ TEST_F(TrajectoryServiceTest, RefusesStreamsOfAnotherRunAndThoseWithoutHello) {
   EXPECT_THAT(rude.WaitForEnd(), HasReason("HELLO_EXPECTED"));
 
   FakeRollouter nobody(server_->address());
-  nobody.Hello({"rollouter", "", 0, 1, ""}, TrainingDataWorld::kRunId);
-  EXPECT_THAT(nobody.WaitForEnd(), HasReason("BAD_MESSAGE"));
+  nobody.Hello({"rollouter", "", 0, 1, "i1"}, TrainingDataWorld::kRunId);
+  EXPECT_THAT(nobody.WaitForEnd(), HasReason("BAD_MEMBER"));
 
   auto twice = Join("r0", 0);
   twice->Hello(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId);
   EXPECT_THAT(twice->WaitForEnd(), HasReason("HELLO_EXPECTED"));
+}
+
+TEST_F(TrajectoryServiceTest, RefusesWhoeverCannotBeTheRollouterThatItNames) {
+  Start();
+  auto real = Join("r0", 1);
+  ASSERT_THAT(real->WaitForLease(0), IsOk());
+  MemberId victim = TrainingDataWorld::Member("r0");
+  victim.incarnation = IncarnationOf(victim.incarnation);
+  for (const MemberSecret& secret : {MemberSecret(), MemberSecret::Draw(), MemberSecret(victim.incarnation)}) {
+    FakeRollouter stranger(server_->address());
+    stranger.Hello(victim, secret, TrainingDataWorld::kRunId);
+    const absl::Status end = stranger.WaitForEnd();
+    EXPECT_TRUE(absl::IsPermissionDenied(end));
+    EXPECT_THAT(end, HasReason("WRONG_SECRET"));
+  }
+  for (const std::string& name : {std::string("a\nb"), std::string("../x"), std::string(60000, 'x')}) {
+    FakeRollouter stranger(server_->address());
+    stranger.Hello(TrainingDataWorld::Member(name), TrainingDataWorld::kRunId);
+    EXPECT_THAT(stranger.WaitForEnd(), HasReason("BAD_MEMBER")) << name.substr(0, 10);
+  }
+  EXPECT_EQ(data_->GetStatus().rollouters.size(), 1u);
+  real->Submit(RightAnswer(*real->WaitForLease(0)));
+  EXPECT_EQ(real->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED) << "nobody has taken its place";
+}
+
+TEST_F(TrajectoryServiceTest, AGroupThatNamesAnotherRollouterIsRefusedAndItsPromptLeasedAgain) {
+  Start();
+  auto other = Join("r1", 0);
+  auto rollouter = Join("r0", 1);
+  auto lease = rollouter->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  TrajectoryGroup group = RightAnswer(*lease);
+  group.incarnation = IncarnationOf(TrainingDataWorld::Member("r0").incarnation);
+  group.rollouter = "r1";
+  rollouter->SubmitAsItIs(group);
+  auto ack = rollouter->WaitForAck(0);
+  ASSERT_THAT(ack, IsOk());
+  EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
+  EXPECT_THAT(FromProto(ack->error()), HasReason("WRONG_ROLLOUTER"));
+  group.rollouter = "r0";
+  group.incarnation = IncarnationOf("another life");
+  rollouter->SubmitAsItIs(group);
+  EXPECT_THAT(FromProto(rollouter->WaitForAck(1)->error()), HasReason("WRONG_ROLLOUTER"));
+  rollouter->Credits(1, version_);
+  auto again = rollouter->WaitForLease(1);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->id, (LeaseId{lease->id.group, 2}));
+  rollouter->Submit(RightAnswer(*again));
+  EXPECT_EQ(rollouter->WaitForAck(2)->result(), Response::ACK_RESULT_ACCEPTED);
 }
 
 TEST_F(TrajectoryServiceTest, NewStreamOfAReplicaClosesTheOldOne) {

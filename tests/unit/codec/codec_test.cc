@@ -87,7 +87,10 @@ TEST(CodecTest, MembersNeedARoleANameAndARankInTheirWorld) {
   EXPECT_EQ(FromProto(ToProto(member)).value(), member);
   v1::MemberId rank = ToProto(member);
   rank.set_rank(2);
-  EXPECT_EQ(ErrorReason(FromProto(rank).status()), "BAD_MESSAGE");
+  EXPECT_EQ(ErrorReason(FromProto(rank).status()), "BAD_MEMBER");
+  v1::MemberId name = ToProto(member);
+  name.set_replica_id("../rollouter-0");
+  EXPECT_EQ(ErrorReason(FromProto(name).status()), "BAD_MEMBER");
   v1::MemberId role = ToProto(member);
   role.clear_role();
   EXPECT_EQ(ErrorReason(FromProto(role).status()), "BAD_MESSAGE");

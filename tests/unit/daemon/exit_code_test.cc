@@ -17,7 +17,8 @@ TEST(ExitCodeTest, SaysWhetherAnotherStartMayDoBetter) {
     EXPECT_EQ(CodeOf(reason), 2) << reason;
   }
   for (const char* reason : {"FENCED", "REPLACED"}) EXPECT_EQ(CodeOf(reason), 3) << reason;
-  for (const char* reason : {"SYNCHRONIZER_LOST", "NOT_JOINED", "ABORT_STUCK", "COPY_STUCK"}) {
+  for (const char* reason : {"SYNCHRONIZER_LOST", "NOT_JOINED", "ABORT_STUCK", "COPY_STUCK", "VERSION_ORDER",
+                             "DIGEST_CHANGED"}) {
     EXPECT_EQ(CodeOf(reason), 4) << reason;
   }
 }

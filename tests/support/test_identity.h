@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "base/identity.h"
+#include "base/sha256.h"
+
+namespace syncopate::testing {
+
+// The secret of the process that a test calls `name`: the same each time, another one for another name.
+inline MemberSecret SecretOf(const std::string& name) { return MemberSecret(absl::HexStringToBytes(Sha256Hex(name))); }
+
+// The incarnation that it is the secret of.
+inline std::string IncarnationOf(const std::string& name) { return SecretOf(name).incarnation(); }
+
+}  // namespace syncopate::testing
