@@ -67,8 +67,13 @@ void ControlPlane::OnHello(SessionId session, Hello hello, absl::Time now) {
 absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now) {
   SYNCOPATE_RETURN_IF_ERROR(membership_.CheckMayJoin(hello.member));
   SYNCOPATE_RETURN_IF_ERROR(ledger_.CheckRun(hello.run_id));
+  const PolicyVersion claimed = std::exchange(hello.serving, {});
+  const uint64_t digest = std::exchange(hello.serving_digest, 0);
+  const absl::Status claim = ledger_.CheckServed(claimed, digest);
   if (hello.member.role == kTrainerRole) {
     SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
+  } else if (absl::IsFailedPrecondition(claim)) {
+    return claim;
   } else if (model_ != nullptr) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
     hello.manifest = model_;  // equal; a thousand members share one
@@ -83,6 +88,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
         older, Error(absl::StatusCode::kUnavailable, "NEW_STREAM", "the member has joined again on another stream")});
   }
   std::vector<MemberChange> changes = membership_.Join(session, std::move(hello), now);
+  if (key.role == kRollouterRole) Believe(session, claimed, digest, claim);
   Send(membership_.Find(session)->hello.member,
        Welcome{ledger_.run_id(), trainer_.epoch(), options_.membership.heartbeat, options_.membership.dead_after,
                CurrentDirectory()});
@@ -141,21 +147,48 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
     absl::Status same = CheckSameModel(*model, *member.hello.manifest);
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
-  for (const auto& [key, status] : misfits) {
-    auto changes = membership_.Evict(key, ErrorReason(status), std::string(status.message()), now);
-    if (changes.ok()) Apply(*changes, now);
-  }
+  for (const auto& [key, status] : misfits) Expel(key, status, now);
 }
 
 void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now) {
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
+  if (member == nullptr || member->hello.member.role != kRollouterRole) return;
+  const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
+  if (same && member->unbacked.IsNone()) return;  // nearly every heartbeat
+  const MemberKey key = KeyOf(member->hello.member);
+  const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
+  if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
   // An older version than what is known is a heartbeat that a report has overtaken; none at all is news.
-  bool news =
-      member != nullptr && (member->hello.serving < serving || (serving.IsNone() && !member->hello.serving.IsNone()));
+  const PolicyVersion known = member->hello.serving;
+  const bool gone = serving.IsNone() && !known.IsNone();
+  const bool news = claim.ok() ? known < serving || gone || !member->unbacked.IsNone()
+                               : known < serving && serving != member->unbacked;
   if (!news) return;
-  membership_.SetServing(session, serving, serving_digest);
-  Refresh(KeyOf(member->hello.member), "", now);
+  Believe(session, serving, serving_digest, claim);
+  Refresh(key, "", now);
+}
+
+void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim) {
+  if (claim.ok()) return membership_.SetServing(session, claimed, digest);
+  membership_.SetUnbacked(session, claimed);
+  actions_.emplace_back(
+      Note{true, absl::StrFormat("%s is not believed: %s", Describe(KeyOf(membership_.Find(session)->hello.member)),
+                                 claim.message())});
+}
+
+void ControlPlane::ExpelImpossible(PolicyVersion newest, absl::Time now) {
+  std::vector<std::pair<MemberKey, absl::Status>> liars;
+  for (const auto& [key, member] : membership_.members()) {
+    const bool later = member.unbacked.epoch == newest.epoch && newest < member.unbacked;
+    if (member.Reachable() && later) liars.emplace_back(key, ledger_.CheckServed(member.unbacked, 0));
+  }
+  for (const auto& [key, why] : liars) Expel(key, why, now);
+}
+
+void ControlPlane::Expel(const MemberKey& key, const absl::Status& why, absl::Time now) {
+  auto changes = membership_.Evict(key, ErrorReason(why), std::string(why.message()), now);
+  if (changes.ok()) Apply(*changes, now);
 }
 
 void ControlPlane::OnReport(SessionId session, const SyncReport& report, absl::Time now) {
@@ -203,7 +236,10 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   stage_seconds = std::max(stage_seconds, publication.stage_seconds);
   // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if the
   // record is lost. Its publisher hears of success only after the record is safe.
-  if (!known && published != nullptr) Emit(coordinator_.Publish(*published, stage_seconds, now));
+  if (!known && published != nullptr) {
+    ExpelImpossible(published->version, now);
+    Emit(coordinator_.Publish(*published, stage_seconds, now));
+  }
   if (published != nullptr)
     stage_seconds_.erase(stage_seconds_.begin(), stage_seconds_.upper_bound(published->version));
   if (stage_seconds_.size() > VersionLedger::kIncompleteKept) stage_seconds_.erase(stage_seconds_.begin());
@@ -347,7 +383,8 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     if (!member.Reachable()) continue;
     bool first = replica.ranks.empty();
     world = member.hello.member.world;
-    replica.serving = first ? member.hello.serving : std::min(replica.serving, member.hello.serving);
+    const PolicyVersion serving = std::max(member.hello.serving, member.unbacked);  // nothing older is sent to it
+    replica.serving = first ? serving : std::min(replica.serving, serving);
     replica.ranks.push_back(PeerOf(member));
   }
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&

@@ -58,7 +58,13 @@ class ControlPlane {
 
   // A new stream said hello. A refusal closes it with the reason: BAD_MEMBER, WRONG_RUN, REPLACED, EVICTED, FENCED,
   // MODEL_MISMATCH, or DTYPE_MISMATCH if only dtypes differ from the trainer's; for a trainer rank also LAYOUT_MISMATCH
-  // and DTYPE_MISMATCH if another rank shards in another way.
+  // and DTYPE_MISMATCH if another rank shards in another way; for a rollouter WRONG_DIGEST if it serves other bits than
+  // were published under that version.
+  //
+  // What a rollouter says it serves, here and in heartbeats, is believed if it was published. A version that nobody has
+  // published counts as none for others, but nothing older is sent to that member; if the trainer then publishes an
+  // older one of the same epoch, the claim was false, and the member is out with reason UNPUBLISHED_VERSION. A
+  // heartbeat with other bits: out, reason WRONG_DIGEST.
   void OnHello(SessionId session, Hello hello, absl::Time now);
   void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now);
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
@@ -112,6 +118,11 @@ class ControlPlane {
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);
   void Close(const MemberChange& change);
+  // What a rollouter says it serves; `claim` is what the ledger says of that.
+  void Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim);
+  // `newest` has just been published: who serves a later one of its epoch does not tell the truth.
+  void ExpelImpossible(PolicyVersion newest, absl::Time now);
+  void Expel(const MemberKey& key, const absl::Status& why, absl::Time now);
   // Tells the coordinator what has become of a member's replica, or of the sources. `reason`: why, if it is gone.
   void Refresh(const MemberKey& key, const std::string& reason, absl::Time now);
   void RefreshReplica(const std::string& replica_id, const std::string& reason, absl::Time now);

@@ -1,8 +1,10 @@
 #include "services/codec/sync_codec.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/digest.h"
@@ -14,7 +16,7 @@ namespace {
 
 constexpr int kMaxTransports = 16;
 constexpr int kMaxPeerGpus = 64;
-constexpr size_t kMaxFactBytes = 256;  // of each name that a member says of its machine or layout
+constexpr size_t kMaxFactBytes = 256;  // of each text that a member says of itself
 
 absl::Status BadMessage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
@@ -172,9 +174,13 @@ double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& 
 absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   const v1::JoinRequest::DeviceFacts& facts = message.facts();
   if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
-  for (const std::string* name : {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(),
-                                  &message.destination_layout(), &message.start()}) {
-    if (name->size() > kMaxFactBytes) return BadMessage("hello: a fact, a layout or the start's name is too long");
+  for (const std::string* text :
+       {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(), &message.destination_layout(),
+        &message.start(), &message.run_id(), &message.address(), &message.metrics_address(), &message.build()}) {
+    const bool plain = std::none_of(text->begin(), text->end(), [](char c) { return absl::ascii_iscntrl(c); });
+    if (text->size() > kMaxFactBytes || !plain) {
+      return BadMessage(absl::StrCat("hello: its texts are at most ", kMaxFactBytes, " bytes of one line"));
+    }
   }
   return absl::OkStatus();
 }

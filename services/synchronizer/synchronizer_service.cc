@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/identity.h"
 #include "base/log.h"
 #include "services/codec/codec.h"
@@ -63,6 +64,9 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   if (key.role != kRollouterRole) return status;
   status.set_attempt(plane.coordinator().AttemptOf(key.replica_id));
   if (Present(member)) status.set_detail(plane.coordinator().WhyLeftAlone(key.replica_id));
+  if (Present(member) && !member.unbacked.IsNone()) {
+    status.set_detail(absl::StrCat("says that it serves ", member.unbacked.ToString(), ", which nobody has published"));
+  }
   return status;
 }
 

@@ -6,15 +6,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "base/identity.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
 namespace {
-
-constexpr size_t kMaxNameBytes = 128;
-constexpr int32_t kMaxWorld = 4096;
-
-bool GoodName(const std::string& name) { return !name.empty() && name.size() <= kMaxNameBytes; }
 
 bool Gone(const Member& member) { return member.state == MemberState::kDead || member.state == MemberState::kLeft; }
 
@@ -31,37 +27,31 @@ absl::Status Membership::Options::Validate() const {
 }
 
 absl::Status Membership::CheckMayJoin(const MemberId& id) const {
-  bool known_role = id.role == kTrainerRole || id.role == kRollouterRole;
-  bool good_rank = id.world >= 1 && id.world <= kMaxWorld && id.rank >= 0 && id.rank < id.world;
-  if (!known_role || !good_rank || !GoodName(id.replica_id) || !GoodName(id.incarnation)) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
-                 "a member needs a role (trainer or rollouter), a replica id and an incarnation of 1 to 128 bytes, and "
-                 "a rank below its world size");
-  }
-  auto retired = retired_.find(KeyOf(id));
+  SYNCOPATE_RETURN_IF_ERROR(CheckMember(id));
+  auto retired = retired_.find(id);
   if (retired == retired_.end()) return absl::OkStatus();
-  for (const Retired& old : retired->second) {
-    if (old.incarnation != id.incarnation) continue;
-    return Error(absl::StatusCode::kFailedPrecondition, old.reason,
-                 absl::StrFormat("this incarnation of %s %s rank %d may not join again; start a new process", id.role,
-                                 id.replica_id, id.rank));
-  }
-  return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, retired->second,
+               absl::StrFormat("this incarnation of %s %s rank %d may not join again; start a new process", id.role,
+                               id.replica_id, id.rank));
 }
 
 std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl::Time now) {
   next_deadline_.reset();
   ForgiveOwnAbsence(now);
+  ForgetGone(now);
   std::vector<MemberChange> changes;
   MemberKey key = KeyOf(hello.member);
+  if (auto before = forgotten_.extract(key); before && before.mapped() != hello.member) {
+    Retire(before.mapped(), "REPLACED");
+  }
   auto kind = MemberChange::Kind::kJoined;
   SessionId superseded_stream = 0;
   auto found = members_.find(key);
   if (found != members_.end() && found->second.hello.member.incarnation != hello.member.incarnation) {
-    Retire(key, found->second.hello.member.incarnation, "REPLACED");
+    Retire(found->second.hello.member, "REPLACED");
     if (!Gone(found->second)) {
       changes.push_back(
-          End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place"));
+          End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place", now));
     }
   } else if (found != members_.end() && !Gone(found->second)) {
     kind = MemberChange::Kind::kRejoined;
@@ -75,7 +65,6 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
   member.last_heard = now;
   sessions_[session] = key;
   changes.push_back({kind, key, superseded_stream, superseded_stream == 0 ? "" : "NEW_STREAM", ""});
-  ForgetOldest();
   return changes;
 }
 
@@ -104,21 +93,25 @@ std::vector<MemberChange> Membership::Leave(SessionId session, const std::string
   Member* member = FindMutable(session);
   if (member == nullptr) return {};
   MemberKey key = sessions_.at(session);
-  return {End(key, *member, MemberChange::Kind::kLeft, "LEFT", reason)};
+  return {End(key, *member, MemberChange::Kind::kLeft, "LEFT", reason, now)};
 }
 
 absl::StatusOr<std::vector<MemberChange>> Membership::Evict(const MemberKey& key, const std::string& reason,
                                                             const std::string& detail, absl::Time now) {
   ForgiveOwnAbsence(now);
   auto found = members_.find(key);
+  if (auto before = forgotten_.find(key); found == members_.end() && before != forgotten_.end()) {
+    Retire(before->second, reason);
+    return std::vector<MemberChange>();
+  }
   if (found == members_.end()) {
     return Error(absl::StatusCode::kNotFound, "UNKNOWN_MEMBER",
                  absl::StrFormat("there is no %s %s rank %d; list the members to see who there is", key.role,
                                  key.replica_id, key.rank));
   }
-  Retire(key, found->second.hello.member.incarnation, reason);
+  Retire(found->second.hello.member, reason);
   if (Gone(found->second)) return std::vector<MemberChange>();
-  return std::vector<MemberChange>{End(key, found->second, MemberChange::Kind::kDead, reason, detail)};
+  return std::vector<MemberChange>{End(key, found->second, MemberChange::Kind::kDead, reason, detail, now)};
 }
 
 void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t digest) {
@@ -126,18 +119,24 @@ void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t d
   if (member == nullptr) return;
   member->hello.serving = serving;
   member->hello.serving_digest = digest;
+  member->unbacked = {};
+}
+
+void Membership::SetUnbacked(SessionId session, PolicyVersion claimed) {
+  if (Member* member = FindMutable(session)) member->unbacked = claimed;
 }
 
 std::vector<MemberChange> Membership::Tick(absl::Time now) {
   next_deadline_.reset();
   ForgiveOwnAbsence(now);
+  ForgetGone(now);
   std::vector<MemberChange> changes = UpdateHold(now);
   for (auto& [key, member] : members_) {
     if (Gone(member)) continue;
     absl::Duration silence = now - member.last_heard;
     if (silence >= options_.dead_after && !(holding() && key.role == kRollouterRole)) {
       changes.push_back(End(key, member, MemberChange::Kind::kDead, "DECLARED_DEAD",
-                            absl::StrFormat("silent for %s", absl::FormatDuration(silence))));
+                            absl::StrFormat("silent for %s", absl::FormatDuration(silence)), now));
     } else if (silence >= options_.suspect_after && member.state == MemberState::kAlive) {
       member.state = MemberState::kSuspect;
       changes.push_back({MemberChange::Kind::kSuspected, key, 0, "", ""});
@@ -153,8 +152,14 @@ absl::Time Membership::NextDeadline() const {
 
 absl::Time Membership::EarliestDeadline() const {
   absl::Time next = absl::InfiniteFuture();
+  size_t gone = 0;
   for (const auto& [key, member] : members_) {
-    if (Gone(member)) continue;
+    if (Gone(member)) {
+      // Too many are forgotten as soon as what has become of them has been acted on.
+      next = ++gone > kGoneKept ? absl::InfinitePast() : std::min(next, member.gone_since + kGoneFor);
+      if (gone > kGoneKept) return next;
+      continue;
+    }
     bool alive = member.state == MemberState::kAlive;
     absl::Time due = member.last_heard + (alive ? options_.suspect_after : options_.dead_after);
     // A death that is held back is looked at again when the hold ends; anybody's return is an event of its own.
@@ -179,19 +184,22 @@ Member* Membership::FindMutable(SessionId session) {
   return found == sessions_.end() ? nullptr : &members_.at(found->second);
 }
 
-void Membership::Retire(const MemberKey& key, const std::string& incarnation, const std::string& reason) {
-  std::deque<Retired>& retired = retired_[key];
-  retired.push_back({incarnation, reason});
-  if (retired.size() > kRetiredKept) retired.pop_front();
+void Membership::Retire(const MemberId& id, const std::string& reason) {
+  if (!retired_.emplace(id, reason).second) return;  // the first reason is why
+  retired_order_.push_back(id);
+  if (retired_order_.size() <= kRetiredKept) return;
+  retired_.erase(retired_order_.front());
+  retired_order_.pop_front();
 }
 
 MemberChange Membership::End(const MemberKey& key, Member& member, MemberChange::Kind kind, const std::string& reason,
-                             const std::string& detail) {
+                             const std::string& detail, absl::Time now) {
   next_deadline_.reset();
   MemberChange change{kind, key, member.session, reason, detail};
   sessions_.erase(member.session);
   member.session = 0;
   member.state = kind == MemberChange::Kind::kLeft ? MemberState::kLeft : MemberState::kDead;
+  member.gone_since = now;
   member.detail = detail.empty() ? reason : absl::StrFormat("%s: %s", reason, detail);
   return change;
 }
@@ -245,17 +253,21 @@ std::vector<MemberChange> Membership::EndHold(const std::string& detail) {
   return {{MemberChange::Kind::kReleased, {}, 0, "", detail}};
 }
 
-void Membership::ForgetOldest() {
-  size_t gone = std::count_if(members_.begin(), members_.end(), [](const auto& entry) { return Gone(entry.second); });
-  if (gone <= kGoneKept) return;
-  auto oldest = members_.end();
+void Membership::ForgetGone(absl::Time now) {
+  std::vector<std::pair<absl::Time, std::map<MemberKey, Member>::iterator>> gone;
   for (auto at = members_.begin(); at != members_.end(); ++at) {
-    if (Gone(at->second) && (oldest == members_.end() || at->second.last_heard < oldest->second.last_heard)) {
-      oldest = at;
-    }
+    if (Gone(at->second)) gone.emplace_back(at->second.gone_since, at);
   }
-  retired_.erase(oldest->first);
-  members_.erase(oldest);
+  absl::c_stable_sort(gone, [](const auto& a, const auto& b) { return a.first > b.first; });  // the newest first
+  for (size_t i = 0; i < gone.size(); ++i) {
+    if (i >= kGoneKept || now - gone[i].first >= kGoneFor) Forget(gone[i].second);
+  }
+}
+
+void Membership::Forget(std::map<MemberKey, Member>::iterator member) {
+  if (forgotten_.size() >= kForgottenKept) forgotten_.erase(forgotten_.begin());
+  forgotten_.insert_or_assign(member->first, member->second.hello.member);
+  members_.erase(member);
 }
 
 }  // namespace syncopate::synchronizer

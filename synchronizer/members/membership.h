@@ -31,7 +31,11 @@ struct Member {
   MemberState state = MemberState::kAlive;
   SessionId session = 0;  // 0: its stream is broken, or it is gone
   absl::Time last_heard;
+  absl::Time gone_since = absl::InfiniteFuture();
   std::string detail;  // why it is dead or left
+  // What it says it serves although nobody has published it, and which therefore is not in `hello`. None: it says no
+  // such thing.
+  PolicyVersion unbacked;
 
   bool Reachable() const { return session != 0 && (state == MemberState::kAlive || state == MemberState::kSuspect); }
 };
@@ -59,7 +63,9 @@ struct MemberChange {
 //
 // A member is declared dead after `dead_after` of silence, whether or not its stream looks healthy: a stopped process
 // keeps its sockets open. It may come back with the same incarnation. An incarnation that was evicted, or replaced by
-// another process at the same place, is retired for ever.
+// another process at the same place, is retired for ever (in fact: until thousands came after it).
+//
+// Who is dead or has left stays listed for a minute, if not more than kGoneKept went after it.
 //
 // Two guards against false positives. When a rollouter is due to be declared dead while more than half of at least
 // `hold_from` rollouters are suspect, the network is suspected: none of them is declared dead for at most `max_hold`.
@@ -79,7 +85,7 @@ class Membership {
   explicit Membership(const Options& options) : options_(options) {}
 
   // FAILED_PRECONDITION reason REPLACED or EVICTED if this incarnation is retired; INVALID_ARGUMENT reason BAD_MEMBER
-  // if the identity is malformed. Changes nothing.
+  // if CheckMember refuses its name. Changes nothing.
   absl::Status CheckMayJoin(const MemberId& id) const;
 
   // `hello.member` has passed CheckMayJoin. A different incarnation at its place is retired. Never fails.
@@ -93,42 +99,45 @@ class Membership {
   absl::StatusOr<std::vector<MemberChange>> Evict(const MemberKey& key, const std::string& reason,
                                                   const std::string& detail, absl::Time now);
   void SetServing(SessionId session, PolicyVersion serving, uint64_t digest);
+  void SetUnbacked(SessionId session, PolicyVersion claimed);  // until the next SetServing
 
   // Call when NextDeadline() has come; calling earlier or later is harmless.
   std::vector<MemberChange> Tick(absl::Time now);
-  // When something may have to be said, or before: being heard of puts off a deadline and does not move this, so that a
-  // thousand members do not look at each other with every heartbeat. InfiniteFuture when nobody is alive.
+  // When something may have to be said or forgotten, or before: being heard of puts off a deadline and does not move
+  // this, so that a thousand members do not look at each other with every heartbeat. InfiniteFuture when nobody is
+  // listed.
   absl::Time NextDeadline() const;
 
   const Member* Find(SessionId session) const;  // null if the stream is not a member's
   const Member* Find(const MemberKey& key) const;
-  const std::map<MemberKey, Member>& members() const { return members_; }  // the gone ones too
+  const std::map<MemberKey, Member>& members() const { return members_; }  // some gone ones too
   const Options& options() const { return options_; }
   bool holding() const { return held_since_ != absl::InfiniteFuture(); }
 
  private:
-  static constexpr size_t kRetiredKept = 16;  // incarnations remembered for each place
-  static constexpr size_t kGoneKept = 256;    // dead or left members kept for listing
-
-  struct Retired {
-    std::string incarnation;
-    std::string reason;
-  };
+  static constexpr size_t kGoneKept = 64;                       // dead or left members kept for listing
+  static constexpr absl::Duration kGoneFor = absl::Minutes(1);  // and how long
+  static constexpr size_t kRetiredKept = 4096;                  // incarnations
+  static constexpr size_t kForgottenKept = 4096;                // places
 
   Member* FindMutable(SessionId session);
-  void Retire(const MemberKey& key, const std::string& incarnation, const std::string& reason);
+  void Retire(const MemberId& id, const std::string& reason);
   MemberChange End(const MemberKey& key, Member& member, MemberChange::Kind kind, const std::string& reason,
-                   const std::string& detail);
+                   const std::string& detail, absl::Time now);
   void ForgiveOwnAbsence(absl::Time now);
   std::vector<MemberChange> UpdateHold(absl::Time now);
   std::vector<MemberChange> EndHold(const std::string& detail);
-  void ForgetOldest();
+  void ForgetGone(absl::Time now);
+  void Forget(std::map<MemberKey, Member>::iterator member);
   absl::Time EarliestDeadline() const;
 
   Options options_;
   std::map<MemberKey, Member> members_;
   std::map<SessionId, MemberKey> sessions_;
-  std::map<MemberKey, std::deque<Retired>> retired_;
+  std::map<MemberId, std::string> retired_;  // and the reason
+  std::deque<MemberId> retired_order_;       // the oldest first
+  // Who had a place when it was forgotten: whoever comes to it next retires that one, as if it were still listed.
+  std::map<MemberKey, MemberId> forgotten_;
   absl::Time last_call_ = absl::InfinitePast();
   mutable std::optional<absl::Time> next_deadline_;  // none: who is there, or how, has changed since it was asked for
   absl::Time held_since_ = absl::InfiniteFuture();   // InfiniteFuture: not holding

@@ -176,6 +176,20 @@ absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::PublishPart(const Pub
   return std::optional<LedgerRecord>(part);
 }
 
+absl::Status VersionLedger::CheckServed(PolicyVersion served, uint64_t digest) const {
+  if (served.IsNone()) return absl::OkStatus();
+  if (const PublishedVersion* known = Find(served)) {
+    if (known->digest == digest) return absl::OkStatus();
+    return Refused("WRONG_DIGEST",
+                   absl::StrFormat("it serves other bits than were published as %s; start a new process, which gets "
+                                   "them, and look at the memory of its host if that happens again",
+                                   served.ToString()));
+  }
+  if (!versions_.empty() && served < versions_.front().version) return absl::OkStatus();
+  return Error(absl::StatusCode::kNotFound, "UNPUBLISHED_VERSION",
+               absl::StrFormat("it says that it serves %s, which nobody has published", served.ToString()));
+}
+
 const PublishedVersion* VersionLedger::Find(PolicyVersion version) const {
   for (const PublishedVersion& known : versions_) {
     if (known.version == version) return &known;

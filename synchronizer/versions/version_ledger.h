@@ -79,6 +79,12 @@ class VersionLedger {
   // published theirs: then its digests are theirs in rank order.
   absl::StatusOr<std::optional<LedgerRecord>> PublishPart(const PublishedPart& part);
 
+  // Whether a member can serve this. OK for none, for a published version with its digest, and for whatever is older
+  // than all that are remembered. FAILED_PRECONDITION reason WRONG_DIGEST: its bits are not the version's. NOT_FOUND
+  // reason UNPUBLISHED_VERSION: unknown, though it may be that the record of it was lost in a crash and it is published
+  // again.
+  absl::Status CheckServed(PolicyVersion served, uint64_t digest) const;
+
   const PublishedVersion* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
   const PublishedVersion* Find(PolicyVersion version) const;                  // null if not remembered
   const std::deque<PublishedVersion>& versions() const { return versions_; }  // oldest first

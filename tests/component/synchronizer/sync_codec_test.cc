@@ -134,6 +134,19 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
       ToProto(HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
   hello.mutable_facts()->set_host(std::string(1000, 'x'));
   EXPECT_THAT(FromProto(hello).status(), HasReason("BAD_MESSAGE"));
+  hello.mutable_facts()->set_host("here");
+  EXPECT_TRUE(FromProto(hello).ok());
+  for (const std::string& text : {std::string(60000, 'x'), std::string("a\nb")}) {
+    std::vector<v1::JoinRequest::Hello> bad(4, hello);
+    bad[0].set_run_id(text);
+    bad[1].set_address(text);
+    bad[2].set_metrics_address(text);
+    bad[3].set_build(text);
+    for (const auto& one : bad) EXPECT_THAT(FromProto(one).status(), HasReason("BAD_MESSAGE"));
+    hello.mutable_member()->set_replica_id(text);
+    EXPECT_THAT(FromProto(hello).status(), HasReason("BAD_MEMBER"));
+    hello.mutable_member()->set_replica_id("rollouter-4");
+  }
   EXPECT_THAT(FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
   EXPECT_THAT(FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
   v1::JoinRequest::SyncReport negative;

@@ -1,5 +1,7 @@
 #include "synchronizer/control_plane.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "tests/support/synchronizer_fixtures.h"
 
@@ -29,13 +31,19 @@ class ControlPlaneTest : public ::testing::Test {
     hello.held_epoch = held_epoch;
     hello.run_id = run_id;
     hello.serving = serving;
+    hello.serving_digest = DigestOf(serving);
     plane_.OnHello(session, hello, now_);
     Take();
   }
 
+  std::vector<uint64_t> DigestsOf(PolicyVersion version) const {
+    return std::vector<uint64_t>(model_->buckets().size(), version.step + 1);
+  }
+  uint64_t DigestOf(PolicyVersion version) const { return CombineDigests(DigestsOf(version)); }
+
   absl::StatusOr<int> Publish(const std::string& incarnation, PolicyVersion version) {
-    std::vector<uint64_t> digests(model_->buckets().size(), version.step + 1);
-    auto receivers = plane_.OnPublish({TrainerId(incarnation), version, digests, model_->fingerprint(), 0, 0}, now_);
+    auto receivers =
+        plane_.OnPublish({TrainerId(incarnation), version, DigestsOf(version), model_->fingerprint(), 0, 0}, now_);
     Take();
     return receivers;
   }
@@ -314,6 +322,82 @@ TEST_F(ControlPlaneTest, ACommittedSyncIsServedBeforeAnyHeartbeatSaysSo) {
   SyncAll(2);
   EXPECT_EQ(plane_.membership().Find(SessionId{2})->hello.serving, (PolicyVersion{1, 0}));
   EXPECT_EQ(plane_.coordinator().behind(), 0);
+}
+
+TEST_F(ControlPlaneTest, AHeartbeatOfAPublishedVersionIsBelieved) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 3}).ok());
+  plane_.OnHeartbeat(2, {1, 3}, DigestOf({1, 3}), now_);
+  EXPECT_EQ(plane_.membership().Find(SessionId{2})->hello.serving, (PolicyVersion{1, 3}));
+  EXPECT_EQ(plane_.coordinator().behind(), 0);
+}
+
+TEST_F(ControlPlaneTest, AMemberThatServesOtherBitsThanWerePublishedIsOutWithTheReason) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 3}).ok());
+  Take();
+  plane_.OnHeartbeat(2, {1, 3}, 77, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(2), "WRONG_DIGEST");
+  EXPECT_EQ(Sent<Evicted>(2).at(0).reason, "WRONG_DIGEST");
+  Hello again = HelloOf(RollouterId(0, "s"), model_);
+  again.serving = {1, 3};
+  again.serving_digest = 77;
+  plane_.OnHello(3, again, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(3), "WRONG_DIGEST");
+  Join(4, RollouterId(0, "s"));
+  EXPECT_EQ(Sent<Welcome>(4).size(), 1u) << "a process without weights may join";
+}
+
+TEST_F(ControlPlaneTest, AVersionThatNobodyPublishedIsNotBelievedAndTheMemberIsOutOnceItCannotBeTrue) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  Join(3, RollouterId(1, "r"));
+  ASSERT_TRUE(Publish("t", {1, 3}).ok());
+  for (int again = 0; again < 3; ++again) plane_.OnHeartbeat(2, {1, 1000000000}, 77, now_);
+  Take();
+  const Member* liar = plane_.membership().Find(SessionId{2});
+  EXPECT_TRUE(liar->hello.serving.IsNone());
+  EXPECT_EQ(liar->unbacked, (PolicyVersion{1, 1000000000}));
+  const auto notes = std::count_if(actions_.begin(), actions_.end(), [](const Action& action) {
+    return std::holds_alternative<Note>(action) && std::get<Note>(action).alarm;
+  });
+  EXPECT_EQ(notes, 1) << "said once";
+  ASSERT_TRUE(Publish("t", {1, 4}).ok());
+  EXPECT_EQ(ClosedWith(2), "UNPUBLISHED_VERSION");
+  EXPECT_NE(plane_.membership().Find(SessionId{3}), nullptr);
+}
+
+// The synchronizer was killed after it had sent the version and before it had written it down.
+TEST_F(ControlPlaneTest, AVersionWhoseRecordWasLostIsBelievedWhenItIsPublishedAgain) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 3}).ok());
+  Restart();
+  Join(3, TrainerId("t"), 1, "run");
+  Join(4, RollouterId(0, "r"), 0, "run", {1, 4});
+  EXPECT_TRUE(Sent<Prepare>(4).empty()) << "nothing older is sent to it";
+  plane_.OnHeartbeat(4, {1, 4}, DigestOf({1, 4}), now_);
+  EXPECT_TRUE(plane_.membership().Find(SessionId{4})->hello.serving.IsNone());
+  ASSERT_TRUE(Publish("t", {1, 4}).ok());
+  EXPECT_EQ(ClosedWith(4), "still open");
+  plane_.OnHeartbeat(4, {1, 4}, DigestOf({1, 4}), now_);
+  Take();
+  EXPECT_EQ(ClosedWith(4), "still open");
+  EXPECT_EQ(plane_.membership().Find(SessionId{4})->hello.serving, (PolicyVersion{1, 4}));
+  EXPECT_TRUE(plane_.membership().Find(SessionId{4})->unbacked.IsNone());
+}
+
+TEST_F(ControlPlaneTest, ATrainersHeartbeatSaysNothingOfWhatIsServed) {
+  Join(1, TrainerId("t"));
+  ASSERT_TRUE(Publish("t", {1, 3}).ok());
+  plane_.OnHeartbeat(1, {1, 3}, 77, now_);
+  Take();
+  EXPECT_EQ(ClosedWith(1), "still open");
+  EXPECT_TRUE(plane_.membership().Find(SessionId{1})->hello.serving.IsNone());
 }
 
 TEST_F(ControlPlaneTest, AnEvictedMemberIsToldAndItsStreamCloses) {

@@ -52,6 +52,9 @@ TEST_F(MembershipTest, SuspectsAfterThreeSecondsAndDeclaresDeadAfterFive) {
   EXPECT_EQ(dead[0].kind, Kind::kDead);
   EXPECT_EQ(dead[0].reason, "DECLARED_DEAD");
   EXPECT_EQ(dead[0].closed, 1);
+  EXPECT_EQ(membership_.NextDeadline(), At(65)) << "when it is listed no more";
+  EXPECT_TRUE(membership_.Tick(At(65)).empty());
+  EXPECT_TRUE(membership_.members().empty());
   EXPECT_EQ(membership_.NextDeadline(), absl::InfiniteFuture());
 }
 
@@ -116,6 +119,42 @@ TEST_F(MembershipTest, OneThatWasDeclaredDeadMayReturnWithTheSameIncarnation) {
   EXPECT_EQ(changes[0].kind, Kind::kJoined);
 }
 
+TEST_F(MembershipTest, OfThousandsThatVanishAFewAreListedForAMinute) {
+  constexpr int kVanishing = 2000;
+  Join(0, 1, 0);
+  for (int i = 1; i <= kVanishing; ++i) Join(i, i + 1, 0);
+  auto changes = Run({1}, 0.25, 40);  // most of them at once: held back for half a minute
+  EXPECT_EQ(Count(changes, Kind::kDead), kVanishing);
+  EXPECT_LE(membership_.members().size(), 1u + 64u);
+  Run({1}, 40.25, 100);
+  EXPECT_EQ(membership_.members().size(), 1u);
+}
+
+TEST_F(MembershipTest, OneThatIsListedNoMoreIsStillReplacedByWhoeverTakesItsPlace) {
+  Join(0, 1, 0);
+  Join(1, 2, 0);
+  auto changes = Run({2}, 0.25, 120);
+  EXPECT_EQ(Count(changes, Kind::kDead), 1);
+  ASSERT_EQ(membership_.Find(KeyOf(RollouterId(0, "a"))), nullptr);
+  EXPECT_TRUE(membership_.CheckMayJoin(RollouterId(0, "a")).ok());
+  membership_.Join(3, HelloOf(RollouterId(0, "b"), model_), At(121));
+  EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("REPLACED")) << "it was only stopped, say";
+}
+
+TEST_F(MembershipTest, OneThatWasEvictedStaysOutWhenItIsListedNoMore) {
+  Join(0, 1, 0);
+  Join(1, 2, 0);
+  ASSERT_TRUE(membership_.Evict(KeyOf(RollouterId(0, "a")), "EVICTED", "asked for", At(1)).ok());
+  Run({2}, 1.25, 120);
+  EXPECT_EQ(membership_.members().size(), 1u);
+  EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("EVICTED"));
+  Join(2, 3, 120);
+  ASSERT_TRUE(membership_.Leave(3, "drained", At(121)).size() == 1);
+  Run({2}, 121.25, 200);
+  ASSERT_TRUE(membership_.Evict(KeyOf(RollouterId(2, "a")), "EVICTED", "asked for", At(201)).ok());
+  EXPECT_THAT(membership_.CheckMayJoin(RollouterId(2, "a")), HasReason("EVICTED"));
+}
+
 TEST_F(MembershipTest, OneThatLeftIsNotCountedAsDead) {
   Join(0, 1, 0);
   auto changes = membership_.Leave(1, "drained", At(1));
@@ -129,7 +168,8 @@ TEST_F(MembershipTest, RefusesMalformedIdentities) {
   for (MemberId bad : {MemberId{"boss", "x", 0, 1, "a"}, MemberId{kRollouterRole, "", 0, 1, "a"},
                        MemberId{kRollouterRole, "x", 1, 1, "a"}, MemberId{kRollouterRole, "x", -1, 1, "a"},
                        MemberId{kRollouterRole, "x", 0, 1, ""}, MemberId{kRollouterRole, "x", 0, 1 << 20, "a"},
-                       MemberId{kRollouterRole, std::string(129, 'x'), 0, 1, "a"}}) {
+                       MemberId{kRollouterRole, std::string(129, 'x'), 0, 1, "a"},
+                       MemberId{kRollouterRole, "x\ny", 0, 1, "a"}, MemberId{kRollouterRole, "../x", 0, 1, "a"}}) {
     EXPECT_THAT(membership_.CheckMayJoin(bad), HasReason("BAD_MEMBER"));
   }
 }

@@ -42,6 +42,20 @@ TEST(VersionLedgerTest, VersionsOnlyGoForward) {
   EXPECT_EQ(ledger.newest()->version, (PolicyVersion{2, 0}));
 }
 
+TEST(VersionLedgerTest, KnowsWhatAMemberCanServe) {
+  VersionLedger ledger = LedgerAtEpoch(1);
+  EXPECT_TRUE(ledger.CheckServed({}, 0).ok());
+  EXPECT_THAT(ledger.CheckServed({1, 1}, 0), HasReason("UNPUBLISHED_VERSION"));
+  for (int64_t step = 1; step <= 101; step += 2) ASSERT_TRUE(ledger.Publish(VersionWith({1, step}, {7})).ok());
+  EXPECT_TRUE(ledger.CheckServed({1, 5}, CombineDigests({7})).ok());
+  EXPECT_THAT(ledger.CheckServed({1, 5}, CombineDigests({8})), HasReason("WRONG_DIGEST"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger.CheckServed({1, 5}, 0)));
+  for (PolicyVersion never : {PolicyVersion{1, 4}, PolicyVersion{1, 102}, PolicyVersion{2, 0}}) {
+    EXPECT_THAT(ledger.CheckServed(never, CombineDigests({7})), HasReason("UNPUBLISHED_VERSION")) << never.ToString();
+  }
+  EXPECT_TRUE(ledger.CheckServed({1, 0}, 9).ok()) << "older than all that are remembered";
+}
+
 PublishedPart PartOf(PolicyVersion version, int32_t rank, std::vector<uint64_t> digests, int64_t begin) {
   return {version, rank, 2, begin, std::move(digests), 0};
 }
