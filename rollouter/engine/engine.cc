@@ -50,9 +50,9 @@ absl::Status Engine::CheckShape(const GenerationRequest& request) const {
   const model::ModelConfig& config = transformer_.config();
   const int64_t length = static_cast<int64_t>(request.prompt_ids.size());
   if (length == 0) return BadRequest("the prompt is empty");
-  if (length > config.max_position_embeddings) {
-    return BadRequest(
-        absl::StrCat("the prompt has ", length, " tokens, the context holds ", config.max_position_embeddings));
+  if (length >= config.max_position_embeddings) {
+    return BadRequest(absl::StrCat("the prompt has ", length, " tokens; the context holds ",
+                                   config.max_position_embeddings, ", which must leave room for an answer"));
   }
   for (int32_t id : request.prompt_ids) {
     if (id < 0 || id >= config.vocab_size) {
@@ -242,9 +242,9 @@ std::optional<FinishReason> Engine::Finished(const ActiveRequest& active, const 
   const std::vector<int32_t>& tokens = sequence.trajectory.tokens;
   const auto& stops = sampling.stop_token_ids;
   if (std::find(stops.begin(), stops.end(), tokens.back()) != stops.end()) return FinishReason::kStop;
-  const int64_t next_position = static_cast<int64_t>(active.request.prompt_ids.size() + tokens.size()) - 1;
+  const int64_t length = static_cast<int64_t>(active.request.prompt_ids.size() + tokens.size());
   if (static_cast<int32_t>(tokens.size()) >= sampling.max_new_tokens ||
-      next_position >= transformer_.config().max_position_embeddings) {
+      length >= transformer_.config().max_position_embeddings) {
     return FinishReason::kLength;
   }
   return std::nullopt;

@@ -194,7 +194,7 @@ TEST(EngineTest, EndsAtTheContextsEnd) {
   auto sink = rig.Add(request);
   rig.RunDry();
   EXPECT_EQ(sink->finished.at(0).finish, FinishReason::kLength);
-  EXPECT_EQ(sink->finished.at(0).tokens.size(), 7u);  // positions 10 to 15 as inputs, and one that is only output
+  EXPECT_EQ(sink->finished.at(0).tokens.size(), 6u) << "prompt and answer fill the context of 16, and no more";
 }
 
 TEST(EngineTest, AbortEndsRunningAndWaitingRequestsAndFreesTheirSlots) {
@@ -219,12 +219,15 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   std::vector<GenerationRequest> bad(7, good);
   bad[0].prompt_ids.clear();
   bad[1].prompt_ids = {11};
-  bad[2].prompt_ids.assign(17, 1);
+  bad[2].prompt_ids.assign(static_cast<size_t>(rig.config.max_position_embeddings), 1);  // no room for an answer
   bad[3].seeds.assign(5, 1);
   bad[4].sampling.max_new_tokens = 0;
   bad[5].sampling.temperature = std::nanf("");
   bad[6].sampling.top_p = 1.5f;
   EXPECT_TRUE(rig.engine.CheckShape(good).ok());
+  GenerationRequest longest = bad[2];
+  longest.prompt_ids.pop_back();
+  EXPECT_TRUE(rig.engine.CheckShape(longest).ok());
   for (const GenerationRequest& request : bad) {
     EXPECT_EQ(ErrorReason(rig.engine.CheckShape(request)), "BAD_REQUEST");
   }
