@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "services/codec/codec.h"
 #include "syncopate/v1/records.pb.h"
+#include "trainer/data/prompt_queue.h"
 
 namespace syncopate::services {
 namespace {
@@ -50,6 +51,39 @@ absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
 }
 
+void EncodeAccepted(const std::vector<LeaseId>& accepted, v1::DataState::ConsumedAttempts* message) {
+  GroupId last;
+  for (const LeaseId& lease : accepted) {
+    message->add_passes(lease.group.pass - last.pass);
+    message->add_ordinals(lease.group.ordinal - last.ordinal);
+    message->add_attempts(lease.attempt);
+    last = lease.group;
+  }
+}
+
+absl::StatusOr<std::vector<LeaseId>> DecodeAccepted(const v1::DataState::ConsumedAttempts& message,
+                                                    const GroupId& next) {
+  const int count = message.attempts_size();
+  if (message.passes_size() != count || message.ordinals_size() != count ||
+      count > static_cast<int>(trainer::PromptQueue::kRemembered)) {
+    return BadSnapshot("tells the groups that were consumed last in lists that do not agree, or are too long");
+  }
+  // Wraps round where the bytes are nonsense.
+  auto plus = [](int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  };
+  std::vector<LeaseId> accepted;
+  GroupId group;
+  for (int i = 0; i < count; ++i) {
+    group = {plus(group.pass, message.passes(i)), plus(group.ordinal, message.ordinals(i))};
+    if (group < GroupId() || group >= next) {
+      return BadSnapshot(absl::StrCat("calls ", group.ToString(), " consumed, which comes after ", next.ToString()));
+    }
+    accepted.push_back({group, message.attempts(i)});
+  }
+  return accepted;
+}
+
 }  // namespace
 
 std::string EncodeLogRecord(const trainer::LogRecord& record) { return ToMessage(record).SerializeAsString(); }
@@ -90,6 +124,7 @@ std::string EncodeDataState(const trainer::DataState& state) {
   }
   for (const GroupId& group : state.consumed_above) *message.add_consumed_above() = ToProto(group);
   *message.mutable_consumed_below() = ToProto(state.consumed_below);
+  EncodeAccepted(state.accepted, message.mutable_accepted());
   return message.SerializeAsString();
 }
 
@@ -112,6 +147,7 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
   for (const v1::DataState::AttemptCount& count : message.attempts()) {
     state.attempts[FromProto(count.group())] = count.attempt();
   }
+  SYNCOPATE_ASSIGN_OR_RETURN(state.accepted, DecodeAccepted(message.accepted(), state.next));
   return state;
 }
 

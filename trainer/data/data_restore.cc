@@ -48,7 +48,7 @@ absl::Status DataRestore::AddTake(const TakeRecord& take) {
   if (step <= step_) {
     for (const LeaseId& lease : take.groups) {
       queue_.SawAttempt(lease);
-      queue_.Consume(lease.group);
+      queue_.ConsumeAccepted(lease);
       accepted_.erase(lease.group);
     }
     return absl::OkStatus();
@@ -82,7 +82,11 @@ absl::Status DataRestore::AddDrop(const DropRecord& drop) {
   queue_.SawAttempt(drop.lease);
   if (!LeasedAgain(drop.reason)) {
     accepted_.erase(group);
-    queue_.Consume(group);
+    if (drop.reason == DropReason::kFiltered) {
+      queue_.ConsumeAccepted(drop.lease);
+    } else {
+      queue_.Consume(group);
+    }
     return absl::OkStatus();
   }
   auto found = accepted_.find(group);

@@ -29,6 +29,7 @@ PromptQueue::PromptQueue(const Options& options, const DataState& state)
   for (GroupId group = consumed_below_; group < next_; group = After(group)) {
     if (!IsConsumed(group)) put_back_.insert(group);
   }
+  for (const LeaseId& lease : state.accepted) Remember(lease);
 }
 
 GroupId PromptQueue::After(const GroupId& group) const {
@@ -71,6 +72,24 @@ void PromptQueue::Consume(const GroupId& group) {
   }
 }
 
+void PromptQueue::ConsumeAccepted(const LeaseId& lease) {
+  if (!IsConsumed(lease.group)) Remember(lease);
+  Consume(lease.group);
+}
+
+void PromptQueue::Remember(const LeaseId& lease) {
+  if (!accepted_attempts_.emplace(lease.group, lease.attempt).second) return;
+  remembered_.push_back(lease.group);
+  if (remembered_.size() <= kRemembered) return;
+  accepted_attempts_.erase(remembered_.front());
+  remembered_.pop_front();
+}
+
+bool PromptQueue::WasAccepted(const LeaseId& lease) const {
+  auto found = accepted_attempts_.find(lease.group);
+  return found != accepted_attempts_.end() && found->second == lease.attempt;
+}
+
 bool PromptQueue::IsConsumed(const GroupId& group) const {
   return group < consumed_below_ || consumed_above_.contains(group);
 }
@@ -90,10 +109,12 @@ void PromptQueue::SawAttempt(const LeaseId& lease) {
 void PromptQueue::Hold(const GroupId& group) { put_back_.erase(group); }
 
 DataState PromptQueue::State() const {
-  return {.next = next_,
-          .consumed_below = consumed_below_,
-          .consumed_above = {consumed_above_.begin(), consumed_above_.end()},
-          .attempts = attempts_};
+  DataState state{.next = next_,
+                  .consumed_below = consumed_below_,
+                  .consumed_above = {consumed_above_.begin(), consumed_above_.end()},
+                  .attempts = attempts_};
+  for (const GroupId& group : remembered_) state.accepted.push_back({group, accepted_attempts_.at(group)});
+  return state;
 }
 
 }  // namespace syncopate::trainer

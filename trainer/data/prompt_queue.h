@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,9 +14,11 @@ namespace syncopate::trainer {
 // The order in which prompts are leased, which of them are done with, and how often each was leased. Prompts come in
 // ascending order; one that is put back is leased before all new ones, the lowest first. A consumed prompt is
 // remembered for ever: as a low watermark plus the exceptions above it, so memory is bounded by what is outstanding.
-// Plain state, no lock.
+// Which attempt at it was accepted is remembered of the kRemembered that were consumed last. Plain state, no lock.
 class PromptQueue {
  public:
+  static constexpr size_t kRemembered = 65536;
+
   struct Options {
     int64_t prompts_per_pass = 0;  // 0: one endless pass
     int64_t max_groups = 0;        // prompts of the whole run; 0: endless
@@ -32,6 +35,10 @@ class PromptQueue {
 
   // The prompt is done with and never leased again.
   void Consume(const GroupId& group);
+  // The same, as this attempt at it was accepted.
+  void ConsumeAccepted(const LeaseId& lease);
+  // That attempt, and not too long ago.
+  bool WasAccepted(const LeaseId& lease) const;
   bool IsConsumed(const GroupId& group) const;
 
   // Leases issued of this prompt so far; 0 for new and for consumed ones.
@@ -49,6 +56,7 @@ class PromptQueue {
  private:
   GroupId After(const GroupId& group) const;
   bool Ended() const;  // no new prompts
+  void Remember(const LeaseId& lease);
 
   Options options_;
   GroupId next_;
@@ -56,6 +64,8 @@ class PromptQueue {
   GroupId consumed_below_;
   std::set<GroupId> consumed_above_;
   std::map<GroupId, int32_t> attempts_;
+  std::deque<GroupId> remembered_;                // in the order of consumption
+  std::map<GroupId, int32_t> accepted_attempts_;  // of those
 };
 
 }  // namespace syncopate::trainer

@@ -54,6 +54,7 @@ struct DataState {
   GroupId consumed_below = {};               // every group below it is consumed: trained, or dropped for good
   std::vector<GroupId> consumed_above = {};  // consumed groups at or above consumed_below, ascending
   std::map<GroupId, int32_t> attempts = {};  // leases issued so far, of groups not consumed
+  std::vector<LeaseId> accepted = {};        // which attempt counted, of the groups consumed last, in that order
   friend bool operator==(const DataState&, const DataState&) = default;
 };
 

@@ -69,6 +69,20 @@ TEST(DataRestoreTest, ADropThatTheLogHoldsStaysDropped) {
   EXPECT_EQ(data->queue.Lease(), Id(3)) << "filtered and failed prompts are done with";
 }
 
+TEST(DataRestoreTest, KnowsWhichAttemptsOfTheGroupsBeforeTheCheckpointCounted) {
+  DataState state = StateWithConsumed(1, 4);
+  state.accepted = {Id(0, 5)};
+  auto data = Restore(state, 1,
+                      {TakeOf({1, 1}, {Id(0, 5)}), Accepted(Id(1, 2), {1, 0}), TakeOf({1, 1}, {Id(1, 2)}),
+                       DropRecord{Id(2, 3), DropReason::kFiltered}, DropRecord{Id(3, 8), DropReason::kFailed}});
+  ASSERT_TRUE(data.ok());
+  EXPECT_TRUE(data->queue.WasAccepted(Id(0, 5)));
+  EXPECT_TRUE(data->queue.WasAccepted(Id(1, 2)));
+  EXPECT_FALSE(data->queue.WasAccepted(Id(1, 1)));
+  EXPECT_TRUE(data->queue.WasAccepted(Id(2, 3)));
+  EXPECT_FALSE(data->queue.WasAccepted(Id(3, 8))) << "given up, not accepted";
+}
+
 TEST(DataRestoreTest, KeepsTheNewestAttemptOfAGroup) {
   auto data = Restore(StateWithConsumed(0, 1), 9,
                       {Accepted(Id(0, 1), {1, 6}), DropRecord{Id(0, 1), DropReason::kRolledBack},

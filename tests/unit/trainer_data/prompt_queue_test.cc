@@ -47,6 +47,36 @@ TEST(PromptQueueTest, RemembersConsumedPromptsByAWatermarkAndItsExceptions) {
   EXPECT_FALSE(queue.IsConsumed({0, 4}));
 }
 
+TEST(PromptQueueTest, KnowsWhichAttemptAtAConsumedPromptWasAcceptedAlsoAfterARestore) {
+  PromptQueue before({});
+  for (int i = 0; i < 3; ++i) before.Lease();
+  before.PutBack({0, 1});
+  const LeaseId second = before.Lease();
+  ASSERT_EQ(second, Id(1, 2));
+  before.ConsumeAccepted(second);
+  before.ConsumeAccepted(Id(0));
+  before.Consume({0, 2});  // given up
+  for (const PromptQueue& queue : {before, PromptQueue({}, before.State())}) {
+    EXPECT_TRUE(queue.WasAccepted(Id(1, 2)));
+    EXPECT_FALSE(queue.WasAccepted(Id(1, 1)));
+    EXPECT_TRUE(queue.WasAccepted(Id(0, 1)));
+    EXPECT_FALSE(queue.WasAccepted(Id(2, 1)));
+    EXPECT_TRUE(queue.IsConsumed({0, 2}));
+  }
+  EXPECT_THAT(before.State().accepted, ::testing::ElementsAre(Id(1, 2), Id(0)));
+}
+
+TEST(PromptQueueTest, RemembersAttemptsOfTheLast65536ConsumedPromptsAndNoMore) {
+  PromptQueue queue({});
+  constexpr int64_t kLast = static_cast<int64_t>(PromptQueue::kRemembered);
+  for (int64_t i = 0; i <= kLast; ++i) queue.ConsumeAccepted(queue.Lease());
+  EXPECT_FALSE(queue.WasAccepted(Id(0))) << "too long ago";
+  EXPECT_TRUE(queue.IsConsumed({0, 0})) << "never leased again for all that";
+  EXPECT_TRUE(queue.WasAccepted(Id(1)));
+  EXPECT_TRUE(queue.WasAccepted(Id(kLast)));
+  EXPECT_EQ(queue.State().accepted.size(), PromptQueue::kRemembered);
+}
+
 TEST(PromptQueueTest, GoesOnFromAStateWithNewAttemptsForWhatWasNotConsumed) {
   PromptQueue before({});
   for (int i = 0; i < 4; ++i) before.Lease();
