@@ -170,6 +170,7 @@ void Engine::AddPrefillRows(ActiveRequest& active, int64_t& budget, Batch& batch
   const int64_t length = static_cast<int64_t>(prompt.size());
   const int64_t end = std::min(length, active.prefilled + budget);
   budget -= end - active.prefilled;
+  prefilled_tokens_ += end - active.prefilled;
   for (; active.prefilled < end; ++active.prefilled) {
     batch.ids.push_back(prompt[active.prefilled]);
     batch.rows.push_back({active.sequences[0].slot, active.prefilled});

@@ -72,6 +72,7 @@ class Engine {
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }
+  int64_t prefilled_tokens() const { return prefilled_tokens_; }  // of prompts
 
  private:
   struct Sequence {
@@ -128,6 +129,7 @@ class Engine {
   std::deque<std::pair<GenerationRequest, std::shared_ptr<GenerationSink>>> waiting_;
   std::list<ActiveRequest> active_;  // stable addresses; in order of admission
   int64_t generated_tokens_ = 0;
+  int64_t prefilled_tokens_ = 0;
   std::optional<model::DeviceStream> stream_;
 };
 

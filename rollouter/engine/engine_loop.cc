@@ -200,6 +200,7 @@ void EngineLoop::Core::PublishStatus() {
   status_.waiting_sequences = engine_.waiting_sequences();
   status_.kv_usage = engine_.kv_usage();
   status_.generated_tokens = engine_.generated_tokens();
+  status_.prefilled_tokens = engine_.prefilled_tokens();
 }
 
 EngineLoop::EngineLoop(std::unique_ptr<Core> core) : core_(std::move(core)) {}

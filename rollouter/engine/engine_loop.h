@@ -28,6 +28,7 @@ struct EngineStatus {
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;  // all weight sets
   int64_t generated_tokens = 0;
+  int64_t prefilled_tokens = 0;  // of prompts
   int64_t installs = 0;
   double busy_seconds = 0;  // in decode steps
   double idle_seconds = 0;  // without work, paused or without weights

@@ -18,8 +18,13 @@ GenerationRequest RequestFor(const Lease& lease, const std::string& id) {
   return request;
 }
 
-GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done)
-    : lease_(std::move(lease)), reward_(reward), done_(std::move(done)), missing_(lease_.samples) {
+GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done,
+                             std::shared_ptr<TokenCount> made)
+    : lease_(std::move(lease)),
+      reward_(reward),
+      done_(std::move(done)),
+      made_(std::move(made)),
+      missing_(lease_.samples) {
   group_.lease = lease_.id;
   group_.kind = lease_.kind;
   group_.rollouter = member.replica_id;

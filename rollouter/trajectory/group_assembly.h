@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/trajectory.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/reward/reward.h"
+#include "rollouter/trajectory/lease_book.h"
 
 namespace syncopate::rollouter {
 
@@ -29,9 +31,13 @@ class GroupAssembly final : public GenerationSink {
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
   // `member` makes the group; `reward` must outlive this object. `done` is called once, on the engine's thread, by the
-  // last sample; it must not block and must not call the engine.
-  GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done);
+  // last sample; it must not block and must not call the engine. `made` counts the tokens of all samples.
+  GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done,
+                std::shared_ptr<TokenCount> made);
 
+  void OnToken(int32_t, int32_t, float, const PolicyVersion&) override {
+    made_->fetch_add(1, std::memory_order_relaxed);
+  }
   void OnFinished(int32_t sample, Trajectory trajectory) override;
 
  private:
@@ -40,6 +46,7 @@ class GroupAssembly final : public GenerationSink {
   const Lease lease_;
   const RewardFunction* const reward_;
   const Done done_;
+  const std::shared_ptr<TokenCount> made_;
   TrajectoryGroup group_;
   int32_t missing_;
 };

@@ -28,17 +28,19 @@ std::vector<LeaseId> LeaseBook::OnDisconnected() {
 
 std::vector<LeaseId> LeaseBook::GiveUp() {
   std::vector<LeaseId> given_up;
-  for (const auto& [lease, samples] : generating_) given_up.push_back(lease);
+  for (const auto& [lease, held] : generating_) {
+    given_up.push_back(lease);
+    ending_[{stream_, lease}] = {.samples = held.samples};
+  }
   generating_.clear();
-  samples_ = 0;
   return given_up;
 }
 
-absl::Status LeaseBook::OnLease(const Lease& lease) {
+absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made) {
   if (draining_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter is draining; lease the prompt elsewhere");
   }
-  if (!generating_.emplace(lease.id, lease.samples).second) {
+  if (!generating_.emplace(lease.id, Held{.samples = lease.samples, .made = std::move(made)}).second) {
     return Error(absl::StatusCode::kAlreadyExists, "LEASE_HELD",
                  absl::StrCat("attempt ", lease.id.attempt, " of group ", lease.id.group.ToString(),
                               " is being generated already"));
@@ -47,27 +49,41 @@ absl::Status LeaseBook::OnLease(const Lease& lease) {
   return absl::OkStatus();
 }
 
-bool LeaseBook::OnGenerated(int64_t stream, const LeaseId& lease, bool submitted) {
-  if (stream != stream_) return false;
+LeaseBook::Ended LeaseBook::OnGenerated(int64_t stream, const LeaseId& lease, bool submitted) {
+  if (auto ending = ending_.extract({stream, lease})) {
+    samples_ -= ending.mapped().samples;
+    return ending.mapped().revoked && stream == stream_ ? Ended::kRevoked : Ended::kGivenUp;
+  }
   auto held = generating_.find(lease);
-  if (held == generating_.end()) return false;
-  samples_ -= held->second;
+  if (stream != stream_ || held == generating_.end()) return Ended::kGivenUp;
+  samples_ -= held->second.samples;
   generating_.erase(held);
   if (submitted) unacknowledged_.insert(lease);
-  return true;
+  return Ended::kHeld;
 }
 
 bool LeaseBook::OnRevoke(const LeaseId& lease) {
   unacknowledged_.erase(lease);
-  auto held = generating_.find(lease);
-  if (held == generating_.end()) return false;
-  samples_ -= held->second;
-  generating_.erase(held);
+  auto held = generating_.extract(lease);
+  if (!held) return false;
+  ending_[{stream_, lease}] = {.samples = held.mapped().samples, .revoked = true};
   return true;
 }
 
+std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
+  const bool works = engine_tokens > std::exchange(engine_tokens_, engine_tokens);
+  std::vector<LeaseId> further;
+  for (auto& [lease, held] : generating_) {
+    const int64_t made = held.made->load(std::memory_order_relaxed);
+    const bool waits = made == 0;
+    if (waits ? works : made > held.reported) further.push_back(lease);
+    held.reported = made;
+  }
+  return further;
+}
+
 int32_t LeaseBook::Credits() const {
-  if (draining_) return 0;
+  if (draining_ || paused_) return 0;
   int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }

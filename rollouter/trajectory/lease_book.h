@@ -1,8 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -10,8 +13,12 @@
 
 namespace syncopate::rollouter {
 
-// Which leases a rollouter holds and how many more it asks for. Leases belong to the stream that brought them: when it
-// breaks, all of them are given up. Sans-IO: events in, decisions out; no thread, lock or clock.
+// Tokens made of one lease so far; the engine's thread counts them.
+using TokenCount = std::atomic<int64_t>;
+
+// Which leases a rollouter holds, which of them come further, and how many more it asks for. Leases belong to the
+// stream that brought them: when it breaks, all of them are given up. One that is given up takes room until its
+// generation has ended. Sans-IO: events in, decisions out; no thread, lock or clock.
 class LeaseBook {
  public:
   struct Options {
@@ -31,10 +38,15 @@ class LeaseBook {
 
   // A lease of the current stream. OK: generate it. Else hand it back with this error: UNAVAILABLE (reason DRAINING),
   // or ALREADY_EXISTS (reason LEASE_HELD) for one that is held already.
-  absl::Status OnLease(const Lease& lease);
-  // Generation of a lease has ended, well or not. True: tell the trainer. False: nobody wants to know any more.
-  // `submitted`: the result is a whole group, and an acknowledgement will follow.
-  bool OnGenerated(int64_t stream, const LeaseId& lease, bool submitted);
+  absl::Status OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made);
+  enum class Ended : uint8_t {
+    kHeld,     // tell the trainer how
+    kRevoked,  // hand it back: the trainer waits to hear that it has ended
+    kGivenUp,  // nobody wants to know
+  };
+  // Generation of a lease has ended, well or not. `submitted`: the result is a whole group, and an acknowledgement will
+  // follow if it was still held.
+  Ended OnGenerated(int64_t stream, const LeaseId& lease, bool submitted);
   void OnAck(const LeaseId& lease) { unacknowledged_.erase(lease); }
   // Gives up what is generating, on the stream that stays. Returns those leases: hand them back and abort them.
   std::vector<LeaseId> GiveUp();
@@ -43,8 +55,13 @@ class LeaseBook {
 
   void SetDraining(bool draining) { draining_ = draining; }
   bool draining() const { return draining_; }
+  void SetPaused(bool paused) { paused_ = paused; }
 
-  // How many more training groups to ask for now; 0 while draining. Evaluation counts by its samples.
+  // The leases that have come further since the last call: a token was made of it, or it has none yet and the engine
+  // has worked on some token, of which it has now done `engine_tokens`.
+  std::vector<LeaseId> TakeProgress(int64_t engine_tokens);
+
+  // How many more training groups to ask for now; 0 while draining or paused. Evaluation counts by its samples.
   int32_t Credits() const;
   bool welcomed() const { return welcomed_; }
   int64_t stream() const { return stream_; }
@@ -57,8 +74,20 @@ class LeaseBook {
   int64_t stream_ = 0;
   bool welcomed_ = false;
   bool draining_ = false;
-  int64_t samples_ = 0;                    // of all that is generating
-  std::map<LeaseId, int32_t> generating_;  // lease -> samples
+  bool paused_ = false;
+  int64_t samples_ = 0;  // of all that is generating and ending
+  int64_t engine_tokens_ = 0;
+  struct Held {
+    int32_t samples = 0;
+    std::shared_ptr<const TokenCount> made;
+    int64_t reported = 0;  // of them
+  };
+  std::map<LeaseId, Held> generating_;
+  struct Ending {
+    int32_t samples = 0;
+    bool revoked = false;
+  };
+  std::map<std::pair<int64_t, LeaseId>, Ending> ending_;  // given up, by stream
   std::set<LeaseId> unacknowledged_;
 };
 

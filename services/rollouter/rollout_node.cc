@@ -46,6 +46,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   RolloutService::Options options;
   options.member = member;
   options.set_draining = [work](bool draining) { work->SetDraining(draining); };
+  options.set_paused = [work](bool paused) { work->SetPaused(paused); };
   options.groups_submitted = [work] { return work->counters().submitted; };
   return options;
 }

@@ -237,6 +237,7 @@ grpc::ServerUnaryReactor* RolloutService::Pause(grpc::CallbackServerContext*,
                                                 const v1::RolloutServicePauseRequest* request,
                                                 v1::RolloutServicePauseResponse* response) {
   return RunOnce("Pause", request, response, control_, [this] {
+    if (options_.set_paused) options_.set_paused(true);  // first: what is leased after it would wait
     engine_->Pause();
     return absl::OkStatus();
   });
@@ -248,6 +249,7 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
   return RunOnce("Resume", request, response, control_, [this] {
     engine_->Resume();
     if (options_.set_draining) options_.set_draining(false);
+    if (options_.set_paused) options_.set_paused(false);
     return absl::OkStatus();
   });
 }

@@ -32,7 +32,8 @@ class RolloutService final : public v1::RolloutService::CallbackService {
     StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
     // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
     std::function<void(bool draining)> set_draining = nullptr;
-    std::function<int64_t()> groups_submitted = nullptr;  // for GetStatus. May be empty
+    std::function<void(bool paused)> set_paused = nullptr;  // as set_draining, for Pause and Resume
+    std::function<int64_t()> groups_submitted = nullptr;    // for GetStatus. May be empty
   };
 
   // Limits on what a client may name.

@@ -83,6 +83,12 @@ void WorkClient::SetDraining(bool draining) {
   SendCreditsLocked();
 }
 
+void WorkClient::SetPaused(bool paused) {
+  MutexLock lock(&mutex_);
+  book_.SetPaused(paused);
+  SendCreditsLocked();
+}
+
 bool WorkClient::WaitIdle(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return book_.idle(); };
@@ -97,11 +103,8 @@ void WorkClient::HandBack(const absl::Status& why) {
     stream = book_.stream();
     leases = book_.GiveUp();
     for (const LeaseId& lease : leases) {
-      v1::ExchangeRequest request;
-      *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
-      *request.mutable_return_lease()->mutable_error() = ToProto(why);
       ++counters_.returned;
-      SendLocked(std::move(request));
+      SendReturnLocked(lease, why);
     }
     if (!leases.empty()) {
       SYNCOPATE_LOG(kInfo, "%d leases handed back: %s", static_cast<int>(leases.size()), why.ToString());
@@ -176,10 +179,14 @@ void WorkClient::ScheduleBeatLocked(int64_t stream) {
 }
 
 void WorkClient::Beat(int64_t stream) {
-  v1::ExchangeRequest work = WorkSoFar();
+  const rollouter::EngineStatus engine = engine_->GetStatus();
+  v1::ExchangeRequest beat = WorkSoFar(engine);
   MutexLock lock(&mutex_);
   if (stream != book_.stream() || !book_.welcomed()) return;
-  SendCreditsLocked(std::move(work));
+  for (const LeaseId& lease : book_.TakeProgress(engine.generated_tokens + engine.prefilled_tokens)) {
+    *beat.mutable_progress()->add_leases() = ToProto(lease);
+  }
+  SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
 }
 
@@ -189,8 +196,9 @@ void WorkClient::Report() {
   SendCreditsLocked(std::move(work));
 }
 
-v1::ExchangeRequest WorkClient::WorkSoFar() const {
-  const rollouter::EngineStatus engine = engine_->GetStatus();
+v1::ExchangeRequest WorkClient::WorkSoFar() const { return WorkSoFar(engine_->GetStatus()); }
+
+v1::ExchangeRequest WorkClient::WorkSoFar(const rollouter::EngineStatus& engine) const {
   v1::ExchangeRequest request;
   request.mutable_work()->set_generated_tokens(engine.generated_tokens);
   request.mutable_work()->set_groups_submitted(counters().submitted);
@@ -263,19 +271,20 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
     return;
   }
   absl::Status taken;
+  auto made = std::make_shared<rollouter::TokenCount>(0);
   {
     MutexLock lock(&mutex_);
-    taken = book_.OnLease(*lease);
+    taken = book_.OnLease(*lease, made);
   }
   if (taken.ok()) {
-    absl::Status started = Generate(stream, *lease);
+    absl::Status started = Generate(stream, *lease, std::move(made));
     if (!started.ok()) OnGenerated(stream, lease->id, started);
   } else if (ErrorReason(taken) != "LEASE_HELD") {
     GiveBack(lease->id, taken);
   }
 }
 
-absl::Status WorkClient::Generate(int64_t stream, const Lease& lease) {
+absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made) {
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardFunction* reward, rewards_->Find(lease.reward));
   PolicyVersion serving = engine_->GetStatus().serving;
   if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
@@ -286,8 +295,9 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease) {
   auto done = [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> group) {
     self->OnGenerated(stream, id, std::move(group));
   };
-  return engine_->Submit(rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
-                         std::make_shared<rollouter::GroupAssembly>(lease, options_.member, reward, std::move(done)));
+  return engine_->Submit(
+      rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
+      std::make_shared<rollouter::GroupAssembly>(lease, options_.member, reward, std::move(done), std::move(made)));
 }
 
 void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
@@ -306,10 +316,14 @@ void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusO
     *request.mutable_return_lease()->mutable_error() = ToProto(group.status());
   }
   MutexLock lock(&mutex_);
-  if (!book_.OnGenerated(stream, lease, group.ok())) return;
-  ++(group.ok() ? counters_.submitted : counters_.returned);
-  if (!group.ok()) SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
-  SendLocked(std::move(request));
+  const rollouter::LeaseBook::Ended ended = book_.OnGenerated(stream, lease, group.ok());
+  if (ended == rollouter::LeaseBook::Ended::kHeld) {
+    ++(group.ok() ? counters_.submitted : counters_.returned);
+    if (!group.ok()) SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
+    SendLocked(std::move(request));
+  } else if (ended == rollouter::LeaseBook::Ended::kRevoked) {
+    SendReturnLocked(lease, Error(absl::StatusCode::kAborted, "REVOKED", "its generation has ended"));
+  }
   SendCreditsLocked();
 }
 
@@ -333,7 +347,6 @@ void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& re
   {
     MutexLock lock(&mutex_);
     generating = book_.OnRevoke(lease);
-    if (generating) SendCreditsLocked();
   }
   if (!generating) return;
   SYNCOPATE_LOG(kInfo, "%s revoked: %s", Name(lease), revoke.reason());
@@ -341,12 +354,9 @@ void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& re
 }
 
 void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
-  v1::ExchangeRequest request;
-  *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
-  *request.mutable_return_lease()->mutable_error() = ToProto(why);
   MutexLock lock(&mutex_);
   ++counters_.returned;
-  SendLocked(std::move(request));
+  SendReturnLocked(lease, why);
 }
 
 void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
@@ -360,6 +370,13 @@ void WorkClient::SendLocked(v1::ExchangeRequest request) {
   if (stream_ == nullptr) return;
   *request.mutable_serving() = ToProto(serving_);
   stream_->Write(std::move(request));  // if it is ending, on_done will say so
+}
+
+void WorkClient::SendReturnLocked(const LeaseId& lease, const absl::Status& why) {
+  v1::ExchangeRequest request;
+  *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
+  *request.mutable_return_lease()->mutable_error() = ToProto(why);
+  SendLocked(std::move(request));
 }
 
 void WorkClient::SendCreditsLocked(v1::ExchangeRequest request) {

@@ -22,10 +22,10 @@
 namespace syncopate::services {
 
 // The rollouter's end of TrajectoryService.Exchange: asks the trainer for leases with credits, has the engine generate
-// them, scores, submits. Keeps one stream to the trainer that the directory names; when it breaks, all of its leases
-// are given up, their generation is aborted, and the client connects again after a jittered backoff, for as long as it
-// takes. Every message carries the version that is served, and those never go back. Thread-safe; nothing but Stop and
-// WaitIdle blocks.
+// them, says with each heartbeat which of them come further, scores, submits. Keeps one stream to the trainer that the
+// directory names; when it breaks, all of its leases are given up, their generation is aborted, and the client connects
+// again after a jittered backoff, for as long as it takes. Every message carries the version that is served, and those
+// never go back. Thread-safe; nothing but Stop and WaitIdle blocks.
 class WorkClient final : public std::enable_shared_from_this<WorkClient> {
  public:
   struct Options {
@@ -62,6 +62,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetServing(const PolicyVersion& version);
   // While draining no work is asked for or taken; what runs is finished and submitted.
   void SetDraining(bool draining);
+  // While paused no work is asked for; what was leased waits.
+  void SetPaused(bool paused);
   // Hands every lease back that is not finished, for reason `why`, and aborts its generation.
   void HandBack(const absl::Status& why);
   // Tells the trainer now what a heartbeat would: before the process leaves, its last figures.
@@ -93,14 +95,17 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void OnMessage(int64_t stream, v1::ExchangeResponse message);
   void OnWelcome(const v1::ExchangeResponse::Welcome& welcome);
   void OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message);
-  absl::Status Generate(int64_t stream, const Lease& lease);
+  absl::Status Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made);
   void OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
   void OnAck(const v1::ExchangeResponse::Ack& ack);
   void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
   void GiveBack(const LeaseId& lease, const absl::Status& why);
   void AbortLater(int64_t stream, const LeaseId& lease);
+  void SendReturnLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLocked(v1::ExchangeRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::ExchangeRequest WorkSoFar() const;  // asks the engine: not under the lock
+  // Asks the engine: not under the lock.
+  v1::ExchangeRequest WorkSoFar() const;
+  v1::ExchangeRequest WorkSoFar(const rollouter::EngineStatus& engine) const;
   void SendCreditsLocked(v1::ExchangeRequest request = {}) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

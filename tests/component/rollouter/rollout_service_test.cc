@@ -33,6 +33,7 @@ class RolloutServiceTest : public ::testing::Test {
     options.member = {"rollouter", "rollouter-0", 0, 1, "incarnation"};
     options.max_requests = 12;
     options.set_draining = [this](bool draining) { draining_ = draining; };
+    options.set_paused = [this](bool paused) { paused_ = paused; };
     options.groups_submitted = [] { return int64_t{42}; };
     service_ = std::make_unique<RolloutService>(options, engine_.get());
     server_ = Server::Start({}, {service_.get()}).value();
@@ -85,6 +86,7 @@ class RolloutServiceTest : public ::testing::Test {
   }
 
   std::atomic<bool> draining_ = false;
+  std::atomic<bool> paused_ = false;
   std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
   std::unique_ptr<RolloutService> service_;
   std::unique_ptr<Server> server_;
@@ -284,10 +286,12 @@ TEST_F(RolloutServiceTest, PausesAndResumesWithoutLosingATokenAndOncePerRequestI
   v1::RolloutServicePauseRequest pause;
   pause.set_request_id("pause-1");
   ASSERT_TRUE(Call(&Stub::Pause, pause).ok());
+  EXPECT_TRUE(paused_) << "it asks the trainer for nothing";
   EXPECT_EQ(Status().state(), "paused");
   auto blocked = Call(&Stub::Generate, Request("x"), absl::Milliseconds(100));
   EXPECT_EQ(blocked.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
+  EXPECT_FALSE(paused_);
   EXPECT_TRUE(Call(&Stub::Pause, pause).ok());  // the same request again: answered, not done again
   EXPECT_EQ(Status().state(), "running");
   EXPECT_TRUE(Call(&Stub::Generate, Request("y")).ok());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +195,51 @@ TEST_F(WorkClientTest, StopsWorkOnARevokedLease) {
   auto next = trainer.WaitFor(ExchangeRequest::kGroup);
   ASSERT_TRUE(next.has_value());
   EXPECT_EQ(next->group().lease().group().ordinal(), 2);  // nothing was submitted of the revoked one
+}
+
+TEST_F(WorkClientTest, SaysWithItsHeartbeatsWhichLeasesComeFurtherAndOfAPausedEngineNone) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 3900));
+  auto progressed = [&trainer](size_t from) {
+    for (size_t count = from + 1; trainer.heard().WaitFor(count); ++count) {
+      const ExchangeRequest request = trainer.heard().All()[count - 1];
+      if (request.progress().leases_size() == 0) continue;
+      return std::optional<LeaseId>(FromProto(request.progress().leases(0)));
+    }
+    return std::optional<LeaseId>();
+  };
+  EXPECT_EQ(progressed(0), MakeLease(1).id);
+  engine_->Pause();
+  client_->SetPaused(true);
+  ASSERT_TRUE(trainer.WaitForCredits(0));
+  const size_t paused_at = trainer.heard().size();
+  ASSERT_TRUE(trainer.heard().WaitFor(paused_at + 4));
+  const std::vector<ExchangeRequest> heard = trainer.heard().All();
+  for (size_t i = paused_at + 1; i < heard.size(); ++i) {  // the first may tell of what was made before
+    EXPECT_EQ(heard[i].progress().leases_size(), 0) << i;
+    EXPECT_EQ(heard[i].credits().groups(), 0);
+  }
+  const size_t resumed_at = trainer.heard().size();
+  engine_->Resume();
+  client_->SetPaused(false);
+  EXPECT_EQ(progressed(resumed_at), MakeLease(1).id);
+}
+
+TEST_F(WorkClientTest, HandsARevokedLeaseBackWhenItsGenerationHasEnded) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(MakeLease(1, 3900));
+  ExchangeResponse revoke;
+  *revoke.mutable_revoke()->mutable_lease() = ToProto(MakeLease(1).id);
+  revoke.mutable_revoke()->set_reason("LEASE_STALLED");
+  trainer.Say(revoke);
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(FromProto(returned->return_lease().lease()), MakeLease(1).id);
+  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "REVOKED");
+  EXPECT_TRUE(WaitUntilEngineIsIdle());
+  EXPECT_EQ(client_->counters().returned, 0) << "it was not given back, it was taken";
 }
 
 TEST_F(WorkClientTest, GivesUpItsLeasesWhenTheStreamBreaksAndConnectsAgain) {

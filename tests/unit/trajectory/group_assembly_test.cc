@@ -35,16 +35,24 @@ class GroupAssemblyTest : public ::testing::Test {
     MemberId member;
     member.replica_id = "rollouter-3";
     member.incarnation = "abc";
-    return std::make_unique<GroupAssembly>(lease, member, reward, [this](absl::StatusOr<TrajectoryGroup> group) {
+    auto done = [this](absl::StatusOr<TrajectoryGroup> group) {
       EXPECT_FALSE(result_.has_value()) << "told twice";
       result_ = std::move(group);
-    });
+    };
+    return std::make_unique<GroupAssembly>(lease, member, reward, done, made_);
   }
 
   RewardRegistry rewards_ = RewardRegistry::BuiltIn();
   const RewardFunction* dense_ = rewards_.Find("dense").value();
   std::optional<absl::StatusOr<TrajectoryGroup>> result_;
+  std::shared_ptr<TokenCount> made_ = std::make_shared<TokenCount>(0);
 };
+
+TEST_F(GroupAssemblyTest, CountsTheTokensOfAllSamples) {
+  auto assembly = Assemble(MakeLease(2), dense_);
+  for (int32_t sample : {0, 1, 1}) assembly->OnToken(sample, 3, -0.5f, {1, 1});
+  EXPECT_EQ(made_->load(), 3);
+}
 
 TEST_F(GroupAssemblyTest, GivesTheGroupAwayWithTheLastSampleInSampleOrder) {
   auto assembly = Assemble(MakeLease(3), dense_);

@@ -1,9 +1,18 @@
 #include "rollouter/trajectory/lease_book.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <vector>
 
 namespace syncopate::rollouter {
 namespace {
+
+using Ended = LeaseBook::Ended;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 Lease LeaseOf(int64_t ordinal, int32_t samples = 4, int32_t attempt = 1) {
   Lease lease;
@@ -19,32 +28,44 @@ class LeaseBookTest : public ::testing::Test {
     stream_ = book_.OnConnecting();
     book_.OnWelcome();
   }
+  absl::Status Take(const Lease& lease) {
+    made_[lease.id] = std::make_shared<TokenCount>(0);
+    return book_.OnLease(lease, made_[lease.id]);
+  }
+  void Make(int64_t ordinal) { ++*made_.at(LeaseOf(ordinal).id); }
+  std::vector<int64_t> Progress(int64_t engine_tokens) {
+    std::vector<int64_t> ordinals;
+    for (const LeaseId& lease : book_.TakeProgress(engine_tokens)) ordinals.push_back(lease.group.ordinal);
+    return ordinals;
+  }
+
+  std::map<LeaseId, std::shared_ptr<TokenCount>> made_;
   LeaseBook book_{{.max_groups = 3, .samples_per_group = 4}};
   int64_t stream_ = 0;
 };
 
 TEST_F(LeaseBookTest, AsksForAsMuchAsItHasRoomFor) {
   EXPECT_EQ(book_.Credits(), 3);
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
-  EXPECT_TRUE(book_.OnLease(LeaseOf(2)).ok());
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
   EXPECT_EQ(book_.Credits(), 1);
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(1).id, true));
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
   EXPECT_EQ(book_.Credits(), 2);
 }
 
 TEST_F(LeaseBookTest, CountsEvaluationBySamplesAndNeverAsksForLessThanNothing) {
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(book_.OnLease(LeaseOf(i, 1)).ok());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Take(LeaseOf(i, 1)).ok());
   EXPECT_EQ(book_.Credits(), 1);
-  for (int i = 5; i < 50; ++i) EXPECT_TRUE(book_.OnLease(LeaseOf(i, 1)).ok());
+  for (int i = 5; i < 50; ++i) EXPECT_TRUE(Take(LeaseOf(i, 1)).ok());
   EXPECT_EQ(book_.Credits(), 0);
 }
 
 TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhatItHas) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
-  EXPECT_TRUE(book_.OnLease(LeaseOf(2)).ok());
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(2).id, true));
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(2).id, true), Ended::kHeld);
   EXPECT_EQ(book_.GiveUp(), std::vector<LeaseId>{LeaseOf(1).id});
-  EXPECT_FALSE(book_.OnGenerated(stream_, LeaseOf(1).id, true)) << "its result comes too late";
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kGivenUp) << "its result comes too late";
   EXPECT_TRUE(book_.welcomed());
   EXPECT_FALSE(book_.idle());
   book_.OnAck(LeaseOf(2).id);
@@ -53,46 +74,88 @@ TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhat
 }
 
 TEST_F(LeaseBookTest, GivesUpEveryLeaseOfAStreamThatBroke) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
-  EXPECT_TRUE(book_.OnLease(LeaseOf(2)).ok());
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(2).id, true));
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(2).id, true), Ended::kHeld);
   EXPECT_EQ(book_.OnDisconnected(), std::vector<LeaseId>{LeaseOf(1).id});
   EXPECT_TRUE(book_.idle());
   EXPECT_FALSE(book_.welcomed());
-  EXPECT_FALSE(book_.OnGenerated(stream_, LeaseOf(1).id, false));
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, false), Ended::kGivenUp);
 }
 
 TEST_F(LeaseBookTest, DoesNotTakeAnOldStreamsResultForTheSameLeaseOfANewOne) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
   int64_t old = stream_;
   book_.OnDisconnected();
   Connect();
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());  // a restored trainer counts attempts anew
-  EXPECT_FALSE(book_.OnGenerated(old, LeaseOf(1).id, true));
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());  // a restored trainer counts attempts anew
+  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(1).id, true), Ended::kGivenUp);
   EXPECT_EQ(book_.generating(), 1);
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(1).id, true));
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
 }
 
-TEST_F(LeaseBookTest, AbortsARevokedLeaseOnlyWhileItIsGenerated) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
+TEST_F(LeaseBookTest, ALeaseComesFurtherByItsOwnTokensOrWhileItWaitsByAnybodys) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
+  EXPECT_THAT(Progress(0), IsEmpty()) << "the engine has done nothing";
+  EXPECT_THAT(Progress(6), ElementsAre(1, 2)) << "prompts are prefilled";
+  EXPECT_THAT(Progress(6), IsEmpty());
+  Make(1);
+  EXPECT_THAT(Progress(7), ElementsAre(1, 2)) << "one has a token, the other waits its turn";
+  EXPECT_THAT(Progress(8), ElementsAre(2)) << "somebody else's token does not count for one that has begun";
+  Make(2);
+  Make(2);
+  EXPECT_THAT(Progress(10), ElementsAre(2));
+  EXPECT_THAT(Progress(20), IsEmpty());
   EXPECT_TRUE(book_.OnRevoke(LeaseOf(1).id));
-  EXPECT_FALSE(book_.OnGenerated(stream_, LeaseOf(1).id, true));
+  Make(1);
+  EXPECT_THAT(Progress(21), IsEmpty()) << "it is not held any more";
+}
+
+TEST_F(LeaseBookTest, AsksForNothingWhilePausedAndKeepsWhatItHas) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  book_.SetPaused(true);
+  EXPECT_EQ(book_.Credits(), 0);
+  EXPECT_TRUE(Take(LeaseOf(2)).ok()) << "it was on its way";
+  book_.SetPaused(false);
+  EXPECT_EQ(book_.Credits(), 1);
+}
+
+TEST_F(LeaseBookTest, WhatWasGivenUpTakesRoomUntilItHasEnded) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
+  EXPECT_TRUE(book_.OnRevoke(LeaseOf(1).id));
+  EXPECT_EQ(book_.Credits(), 1) << "an engine that does not move does not end it either";
+  const int64_t old = stream_;
+  book_.OnDisconnected();
+  EXPECT_TRUE(book_.idle());
+  Connect();
+  EXPECT_EQ(book_.Credits(), 1);
+  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(1).id, false), Ended::kGivenUp) << "that stream is gone";
+  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(2).id, false), Ended::kGivenUp);
+  EXPECT_EQ(book_.Credits(), 3);
+}
+
+TEST_F(LeaseBookTest, SaysWhenARevokedLeaseHasEndedAndAbortsItOnlyWhileItIsGenerated) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(book_.OnRevoke(LeaseOf(1).id));
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kRevoked);
   EXPECT_FALSE(book_.OnRevoke(LeaseOf(1).id));
   EXPECT_EQ(book_.Credits(), 3);
 }
 
 TEST_F(LeaseBookTest, RefusesTheSameLeaseTwice) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
-  EXPECT_EQ(ErrorReason(book_.OnLease(LeaseOf(1))), "LEASE_HELD");
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1, 4, 2)).ok());
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_EQ(ErrorReason(Take(LeaseOf(1))), "LEASE_HELD");
+  EXPECT_TRUE(Take(LeaseOf(1, 4, 2)).ok());
 }
 
 TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
   book_.SetDraining(true);
   EXPECT_EQ(book_.Credits(), 0);
-  EXPECT_EQ(ErrorReason(book_.OnLease(LeaseOf(2))), "DRAINING");
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(1).id, true));
+  EXPECT_EQ(ErrorReason(Take(LeaseOf(2))), "DRAINING");
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
   EXPECT_FALSE(book_.idle());  // until it is acknowledged
   book_.OnAck(LeaseOf(1).id);
   EXPECT_TRUE(book_.idle());
@@ -101,8 +164,8 @@ TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
 }
 
 TEST_F(LeaseBookTest, ExpectsNoAcknowledgementForWhatItHandedBack) {
-  EXPECT_TRUE(book_.OnLease(LeaseOf(1)).ok());
-  EXPECT_TRUE(book_.OnGenerated(stream_, LeaseOf(1).id, false));
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, false), Ended::kHeld);
   EXPECT_TRUE(book_.idle());
 }
 
