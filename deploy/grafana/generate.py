@@ -201,7 +201,7 @@ def rollouters():
         number("Waiting", "Sequences that wait for a slot", "none", f"sum(vllm:num_requests_waiting{{{mine}}})"),
         number("Idle", "Share of the last five minutes without anything to decode", "percentunit",
                f"avg(instance:syncopate_rollouter_idle:ratio_5m{{{mine}}})"),
-        number("Quarantines", "Times that a rollouter was refused further prompts because its answers were invalid", "none",
+        number("Quarantines", "Times that a rollouter was refused further prompts because its answers were of no use", "none",
                "sum(increase(syncopate_rollouter_quarantines_total{SEL}[$__range]))",
                thresholds=((None, "green"), (0.5, "red"))),
         row("The engine, by vLLM's names"),

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kMaxBatchSamples = 1 << 20;                     // rows of one training batch
 constexpr int64_t kMaxGroupTokens = 4 << 20;                      // a group travels in one message of at most 64 MiB
+constexpr int64_t kHeartbeatsOfAStall = 3;                        // one of them may be late
 constexpr int64_t kNeighbourElements = Manifest::kAlignment / 2;  // see CheckModel
 
 class Rules {
@@ -195,6 +196,16 @@ void CheckData(const v1::RunConfig& config, Rules* rules) {
       absl::StrCat("samples x max_new_tokens of at most ", kMaxGroupTokens, ", so that a group fits a message"));
 }
 
+void CheckLeases(const v1::RunConfig& config, Rules* rules) {
+  const absl::Duration stall = CheckedDuration(config.data().lease_stall());
+  rules->Expect(stall >= kHeartbeatsOfAStall * CheckedDuration(config.sync().heartbeat()),
+                {"data.lease_stall", "sync.heartbeat"},
+                absl::StrCat("at least ", kHeartbeatsOfAStall, " x sync.heartbeat ", config.sync().heartbeat(),
+                             ", with which rollouters say how they come along"));
+  rules->Expect(stall <= CheckedDuration(config.data().lease_timeout()), {"data.lease_timeout", "data.lease_stall"},
+                absl::StrCat("at least data.lease_stall ", config.data().lease_stall()));
+}
+
 void CheckRollout(const v1::RunConfig& config, Rules* rules) {
   const auto& rollout = config.rollout();
   rules->Expect(rollout.samples() >= 2 || config.train().advantage() != "grpo", {"rollout.samples", "train.advantage"},
@@ -255,6 +266,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckModel(config.model(), &rules);
   CheckDevices(config, &rules);
   CheckData(config, &rules);
+  CheckLeases(config, &rules);
   CheckRollout(config, &rules);
   CheckStaleness(config, &rules);
   CheckSync(config.sync(), &rules);

@@ -130,16 +130,22 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
                {"CREDITS", kRight},
                {"ACCEPTED", kRight},
                {"INVALID", kRight},
+               {"RETURNED", kRight},
                {"STREAM"}});
   std::string faults;
   for (const auto& rollouter : status.rollouters()) {
     const bool quarantined = rollouter.quarantine_seconds() > 0;
     table.AddRow({rollouter.replica_id(), Version(rollouter.serving()), absl::StrCat(rollouter.leased_groups()),
                   absl::StrCat(rollouter.credits()), Thousands(rollouter.accepted_groups()),
-                  Thousands(rollouter.invalid_groups()),
-                  quarantined             ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
-                  : rollouter.connected() ? "connected"
-                                          : "broken"});
+                  Thousands(rollouter.invalid_groups()), Thousands(rollouter.returned_groups()),
+                  quarantined ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
+                  : rollouter.stalled_groups() > 0 ? "stalled"
+                  : rollouter.connected()          ? "connected"
+                                                   : "broken"});
+    if (rollouter.stalled_groups() > 0) {
+      absl::StrAppendFormat(&faults, "%s gets no prompts: %d groups were taken from it as they came no further\n",
+                            rollouter.replica_id(), rollouter.stalled_groups());
+    }
     if (rollouter.last_fault().empty()) continue;
     absl::StrAppend(&faults, rollouter.replica_id(), quarantined ? " gets no prompts: " : ": ", rollouter.last_fault(),
                     "\n");

@@ -12,7 +12,9 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
               {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed"}),
       quarantines_(AddCounter(registry, "syncopate_rollouter_quarantines_total",
-                              "Times that a rollouter got no more prompts because its answers were invalid")),
+                              "Times that a rollouter got no more prompts because its answers were of no use")),
+      revoked_(registry, "syncopate_leases_revoked_total",
+               "Leases taken back because they came no further or were too old", "reason", {"stalled", "timeout"}),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")

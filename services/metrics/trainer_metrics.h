@@ -39,6 +39,9 @@ class TrainerMetrics {
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
   // How often a rollouter was quarantined so far. From one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
+  // How many leases were taken back so far because they came no further ("stalled") or were too old ("timeout"). From
+  // one thread at a time.
+  void SetRevoked(const std::string& reason, int64_t total) { revoked_.RaiseTo(reason, Double(total)); }
   // Staleness in steps of one trained sample, by its oldest token.
   void ObserveStaleness(int64_t steps);
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
@@ -59,6 +62,7 @@ class TrainerMetrics {
   const Limits limits_;
   LabelledCounter groups_;
   prometheus::Counter& quarantines_;
+  LabelledCounter revoked_;
   prometheus::Histogram& staleness_;
   prometheus::Counter& at_bound_;
   prometheus::Counter& violations_;

@@ -38,6 +38,8 @@ void ExplainPause(absl::Time since, v1::Explanation* explanation) {
 void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
   (*to)["leased"] = from.leased;
   (*to)["reissued"] = from.reissued;
+  (*to)["stalled"] = from.stalled;
+  (*to)["timed_out"] = from.timed_out;
   (*to)["accepted"] = from.accepted;
   (*to)["trained"] = from.trained;
   (*to)["dropped_stale"] = from.dropped_stale;
@@ -68,6 +70,8 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
     view->set_accepted_groups(rollouter.accepted_groups);
     view->set_connected(true);
     view->set_invalid_groups(rollouter.invalid_groups);
+    view->set_returned_groups(rollouter.returned_groups);
+    view->set_stalled_groups(rollouter.stalled_groups);
     view->set_quarantine_seconds(rollouter.quarantine_seconds);
     view->set_last_fault(rollouter.last_fault);
   }

@@ -53,6 +53,8 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::
   options.ledger.sampling = SamplingOf(config, prompts);
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
+  options.ledger.lease_limits = {.stall = CheckedDuration(config.data().lease_stall()),
+                                 .timeout = CheckedDuration(config.data().lease_timeout())};
   options.log.segments.folder = log_folder;
   options.evaluation_prompts = config.eval().prompts();
   options.evaluation_samples_shown = config.eval().show_samples();
@@ -90,6 +92,8 @@ void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("failed", data.groups.failed);
   metrics->SetQuarantines(data.quarantines);
+  metrics->SetRevoked("stalled", data.stalled);
+  metrics->SetRevoked("timeout", data.timed_out);
 }
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.

@@ -18,6 +18,10 @@ namespace {
 
 // How often a waiter looks whether a lease has expired.
 constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
+// How often at most anybody looks.
+constexpr absl::Duration kExpiryPause = absl::Milliseconds(100);
+// Who has not looked for so long stood still, or the machine did: what rollouters said meanwhile is yet to be read.
+constexpr absl::Duration kStoodStill = absl::Seconds(5);
 // How long no prompt is leased after the disk has refused an answer: the next one would meet the same fate.
 constexpr absl::Duration kDiskRest = absl::Seconds(1);
 
@@ -99,6 +103,7 @@ std::shared_ptr<RolloutSink> TrainingData::SinkLocked(SessionId session) const {
 void TrainingData::CollectLocked(Actions* actions) {
   if (stopped_) return;
   const absl::Time now = parts_.clock->Now();
+  if (ExpiryIsDueLocked(now)) ExpireLocked(now, actions);
   std::vector<trainer::IssuedLease> issued;
   if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
   const bool rests = disk_.has_value() && now - disk_->last < kDiskRest;
@@ -111,14 +116,29 @@ void TrainingData::CollectLocked(Actions* actions) {
   for (const trainer::DropRecord& drop : ledger_->UnloggedDrops()) actions->drops.push_back(drop);
 }
 
-void TrainingData::ExpireLocked(Actions* actions) {
-  const absl::Time now = parts_.clock->Now();
+bool TrainingData::ExpiryIsDueLocked(absl::Time now) {
+  const absl::Duration since = now - expiry_looked_at_;
+  if (since < kExpiryPause) return false;
+  expiry_looked_at_ = now;
+  if (since > kStoodStill) no_expiry_before_ = now + kStoodStill;
+  return now >= no_expiry_before_;
+}
+
+void TrainingData::ExpireLocked(absl::Time now, Actions* actions) {
   std::vector<trainer::Revocation> revoked = ledger_->ExpireLeases(now);
   if (evaluation_.has_value()) {
-    for (trainer::Revocation& one : evaluation_->ExpireLeases(now)) revoked.push_back(std::move(one));
+    for (const trainer::Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
   }
-  for (trainer::Revocation& one : revoked) {
-    actions->revocations.emplace_back(SinkLocked(one.session), std::move(one));
+  std::map<std::pair<SessionId, trainer::RevokeReason>, int64_t> counts;
+  for (const trainer::Revocation& one : revoked) {
+    ++(one.reason == trainer::RevokeReason::kStalled ? stalled_ : timed_out_);
+    ++counts[{one.session, one.reason}];
+    actions->revocations.emplace_back(SinkLocked(one.session), one);
+  }
+  for (const auto& [whose, count] : counts) {
+    const trainer::RolloutSession* session = ledger_->sessions().Find(whose.first);
+    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count,
+                  session == nullptr ? "a rollouter" : session->member.replica_id, RevokeReasonName(whose.second));
   }
 }
 
@@ -134,7 +154,7 @@ void TrainingData::Perform(Actions actions) {
     if (sink != nullptr) sink->SendAck(ack);
   }
   for (auto& [sink, revoked] : actions.revocations) {
-    if (sink != nullptr) sink->SendRevoke(revoked.lease, revoked.reason);
+    if (sink != nullptr) sink->SendRevoke(revoked.lease, RevokeReasonName(revoked.reason));
   }
   for (auto& [sink, lease] : actions.leases) {
     if (sink != nullptr) sink->SendLease(lease);
@@ -157,7 +177,7 @@ absl::Status TrainingData::NoBatchLocked() const {
 
 absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
   while (true) {
-    ExpireLeases();
+    LookAtLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -232,11 +252,10 @@ absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
   return DataSnapshot{EncodeDataState(ledger_->Snapshot()), ledger_->OldestNeededSequence()};
 }
 
-void TrainingData::ExpireLeases() {
+void TrainingData::LookAtLeases() {
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    ExpireLocked(&actions);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
@@ -251,7 +270,7 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
                               .reward = options_.ledger.reward,
                               .sampling = options_.evaluation_sampling,
                               .seed = options_.evaluation_seed,
-                              .lease_timeout = std::min(options_.ledger.lease_timeout, absl::Minutes(1))};
+                              .lease_limits = options_.ledger.lease_limits};
   Actions actions;
   {
     MutexLock lock(&mutex_);
@@ -265,7 +284,7 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
 
 absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
   while (true) {
-    ExpireLeases();
+    LookAtLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -319,6 +338,8 @@ TrainingData::Status TrainingData::GetStatus() const {
                 .groups = ledger_->counters(),
                 .invalid = invalid_,
                 .quarantines = quarantines_,
+                .stalled = stalled_,
+                .timed_out = timed_out_,
                 .queued_groups = ledger_->queued_groups(),
                 .leased_groups = ledger_->leased_groups(),
                 .staleness_bound = options_.ledger.gate.max_staleness,
@@ -343,6 +364,8 @@ TrainingData::Status TrainingData::GetStatus() const {
          .credits = session.room / options_.ledger.samples,
          .accepted_groups = session.accepted,
          .invalid_groups = session.invalid,
+         .returned_groups = session.returned,
+         .stalled_groups = static_cast<int64_t>(session.stalled.size()),
          .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())});
   }

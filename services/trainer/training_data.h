@@ -33,7 +33,7 @@ class RolloutSink {
   virtual ~RolloutSink() = default;
   virtual void SendLease(const Lease& lease) = 0;
   virtual void SendAck(const Ack& ack) = 0;
-  virtual void SendRevoke(const LeaseId& lease, const std::string& reason) = 0;
+  virtual void SendRevoke(const LeaseId& lease, const std::string& reason) = 0;  // UPPER_SNAKE_CASE
   virtual void Close(const absl::Status& why) = 0;
 };
 
@@ -90,8 +90,10 @@ class TrainingData {
     int64_t credits = 0;
     int64_t accepted_groups = 0;
     int64_t invalid_groups = 0;
+    int64_t returned_groups = 0;    // leases that it handed back
+    int64_t stalled_groups = 0;     // taken from it because they came no further; it gets none while this is above 0
     double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
-    std::string last_fault;         // why its last answers were invalid; "" if the last one was not
+    std::string last_fault;         // why its last answers were of no use; "" if the last one was
   };
   struct Status {
     PolicyVersion version;
@@ -99,6 +101,8 @@ class TrainingData {
     trainer::GroupLedger::Counters groups;
     std::map<std::string, int64_t> invalid;  // answers that were refused, by reason
     int64_t quarantines = 0;                 // that have begun
+    int64_t stalled = 0;                     // leases taken back because they came no further, of evaluation too
+    int64_t timed_out = 0;                   // or because they were too old
     int64_t queued_groups = 0;
     int64_t leased_groups = 0;
     int64_t staleness_bound = 0;
@@ -144,6 +148,8 @@ class TrainingData {
   void OnServing(trainer::SessionId session, const PolicyVersion& version);
   void OnCredits(trainer::SessionId session, int32_t groups);
   void OnWork(trainer::SessionId session, const RolloutRoster::Work& work);
+  // These leases have come further; those that the session does not hold are ignored.
+  void OnProgress(trainer::SessionId session, const std::vector<LeaseId>& leases);
   void Submit(trainer::SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
   // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
   void ReturnLease(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
@@ -176,9 +182,11 @@ class TrainingData {
   absl::Status OpenLog(const Start& start);
   absl::Status LogRestoredDrops();
 
-  // Leases that may go out and records that nobody waits for.
+  // Leases that have stalled or are too old, if it is time to look; then leases that may go out, and records that
+  // nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExpireLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireLocked(absl::Time now, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ExpiryIsDueLocked(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the log answered to the latest record.
   void NoteDiskLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExplainDiskLocked(trainer::Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -187,12 +195,17 @@ class TrainingData {
   // What an answer was worth tells on who gave it.
   void NoteAnswerLocked(trainer::SessionId session, const absl::Status& judgement)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The session gives up a lease; gives when that was issued, if the session held it.
+  std::optional<absl::Time> TakeBackLocked(trainer::SessionId session, const LeaseId& lease, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SayQuarantinedLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Ledger::Verdict JudgeLocked(trainer::SessionId session, const trainer::SharedGroup& group)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
 
   void OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence);
-  void ExpireLeases();
+  // For waiters: nobody else may have anything to say.
+  void LookAtLeases();
   bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Batch> MakeDurable(Ledger::Take take);
@@ -210,6 +223,10 @@ class TrainingData {
   RolloutRoster roster_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> invalid_ ABSL_GUARDED_BY(mutex_);  // by reason, all of which are ours
   int64_t quarantines_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t stalled_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t timed_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time expiry_looked_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time no_expiry_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // Who waits for a record to become durable.
   std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
   // While the log's disk refuses what is to be written down.

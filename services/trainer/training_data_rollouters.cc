@@ -1,6 +1,8 @@
 // TrainingData's calls of rollouters: streams, credits, submissions and what becomes of them.
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +19,15 @@ using trainer::SessionId;
 
 namespace {
 
+constexpr size_t kMaxReasonBytes = 200;   // of what a peer says
 constexpr size_t kShownRunIdBytes = 128;  // peers choose it
+
+// For people; what the rollouter says about it may hold anything.
+absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
+  const absl::string_view text = why.message().substr(0, kMaxReasonBytes);
+  return Error(why.code(), "RETURNED",
+               absl::StrCat("handed back group ", lease.group.ToString(), ": ", absl::CHexEscape(text)));
+}
 
 }  // namespace
 
@@ -77,14 +87,34 @@ void TrainingData::OnWork(SessionId session, const RolloutRoster::Work& work) {
   if (auto* known = ledger_->sessions().Find(session)) roster_.OnWork(known->member.incarnation, work);
 }
 
+void TrainingData::OnProgress(SessionId session, const std::vector<LeaseId>& leases) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    const absl::Time now = parts_.clock->Now();
+    for (const LeaseId& lease : leases) {
+      if (!Evaluation::IsEvaluation(lease)) {
+        ledger_->OnProgress(session, lease, now);
+      } else if (evaluation_.has_value()) {
+        evaluation_->OnProgress(&ledger_->sessions(), session, lease, now);
+      }
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
 void TrainingData::NoteAnswerLocked(SessionId session, const absl::Status& judgement) {
   if (!judgement.ok()) ++invalid_[ErrorReason(judgement)];
-  if (!ledger_->sessions().OnAnswer(session, judgement, parts_.clock->Now())) return;
+  if (ledger_->sessions().OnAnswer(session, judgement, parts_.clock->Now())) SayQuarantinedLocked(session);
+}
+
+void TrainingData::SayQuarantinedLocked(SessionId session) {
   ++quarantines_;
-  SYNCOPATE_LOG(kError, "%s gets no prompts for %s: its last %d answers were all invalid, the latest: %s",
-                ledger_->sessions().Find(session)->member.replica_id,
-                absl::FormatDuration(trainer::RolloutSessions::kQuarantine), trainer::RolloutSessions::kInvalidInRow,
-                judgement.ToString());
+  const trainer::RolloutSession& found = *ledger_->sessions().Find(session);
+  SYNCOPATE_LOG(kError, "%s gets no prompts for %s: its last %d answers were all of no use, the latest: %s",
+                found.member.replica_id, absl::FormatDuration(trainer::RolloutSessions::kQuarantine),
+                trainer::RolloutSessions::kInvalidInRow, found.conduct.last_fault.ToString());
 }
 
 GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer::SharedGroup& group) {
@@ -92,6 +122,7 @@ GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer:
   if (!Evaluation::IsEvaluation(group->lease)) {
     verdict = ledger_->Submit(session, group, parts_.clock->Now());
   } else if (evaluation_.has_value()) {
+    ledger_->sessions().OnHeard(session, group->lease);
     verdict = evaluation_->Submit(session, *group, ledger_->rules());
   }
   // An install in the middle of an evaluation is nobody's fault.
@@ -145,14 +176,21 @@ void TrainingData::OnDurable(const LeaseId& lease, const absl::Status& status, u
   Perform(std::move(actions));
 }
 
+std::optional<absl::Time> TrainingData::TakeBackLocked(SessionId session, const LeaseId& lease,
+                                                       const absl::Status& why) {
+  if (!Evaluation::IsEvaluation(lease)) return ledger_->Return(session, lease, why);
+  ledger_->sessions().OnHeard(session, lease);
+  return evaluation_.has_value() ? evaluation_->Return(session, lease) : std::nullopt;
+}
+
 void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    if (!Evaluation::IsEvaluation(lease)) {
-      ledger_->Return(session, lease, why);
-    } else if (evaluation_.has_value()) {
-      evaluation_->Return(session, lease);
+    const std::optional<absl::Time> issued = TakeBackLocked(session, lease, why);
+    const absl::Status fault = ReturnedFault(lease, why);
+    if (issued.has_value() && ledger_->sessions().OnReturn(session, fault, *issued, parts_.clock->Now())) {
+      SayQuarantinedLocked(session);
     }
     CollectLocked(&actions);
   }
@@ -160,14 +198,15 @@ void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const ab
 }
 
 void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
-  std::shared_ptr<RolloutSink> sink;
+  Actions actions;
   {
     MutexLock lock(&mutex_);
-    sink = SinkLocked(session);
     NoteAnswerLocked(session, why);
+    TakeBackLocked(session, lease, why);
+    actions.acks.push_back({SinkLocked(session), {lease, Ledger::Result::kInvalid, why}});
+    CollectLocked(&actions);
   }
-  if (sink != nullptr) sink->SendAck({lease, Ledger::Result::kInvalid, why});
-  ReturnLease(session, lease, why);
+  Perform(std::move(actions));
 }
 
 void TrainingData::DisconnectLocked(SessionId session) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
@@ -59,6 +60,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
                                .busy_seconds = message.work().busy_seconds(),
                                .idle_seconds = message.work().idle_seconds()});
     }
+    if (message.has_progress()) HandleProgress(message.progress());
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
         data_->OnCredits(session_, message.credits().groups());
@@ -119,6 +121,12 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     response.mutable_welcome()->set_epoch(data_->version().epoch);
     stream_->Write(std::move(response));
     return absl::OkStatus();
+  }
+
+  void HandleProgress(const v1::ExchangeRequest::Progress& message) {
+    std::vector<LeaseId> leases;
+    for (const v1::LeaseId& lease : message.leases()) leases.push_back(FromProto(lease));
+    data_->OnProgress(session_, leases);
   }
 
   void HandleGroup(const v1::TrajectoryGroup& message) {

@@ -40,7 +40,7 @@ std::map<SessionId, int64_t> Evaluation::Held() const {
 int64_t Evaluation::FairShare(const RolloutSessions& sessions, absl::Time now) const {
   int64_t rollouters = 0;
   for (const auto& [id, session] : sessions.all()) {
-    rollouters += session.serving <= options_.version && !session.IsQuarantined(now) ? 1 : 0;
+    rollouters += session.serving <= options_.version && !session.IsHeldBack(now) ? 1 : 0;
   }
   return (options_.prompts + std::max<int64_t>(rollouters, 1) - 1) / std::max<int64_t>(rollouters, 1);
 }
@@ -54,7 +54,7 @@ std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl:
     if (asked.stage != Stage::kWaiting) continue;
     RolloutSession* best = nullptr;
     for (auto& [id, session] : sessions->all()) {
-      if (session.room < 1 || session.serving != options_.version || session.IsQuarantined(now)) continue;
+      if (session.room < 1 || session.serving != options_.version || session.IsHeldBack(now)) continue;
       if (held[id] < share && (best == nullptr || held[id] < held[best->id])) best = &session;
     }
     if (best == nullptr) break;
@@ -63,19 +63,29 @@ std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl:
     ++asked.attempt;
     asked.stage = Stage::kLeased;
     asked.session = best->id;
-    asked.leased_at = now;
+    asked.times = {now, now};
     issued.push_back({best->id, MakeLease(i)});
   }
   return issued;
 }
 
-std::vector<Revocation> Evaluation::ExpireLeases(absl::Time now) {
+void Evaluation::OnProgress(RolloutSessions* sessions, SessionId session, const LeaseId& lease, absl::Time now) {
+  Asked* asked = Find(lease);
+  if (asked == nullptr || !Holds(*asked, session, lease)) return;
+  asked->times.progressed = now;
+  sessions->OnProgress(session);
+}
+
+std::vector<Revocation> Evaluation::ExpireLeases(RolloutSessions* sessions, absl::Time now) {
   std::vector<Revocation> revoked;
   for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
     Asked& asked = asked_[i];
-    if (asked.stage != Stage::kLeased || now - asked.leased_at < options_.lease_timeout) continue;
+    if (asked.stage != Stage::kLeased) continue;
+    const std::optional<RevokeReason> reason = OverdueReason(asked.times, options_.lease_limits, now);
+    if (!reason.has_value()) continue;
     asked.stage = Stage::kWaiting;
-    revoked.push_back({asked.session, {{-1 - options_.index, i}, asked.attempt}, "LEASE_TIMEOUT"});
+    revoked.push_back({asked.session, {{-1 - options_.index, i}, asked.attempt}, *reason});
+    sessions->OnRevoked(revoked.back());
   }
   return revoked;
 }
@@ -118,9 +128,11 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   return {.result = Result::kAccepted};
 }
 
-void Evaluation::Return(SessionId session, const LeaseId& lease) {
+std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& lease) {
   Asked* asked = Find(lease);
-  if (asked != nullptr && Holds(*asked, session, lease)) asked->stage = Stage::kWaiting;
+  if (asked == nullptr || !Holds(*asked, session, lease)) return std::nullopt;
+  asked->stage = Stage::kWaiting;
+  return asked->times.issued;
 }
 
 void Evaluation::OnSessionLost(SessionId session) {

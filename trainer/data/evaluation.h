@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class Evaluation {
     std::string reward = "dense";
     SamplingParams sampling;  // greedy: temperature 0
     uint64_t seed = 0;
-    absl::Duration lease_timeout = absl::Minutes(1);
+    LeaseLimits lease_limits = {};
   };
 
   // `prompts` must outlive it; PromptSource::kEvaluationPass of it is asked.
@@ -52,14 +53,18 @@ class Evaluation {
   static bool IsEvaluation(const LeaseId& lease) { return lease.group.pass < 0; }
 
   // All leases that may go out now. One takes the room of one sample. No rollouter holds more than its share of the
-  // prompts at a time, so that those who come to serve the version a moment later find work, too.
+  // prompts at a time, so that those who come to serve the version a moment later find work, too; who is quarantined
+  // or has stalled gets none.
   std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
-  std::vector<Revocation> ExpireLeases(absl::Time now);
+  // As GroupLedger's.
+  void OnProgress(RolloutSessions* sessions, SessionId session, const LeaseId& lease, absl::Time now);
+  std::vector<Revocation> ExpireLeases(RolloutSessions* sessions, absl::Time now);
   // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason (WRONG_VERSION, which is nobody's fault: a newer
   // version was installed meanwhile; else those of CheckSubmission); nothing is logged. Of `rules` the known steps do
   // not matter: training may have left this version behind.
   GroupLedger::Verdict Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules);
-  void Return(SessionId session, const LeaseId& lease);
+  // Gives when the lease was issued; none if this session does not hold it.
+  std::optional<absl::Time> Return(SessionId session, const LeaseId& lease);
   void OnSessionLost(SessionId session);
 
   bool done() const { return answered_ == static_cast<int64_t>(asked_.size()); }
@@ -75,7 +80,7 @@ class Evaluation {
     Stage stage = Stage::kWaiting;
     int32_t attempt = 0;
     SessionId session = 0;
-    absl::Time leased_at = {};
+    LeaseTimes times = {};
     Prompt prompt = {};
     std::vector<int32_t> answer = {};
     float reward = 0;

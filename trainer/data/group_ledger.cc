@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "trainer/loss/advantages.h"
 
 namespace syncopate::trainer {
 
@@ -21,8 +22,7 @@ absl::Status GroupLedger::Options::Validate() const {
   }
   if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
   if (max_failures < 1) return bad("max_failures must be at least 1");
-  if (lease_timeout <= absl::ZeroDuration()) return bad("lease_timeout must be positive");
-  return absl::OkStatus();
+  return lease_limits.Validate();
 }
 
 PromptQueue::Options GroupLedger::QueueOptions(const Options& options, const PromptSource& prompts) {
@@ -107,12 +107,21 @@ bool GroupLedger::MayReceive(const RolloutSession& session) const {
   return session.serving.epoch == version_.epoch && rules_.known_steps.contains(session.serving.step);
 }
 
-RolloutSession* GroupLedger::NextReceiver(absl::Time now) {
+bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) const { return session.IsHeldBack(now); }
+
+// Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
+// so always holds fewest, would get it again and again.
+RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now) {
+  auto failures = failures_.find(prompt);
+  auto rank = [&](const RolloutSession& session) {
+    const bool failed = failures != failures_.end() && failures->second.replicas.contains(session.member.replica_id);
+    return std::pair(failed, session.leased);
+  };
   RolloutSession* best = nullptr;
   for (auto& [id, session] : sessions_.all()) {
-    if (session.room < options_.samples || !MayReceive(session) || session.IsQuarantined(now)) continue;
+    if (session.room < options_.samples || !MayReceive(session) || IsHeldBack(session, now)) continue;
     if (!gate_.MayAdmit(session.serving.step)) continue;
-    if (best == nullptr || session.room > best->room) best = &session;
+    if (best == nullptr || rank(session) < rank(*best)) best = &session;
   }
   return best;
 }
@@ -133,28 +142,44 @@ Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) co
 
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   std::vector<IssuedLease> issued;
-  while (queue_.Head().has_value()) {
-    RolloutSession* session = NextReceiver(now);
+  while (std::optional<GroupId> prompt = queue_.Head()) {
+    RolloutSession* session = NextReceiver(*prompt, now);
     if (session == nullptr) break;
     const LeaseId id = queue_.Lease();
     gate_.Admit(id.group, session->serving.step);
-    Group group{.session = session->id, .lease = MakeLease(id, session->serving), .leased_at = now};
+    Group group{.session = session->id, .lease = MakeLease(id, session->serving), .times = {now, now}};
     session->room -= options_.samples;
     ++session->leased;
     ++counters_.leased;
     issued.push_back({session->id, group.lease});
     groups_[id.group] = std::move(group);
+    OnGroupsChanged();
   }
   return issued;
+}
+
+void GroupLedger::OnProgress(SessionId session, const LeaseId& lease, absl::Time now) {
+  auto found = FindHeld(session, lease);
+  if (found == groups_.end()) return;
+  found->second.times.progressed = now;
+  sessions_.OnProgress(session);
+}
+
+std::optional<RevokeReason> GroupLedger::Overdue(const LeaseTimes& times, absl::Time now) const {
+  return OverdueReason(times, options_.lease_limits, now);
 }
 
 std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
   std::vector<Revocation> revoked;
   for (auto next = groups_.begin(); next != groups_.end();) {
     auto group = next++;
-    if (group->second.stage != Stage::kLeased || now - group->second.leased_at < options_.lease_timeout) continue;
-    revoked.push_back({group->second.session, group->second.lease.id, "LEASE_TIMEOUT"});
+    if (group->second.stage != Stage::kLeased) continue;
+    const std::optional<RevokeReason> reason = Overdue(group->second.times, now);
+    if (!reason.has_value()) continue;
+    revoked.push_back({group->second.session, group->second.lease.id, *reason});
+    sessions_.OnRevoked(revoked.back());
     ++counters_.reissued;
+    ++(*reason == RevokeReason::kStalled ? counters_.stalled : counters_.timed_out);
     PutBack(group);
   }
   return revoked;
@@ -166,16 +191,31 @@ void GroupLedger::PutBack(Groups::iterator found) {
   gate_.Release(id);
   groups_.erase(found);
   queue_.PutBack(id);
+  OnGroupsChanged();
 }
 
 void GroupLedger::Fail(Groups::iterator found) {
   const LeaseId lease = found->second.lease.id;
+  const RolloutSession* session = sessions_.Find(found->second.session);
   ++counters_.failed;
   PutBack(found);
-  if (++failures_[lease.group] < options_.max_failures) return;
+  if (session == nullptr || !MustGiveUp(lease.group, *session)) return;
   failures_.erase(lease.group);
   queue_.Consume(lease.group);
   unlogged_drops_.push_back({lease, DropReason::kFailed});
+  OnGroupsChanged();
+}
+
+bool GroupLedger::MustGiveUp(const GroupId& prompt, const RolloutSession& failed_by) {
+  Failures& failures = failures_[prompt];
+  if (failures.session != failed_by.id) {
+    failures.session = failed_by.id;
+    failures.accepted = failed_by.accepted;
+  }
+  ++failures.count;
+  failures.replicas.insert(failed_by.member.replica_id);
+  if (failures.count < options_.max_failures) return false;
+  return failures.replicas.size() > 1 || failed_by.accepted > failures.accepted;
 }
 
 GroupLedger::Groups::iterator GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {
@@ -188,40 +228,43 @@ bool GroupLedger::IsCurrent(const LeaseId& submitted, SessionId from, const Leas
   return submitted == current && from == holder;
 }
 
-void GroupLedger::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
+std::optional<absl::Time> GroupLedger::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  sessions_.OnHeard(session, lease);
   auto found = FindHeld(session, lease);
-  if (found == groups_.end()) return;
-  if (absl::IsCancelled(why) || absl::IsUnavailable(why) || absl::IsAborted(why)) {
+  if (found == groups_.end()) return std::nullopt;
+  const absl::Time issued = found->second.times.issued;
+  if (IsNobodysFault(why)) {
     ++counters_.reissued;
     PutBack(found);
   } else {
     Fail(found);
   }
+  return issued;
 }
 
 GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, absl::Time now) {
   const LeaseId id = group->lease;
+  sessions_.OnHeard(session, id);
   auto held = FindHeld(session, id);
   if (absl::Status epoch = CheckEpoch(*group, version_.epoch); !epoch.ok()) {
     if (held != groups_.end()) PutBack(held);
     return {.result = Result::kFenced, .error = epoch};
   }
-  if (held == groups_.end()) {
-    if (queue_.IsConsumed(id.group)) {
-      ++counters_.duplicate;
-      return {.result = Result::kAlreadyAccepted};
-    }
-    auto settled = groups_.find(id.group);
-    if (settled != groups_.end()) return SettledVerdict(settled->second, id);
-    ++counters_.expired;
-    return {.result = Result::kExpired};
-  }
+  if (held == groups_.end()) return VerdictOnNotHeld(id);
   absl::Status check = CheckSubmission(*group, held->second.lease, OldestAllowed(held->second.lease), rules_);
   if (!check.ok()) {
     Fail(held);
     return {.result = Result::kInvalid, .error = check};
   }
   return Accept(&held->second, std::move(group), now);
+}
+
+GroupLedger::Verdict GroupLedger::VerdictOnNotHeld(const LeaseId& lease) {
+  auto settled = groups_.find(lease.group);
+  if (settled != groups_.end()) return SettledVerdict(settled->second, lease);
+  const bool known = queue_.WasAccepted(lease);
+  ++(known ? counters_.duplicate : counters_.expired);
+  return {.result = known ? Result::kAlreadyAccepted : Result::kExpired};
 }
 
 GroupLedger::Verdict GroupLedger::SettledVerdict(const Group& group, const LeaseId& lease) {
@@ -239,9 +282,9 @@ GroupLedger::Verdict GroupLedger::Accept(Group* group, SharedGroup answer, absl:
     --session->leased;
     ++session->accepted;
   }
-  flow_.OnGroup(now - group->leased_at);
+  flow_.OnGroup(now - group->times.issued);
   group->answer = std::move(answer);
-  if (options_.refill_zero_variance && HasZeroVariance(*group->answer)) {
+  if (options_.refill_zero_variance && HasZeroVariance(RewardsOf(*group->answer))) {
     group->stage = Stage::kFiltering;
     return {.result = Result::kAccepted, .record = DropRecord{group->lease.id, DropReason::kFiltered}};
   }
@@ -260,13 +303,15 @@ void GroupLedger::OnLogged(const LeaseId& lease, uint64_t sequence) {
     ++counters_.filtered;
     gate_.Release(lease.group);
     groups_.erase(lease.group);
-    queue_.Consume(lease.group);
+    queue_.ConsumeAccepted(lease);
+    OnGroupsChanged();
     return;
   }
   SYNCOPATE_CHECK(group.stage == Stage::kLogging);
   group.stage = Stage::kCompleted;
   group.sequence = sequence;
   gate_.Complete(lease.group);
+  OnGroupsChanged();
 }
 
 void GroupLedger::OnLogFailed(const LeaseId& lease) {
@@ -310,7 +355,12 @@ GroupLedger::Take GroupLedger::TakeReplay() {
   return take;
 }
 
-bool GroupLedger::HasBatch() const { return !in_step_ && (!replays_.empty() || !PickBatch().empty()); }
+bool GroupLedger::HasBatch() const {
+  if (in_step_) return false;
+  if (!replays_.empty()) return true;
+  if (!batch_ready_.has_value()) batch_ready_ = !PickBatch().empty();
+  return *batch_ready_;
+}
 
 std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   if (in_step_) return std::nullopt;
@@ -328,6 +378,7 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
     gate_.BeginStep(batch);
   }
   in_step_ = true;
+  OnGroupsChanged();
   take.record.produces = {version_.epoch, version_.step + 1};
   for (const SharedGroup& group : take.groups) {
     take.record.groups.push_back(group->lease);
@@ -340,10 +391,11 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
 
 void GroupLedger::OnTakeLogged() {
   for (const LeaseId& lease : std::exchange(taking_, {})) {
-    queue_.Consume(lease.group);
+    queue_.ConsumeAccepted(lease);
     groups_.erase(lease.group);
     ++counters_.trained;
   }
+  OnGroupsChanged();
   counters_.trained_tokens = staleness_.total_tokens();
 }
 
@@ -355,6 +407,7 @@ void GroupLedger::OnStepDone(absl::Time now) {
     gate_.EndStep();
     replay_sequence_ = 0;
   }
+  OnGroupsChanged();
   rules_.known_steps.erase(rules_.known_steps.begin(),
                            rules_.known_steps.lower_bound(version_.step - options_.gate.max_staleness));
   flow_.OnStepDone(now);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,12 @@ namespace syncopate::trainer {
 // A group's way:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
 // trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
 // its next lease is a new attempt; only the newest attempt's answer, from the stream that holds it, is ever accepted.
-// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first.
+// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, to whoever
+// of those who may receive holds fewest.
+//
+// A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves.
+// A prompt that failed is tried with others first. It is given up when max_failures attempts have failed and it is not
+// one rollouter that fails: either two have failed at it, or the one has answered others since.
 //
 // Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
 // handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
@@ -41,9 +47,9 @@ class GroupLedger {
     std::string reward = "dense";
     SamplingParams sampling;
     uint64_t run_seed = 0;
-    bool refill_zero_variance = false;                 // drop groups whose rewards are all equal
-    int32_t max_failures = 8;                          // attempts at one prompt that may fail before it is given up
-    absl::Duration lease_timeout = absl::Minutes(10);  // a lease older than this is revoked
+    bool refill_zero_variance = false;  // drop groups whose rewards are all equal
+    int32_t max_failures = 8;           // attempts at one prompt that fail before it may be given up
+    LeaseLimits lease_limits = {};
 
     // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.
     absl::Status Validate() const;
@@ -51,7 +57,9 @@ class GroupLedger {
 
   struct Counters {
     int64_t leased = 0;         // leases issued
-    int64_t reissued = 0;       // leases lost with their stream, or expired
+    int64_t reissued = 0;       // leases lost with their stream, handed back without fault, or taken back
+    int64_t stalled = 0;        // of them, taken back because they came no further
+    int64_t timed_out = 0;      // or because they were too old
     int64_t accepted = 0;       // groups made durable
     int64_t trained = 0;        // groups in durable takes, replays included
     int64_t dropped_stale = 0;  // restored groups that no schedule could train in time
@@ -101,11 +109,13 @@ class GroupLedger {
   // -- Leases.
   // All leases that may go out now. Each is on its way when this returns.
   std::vector<IssuedLease> NextLeases(absl::Time now);
-  // Takes back the leases that are older than lease_timeout.
+  // A token was made of it, or, while it waits for its turn, of others.
+  void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
+  // Takes back the leases that have stalled or are too old.
   std::vector<Revocation> ExpireLeases(absl::Time now);
   Verdict Submit(SessionId session, SharedGroup group, absl::Time now);
-  // The rollouter cannot finish it. A `why` of CANCELLED, UNAVAILABLE or ABORTED is no fault of the prompt.
-  void Return(SessionId session, const LeaseId& lease, const absl::Status& why);
+  // The rollouter cannot finish it. Gives when that lease was issued; none if this session does not hold it.
+  std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
 
   // -- The log. `sequence` is the record's number there, rising.
   void OnLogged(const LeaseId& lease, uint64_t sequence);
@@ -120,7 +130,7 @@ class GroupLedger {
   // The next batch: P groups, earliest deadline first, as the gate allows, or a logged take of before the restore.
   // Fewer than P only when no further prompt will come. None: wait, or the data have ended.
   std::optional<Take> TakeBatch();
-  bool HasBatch() const;  // TakeBatch() would give one
+  bool HasBatch() const;  // TakeBatch() would give one. Cheap: looks anew only after something has changed
   // The last take is durable (or is a replay): its groups are trained from now on, whatever happens.
   void OnTakeLogged();
   void OnStepDone(absl::Time now);
@@ -152,6 +162,10 @@ class GroupLedger {
   // Apart from the rest so that a test can show that neither can be left out.
   virtual bool IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const;
   virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
+  virtual std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const;
+  virtual bool IsHeldBack(const RolloutSession& session, absl::Time now) const;  // quarantined or stalled
+  // What TakeBatch() would take now, replays aside.
+  virtual std::vector<GroupId> PickBatch() const;
 
  private:
   enum class Stage : uint8_t { kLeased, kLogging, kFiltering, kCompleted, kTaken };
@@ -159,25 +173,35 @@ class GroupLedger {
     Stage stage = Stage::kLeased;
     SessionId session = 0;  // that holds the lease
     Lease lease = {};
-    absl::Time leased_at = {};
+    LeaseTimes times = {};
     SharedGroup answer = {};  // from kLogging on
     uint64_t sequence = 0;    // from kCompleted on
   };
   using Groups = std::map<GroupId, Group>;
+  // Of one prompt.
+  struct Failures {
+    int32_t count = 0;
+    std::set<std::string> replicas = {};  // whose
+    SessionId session = 0;                // the latest one's
+    int64_t accepted = 0;                 // groups of that session when it failed for the first time
+  };
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
-  RolloutSession* NextReceiver(absl::Time now);
+  RolloutSession* NextReceiver(const GroupId& prompt, absl::Time now);
   Lease MakeLease(const LeaseId& id, const PolicyVersion& version) const;
   Groups::iterator FindHeld(SessionId session, const LeaseId& lease);
+  Verdict VerdictOnNotHeld(const LeaseId& lease);
   Verdict SettledVerdict(const Group& group, const LeaseId& lease);
   Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
   void PutBack(Groups::iterator found);
   void Fail(Groups::iterator found);
-  std::vector<GroupId> PickBatch() const;
+  bool MustGiveUp(const GroupId& prompt, const RolloutSession& failed_by);
+  void OnGroupsChanged() { batch_ready_.reset(); }
   Take TakeReplay();
   bool NoMoreAnswers() const;  // nothing waits and nothing runs
   void ExplainWait(absl::Time now, Explanation* explanation) const;
+  void ExplainLease(const Group& group, absl::Time now, Explanation* explanation) const;
 
   const Options options_;
   const PromptSource* const prompts_;
@@ -186,12 +210,13 @@ class GroupLedger {
   PromptQueue queue_;
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
-  std::map<GroupId, int32_t> failures_;
+  std::map<GroupId, Failures> failures_;
   SubmissionRules rules_;
   std::deque<RestoredData::Replay> replays_;
   std::vector<DropRecord> unlogged_drops_;
   std::vector<LeaseId> taking_;  // of the take that is on its way to the log
   bool in_step_ = false;
+  mutable std::optional<bool> batch_ready_;  // PickBatch() is not empty; none: not known since the last change
   uint64_t last_sequence_ = 0;
   uint64_t replay_sequence_ = 0;  // oldest record that unfinished replays need
   absl::Time waiting_since_;

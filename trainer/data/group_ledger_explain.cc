@@ -1,4 +1,5 @@
 // What GroupLedger says about its wait.
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +7,12 @@
 #include "trainer/data/group_ledger.h"
 
 namespace syncopate::trainer {
+namespace {
+
+// Heartbeats, which say how leases come along, are a second apart.
+constexpr absl::Duration kNoteworthyStall = absl::Seconds(3);
+
+}  // namespace
 
 Explanation GroupLedger::Explain(absl::Time now) const {
   Explanation explanation{.mean_group_seconds = flow_.mean_group_seconds(),
@@ -45,12 +52,14 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
         absl::StrFormat("%d groups are ready, but group %s must be trained by step %d (now %d)", queued_groups(),
                         blocker->ToString(), gate_.DeadlineOf(*blocker), gate_.step());
     explanation->unblocked_by = absl::StrCat("group ", blocker->ToString(), " from ", explanation->rollouter);
+    ExplainLease(groups_.at(*blocker), now, explanation);
     return;
   }
-  int64_t ready = 0, quarantined = 0;
+  int64_t ready = 0, quarantined = 0, stalled = 0;
   for (const auto& [id, session] : sessions_.all()) {
     quarantined += session.IsQuarantined(now) ? 1 : 0;
-    ready += MayReceive(session) && !session.IsQuarantined(now) ? 1 : 0;
+    stalled += session.IsStalled() ? 1 : 0;
+    ready += MayReceive(session) && !session.IsHeldBack(now) ? 1 : 0;
   }
   if (ready == 0 && leased_groups() == 0) {
     explanation->waiting_for = "rollouters";
@@ -58,9 +67,10 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
         absl::StrFormat("%d rollouters are connected, none of them serves a version that counts at %s",
                         sessions_.all().size(), version_.ToString());
     explanation->unblocked_by = "a rollouter that takes the current weights";
-    if (quarantined == 0) return;
-    absl::StrAppendFormat(&explanation->detail, " and sends valid answers; %d are quarantined", quarantined);
-    explanation->unblocked_by = "a rollouter that takes the current weights and sends valid answers";
+    if (quarantined + stalled == 0) return;
+    absl::StrAppendFormat(&explanation->detail, " and makes valid answers; %d are quarantined, %d have stalled",
+                          quarantined, stalled);
+    explanation->unblocked_by = "a rollouter that takes the current weights and makes valid answers";
     return;
   }
   explanation->waiting_for = "groups";
@@ -69,13 +79,24 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
   explanation->unblocked_by = absl::StrCat(options_.gate.batch_groups - queued_groups(), " more groups");
   const Group* oldest = nullptr;
   for (const auto& [id, group] : groups_) {
-    if (group.stage == Stage::kLeased && (oldest == nullptr || group.leased_at < oldest->leased_at)) oldest = &group;
+    if (group.stage != Stage::kLeased) continue;
+    if (oldest == nullptr || group.times.issued < oldest->times.issued) oldest = &group;
   }
   if (oldest == nullptr) return;
   const RolloutSession* session = sessions_.Find(oldest->session);
   explanation->rollouter = session == nullptr ? "" : session->member.replica_id;
   absl::StrAppendFormat(&explanation->detail, ", the oldest (%s) by %s for %.1f s", oldest->lease.id.group.ToString(),
-                        explanation->rollouter, absl::ToDoubleSeconds(now - oldest->leased_at));
+                        explanation->rollouter, absl::ToDoubleSeconds(now - oldest->times.issued));
+  ExplainLease(*oldest, now, explanation);
+}
+
+// A lease that stands still ends the wait by itself.
+void GroupLedger::ExplainLease(const Group& group, absl::Time now, Explanation* explanation) const {
+  const absl::Duration still = now - group.times.progressed;
+  if (group.stage != Stage::kLeased || still < kNoteworthyStall) return;
+  absl::StrAppendFormat(&explanation->detail, ", no further for %.1f s", absl::ToDoubleSeconds(still));
+  absl::StrAppendFormat(&explanation->unblocked_by, "; if it comes no further, it is leased to another in %.1f s",
+                        absl::ToDoubleSeconds(std::max(options_.lease_limits.stall - still, absl::ZeroDuration())));
 }
 
 }  // namespace syncopate::trainer

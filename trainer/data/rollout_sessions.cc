@@ -2,12 +2,36 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
 namespace syncopate::trainer {
 namespace {
 
 constexpr size_t kMaxRemembered = 256;  // names come from peers
 
 }  // namespace
+
+absl::Status LeaseLimits::Validate() const {
+  if (stall > absl::ZeroDuration() && stall <= timeout) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+               absl::StrCat("a lease may stall for ", absl::FormatDuration(stall), " and last ",
+                            absl::FormatDuration(timeout), "; the first must be positive and not the longer"));
+}
+
+const char* RevokeReasonName(RevokeReason reason) {
+  return reason == RevokeReason::kStalled ? "LEASE_STALLED" : "LEASE_TIMEOUT";
+}
+
+std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now) {
+  if (now - times.progressed >= limits.stall) return RevokeReason::kStalled;
+  if (now - times.issued >= limits.timeout) return RevokeReason::kTimeout;
+  return std::nullopt;
+}
+
+bool IsNobodysFault(const absl::Status& why) {
+  return absl::IsCancelled(why) || absl::IsUnavailable(why) || absl::IsAborted(why);
+}
 
 RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   Connected connected;
@@ -36,17 +60,45 @@ void RolloutSessions::Remove(SessionId session) {
 bool RolloutSessions::OnAnswer(SessionId session, const absl::Status& judgement, absl::Time now) {
   RolloutSession* found = Find(session);
   if (found == nullptr) return false;
-  RolloutConduct& conduct = found->conduct;
   if (judgement.ok()) {
-    conduct.invalid_in_row = 0;
+    found->conduct.invalid_in_row = 0;
     return false;
   }
   ++found->invalid;
-  conduct.last_fault = judgement;
+  return CountFault(found, judgement, now);
+}
+
+bool RolloutSessions::OnReturn(SessionId session, const absl::Status& why, absl::Time issued, absl::Time now) {
+  RolloutSession* found = Find(session);
+  if (found == nullptr) return false;
+  ++found->returned;
+  if (IsNobodysFault(why)) {
+    if (issued < found->conduct.excused_return) return false;
+    found->conduct.excused_return = now;
+  }
+  return CountFault(found, why, now);
+}
+
+bool RolloutSessions::CountFault(RolloutSession* session, const absl::Status& fault, absl::Time now) {
+  RolloutConduct& conduct = session->conduct;
+  conduct.last_fault = fault;
   if (++conduct.invalid_in_row < kInvalidInRow) return false;
-  const bool begins = !found->IsQuarantined(now);
+  const bool begins = !session->IsQuarantined(now);
   conduct.quarantined_until = now + kQuarantine;
   return begins;
+}
+
+void RolloutSessions::OnRevoked(const Revocation& revoked) {
+  RolloutSession* found = Find(revoked.session);
+  if (found != nullptr && revoked.reason == RevokeReason::kStalled) found->stalled.insert(revoked.lease);
+}
+
+void RolloutSessions::OnProgress(SessionId session) {
+  if (RolloutSession* found = Find(session)) found->stalled.clear();
+}
+
+void RolloutSessions::OnHeard(SessionId session, const LeaseId& lease) {
+  if (RolloutSession* found = Find(session)) found->stalled.erase(lease);
 }
 
 RolloutSession* RolloutSessions::Find(SessionId session) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,35 @@ namespace syncopate::trainer {
 // One stream of one rollouter, for the stream's life. Never used twice.
 using SessionId = int64_t;
 
-// How useful a rollouter's answers have been of late.
+// How long a lease may be held.
+struct LeaseLimits {
+  absl::Duration stall = absl::Seconds(30);    // without coming further
+  absl::Duration timeout = absl::Minutes(10);  // at all
+
+  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) unless 0 < stall <= timeout
+};
+
+// When a lease was issued, and when it last came further.
+struct LeaseTimes {
+  absl::Time issued = {};
+  absl::Time progressed = {};
+};
+
+enum class RevokeReason : uint8_t { kStalled, kTimeout };
+const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT"
+
+// Why a lease must be taken back now, if it must. One that stalled counts as stalled, however old it is.
+std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now);
+
+// Why a lease may be handed back without a fault of the prompt: a drain or an abort (CANCELLED, UNAVAILABLE, ABORTED).
+bool IsNobodysFault(const absl::Status& why);
+
+// How useful a rollouter's answers have been of late. A lease that is handed back is an answer of no use.
 struct RolloutConduct {
   int64_t invalid_in_row = 0;
   absl::Status last_fault = {};  // of those
   absl::Time quarantined_until = absl::InfinitePast();
+  absl::Time excused_return = absl::InfinitePast();  // the latest that counted; see OnReturn
 };
 
 struct RolloutSession {
@@ -29,11 +54,17 @@ struct RolloutSession {
   int64_t room = 0;            // samples it takes on beside those it has
   int64_t leased = 0;          // training groups it works on
   int64_t accepted = 0;        // groups of this session that were accepted
-  int64_t invalid = 0;         // answers of this session that were of no use
+  int64_t invalid = 0;         // answers of this session that were refused
+  int64_t returned = 0;        // leases that it handed back
   RolloutConduct conduct = {};
+  // Leases that were taken from it because they came no further, and of which it has not been heard again.
+  std::set<LeaseId> stalled = {};
 
   // It gets no leases until then.
   bool IsQuarantined(absl::Time now) const { return now < conduct.quarantined_until; }
+  // It gets no leases until another lease of it comes further, or it lets go of those: OnProgress, OnHeard.
+  bool IsStalled() const { return !stalled.empty(); }
+  bool IsHeldBack(absl::Time now) const { return IsQuarantined(now) || IsStalled(); }
 };
 
 struct IssuedLease {
@@ -44,13 +75,14 @@ struct IssuedLease {
 struct Revocation {
   SessionId session = 0;
   LeaseId lease = {};
-  std::string reason = {};  // UPPER_SNAKE_CASE
+  RevokeReason reason = RevokeReason::kStalled;
 };
 
 // Who is connected, what each one serves and how much more work it takes. Plain state, no lock.
 //
 // A rollouter whose last kInvalidInRow answers were all invalid is of no use: it gets no leases for kQuarantine, and
-// after that each further invalid answer, until a valid one, puts it back. A replica's conduct outlives its stream.
+// after that each further invalid answer, until a valid one, puts it back. A replica's conduct outlives its stream;
+// that it stalled does not: a new stream begins with new leases.
 class RolloutSessions {
  public:
   static constexpr int64_t kInvalidInRow = 10;
@@ -66,6 +98,16 @@ class RolloutSessions {
 
   // An answer was judged: OK, or why it is of no use. True if the rollouter's quarantine begins with it.
   bool OnAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
+  // A lease that it held since `issued` was handed back: as OnAnswer. What is nobody's fault gives many back at once,
+  // which counts as one; who does so again with what it got since is of no use.
+  bool OnReturn(SessionId session, const absl::Status& why, absl::Time issued, absl::Time now);
+
+  // A lease was taken from it for this reason.
+  void OnRevoked(const Revocation& revoked);
+  // A lease that it holds came further.
+  void OnProgress(SessionId session);
+  // It said something of a lease that it may have lost: it answered it or handed it back.
+  void OnHeard(SessionId session, const LeaseId& lease);
 
   RolloutSession* Find(SessionId session);  // null when it is gone
   const RolloutSession* Find(SessionId session) const;
@@ -73,6 +115,8 @@ class RolloutSessions {
   const std::map<SessionId, RolloutSession>& all() const { return sessions_; }
 
  private:
+  static bool CountFault(RolloutSession* session, const absl::Status& fault, absl::Time now);
+
   std::map<SessionId, RolloutSession> sessions_;
   std::map<std::string, RolloutConduct> bad_conduct_;  // of replicas that are not connected, a bounded number
   SessionId last_ = 0;

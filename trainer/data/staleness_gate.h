@@ -23,7 +23,8 @@ namespace syncopate::trainer {
 // which by Hall's theorem is exactly the condition under which some schedule of P groups a step meets all deadlines.
 //   admit  iff outstanding < (target_staleness + e) P and the new group's deadline keeps the invariant;
 //   take   the P completed groups of earliest deadline, iff afterwards N(d) <= P (d - v) for all d >= v.
-// target_staleness sets the mean: mean staleness = outstanding / P (Little's law), whatever the order of consumption.
+// target_staleness sets what is outstanding, and so the mean: mean staleness = outstanding / P (Little's law), whatever
+// the order of consumption, and on top of it what rollouters lag behind `step` when a group is admitted.
 //
 // Plain state: no thread, no clock, no lock. An owner that shares it holds its own lock. Memory is that of the
 // outstanding groups; MayAdmit and Pick cost O(max_staleness + P).
@@ -31,7 +32,7 @@ class StalenessGate {
  public:
   struct Options {
     int64_t batch_groups = 16;    // P
-    double target_staleness = 1;  // sets the mean; may be a fraction; at most max_staleness
+    double target_staleness = 1;  // batches outstanding during a step; may be a fraction; at most max_staleness
     int64_t max_staleness = 4;    // the bound, in steps; 0 is strictly on-policy
 
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION)

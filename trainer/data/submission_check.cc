@@ -104,12 +104,6 @@ absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, c
   return absl::OkStatus();
 }
 
-bool HasZeroVariance(const TrajectoryGroup& group) {
-  return group.samples.size() >= 2 &&
-         std::all_of(group.samples.begin(), group.samples.end(),
-                     [&](const Trajectory& sample) { return sample.reward == group.samples.front().reward; });
-}
-
 PolicyVersion OldestVersion(const TrajectoryGroup& group) {
   return SelectVersion(group, [](const PolicyVersion& a, const PolicyVersion& b) { return a < b; });
 }

@@ -28,9 +28,6 @@ absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, c
 // FENCED as above, or OK: whatever else is wrong, an answer of an older epoch is refused for that.
 absl::Status CheckEpoch(const TrajectoryGroup& group, int64_t epoch);
 
-// Whether rewards carry no signal: at least two samples and all rewards equal.
-bool HasZeroVariance(const TrajectoryGroup& group);
-
 // The least version among the tokens; none when there are none.
 PolicyVersion OldestVersion(const TrajectoryGroup& group);
 PolicyVersion NewestVersion(const TrajectoryGroup& group);

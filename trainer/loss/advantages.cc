@@ -5,6 +5,12 @@
 
 namespace syncopate::trainer {
 
+std::vector<double> RewardsOf(const TrajectoryGroup& group) {
+  std::vector<double> rewards;
+  for (const Trajectory& sample : group.samples) rewards.push_back(sample.reward);
+  return rewards;
+}
+
 bool HasZeroVariance(const std::vector<double>& rewards) {
   return std::all_of(rewards.begin(), rewards.end(), [&](double reward) { return reward == rewards.front(); });
 }

@@ -20,16 +20,10 @@ double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(Clock::Real
 enum Sum { kLoss, kEntropy, kClipped, kRejected, kK3, kWeight, kWeightSquare, kTokens, kSumCount };
 using Sums = std::array<double, kSumCount>;
 
-std::vector<double> Rewards(const TrajectoryGroup& group) {
-  std::vector<double> rewards;
-  for (const Trajectory& sample : group.samples) rewards.push_back(sample.reward);
-  return rewards;
-}
-
 void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainStepMetrics& metrics) {
   double sum = 0, squares = 0, flat = 0;
   for (const TrajectoryGroup* group : groups) {
-    const std::vector<double> rewards = Rewards(*group);
+    const std::vector<double> rewards = RewardsOf(*group);
     for (double reward : rewards) {
       sum += reward;
       squares += reward * reward;
@@ -47,7 +41,7 @@ std::vector<TrainingSequence> SequencesOf(const std::vector<const TrajectoryGrou
   std::vector<TrainingSequence> sequences;
   for (size_t g = begin; g < end; ++g) {
     const TrajectoryGroup& group = *groups[g];
-    const std::vector<double> advantages = GrpoAdvantages(Rewards(group));
+    const std::vector<double> advantages = GrpoAdvantages(RewardsOf(group));
     for (size_t i = 0; i < group.samples.size(); ++i) {
       sequences.push_back({&group.prompt_ids, &group.samples[i], advantages[i]});
     }

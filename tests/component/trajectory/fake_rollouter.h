@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "services/codec/codec.h"
 #include "services/rpc/bidi_stream.h"
@@ -66,6 +67,12 @@ class FakeRollouter {
     *request.mutable_return_lease()->mutable_error() = ToProto(why);
     stream_->Write(request);
   }
+  void Progress(const std::vector<LeaseId>& leases, const PolicyVersion& serving) {
+    v1::ExchangeRequest request;
+    *request.mutable_serving() = ToProto(serving);
+    for (const LeaseId& lease : leases) *request.mutable_progress()->add_leases() = ToProto(lease);
+    stream_->Write(request);
+  }
   void Send(const v1::ExchangeRequest& request) { stream_->Write(request); }
   void Break() { stream_->Cancel(); }
 
@@ -77,6 +84,10 @@ class FakeRollouter {
   absl::StatusOr<v1::ExchangeResponse::Ack> WaitForAck(size_t n) {
     if (!heard_->acks.WaitFor(n + 1)) return absl::DeadlineExceededError("no acknowledgement");
     return heard_->acks.All()[n];
+  }
+  absl::StatusOr<v1::ExchangeResponse::Revoke> WaitForRevoke(size_t n) {
+    if (!heard_->revocations.WaitFor(n + 1)) return absl::DeadlineExceededError("no revocation");
+    return heard_->revocations.All()[n];
   }
   absl::StatusOr<int64_t> WaitForWelcome() {
     if (!heard_->welcomes.WaitFor(1)) return absl::DeadlineExceededError("no welcome");

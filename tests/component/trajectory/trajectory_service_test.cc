@@ -129,6 +129,34 @@ TEST_F(TrajectoryServiceTest, SilentRollouterLosesItsLeasesAndItsStream) {
   EXPECT_EQ(other->WaitForLease(0)->id.attempt, 2);
 }
 
+TEST_F(TrajectoryServiceTest, ALeaseOfWhichNoProgressIsReportedIsRevokedAndLeasedToAnother) {
+  world_.clock = &clock_;
+  world_.options.ledger.max_groups = 2;
+  Start();
+  auto silent = Join("r0", 1);
+  auto stuck = silent->WaitForLease(0);
+  ASSERT_THAT(stuck, IsOk());
+  auto other = Join("r1", 1);
+  auto lease = other->WaitForLease(0);
+  ASSERT_THAT(lease, IsOk());
+  std::unique_ptr<FakeRollouter> third = Join("r2", 1);  // with room, and nothing to do
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(absl::Seconds(3));
+    other->Progress({lease->id}, version_);
+    other->Submit(RightAnswer(*stuck));  // not its lease: the answer says that its report was read
+    ASSERT_EQ(other->WaitForAck(static_cast<size_t>(i))->result(), Response::ACK_RESULT_LEASE_EXPIRED);
+  }
+  auto revoked = silent->WaitForRevoke(0);
+  ASSERT_THAT(revoked, IsOk());
+  EXPECT_EQ(FromProto(revoked->lease()), stuck->id);
+  EXPECT_EQ(revoked->reason(), "LEASE_STALLED");
+  auto again = third->WaitForLease(0);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->id, (LeaseId{stuck->id.group, 2}));
+  other->Submit(RightAnswer(*lease));
+  EXPECT_EQ(other->WaitForAck(10)->result(), Response::ACK_RESULT_ACCEPTED);
+}
+
 TEST_F(TrajectoryServiceTest, InvalidGroupIsRefusedWithItsReasonAndLeasedAgain) {
   Start();
   auto rollouter = Join("r0", 1);

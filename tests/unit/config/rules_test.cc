@@ -104,7 +104,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"rollout.max_new_tokens=11"}, "at least 17: a prompt of 6 tokens and 11 new ones"},
                     Case{{"train.micro_batch_tokens=10"}, "train.micro_batch_tokens: at least 11"},
                     Case{{"data.batch_groups=65536", "rollout.samples=17"}, "batch_groups x samples of at most"},
-                    Case{{"data.alphabet=100"}, nullptr}, Case{{"data.task=sort"}, nullptr}));
+                    Case{{"data.lease_stall=2900ms"}, "data.lease_stall: at least 3 x sync.heartbeat 1s"},
+                    Case{{"data.lease_stall=3s"}, nullptr},
+                    Case{{"data.lease_timeout=29s"}, "data.lease_timeout: at least data.lease_stall 30s"},
+                    Case{{"data.lease_timeout=30s"}, nullptr}, Case{{"data.alphabet=100"}, nullptr},
+                    Case{{"data.task=sort"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
     Rollout, RulesTest,

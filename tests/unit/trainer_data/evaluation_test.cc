@@ -158,16 +158,46 @@ TEST_F(EvaluationTest, RefusesTokensOfAVersionBeforeTheOneItAskedFor) {
 TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
   SessionId a = Join("a", kVersion, 3);
   std::vector<IssuedLease> issued = Leases();
-  evaluation_->Return(a, issued[0].lease.id);
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), now_);
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), std::nullopt);
   now_ += absl::Minutes(2);
-  EXPECT_THAT(evaluation_->ExpireLeases(now_), SizeIs(2));
+  EXPECT_THAT(evaluation_->ExpireLeases(&sessions_, now_), SizeIs(2));
   EXPECT_EQ(evaluation_->Submit(a, RightAnswer(issued[1].lease), rules_).result, Result::kExpired);
   SessionId b = Join("b", kVersion, 4);
-  EXPECT_THAT(Leases(), SizeIs(2)) << "its share";
+  EXPECT_THAT(Leases(), SizeIs(4)) << "a has stalled, so all is its share";
   evaluation_->OnSessionLost(b);
   sessions_.Remove(b);
   sessions_.Find(a)->room = 4;
+  EXPECT_THAT(Leases(), IsEmpty());
+  for (const IssuedLease& one : issued) sessions_.OnHeard(a, one.lease.id);
   EXPECT_THAT(Leases(), SizeIs(4));
+}
+
+TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {
+  SessionId a = Join("a", kVersion, 2), b = Join("b", kVersion, 2);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(4));
+  sessions_.Find(b)->room = 4;
+  now_ += absl::Seconds(20);
+  for (const IssuedLease& one : issued) {
+    if (one.session == b) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);
+    if (one.session == a) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);  // which it does not hold
+  }
+  now_ += absl::Seconds(10);
+  std::vector<Revocation> revoked = evaluation_->ExpireLeases(&sessions_, now_);
+  ASSERT_THAT(revoked, SizeIs(2));
+  for (const Revocation& one : revoked) {
+    EXPECT_EQ(one.session, a);
+    EXPECT_EQ(one.reason, RevokeReason::kStalled);
+  }
+  EXPECT_TRUE(sessions_.Find(a)->IsStalled());
+  sessions_.Find(a)->room = 4;
+  std::vector<IssuedLease> again = Leases();
+  ASSERT_THAT(again, SizeIs(2));
+  for (const IssuedLease& one : again) {
+    EXPECT_EQ(one.session, b);
+    EXPECT_EQ(one.lease.id.attempt, 2);
+  }
 }
 
 TEST_F(EvaluationTest, KnowsDuplicatesAndStrangers) {

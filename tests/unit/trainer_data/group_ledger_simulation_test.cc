@@ -13,6 +13,28 @@ struct AcceptsOldAttempts : GroupLedger {
   PolicyVersion OldestAllowed(const Lease&) const override { return {}; }
 };
 
+// Takes back only what is too old, as if nobody ever said how leases come along.
+struct WaitsForTheStalled : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
+    return GroupLedger::Overdue({times.issued, now}, now);
+  }
+};
+
+// Looks at the age of a lease alone.
+struct IgnoresProgress : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
+    return GroupLedger::Overdue({times.issued, times.issued}, now);
+  }
+};
+
+// Leases to whoever has room.
+struct TrustsTheStalled : GroupLedger {
+  using GroupLedger::GroupLedger;
+  bool IsHeldBack(const RolloutSession&, absl::Time) const override { return false; }
+};
+
 struct Totals {
   int64_t deadlocks = 0, violations = 0, bound_reached = 0, old_attempts = 0, errors = 0;
   SimulationOutcome sums;
@@ -35,6 +57,8 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
     totals.sums.restores += outcome.restores;
     totals.sums.replays += outcome.replays;
     totals.sums.reissued += outcome.reissued;
+    totals.sums.stalled += outcome.stalled;
+    totals.sums.timed_out += outcome.timed_out;
     totals.sums.duplicates += outcome.duplicates;
     totals.sums.expired += outcome.expired;
     totals.sums.invalid += outcome.invalid;
@@ -54,6 +78,8 @@ TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
   EXPECT_GT(totals.sums.restores, 400);
   EXPECT_GT(totals.sums.replays, 400);
   EXPECT_GT(totals.sums.reissued, 1000);
+  EXPECT_GT(totals.sums.stalled, 1000);
+  EXPECT_GT(totals.sums.timed_out, 10);
   EXPECT_GT(totals.sums.duplicates, 100);
   EXPECT_GT(totals.sums.expired, 100);
   EXPECT_GT(totals.sums.invalid, 100);
@@ -75,6 +101,18 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
   EXPECT_GT(totals.violations, 5);
 }
 
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsForTheStalled) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<WaitsForTheStalled>()).errors, 100);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatTakesBackWhatComesFurther) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<IgnoresProgress>()).errors, 10);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatLeasesToTheStalled) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<TrustsTheStalled>()).errors, 10);
+}
+
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
   for (uint64_t seed : {3, 4, 5}) {
     SimulationOutcome a = Simulate({.seed = seed}, MakeLedgerOf<>());
@@ -82,6 +120,7 @@ TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
     EXPECT_EQ(a.steps, b.steps);
     EXPECT_EQ(a.worst_staleness, b.worst_staleness);
     EXPECT_EQ(a.reissued, b.reissued);
+    EXPECT_EQ(a.stalled, b.stalled);
     EXPECT_EQ(a.expired, b.expired);
   }
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -197,6 +198,13 @@ TEST_F(GroupLedgerTest, SaysWhatBecameOfASubmission) {
   Step();
   EXPECT_EQ(submit(a), Result::kAlreadyAccepted) << "trained groups are remembered without a time limit";
   EXPECT_EQ(ledger_->counters().duplicate, 3);
+  EXPECT_EQ(ledger_->counters().expired, 1);
+  for (int32_t attempt : {0, 2, 77}) {
+    lease.id.attempt = attempt;
+    EXPECT_EQ(submit(a), Result::kExpired) << "attempt " << attempt << " was never accepted";
+  }
+  EXPECT_EQ(ledger_->counters().duplicate, 3);
+  EXPECT_EQ(ledger_->counters().expired, 4);
   lease.id.group.ordinal = 1000000;
   EXPECT_EQ(submit(a), Result::kExpired);
 }
@@ -213,24 +221,57 @@ TEST_F(GroupLedgerTest, RefusesAnOldAttemptAlsoFromTheStreamThatHoldsTheNewOne) 
   EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(second)), now_).result, Result::kAccepted);
 }
 
-TEST_F(GroupLedgerTest, InvalidGroupIsLeasedAgainAndGivenUpAfterEnoughFailures) {
+TEST_F(GroupLedgerTest, InvalidGroupIsTriedWithAnotherRollouterAndGivenUpWhenThatFailsToo) {
   Start(Options(1, 4, 0));
-  SessionId a = Join("a", 1);
+  SessionId a = Join("a", 8), b = Join("b", 8);
   for (int attempt = 1; attempt <= 2; ++attempt) {
-    Lease lease = Leases().at(0);
-    EXPECT_EQ(lease.id, (LeaseId{{0, 0}, attempt}));
-    TrajectoryGroup bad = AnswerTo(lease);
+    std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+    ASSERT_THAT(issued, SizeIs(1));
+    EXPECT_EQ(issued[0].session, attempt == 1 ? a : b);
+    EXPECT_EQ(issued[0].lease.id, (LeaseId{{0, 0}, attempt}));
+    TrajectoryGroup bad = AnswerTo(issued[0].lease);
     bad.samples[0].logprobs[0] = 1;
-    GroupLedger::Verdict verdict = ledger_->Submit(a, Share(bad), now_);
+    GroupLedger::Verdict verdict = ledger_->Submit(issued[0].session, Share(bad), now_);
     EXPECT_EQ(verdict.result, Result::kInvalid);
     EXPECT_EQ(ErrorReason(verdict.error), "BAD_LOGPROB");
-    ledger_->OnCredits(a, 1);
   }
   std::vector<DropRecord> drops = ledger_->UnloggedDrops();
   ASSERT_THAT(drops, SizeIs(1));
   EXPECT_EQ(drops[0].reason, DropReason::kFailed);
   EXPECT_THAT(Ordinals(Leases()), ElementsAre(1));
   EXPECT_EQ(ledger_->counters().failed, 2);
+}
+
+TEST_F(GroupLedgerTest, NoPromptIsGivenUpBecauseOneRollouterReturnsEverything) {
+  Start(Options(1, 4, 1));
+  SessionId bad = Join("bad", 100);
+  for (int i = 0; i < 50; ++i) {
+    std::vector<Lease> leases = Leases();
+    ASSERT_THAT(Ordinals(leases), ElementsAre(0, 1));
+    for (const Lease& lease : leases) EXPECT_TRUE(ledger_->Return(bad, lease.id, absl::InternalError("no")));
+    ledger_->OnCredits(bad, 100);
+  }
+  EXPECT_THAT(ledger_->UnloggedDrops(), IsEmpty());
+  SessionId good = Join("good", 2);
+  std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
+  ASSERT_THAT(issued, SizeIs(2));
+  for (const IssuedLease& one : issued) {
+    EXPECT_EQ(one.session, good) << "though the bad one holds fewest";
+    Finish(good, one.lease);
+  }
+}
+
+TEST_F(GroupLedgerTest, APromptIsGivenUpWhenTheOnlyRolloutersFailsAtItAloneAgainAndAgain) {
+  Start(Options(1, 4, 1));
+  SessionId only = Join("only", 2);
+  std::vector<Lease> leases = Leases();
+  ASSERT_THAT(Ordinals(leases), ElementsAre(0, 1));
+  ledger_->Return(only, leases[0].id, absl::InternalError("no"));
+  ledger_->OnCredits(only, 1);
+  EXPECT_EQ(Leases().at(0).id, Id(0, 2));
+  Finish(only, leases[1]);
+  ledger_->Return(only, Id(0, 2), absl::InternalError("no"));
+  ASSERT_THAT(ledger_->UnloggedDrops(), SizeIs(1)) << "it has answered another since, so it is the prompt";
 }
 
 TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
@@ -244,20 +285,160 @@ TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
   EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
 }
 
-TEST_F(GroupLedgerTest, ExpiredLeaseIsRevokedAndLeasedAgain) {
-  GroupLedger::Options options = Options(1, 4, 0);
-  options.lease_timeout = absl::Seconds(60);
-  Start(options);
+class StallTest : public GroupLedgerTest {
+ protected:
+  void StartWith(int64_t batch) {
+    GroupLedger::Options options = Options(batch, 4, 0);
+    options.lease_limits = {.stall = absl::Seconds(30), .timeout = absl::Seconds(100)};
+    Start(options);
+  }
+};
+
+TEST_F(StallTest, ALeaseThatComesNoFurtherIsRevokedAndLeasedToAnother) {
+  StartWith(1);
   SessionId a = Join("a", 1);
   Lease lease = Leases().at(0);
-  now_ += absl::Seconds(59);
+  SessionId b = Join("b", 1);
+  now_ += absl::Seconds(29);
   EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
   now_ += absl::Seconds(1);
   std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
   ASSERT_THAT(revoked, SizeIs(1));
   EXPECT_EQ(revoked[0].session, a);
   EXPECT_EQ(revoked[0].lease, lease.id);
+  EXPECT_EQ(revoked[0].reason, RevokeReason::kStalled);
+  std::vector<IssuedLease> again = ledger_->NextLeases(now_);
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].session, b);
+  EXPECT_EQ(again[0].lease.id, (LeaseId{lease.id.group, 2}));
   EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(lease)), now_).result, Result::kExpired);
+  EXPECT_EQ(ledger_->counters().stalled, 1);
+  EXPECT_EQ(ledger_->counters().reissued, 1);
+}
+
+TEST_F(StallTest, ALeaseThatComesFurtherIsKeptUntilItIsTooOld) {
+  StartWith(1);
+  SessionId a = Join("a", 1), other = Join("other", 0);
+  Lease lease = Leases().at(0);
+  for (int i = 0; i < 9; ++i) {
+    now_ += absl::Seconds(11);
+    ledger_->OnProgress(a, lease.id, now_);
+    EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
+  }
+  now_ += absl::Seconds(1);
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
+  ASSERT_THAT(revoked, SizeIs(1));
+  EXPECT_EQ(revoked[0].reason, RevokeReason::kTimeout);
+  EXPECT_FALSE(ledger_->sessions().Find(a)->IsStalled()) << "it is slow, not stuck";
+  EXPECT_EQ(ledger_->counters().timed_out, 1);
+
+  ledger_->OnCredits(a, 1);
+  lease = Leases().at(0);
+  now_ += absl::Seconds(30);
+  ledger_->OnProgress(other, lease.id, now_);
+  EXPECT_THAT(ledger_->ExpireLeases(now_), SizeIs(1)) << "who does not hold it has no say";
+}
+
+TEST_F(StallTest, WhoStalledGetsNothingUntilALeaseOfItComesFurther) {
+  StartWith(2);
+  SessionId a = Join("a", 1);
+  const Lease first = Leases().at(0);
+  now_ += absl::Seconds(20);
+  ledger_->OnCredits(a, 1);
+  const Lease second = Leases().at(0);
+  now_ += absl::Seconds(10);
+  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(1));
+  ledger_->OnCredits(a, 8);
+  EXPECT_THAT(Leases(), IsEmpty());
+  const Explanation explanation = ledger_->Explain(now_);
+  EXPECT_THAT(explanation.detail, HasSubstr("by a for 10.0 s, no further for 10.0 s"));
+  ledger_->OnProgress(a, first.id, now_);
+  EXPECT_THAT(Leases(), IsEmpty()) << "it holds that one no longer";
+  ledger_->OnProgress(a, second.id, now_);
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
+}
+
+TEST_F(StallTest, WhoStalledAndHoldsNothingGetsLeasesAgainWhenItLetsGoOfAllThatStalled) {
+  StartWith(2);
+  SessionId a = Join("a", 2);
+  std::vector<Lease> leases = Leases();
+  ASSERT_THAT(leases, SizeIs(2));
+  now_ += absl::Seconds(30);
+  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(2));
+  ledger_->OnCredits(a, 2);
+  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "rollouters");
+  EXPECT_THAT(ledger_->Explain(now_).detail, HasSubstr("1 have stalled"));
+  EXPECT_FALSE(ledger_->Return(a, leases[0].id, absl::AbortedError("its generation has ended"))) << "not held";
+  EXPECT_THAT(Leases(), IsEmpty());
+  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(leases[1])), now_).result, Result::kExpired);
+  EXPECT_THAT(Leases(), SizeIs(2));
+}
+
+TEST_F(StallTest, ANewStreamOfOneThatStalledStartsAfresh) {
+  StartWith(1);
+  Join("a", 1);
+  Leases();
+  now_ += absl::Seconds(30);
+  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(1));
+  Join("a", 1);
+  EXPECT_THAT(Leases(), SizeIs(1));
+}
+
+TEST_F(GroupLedgerTest, WhoHoldsFewestIsNextWhateverRoomTheOthersHave) {
+  Start(Options(8, 4, 4));
+  SessionId wide = Join("wide", 1);
+  ASSERT_THAT(Leases(), SizeIs(1));
+  SessionId narrow = Join("narrow", 3);
+  ledger_->OnCredits(wide, 100);
+  std::vector<SessionId> order;
+  for (const IssuedLease& one : ledger_->NextLeases(now_)) order.push_back(one.session);
+  ASSERT_GE(order.size(), 6u);
+  order.resize(6);
+  EXPECT_THAT(order, ElementsAre(narrow, wide, narrow, wide, narrow, wide));
+}
+
+// Counts how often it looks for a batch.
+struct CountsPicks : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::vector<GroupId> PickBatch() const override {
+    ++picks;
+    return GroupLedger::PickBatch();
+  }
+  mutable int picks = 0;
+};
+
+TEST_F(GroupLedgerTest, LooksForABatchOnlyAfterSomethingHasChanged) {
+  const GroupLedger::Options options = Options(2, 4, 1);
+  Start(options);  // for its prompts
+  auto counting = std::make_unique<CountsPicks>(
+      options, prompts_.get(), PolicyVersion{1, 0},
+      RestoredData{.queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_))}, now_);
+  const CountsPicks& counts = *counting;
+  ledger_ = std::move(counting);
+  ledger_->OnPublished({1, 0});
+  SessionId a = Join("a", 4);
+  std::vector<Lease> leases = Leases();
+  ASSERT_THAT(leases, SizeIs(4));
+  auto ask = [&] {
+    bool has = false;
+    for (int i = 0; i < 100; ++i) {
+      ledger_->OnServing(a, {1, 0});
+      ledger_->OnProgress(a, leases[3].id, now_);
+      has = ledger_->HasBatch();
+    }
+    return has;
+  };
+  EXPECT_FALSE(ask());
+  EXPECT_EQ(counts.picks, 1);
+  Finish(a, leases[0]);
+  EXPECT_FALSE(ask());
+  EXPECT_EQ(counts.picks, 2);
+  Finish(a, leases[1]);
+  EXPECT_TRUE(ask());
+  EXPECT_EQ(counts.picks, 3);
+  Step();
+  EXPECT_FALSE(ask());
+  EXPECT_LE(counts.picks, 5);
 }
 
 TEST_F(GroupLedgerTest, RefusedLogRecordMeansThatTheGroupWasNeverAccepted) {
@@ -382,6 +563,8 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
   EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 0; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.max_groups = -1; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.lease_limits.stall = absl::ZeroDuration(); }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.lease_limits.timeout = absl::Seconds(1); }), "BAD_OPTION");
 }
 
 TEST_F(GroupLedgerTest, AQuarantinedRollouterGetsNoLeasesAndTheOthersDo) {

@@ -13,7 +13,7 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
                    .max_staleness = bound};
   options_.samples = static_cast<int32_t>(Int(2, 3));
   options_.sampling.max_new_tokens = 4;
-  options_.lease_timeout = absl::Seconds(40);
+  options_.lease_limits = {.stall = absl::Seconds(8), .timeout = absl::Seconds(19)};
   options_.max_failures = config.on_policy ? 1000 : 4;
   options_.refill_zero_variance = !config.on_policy && Chance(0.5);
   prompts_ = *MakeTask({.seed = config.seed});
@@ -41,15 +41,14 @@ SimulationOutcome LedgerWorld::Run() {
   Start({1, 0}, {.queue = PromptQueue(GroupLedger::QueueOptions(options_, *prompts_))});
   std::function<void()> tick = [&] {
     if (ledger_ != nullptr) {
-      for (const Revocation& revoked : ledger_->ExpireLeases(Now())) {
-        Forget(revoked.lease, revoked.session);
-        for (Rollouter& rollouter : rollouters_) {
-          if (rollouter.session == revoked.session) rollouter.running.erase(revoked.lease);
-        }
-      }
+      for (const Revocation& revoked : ledger_->ExpireLeases(Now())) Revoke(revoked);
+      CheckNoneStalls();
     }
     for (size_t r = 0; r < rollouters_.size(); ++r) {
       SendState(r);
+      ReportProgress(r);
+      if (Chance(trouble_ * 0.1)) rollouters_[r].wedged_until = now_ + static_cast<double>(Int(1, 40));
+      if (Chance(trouble_ * 0.1)) rollouters_[r].paused_until = now_ + static_cast<double>(Int(1, 40));
       if (Chance(trouble_ * 0.3)) Kill(r);
       if (Chance(trouble_ * 0.5)) Break(r);
       if (rollouters_[r].session == 0) Connect(r);

@@ -33,6 +33,9 @@ class LedgerWorld {
     SessionId session = 0;  // 0: not connected
     PolicyVersion serving;
     std::map<LeaseId, Lease> running;
+    std::set<LeaseId> hung;   // of them: nothing will ever come of these
+    double wedged_until = 0;  // it does nothing but say that it lives
+    double paused_until = 0;  // it does nothing and asks for nothing
     std::map<LeaseId, SharedGroup> unacknowledged;
   };
 
@@ -66,6 +69,10 @@ class LedgerWorld {
   void Break(size_t r);
   void Kill(size_t r);
   void SendState(size_t r);
+  void ReportProgress(size_t r);
+  void Revoke(const Revocation& revoked);
+  // When the rollouter can do anything again; now, if it can.
+  double FreeAt(size_t r) const { return std::max({now_, rollouters_[r].wedged_until, rollouters_[r].paused_until}); }
   void StartLease(size_t r, SessionId session, const Lease& lease);
   void FinishLease(size_t r, const LeaseId& id, const PolicyVersion& first);
   SharedGroup Answer(const Lease& lease, const PolicyVersion& first, const PolicyVersion& last);
@@ -86,6 +93,11 @@ class LedgerWorld {
 
   // The book.
   void Forget(const LeaseId& lease, SessionId holder);
+  void CheckIssued(const IssuedLease& issued);
+  void CheckRevoked(const Revocation& revoked);
+  void CheckNoneStalls();
+  // The session says something of a lease, and has it no longer.
+  void Hears(SessionId session, const LeaseId& lease);
   void Wrong(std::string text) { outcome_.errors.push_back(absl::StrCat("t=", now_, ": ", text)); }
   void CheckVerdict(SessionId session, const SharedGroup& group, const GroupLedger::Verdict& verdict);
   void CheckTake(const GroupLedger::Take& take);
@@ -124,6 +136,13 @@ class LedgerWorld {
   double last_progress_ = 0;
 
   std::map<GroupId, std::pair<int32_t, SessionId>> issued_;  // newest attempt and its holder; gone when that is lost
+  // Leases out, since when and when something was heard of them.
+  struct Out {
+    SessionId holder = 0;
+    double issued = 0, heard = 0;
+  };
+  std::map<LeaseId, Out> out_;
+  std::map<SessionId, std::set<LeaseId>> owes_;  // leases that stalled, until the session moves
   std::set<LeaseId> acknowledged_;
   std::map<int64_t, std::vector<LeaseId>> history_;        // surviving steps
   std::map<int64_t, std::vector<LeaseId>> durable_takes_;  // logged takes by step

@@ -11,6 +11,42 @@ void LedgerWorld::Forget(const LeaseId& lease, SessionId holder) {
   if (found != issued_.end() && found->second == std::make_pair(lease.attempt, holder)) issued_.erase(found);
 }
 
+void LedgerWorld::Hears(SessionId session, const LeaseId& lease) {
+  auto owes = owes_.find(session);
+  if (owes != owes_.end() && owes->second.erase(lease) > 0 && owes->second.empty()) owes_.erase(owes);
+  auto out = out_.find(lease);
+  if (out != out_.end() && out->second.holder == session) out_.erase(out);
+}
+
+void LedgerWorld::CheckIssued(const IssuedLease& issued) {
+  if (owes_.contains(issued.session)) Wrong("leased to a rollouter that has stalled and not moved since");
+  out_[issued.lease.id] = {issued.session, now_, now_};
+}
+
+void LedgerWorld::CheckRevoked(const Revocation& revoked) {
+  const std::string name = absl::StrCat(revoked.lease.group.ToString(), " attempt ", revoked.lease.attempt);
+  auto out = out_.find(revoked.lease);
+  if (out == out_.end()) {
+    Wrong(absl::StrCat("took back ", name, ", which nobody holds"));
+    return;
+  }
+  const bool stalled = revoked.reason == RevokeReason::kStalled;
+  const double least = absl::ToDoubleSeconds(stalled ? options_.lease_limits.stall : options_.lease_limits.timeout);
+  if (now_ - (stalled ? out->second.heard : out->second.issued) < least - 1e-6) {
+    Wrong(absl::StrCat("took back ", name, " too early"));
+  }
+  if (stalled) owes_[revoked.session].insert(revoked.lease);
+  out_.erase(out);
+}
+
+// Right after the ledger was asked which leases are overdue.
+void LedgerWorld::CheckNoneStalls() {
+  for (const auto& [lease, out] : out_) {
+    if (now_ - out.heard < absl::ToDoubleSeconds(options_.lease_limits.stall) + 1e-6) continue;
+    Wrong(absl::StrCat("leaves ", lease.group.ToString(), " with a rollouter that has stalled"));
+  }
+}
+
 void LedgerWorld::CheckVerdict(SessionId session, const SharedGroup& group, const GroupLedger::Verdict& verdict) {
   const LeaseId lease = group->lease;
   outcome_.invalid += verdict.result == Result::kInvalid;
@@ -27,19 +63,18 @@ void LedgerWorld::CheckVerdict(SessionId session, const SharedGroup& group, cons
   }
 }
 
-// Durable in the log under this lease, or the prompt is done with.
+// Durable in the log under this lease.
 bool LedgerWorld::WasAccepted(const LeaseId& lease) const {
   if (acknowledged_.contains(lease)) return true;
   for (const LoggedRecord& logged : log_) {
     const auto* accepted = std::get_if<AcceptedRecord>(&logged.record);
     if (accepted != nullptr && accepted->group->lease == lease) return true;
   }
-  auto of_group = [&](const LeaseId& other) { return other.group == lease.group; };
-  for (const auto& [dropped, reason] : dropped_) {
-    if (of_group(dropped) && !LeasedAgain(reason)) return true;
-  }
-  return std::any_of(history_.begin(), history_.end(),
-                     [&](const auto& step) { return std::any_of(step.second.begin(), step.second.end(), of_group); });
+  auto dropped = dropped_.find(lease);
+  if (dropped != dropped_.end() && dropped->second == DropReason::kFiltered) return true;
+  return std::any_of(history_.begin(), history_.end(), [&](const auto& step) {
+    return std::find(step.second.begin(), step.second.end(), lease) != step.second.end();
+  });
 }
 
 // A version survives if no later epoch began before it.

@@ -1,4 +1,4 @@
-// Rollouters that lag, die, lose their stream, hang, answer twice, answer late and answer nonsense.
+// Rollouters that lag, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
 
 #include "tests/unit/trainer_data/ledger_world.h"
 
@@ -21,6 +21,8 @@ void LedgerWorld::Break(size_t r) {
     const SessionId lost = rollouter.session;
     ledger_->Disconnect(lost);
     std::erase_if(issued_, [&](const auto& entry) { return entry.second.second == lost; });
+    std::erase_if(out_, [&](const auto& entry) { return entry.second.holder == lost; });
+    owes_.erase(lost);
   }
   rollouter.session = 0;
   // A sloppy rollouter goes on with leases of a broken stream and submits them on the next.
@@ -33,6 +35,8 @@ void LedgerWorld::Break(size_t r) {
 void LedgerWorld::Kill(size_t r) {
   Rollouter& rollouter = rollouters_[r];
   rollouter.running.clear();
+  rollouter.hung.clear();
+  rollouter.wedged_until = rollouter.paused_until = 0;
   rollouter.unacknowledged.clear();
   rollouter.serving = {};
   ++rollouter.life;
@@ -48,15 +52,46 @@ void LedgerWorld::SendState(size_t r) {
   Rollouter& rollouter = rollouters_[r];
   if (ledger_ == nullptr || rollouter.session == 0) return;
   ledger_->OnServing(rollouter.session, rollouter.serving);
-  ledger_->OnCredits(rollouter.session,
-                     static_cast<int32_t>(std::max<int64_t>(0, capacity_ - std::ssize(rollouter.running))));
+  const int64_t room = now_ < rollouter.paused_until ? 0 : capacity_ - std::ssize(rollouter.running);
+  ledger_->OnCredits(rollouter.session, static_cast<int32_t>(std::max<int64_t>(0, room)));
+}
+
+void LedgerWorld::ReportProgress(size_t r) {
+  Rollouter& rollouter = rollouters_[r];
+  if (ledger_ == nullptr || rollouter.session == 0 || FreeAt(r) > now_) return;
+  for (const auto& [id, lease] : rollouter.running) {
+    if (rollouter.hung.contains(id)) continue;
+    ledger_->OnProgress(rollouter.session, id, Now());
+    auto out = out_.find(id);
+    if (out == out_.end() || out->second.holder != rollouter.session) continue;
+    out->second.heard = now_;
+    owes_.erase(rollouter.session);
+  }
+}
+
+// It lets go of the lease as soon as it can do anything, and says so.
+void LedgerWorld::Revoke(const Revocation& revoked) {
+  CheckRevoked(revoked);
+  Forget(revoked.lease, revoked.session);
+  for (size_t r = 0; r < rollouters_.size(); ++r) {
+    if (rollouters_[r].session != revoked.session) continue;
+    TrainerAfter(FreeAt(r) - now_ + 0.001, [this, r, revoked] {
+      Rollouter& rollouter = rollouters_[r];
+      if (rollouter.session != revoked.session || rollouter.running.erase(revoked.lease) == 0) return;
+      Hears(revoked.session, revoked.lease);
+      ledger_->Return(revoked.session, revoked.lease, absl::AbortedError("revoked"));
+    });
+  }
 }
 
 void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
   Rollouter& rollouter = rollouters_[r];
   if (rollouter.session != session) return;
   rollouter.running[lease.id] = lease;
-  if (Chance(trouble_ * 0.1)) return;  // hangs: the lease will expire
+  if (Chance(trouble_ * 0.1)) {
+    rollouter.hung.insert(lease.id);
+    return;
+  }
   double time = std::min(std::lognormal_distribution<double>(0, sigma_)(random_), 20.0);
   After(time, [this, r, life = rollouter.life, id = lease.id, first = rollouter.serving] {
     if (life == rollouters_[r].life) FinishLease(r, id, first);
@@ -107,11 +142,18 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
   Rollouter& rollouter = rollouters_[r];
   auto found = rollouter.running.find(id);
   if (found == rollouter.running.end()) return;
+  if (FreeAt(r) > now_) {
+    After(FreeAt(r) - now_, [this, r, life = rollouter.life, id, first] {
+      if (life == rollouters_[r].life) FinishLease(r, id, first);
+    });
+    return;
+  }
   SharedGroup group = Answer(found->second, first, rollouter.serving);
   rollouter.running.erase(found);
   if (Chance(trouble_ * 0.5)) {
     if (ledger_ != nullptr && rollouter.session != 0) {
       Forget(id, rollouter.session);
+      Hears(rollouter.session, id);
       ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : absl::InternalError("no"));
     }
   } else if (Chance(trouble_)) {
@@ -128,6 +170,7 @@ void LedgerWorld::Deliver(size_t r, SessionId session, const SharedGroup& group)
   if (session == 0) return;
   TrainerAfter(0.001, [this, r, session, group] {
     if (rollouters_[r].session != session) return;  // lost with the stream
+    Hears(session, group->lease);
     GroupLedger::Verdict verdict = ledger_->Submit(session, group, Now());
     CheckVerdict(session, group, verdict);
     const LeaseId lease = group->lease;

@@ -34,6 +34,7 @@ void LedgerWorld::Pump() {
   if (ledger_ == nullptr) return;
   for (const DropRecord& drop : ledger_->UnloggedDrops()) Append(drop, [](bool, uint64_t) {});  // may fail
   for (const IssuedLease& issued : ledger_->NextLeases(Now())) {
+    CheckIssued(issued);
     issued_[issued.lease.id.group] = {issued.lease.id.attempt, issued.session};
     for (size_t r = 0; r < rollouters_.size(); ++r) {
       if (rollouters_[r].session != issued.session) continue;
@@ -90,6 +91,8 @@ void LedgerWorld::Crash() {
   outcome_.duplicates += ledger_->counters().duplicate;
   outcome_.expired += ledger_->counters().expired;
   outcome_.reissued += ledger_->counters().reissued;
+  outcome_.stalled += ledger_->counters().stalled;
+  outcome_.timed_out += ledger_->counters().timed_out;
   outcome_.filtered += ledger_->counters().filtered;
   ledger_ = nullptr;
   ++trainer_life_;
@@ -103,6 +106,8 @@ void LedgerWorld::Crash() {
   }
   unwritten_.clear();
   issued_.clear();
+  out_.clear();
+  owes_.clear();
   for (Rollouter& rollouter : rollouters_) rollouter.session = 0;
   After(2, [this] { Restore(); });
 }

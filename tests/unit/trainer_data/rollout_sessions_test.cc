@@ -56,6 +56,36 @@ TEST_F(QuarantineTest, AfterwardsOneInvalidAnswerBringsItBackAndAValidOneWipesTh
   EXPECT_FALSE(IsQuarantined(session));
 }
 
+TEST_F(QuarantineTest, WhoHandsBackWhateverItGetsIsOfNoUseForWhateverReason) {
+  const absl::Status reasons[] = {absl::InternalError("no"), absl::CancelledError("drained"),
+                                  absl::UnavailableError("not now"), absl::AbortedError("ended early")};
+  for (const absl::Status& why : reasons) {
+    const SessionId session = Join(why.ToString());
+    for (int64_t i = 1; i <= kInARow; ++i) {
+      EXPECT_FALSE(IsQuarantined(session));
+      const absl::Time issued = now_;
+      now_ += absl::Milliseconds(1);
+      EXPECT_EQ(sessions_.OnReturn(session, why, issued, now_), i == kInARow) << why;
+    }
+    EXPECT_TRUE(IsQuarantined(session)) << why;
+    EXPECT_EQ(sessions_.Find(session)->returned, kInARow);
+    EXPECT_EQ(sessions_.Find(session)->invalid, 0);
+    EXPECT_EQ(sessions_.Find(session)->conduct.last_fault, why);
+  }
+}
+
+TEST_F(QuarantineTest, ADrainThatHandsBackManyLeasesCountsOnceAndAFaultEachTime) {
+  const SessionId session = Join("drains");
+  const absl::Time issued = now_;
+  now_ += absl::Seconds(1);
+  for (int i = 0; i < 100; ++i) sessions_.OnReturn(session, absl::UnavailableError("draining"), issued, now_);
+  EXPECT_EQ(sessions_.Find(session)->conduct.invalid_in_row, 1);
+  for (int i = 0; i < 3; ++i) sessions_.OnReturn(session, absl::InternalError("the reward failed"), issued, now_);
+  EXPECT_EQ(sessions_.Find(session)->conduct.invalid_in_row, 4);
+  sessions_.OnAnswer(session, absl::OkStatus(), now_);
+  EXPECT_EQ(sessions_.Find(session)->conduct.invalid_in_row, 0);
+}
+
 TEST_F(QuarantineTest, AnotherStreamOfTheSameReplicaDoesNotEndIt) {
   const SessionId first = Join("bad");
   for (int64_t i = 0; i < kInARow; ++i) Invalid(first);

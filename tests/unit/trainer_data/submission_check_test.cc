@@ -72,14 +72,5 @@ TEST(SubmissionCheckTest, SpansCoverAllTokensInOrderAndNeverGoBack) {
   EXPECT_EQ(with({{{2, 10}, 0, 2}}), "FENCED");
 }
 
-TEST(SubmissionCheckTest, ZeroVarianceNeedsTwoEqualRewards) {
-  TrajectoryGroup group = AnswerTo(MakeLease());
-  EXPECT_FALSE(HasZeroVariance(group));
-  group.samples[0].reward = group.samples[1].reward;
-  EXPECT_TRUE(HasZeroVariance(group));
-  group.samples.pop_back();
-  EXPECT_FALSE(HasZeroVariance(group)) << "one sample says nothing about variance";
-}
-
 }  // namespace
 }  // namespace syncopate::trainer

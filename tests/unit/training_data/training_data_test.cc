@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/training_data/training_data_fixture.h"
+#include "trainer/data/prompt_queue.h"
 
 namespace syncopate::services {
 namespace {
@@ -321,12 +323,29 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   trainer::DataState state{.next = {1, 20},
                            .consumed_below = {1, 3},
                            .consumed_above = {{1, 5}, {1, 8}},
-                           .attempts = {{{1, 4}, 2}, {{1, 19}, 1}}};
+                           .attempts = {{{1, 4}, 2}, {{1, 19}, 1}},
+                           .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}}};
   auto again = DecodeDataState(EncodeDataState(state));
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(*again, state);
-  state.consumed_above = {{1, 25}};
-  EXPECT_THAT(DecodeDataState(EncodeDataState(state)), HasReason("BAD_SNAPSHOT"));
+  trainer::DataState beyond = state;
+  beyond.consumed_above = {{1, 25}};
+  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
+  beyond = state;
+  beyond.accepted = {{{1, 25}, 1}};
+  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
+  beyond.accepted.assign(trainer::PromptQueue::kRemembered + 1, {{1, 5}, 1});
+  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
+}
+
+TEST(DataCodecTest, TheAttemptsOf65536ConsumedGroupsTakeThreeBytesEach) {
+  trainer::DataState state{.next = {0, 1000000}, .consumed_below = {0, 1000000}};
+  for (int64_t i = 0; i < static_cast<int64_t>(trainer::PromptQueue::kRemembered); ++i) {
+    state.accepted.push_back({{0, 900000 + (i ^ 7)}, 1 + static_cast<int32_t>(i % 3)});
+  }
+  const std::string bytes = EncodeDataState(state);
+  EXPECT_LT(bytes.size(), 3 * trainer::PromptQueue::kRemembered + 100);
+  EXPECT_EQ(*DecodeDataState(bytes), state);
 }
 
 TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndItIsSaidWhy) {
@@ -356,6 +375,138 @@ TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndI
   data_->OnServing(good, {1, 0});
   data_->OnCredits(good, 1);
   EXPECT_EQ(other->leases.size(), 1u);
+}
+
+class StalledRollouterTest : public TrainingDataTest {
+ protected:
+  void Start() {
+    world_.clock = &clock_;
+    world_.options.ledger.lease_limits = {.stall = absl::Seconds(30), .timeout = absl::Minutes(10)};
+    Open();
+    other_ = std::make_shared<RecordingSink>();
+    good_ = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), TrainingDataWorld::kRunId, other_);
+    data_->OnServing(good_, {1, 0});
+  }
+  ~StalledRollouterTest() override { data_.reset(); }  // before the clock
+
+  // Both say each second that they live, and the good one how its leases come along.
+  void Heartbeats(int seconds, const std::vector<LeaseId>& further = {}) {
+    for (int i = 0; i < seconds; ++i) {
+      clock_.Advance(absl::Seconds(1));
+      data_->OnProgress(good_, further);
+      data_->OnServing(session_, {1, 0});
+    }
+  }
+
+  std::vector<LeaseId> HeldByOther() {
+    std::vector<LeaseId> held;
+    for (const Lease& lease : other_->leases.All()) held.push_back(lease.id);
+    return held;
+  }
+
+  HandClock clock_;
+  std::shared_ptr<RecordingSink> other_;
+  trainer::SessionId good_ = 0;
+};
+
+TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNoneUntilItLetsGo) {
+  Start();
+  data_->OnCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  const LeaseId stuck = sink_->leases.All()[0].id;
+  data_->OnCredits(good_, 8);
+  data_->OnCredits(good_, 8);
+  const std::vector<LeaseId> held = HeldByOther();
+  const size_t before = held.size();
+  Heartbeats(29, held);
+  EXPECT_EQ(sink_->revoked.size(), 0u);
+  EXPECT_EQ(other_->leases.size(), before) << "the gate admits no more";
+  data_->OnCredits(session_, 8);
+  Heartbeats(2, held);
+  ASSERT_EQ(sink_->revoked.size(), 1u);
+  EXPECT_EQ(sink_->revoked.All()[0], stuck);
+  EXPECT_EQ(other_->revoked.size(), 0u);
+  ASSERT_GT(other_->leases.size(), before);
+  EXPECT_EQ(other_->leases.All()[before].id, (LeaseId{stuck.group, 2}));
+  EXPECT_EQ(sink_->leases.size(), 1u);
+  TrainingData::Status status = data_->GetStatus();
+  EXPECT_EQ(status.stalled, 1);
+  EXPECT_EQ(status.timed_out, 0);
+  EXPECT_EQ(status.rollouters[0].stalled_groups, 1);
+  EXPECT_EQ(status.rollouters[1].stalled_groups, 0);
+
+  data_->ReturnLease(session_, stuck, absl::AbortedError("its generation has ended"));
+  EXPECT_EQ(data_->GetStatus().rollouters[0].stalled_groups, 0);
+  EXPECT_EQ(data_->GetStatus().rollouters[0].returned_groups, 0) << "it was not held any more";
+}
+
+TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
+  Start();
+  data_->OnCredits(session_, 8);
+  data_->OnCredits(good_, 0);
+  const size_t training = sink_->leases.size();
+  data_->StartEvaluation({1, 0});
+  ASSERT_EQ(sink_->leases.size(), training) << "no room";
+  data_->Disconnect(session_);
+  sink_ = std::make_shared<RecordingSink>();
+  session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
+  data_->OnServing(session_, {1, 0});
+  data_->OnCredits(session_, 2);  // 4 samples
+  const std::vector<Lease> leased = sink_->leases.All();
+  ASSERT_EQ(std::count_if(leased.begin(), leased.end(),
+                          [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; }),
+            3)
+      << "half of six prompts";
+  data_->OnCredits(good_, 8);
+  data_->OnCredits(good_, 8);
+  Heartbeats(31, HeldByOther());
+  EXPECT_GE(sink_->revoked.size(), 3u);
+  int again = 0;
+  for (const Lease& lease : other_->leases.All())
+    again += lease.kind == LeaseKind::kEvaluation && lease.id.attempt == 2;
+  EXPECT_EQ(again, 3);
+}
+
+TEST_F(StalledRollouterTest, ATrainerThatStoodStillItselfFirstHearsWhatWasSaidMeanwhile) {
+  Start();
+  data_->OnCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  Heartbeats(1);
+  clock_.Advance(absl::Minutes(5));
+  data_->OnServing(good_, {1, 0});
+  EXPECT_EQ(sink_->revoked.size(), 0u);
+  data_->OnProgress(session_, {sink_->leases.All()[0].id});
+  Heartbeats(29);
+  EXPECT_EQ(sink_->revoked.size(), 0u);
+  Heartbeats(2);
+  EXPECT_EQ(sink_->revoked.size(), 1u);
+}
+
+TEST_F(TrainingDataTest, ARollouterThatHandsBackEveryLeaseGetsNoMoreAndNoPromptIsLost) {
+  Open();
+  size_t returned = 0;
+  for (; returned < static_cast<size_t>(trainer::RolloutSessions::kInvalidInRow); ++returned) {
+    data_->OnCredits(session_, 1);
+    ASSERT_TRUE(sink_->leases.WaitFor(returned + 1));
+    data_->ReturnLease(session_, sink_->leases.All()[returned].id,
+                       Error(absl::StatusCode::kInternal, "NO_REWARD", "the reward\nis broken"));
+  }
+  data_->OnCredits(session_, 8);
+  EXPECT_EQ(sink_->leases.size(), returned);
+  TrainingData::Status status = data_->GetStatus();
+  EXPECT_EQ(status.quarantines, 1);
+  EXPECT_EQ(status.rollouters[0].returned_groups, trainer::RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.rollouters[0].invalid_groups, 0);
+  EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
+  EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("handed back group 0/0: the reward\\nis broken"));
+  EXPECT_TRUE(status.invalid.empty()) << "nothing was submitted";
+
+  auto other = std::make_shared<RecordingSink>();
+  const trainer::SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
+  data_->OnServing(good, {1, 0});
+  data_->OnCredits(good, 1);
+  ASSERT_EQ(other->leases.size(), 1u);
+  EXPECT_EQ(other->leases.All()[0].id.group, (GroupId{0, 0}));
 }
 
 TEST_F(TrainingDataTest, AnswersThatCannotBeReadCountAsInvalidToo) {
