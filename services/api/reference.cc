@@ -138,7 +138,7 @@ std::string SectionText(const FieldDescriptor& section, const ConfigSchema& sche
     if (key.section->name() != section.name()) continue;
     const std::string value = GetValue(key, defaults);
     absl::StrAppend(&text, "| `", key.path, "` | ", value == "\"\"" ? "" : absl::StrCat("`", value, "`"), " | ",
-                    Cell(key.Expected()), " | ", Cell(key.option.doc()), " |\n");
+                    Cell(key.Expected()), " | ", Cell(key.Doc()), " |\n");
   }
   return text + "\n";
 }

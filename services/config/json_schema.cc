@@ -54,7 +54,7 @@ void AddType(const ConfigKey& key, Json* schema) {
 
 Json KeySchema(const ConfigKey& key, const v1::RunConfig& defaults) {
   Json schema;
-  schema["description"] = key.option.doc();
+  schema["description"] = key.Doc();
   AddType(key, &schema);
   const std::string value = GetValue(key, defaults);
   const bool text = key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;

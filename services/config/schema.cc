@@ -68,6 +68,10 @@ std::string ConfigKey::Expected() const {
   }
 }
 
+std::string ConfigKey::Doc() const {
+  return absl::StrCat(option.doc(), option.fixed() ? "; fixed for the life of a run" : "");
+}
+
 ConfigSchema::ConfigSchema() {
   const auto* root = v1::RunConfig::descriptor();
   for (int s = 0; s < root->field_count(); ++s) {

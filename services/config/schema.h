@@ -18,6 +18,8 @@ struct ConfigKey {
 
   // What a value must be, in words: "an integer from 1 to 512", "one of dense, exact".
   std::string Expected() const;
+  // What it means, and whether it is fixed for the life of a run.
+  std::string Doc() const;
 };
 
 // All keys of RunConfig, read from its descriptor and the (config) options. Immutable.

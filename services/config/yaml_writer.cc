@@ -15,7 +15,7 @@ std::string ToYaml(const v1::RunConfig& config, YamlComments comments) {
       absl::StrAppend(&yaml, yaml.empty() ? "" : "\n", section->name(), ":\n");
     }
     if (comments == YamlComments::kDocs) {
-      absl::StrAppend(&yaml, "  # ", key.option.doc(), " (", key.Expected(), ")\n");
+      absl::StrAppend(&yaml, "  # ", key.Doc(), " (", key.Expected(), ")\n");
     }
     absl::StrAppend(&yaml, "  ", key.field->name(), ": ", GetValue(key, config), "\n");
   }

@@ -25,6 +25,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"BAD_SPIFFE_ID", kExitBadConfig},
     {"CONFIG_NOT_READABLE", kExitBadConfig},
     {"DTYPE_MISMATCH", kExitBadConfig},
+    {"FIXED_KEY", kExitBadConfig},
     {"INSECURE_BIND", kExitBadConfig},
     {"LAYOUT_MISMATCH", kExitBadConfig},
     {"MODEL_MISMATCH", kExitBadConfig},

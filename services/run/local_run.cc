@@ -14,6 +14,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 #include "services/auth/transport_security.h"
+#include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/daemon/signals.h"
@@ -52,6 +53,7 @@ class LocalRun {
         display_(MakeDisplay(options.output, options.program, options.out)),
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
+        summary_before_(ReadSummary(directory_.path())),
         monitor_(std::move(security)),
         started_at_(Clock::Real()->Now()) {
     view_.name = config_.run().name();
@@ -214,7 +216,7 @@ class LocalRun {
     RunEnd end{supervision_.outcome(), supervision_.reason(), absl::ToDoubleSeconds(Now() - started_at_),
                supervision_.Restarts()};
     if (end.outcome == RunOutcome::kFailed) ShowLog();
-    auto summary = FinishSummary(directory_.path(), end);
+    auto summary = FinishSummary(directory_.path(), end, summary_before_);
     if (!summary.ok()) {
       err_ << "the summary is lost: " << summary.status().message() << "\n";
       return kRunFailedExitCode;
@@ -240,6 +242,7 @@ class LocalRun {
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
+  const std::string summary_before_;  // of an earlier life; "" if there is none
   RunMonitor monitor_;
   RunView view_;
   const absl::Time started_at_;
@@ -287,6 +290,10 @@ int RunLocally(LocalRunOptions options) {
   MakeAbsolute(options.config.mutable_security());
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
+  if (options.config.run().resume()) {  // before the first byte of its directory is changed
+    auto changed = CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
+    if (!changed.ok()) return refuse(changed.status());
+  }
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.

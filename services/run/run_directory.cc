@@ -47,8 +47,7 @@ absl::StatusOr<int> Lock(const std::string& path) {
 // What an earlier life left and this one must not mistake for its own.
 void RemoveTraces(const std::string& path) {
   std::error_code ignored;
-  for (const char* name : {"endpoints", "endpoints.json", "summary.json"})
-    fs::remove_all(fs::path(path) / name, ignored);
+  for (const char* name : {"endpoints", "endpoints.json"}) fs::remove_all(fs::path(path) / name, ignored);
 }
 
 }  // namespace
@@ -62,9 +61,10 @@ absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, cons
                  absl::StrCat(path, " holds something, but no run to resume; choose another run.dir"));
   }
   if (!run.resume() && HoldsSomething(path)) {
-    return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",
-                 absl::StrCat(path, " is not empty; resume that run with `syncopate run --resume ", path,
-                              "`, or choose another run.dir"));
+    const std::string what = holds_run ? absl::StrCat(" holds a run; resume it with `syncopate run --resume ", path,
+                                                      "`, or choose another run.dir")
+                                       : " is not empty, and what it holds is no run; choose another run.dir";
+    return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN", absl::StrCat(path, what));
   }
   absl::Status made = FileSystem::Real()->CreateDirs((fs::path(path) / "logs").string());
   if (!made.ok()) return Annotate(made, "the run directory");

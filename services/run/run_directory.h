@@ -12,7 +12,7 @@ class RunDirectory {
  public:
   // Makes (or with run.resume takes over, if it holds anything) run.dir; an empty run.dir becomes runs/<name>-<time>,
   // `time` as in "20260131-120000". Errors change nothing and say how to go on:
-  //   FAILED_PRECONDITION RUN_DIR_TAKEN    it holds something already, and this is no resume
+  //   FAILED_PRECONDITION RUN_DIR_TAKEN    it holds something already, a run or not, and this is no resume
   //   FAILED_PRECONDITION RUN_DIR_BUSY     another process runs in it
   //   NOT_FOUND           NOT_A_RUN        it holds something else than a run to resume
   //   and those of FileSystem

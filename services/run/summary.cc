@@ -9,6 +9,12 @@ namespace syncopate::services {
 
 using nlohmann::json;
 
+namespace {
+
+std::string PathOf(const std::string& run_dir) { return (std::filesystem::path(run_dir) / "summary.json").string(); }
+
+}  // namespace
+
 std::string OutcomeName(RunOutcome outcome) {
   switch (outcome) {
     case RunOutcome::kRunning:
@@ -23,11 +29,15 @@ std::string OutcomeName(RunOutcome outcome) {
   return "failed";
 }
 
-absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end) {
+std::string ReadSummary(const std::string& run_dir) {
   constexpr int64_t kMaxBytes = 16 << 20;
-  std::string path = (std::filesystem::path(run_dir) / "summary.json").string();
-  auto text = ReadFile(FileSystem::Real(), path, kMaxBytes);
-  json summary = text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json::object();
+  auto text = ReadFile(FileSystem::Real(), PathOf(run_dir), kMaxBytes);
+  return text.ok() ? *std::move(text) : "";
+}
+
+absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end, const std::string& before) {
+  const std::string text = ReadSummary(run_dir);
+  json summary = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!summary.is_object()) summary = json::object();
   if (end.outcome == RunOutcome::kFailed || !summary.contains("status")) {
     summary["status"] = OutcomeName(end.outcome);
@@ -38,7 +48,8 @@ absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end
                     {"reason", end.reason},
                     {"wall_seconds", end.wall_seconds},
                     {"restarts", restarts}};
-  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), path, summary.dump(2) + "\n"));
+  if (!before.empty() && text == before) return summary;
+  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir), summary.dump(2) + "\n"));
   return summary;
 }
 

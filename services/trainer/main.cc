@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   using syncopate::services::Daemon;
   using syncopate::services::TrainerDaemon;
   return syncopate::services::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));
     SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::services::OpenTrainDevice(daemon.config()));
     SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon, std::move(device)));
     return trainer->Run();

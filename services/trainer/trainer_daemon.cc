@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/endpoints/daemon_endpoints.h"
@@ -102,6 +103,16 @@ bool IsTakenOver(const absl::Status& refusal) {
 }
 
 }  // namespace
+
+absl::Status TrainerDaemon::CheckConfig(const Daemon& daemon) {
+  if (!daemon.config().run().resume()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<ConfigDifference> changed,
+                             CheckResume(Files(), daemon.run_dir(), daemon.config()));
+  for (const ConfigDifference& one : changed) {
+    SYNCOPATE_LOG(kInfo, "%s is %s from here on; the run had %s", one.key, one.after, one.before);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
@@ -239,6 +250,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     if (ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
     SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
+    SYNCOPATE_RETURN_IF_ERROR(WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
     return welcome;
   }
@@ -308,9 +320,14 @@ absl::Status TrainerDaemon::Run() {
   const absl::Time begin = Clock::Real()->Now();
   std::future<absl::StatusOr<StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });
-  bool stopping = false;
+  bool stopping = false, begun = false;
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     ShowState();
+    if (!begun && HasMadeSteps()) {
+      begun = true;  // what an earlier life has said of the run is true no more
+      const absl::Status removed = Files()->RemoveTree(daemon_->Path(kSummaryFile));
+      if (!removed.ok()) SYNCOPATE_LOG(kWarning, "an old summary.json stays: %s", removed.ToString());
+    }
     if (!daemon_->StopRequested(kSignalPoll)) continue;
     if (!stopping) loop_->Stop();
     stopping = true;
@@ -334,9 +351,9 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
   }
   const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
-  // A life that finds the run complete has nothing to say about it.
-  const bool found_complete = completed && loop_->GetStatus().version == start_;
-  if (!found_complete || !Files()->FileBytes(daemon_->Path(kSummaryFile)).ok()) {
+  // A life that has made no step has nothing to add to what an earlier one has said.
+  const bool said = Files()->FileBytes(daemon_->Path(kSummaryFile)).ok();
+  if (HasMadeSteps() || (!said && loop_->GetStatus().version.step > 0)) {
     const absl::Status written = WriteSummary(status, wall_seconds);
     if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
   }

@@ -26,6 +26,9 @@ namespace syncopate::services {
 // A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
 class TrainerDaemon final : private TrainerControl {
  public:
+  // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
+  // FAILED_PRECONDITION (reason FIXED_KEY) if that cannot be; nothing has been done then.
+  static absl::Status CheckConfig(const Daemon& daemon);
   // `device` is where it computes. Restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks
   // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
   // run.resume is not set; the errors of the parts.
@@ -62,6 +65,8 @@ class TrainerDaemon final : private TrainerControl {
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);
   absl::Status WriteSummary(const std::string& status, double wall_seconds);
+  // Of this life; repeated ones are made too.
+  bool HasMadeSteps() const { return loop_->GetStatus().version != start_; }
   absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
   // Tells the synchronizer that the run is complete, and waits until the process may end.
   absl::Status AwaitEnd();

@@ -90,7 +90,7 @@ TEST(BadPlaceTest, ARunDirectoryOfAnotherRunIsLeftAsItIs) {
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(run.AwaitStep(2), IsOk());
   // While it runs, and through the same harness, whose log both then share.
-  EXPECT_THAT(OutputOfFailed(run.Run(), 2), HasSubstr("is not empty"));
+  EXPECT_THAT(OutputOfFailed(run.Run(), 2), HasSubstr("holds a run; resume it with"));
   EXPECT_THAT(OutputOfFailed(run.Resume(), 2), HasSubstr("another syncopate run works in"));
   EXPECT_THAT(run.AwaitStep(run.LastStep() + 3), IsOk());
   (*first)->Interrupt();

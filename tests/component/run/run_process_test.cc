@@ -351,7 +351,7 @@ TEST_F(RunProcessTest, WhatCannotBeRunIsRefusedBeforeAnythingStarts) {
   fs::create_directories(run_dir_);
   std::ofstream(fs::path(run_dir_) / "somebody.else") << "x";
   EXPECT_EQ(Start().Exit(), 2);
-  EXPECT_THAT(Errors(), HasSubstr("is not empty"));
+  EXPECT_THAT(Errors(), HasSubstr("is not empty, and what it holds is no run"));
   EXPECT_FALSE(fs::exists(fs::path(run_dir_) / "logs"));
 
   EXPECT_EQ(StartWith({"run"}).Exit(), 2);

@@ -13,7 +13,7 @@ TEST(ExitCodeTest, SaysWhetherAnotherStartMayDoBetter) {
   EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
   EXPECT_EQ(CodeOf("STOPPED"), 0);
   for (const char* reason : {"BAD_CONFIG", "BAD_COMMAND_LINE", "CONFIG_NOT_READABLE", "INSECURE_BIND", "BAD_SECURITY",
-                             "BAD_KEY", "NO_CUDA", "MODEL_MISMATCH", "RUN_DIR_TAKEN"}) {
+                             "BAD_KEY", "FIXED_KEY", "NO_CUDA", "MODEL_MISMATCH", "RUN_DIR_TAKEN"}) {
     EXPECT_EQ(CodeOf(reason), 2) << reason;
   }
   for (const char* reason : {"FENCED", "REPLACED"}) EXPECT_EQ(CodeOf(reason), 3) << reason;

@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 using syncopate::testing::HasMessage;
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunDirectoryTest : public ::testing::Test {
  protected:
@@ -58,6 +60,13 @@ TEST_F(RunDirectoryTest, RefusesTheDirectoryOfAnotherRunAndSaysHowToGoOn) {
   EXPECT_THAT(directory, HasMessage(HasSubstr("syncopate run --resume")));
 }
 
+TEST_F(RunDirectoryTest, NobodyIsToldToResumeWhatIsNoRun) {
+  Write("home/letter.txt");
+  auto directory = RunDirectory::Claim(Section("home"), "now");
+  EXPECT_THAT(directory, HasReason("RUN_DIR_TAKEN"));
+  EXPECT_THAT(directory, HasMessage(AllOf(HasSubstr("is no run"), Not(HasSubstr("--resume")))));
+}
+
 TEST_F(RunDirectoryTest, RefusesADirectoryInWhichAnotherProcessRuns) {
   auto first = RunDirectory::Claim(Section("busy"), "now");
   ASSERT_THAT(first, IsOk());
@@ -79,13 +88,15 @@ TEST_F(RunDirectoryTest, ResumeRefusesAFolderOfOtherThings) {
 }
 
 TEST_F(RunDirectoryTest, ResumeForgetsWhereItsDaemonsWere) {
-  for (const char* name : {"config.resolved.yaml", "endpoints/trainer-0.json", "endpoints.json", "metrics.jsonl"}) {
+  for (const char* name :
+       {"config.resolved.yaml", "endpoints/trainer-0.json", "endpoints.json", "metrics.jsonl", "summary.json"}) {
     Write(std::string("old/") + name);
   }
   ASSERT_THAT(RunDirectory::Claim(Section("old", /*resume=*/true), "now"), IsOk());
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints"));
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints.json"));
   EXPECT_TRUE(fs::exists(base_ / "old" / "metrics.jsonl"));
+  EXPECT_TRUE(fs::exists(base_ / "old" / "summary.json"));
 }
 
 TEST_F(RunDirectoryTest, APlaceThatCannotBeWrittenIsNamed) {

@@ -59,6 +59,23 @@ TEST_F(FinishSummaryTest, IsWrittenAlsoWhereTheTrainerLeftNothingReadable) {
   }
 }
 
+TEST_F(FinishSummaryTest, WhatAnEarlierLifeSaidStaysUnlessTheTrainerHasSaidMore) {
+  TrainerWrites(R"({"status":"completed","steps":6})");
+  const std::string before = ReadSummary(dir_);
+  for (RunOutcome outcome : {RunOutcome::kCompleted, RunOutcome::kFailed}) {
+    auto summary = FinishSummary(dir_, {outcome, "", 1, {}}, before);
+    ASSERT_THAT(summary, IsOk());
+    EXPECT_EQ((*summary)["run"]["outcome"], OutcomeName(outcome));
+    EXPECT_EQ(ReadSummary(dir_), before);
+  }
+  TrainerWrites(R"({"status":"completed","steps":7})");
+  ASSERT_THAT(FinishSummary(dir_, {RunOutcome::kCompleted, "", 1, {}}, before), IsOk());
+  EXPECT_EQ(OnDisk()["run"]["outcome"], "completed");
+  std::filesystem::remove(dir_ + "/summary.json");  // the trainer has made steps and was killed
+  ASSERT_THAT(FinishSummary(dir_, {RunOutcome::kFailed, "killed", 1, {}}, before), IsOk());
+  EXPECT_EQ(OnDisk()["status"], "failed");
+}
+
 TEST_F(FinishSummaryTest, SaysWhenItCannotBeWritten) {
   EXPECT_FALSE(FinishSummary(dir_ + "/nowhere", {RunOutcome::kFailed, "x", 1, {}}).ok());
 }

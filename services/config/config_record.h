@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/file_system.h"
+#include "services/config/difference.h"
+#include "syncopate/v1/config.pb.h"
+
+// What a run remembers of its configuration, so that a resume with another one is noticed: <run.dir>/state/trainer/
+// config.json, one JSON object from keys to values as YAML. The trainer writes it each time it has joined.
+namespace syncopate::services {
+
+// `run_id` is what run.id turned out to be. Errors of FileSystem.
+absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, const v1::RunConfig& config,
+                               const std::string& run_id);
+
+// The keys whose values are not those with which the run in `run_dir` went on last; run.resume, which says nothing of
+// the run, and an empty run.id are no change. Nothing where no run has begun. Changes nothing on the disk.
+//   FAILED_PRECONDITION FIXED_KEY    a key that is fixed for the life of a run has changed; names each, with both
+//   values DATA_LOSS           BAD_RECORD   the record is damaged and those of FileSystem
+absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, const std::string& run_dir,
+                                                          const v1::RunConfig& config);
+
+}  // namespace syncopate::services

@@ -1,0 +1,90 @@
+// What a resume may not do to a run, and what it leaves as it is.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRefused = 2;
+
+// Path -> contents, of all files below `folder`.
+std::map<std::string, std::string> Files(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    std::string& bytes = files[entry.path().string()];
+    if (entry.is_regular_file()) bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return files;
+}
+
+void ExpectEnd(absl::StatusOr<std::unique_ptr<Process>> process, int code) {
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, code) << (*process)->Log();
+}
+
+TEST(ResumeTest, AWrongOneIsRefusedWithBothValuesAndLeavesEveryByteAsItWas) {
+  RunHarness run({"run.steps=6", "eval.every_steps=0"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  const std::map<std::string, std::string> before = Files(run.run_dir());
+  auto wrong = run.Resume({"model.hidden_size=128", "run.seed=7", "rollout.samples=4"});
+  ASSERT_THAT(wrong, IsOk());
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(*std::move(wrong), kRefused));
+  auto again = RunCommand("syncopate", {"run", "--resume", run.run_dir(), "data.task=sort"});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->code, kRefused);
+  EXPECT_THAT(again->output, HasSubstr("data.task = \"sort\": the run has \"reverse\""));
+  EXPECT_EQ(Files(run.run_dir()), before);
+}
+
+TEST(ResumeTest, ATrainerByHandRefusesItAsWellAndTellsWhatElseHasChanged) {
+  RunHarness run({"run.steps=4", "eval.every_steps=0"});
+  auto synchronizer = run.StartDaemon("synchronizer");
+  auto rollouter = run.StartDaemon("rollouter");
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.StartDaemon("trainer"), 0));
+  auto wrong = run.LaunchDaemon("trainer", 0, {"run.resume=true", "model.hidden_size=128", "eval.prompts=9"});
+  ASSERT_THAT(wrong, IsOk());
+  auto exit = (*wrong)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, kRefused);
+  EXPECT_THAT((*wrong)->Log(), AllOf(HasSubstr("model.hidden_size = 128: the run has 64"),
+                                     HasSubstr("eval.prompts = 9: the run has 256"), HasSubstr("FIXED_KEY")));
+
+  auto right = run.LaunchDaemon("trainer", 0, {"run.resume=true", "run.steps=5", "train.learning_rate=0.001"});
+  ASSERT_THAT(right, IsOk());
+  ASSERT_THAT((*right)->WaitExit(kPatience), IsOk());
+  EXPECT_THAT((*right)->Log(), AllOf(HasSubstr("run.steps is 5 from here on; the run had 4"),
+                                     HasSubstr("train.learning_rate is 0.001 from here on; the run had 0.002")));
+  EXPECT_EQ(run.LastStep(), 5);
+}
+
+TEST(ResumeTest, OneWithNothingToDoLeavesTheSummaryAsItWas) {
+  RunHarness run({"run.steps=6", "eval.every_steps=0"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  const std::string summary = Files(run.run_dir()).at(run.Path("summary.json"));
+  ASSERT_EQ(run.Summary()["steps"], 6);
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Resume(), 0));
+  EXPECT_EQ(Files(run.run_dir()).at(run.Path("summary.json")), summary);
+}
+
+}  // namespace
+}  // namespace syncopate::testing

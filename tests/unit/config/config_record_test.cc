@@ -1,0 +1,126 @@
+#include "services/config/config_record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "services/config/run_config.h"
+#include "services/config/schema.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+v1::RunConfig ConfigWith(const std::vector<std::string>& overrides) {
+  return ParseRunConfig("", "f", overrides).config;
+}
+
+class ConfigRecordTest : public ::testing::Test {
+ protected:
+  ConfigRecordTest() : dir_(::testing::TempDir() + "/config_record") { std::filesystem::remove_all(dir_); }
+  void Begin(const std::vector<std::string>& overrides) const {
+    ASSERT_TRUE(WriteConfigRecord(FileSystem::Real(), dir_, ConfigWith(overrides), "the-run").ok());
+  }
+  // Why a resume is refused: "REASON: message"; "" if it is not.
+  std::string Refusal(const std::vector<std::string>& overrides) const {
+    const absl::Status status = Resume(overrides).status();
+    return status.ok() ? "" : absl::StrCat(ErrorReason(status), ": ", std::string(status.message()));
+  }
+  absl::StatusOr<std::vector<ConfigDifference>> Resume(const std::vector<std::string>& overrides) const {
+    return CheckResume(FileSystem::Real(), dir_, ConfigWith(overrides));
+  }
+  std::string RecordPath() const { return dir_ + "/state/trainer/config.json"; }
+
+  const std::string dir_;
+};
+
+TEST_F(ConfigRecordTest, WhereNoRunHasBegunAnythingGoes) {
+  auto changed = Resume({"run.seed=7"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(dir_)) << "looking changes nothing";
+}
+
+TEST_F(ConfigRecordTest, TheSameConfigurationHasNotChanged) {
+  Begin({"run.seed=7", "rollout.temperature=0.9"});
+  auto changed = Resume({"run.resume=true", "run.dir=runs/x", "run.seed=7", "rollout.temperature=0.9"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, ElementsAre(ConfigDifference{"run.dir", "\"\"", "\"runs/x\""}));
+}
+
+TEST_F(ConfigRecordTest, WhatMayChangeIsToldWithBothValues) {
+  Begin({});
+  auto changed = Resume({"train.learning_rate=0.5", "run.steps=7"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, ElementsAre(ConfigDifference{"run.steps", "100", "7"},
+                                    ConfigDifference{"train.learning_rate", "0.002", "0.5"}));
+}
+
+TEST_F(ConfigRecordTest, EveryFixedKeyThatHasChangedIsNamedWithBothValues) {
+  Begin({});
+  EXPECT_THAT(
+      Refusal({"model.hidden_size=128", "data.task=sort", "train.learning_rate=0.5"}),
+      AllOf(StartsWith("FIXED_KEY: "), HasSubstr(dir_), HasSubstr("\n  model.hidden_size = 128: the run has 64\n"),
+            HasSubstr("\n  data.task = \"sort\": the run has \"reverse\"\n"), Not(HasSubstr("learning_rate"))));
+}
+
+TEST_F(ConfigRecordTest, TheRunKeepsTheIdThatTheSynchronizerGaveIt) {
+  Begin({});
+  EXPECT_EQ(Refusal({}), "");
+  EXPECT_EQ(Refusal({"run.id=the-run"}), "");
+  EXPECT_THAT(Refusal({"run.id=another"}), StartsWith("FIXED_KEY"));
+}
+
+TEST_F(ConfigRecordTest, AKeyThatARecordDoesNotHoldWasAsItsDefaultIs) {
+  Begin({});
+  std::ofstream(RecordPath()) << R"({"run.seed": "3", "key.of.another.version": "1"})";
+  auto changed = Resume({"run.seed=3", "run.steps=7"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, ElementsAre(ConfigDifference{"run.steps", "100", "7"}));
+  EXPECT_THAT(Refusal({"run.seed=3", "eval.seed=1"}), StartsWith("FIXED_KEY"));
+}
+
+TEST_F(ConfigRecordTest, ADamagedRecordIsNotTakenForNone) {
+  Begin({});
+  for (const char* text : {"", "{\"run.seed\":", "[]"}) {
+    std::ofstream(RecordPath()) << text;
+    EXPECT_THAT(Refusal({}), AllOf(StartsWith("BAD_RECORD: "), HasSubstr(RecordPath()))) << text;
+  }
+}
+
+// What the bits, the prompts, the grades and the log of a run depend on.
+TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
+  const ConfigSchema schema;
+  for (const char* key : {"run.seed", "run.id", "data.task", "data.length", "data.alphabet", "data.batch_groups",
+                          "rollout.samples", "rollout.temperature", "reward.name", "eval.seed", "eval.prompts"}) {
+    EXPECT_TRUE(schema.Find(key)->option.fixed()) << key;
+  }
+  for (const ConfigKey& key : schema.keys()) {
+    const bool model = key.section->name() == "model" && key.path != "model.dtype";
+    if (model) {
+      EXPECT_TRUE(key.option.fixed()) << key.path;
+    }
+    const bool free = key.section->name() == "train" || key.path == "model.dtype" || key.path == "run.steps";
+    if (free) {
+      EXPECT_FALSE(key.option.fixed()) << key.path;
+    }
+  }
+  EXPECT_EQ(schema.Find("data.task")->Doc(),
+            "built-in task that makes prompts and answers; fixed for the life of a run");
+  EXPECT_EQ(schema.Find("run.steps")->Doc(), "optimizer steps to train");
+}
+
+}  // namespace
+}  // namespace syncopate::services
