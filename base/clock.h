@@ -6,7 +6,8 @@
 
 namespace syncopate {
 
-// The only source of time for decisions. Thread-safe. Injected everywhere, so that tests and the simulator own it.
+// Where time comes from. Thread-safe. What decides is given a clock, or the time itself, so that tests and the
+// simulator own it; the shells of daemons and tools take Real().
 class Clock {
  public:
   virtual ~Clock() = default;

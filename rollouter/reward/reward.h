@@ -20,8 +20,8 @@ struct RewardInput {
 // A pure function of its input, safe to call from any thread.
 using RewardFunction = std::function<float(const RewardInput&)>;
 
-// Rewards by name. A lease names the reward it wants; the rollouter that generates also scores. Filled in main, then
-// read only, so that reading needs no lock.
+// Rewards by name. A lease names the reward it wants; the rollouter that generates also scores. Filled before it is
+// handed to whoever scores, then read only, so that reading needs no lock.
 class RewardRegistry {
  public:
   // The built-in ones:

@@ -62,7 +62,11 @@ absl::StatusOr<std::array<int, 2>> MakePipe(const std::string& program) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchChild>> BenchChild::Start(const Options& options, EventQueue* events) {
-  if (::access(options.program.c_str(), X_OK) != 0) return CannotStart(options.program, "no such program");
+  if (::access(options.program.c_str(), X_OK) != 0) {
+    const std::string name = options.program.substr(options.program.rfind('/') + 1);
+    return CannotStart(options.program,
+                       absl::StrCat("`scripts/build.sh release ", name, "` makes it, which a run does not need"));
+  }
   const int log = ::open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log < 0) return CannotStart(options.program, absl::StrCat("log ", options.log));
   SYNCOPATE_ASSIGN_OR_RETURN(auto input, MakePipe(options.program));

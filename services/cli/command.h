@@ -25,6 +25,10 @@ void AddK8sCommand(CLI::App* app, Command* chosen);
 // `program` is how the process was called.
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);
 
+// After a parse that missed a subcommand: the word that stands where one should, with the nearest one, as a sentence;
+// "" if there is no such word.
+std::string UnknownCommand(const CLI::App& app);
+
 // All of them, and what belongs to the command line as a whole.
 void AddCommands(CLI::App* app, const std::string& program, Command* chosen);
 

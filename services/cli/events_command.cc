@@ -1,8 +1,10 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
+#include "absl/strings/str_join.h"
 #include "services/cli/command.h"
 #include "services/events/event_reader.h"
 #include "services/events/sync_trace.h"
@@ -43,10 +45,15 @@ int PrintEvents(const EventsArguments& arguments) {
     return 1;
   }
   Warn(*events);
+  std::set<std::string> kinds;
   for (const v1::Event& event : events->events) {
+    kinds.insert(event.kind());
     if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << ToJson(event) << "\n";
   }
-  return 0;
+  if (arguments.kind.empty() || kinds.contains(arguments.kind)) return 0;
+  std::cerr << "no daemon of " << arguments.run_dir << " has recorded an event of kind " << arguments.kind
+            << "; there are: " << absl::StrJoin(kinds, ", ") << "\n";
+  return 1;
 }
 
 }  // namespace

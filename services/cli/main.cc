@@ -1,5 +1,7 @@
 // The command line. It links no libtorch: everything heavy is in the daemons.
 #include <CLI/CLI.hpp>
+#include <iostream>
+#include <string>
 
 #include "base/serving.h"
 #include "services/cli/command.h"
@@ -17,6 +19,11 @@ int main(int argc, char** argv) {
   syncopate::services::AddCommands(&app, argv[0], &chosen);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    const std::string unknown = syncopate::services::UnknownCommand(app);
+    if (unknown.empty()) return app.exit(error) == 0 ? 0 : kUsageExitCode;
+    std::cerr << unknown << "\n";
+    return kUsageExitCode;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageExitCode;
   }

@@ -23,6 +23,9 @@ class Rules {
   void Expect(bool holds, std::vector<std::string> keys, const std::string& expected) {
     if (!holds) broken_.push_back({std::move(keys), expected});
   }
+  void ExpectTogether(bool holds, std::vector<std::string> keys, const std::string& expected) {
+    if (!holds) broken_.push_back({std::move(keys), expected, /*together=*/true});
+  }
   std::vector<BrokenRule> Take() { return std::move(broken_); }
 
  private:
@@ -89,8 +92,8 @@ bool HasTls(const v1::SecuritySection& security) {
 
 void CheckSecurity(const v1::SecuritySection& security, Rules* rules) {
   const bool no_tls = security.tls_cert().empty() && security.tls_key().empty() && security.tls_ca().empty();
-  rules->Expect(no_tls || HasTls(security), {"security.tls_cert", "security.tls_key", "security.tls_ca"},
-                "all three files, or none of them");
+  rules->ExpectTogether(no_tls || HasTls(security), {"security.tls_cert", "security.tls_key", "security.tls_ca"},
+                        "all three files, or none of them");
   rules->Expect(CheckedDuration(security.tls_reload()) >= absl::Seconds(1), {"security.tls_reload"}, "at least 1s");
   const std::string& domain = security.trust_domain();
   auto allowed = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '.' || c == '-'; };
@@ -189,9 +192,9 @@ void CheckData(const v1::RunConfig& config, Rules* rules) {
                 {"train.micro_batch_tokens", "data.length", "rollout.max_new_tokens"},
                 absl::StrCat("at least ", longest, ", one prompt and its answer"));
   int64_t batch_samples = config.data().batch_groups() * rollout.samples();
-  rules->Expect(batch_samples <= kMaxBatchSamples, {"data.batch_groups", "rollout.samples"},
-                absl::StrCat("batch_groups x samples of at most ", kMaxBatchSamples, ", not ", batch_samples));
-  rules->Expect(
+  rules->ExpectTogether(batch_samples <= kMaxBatchSamples, {"data.batch_groups", "rollout.samples"},
+                        absl::StrCat("batch_groups x samples of at most ", kMaxBatchSamples, ", not ", batch_samples));
+  rules->ExpectTogether(
       rollout.max_new_tokens() <= kMaxGroupTokens / rollout.samples(), {"rollout.max_new_tokens", "rollout.samples"},
       absl::StrCat("samples x max_new_tokens of at most ", kMaxGroupTokens, ", so that a group fits a message"));
 }

@@ -10,7 +10,8 @@ namespace syncopate::services {
 // A combination of values, each right by itself, that cannot work.
 struct BrokenRule {
   std::vector<std::string> keys;  // that take part, the likeliest culprit first
-  std::string expected;           // what the culprit should be, and why
+  std::string expected;           // what the first of them should be, and why
+  bool together = false;          // `expected` speaks of all of them instead
 };
 
 // All broken rules, in the order of config.proto. Pure.

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "services/config/field_value.h"
@@ -67,7 +70,7 @@ class Applier {
       Report(setting, "a known key", schema_.Nearest(setting.path));
     } else if (!Fits(setting, *key) || !SetValue(*key, setting.value, &result_->config)) {
       wrong_.insert(setting.path);
-      Report(setting, key->Expected());
+      Report(setting, absl::StrCat(key->Expected(), LimitOfNumbers(setting.value, *key)));
     } else {
       wrong_.erase(setting.path);
     }
@@ -78,6 +81,17 @@ class Applier {
     return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && text);
   }
 
+  // For a number that is right but for its size, where the key itself has no upper bound.
+  static std::string LimitOfNumbers(const std::string& text, const ConfigKey& key) {
+    using google::protobuf::FieldDescriptor;
+    double value = 0;
+    if (key.option.has_max() || !absl::SimpleAtod(text, &value)) return "";
+    if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE && std::isinf(value)) return ", at most 1.79e308";
+    const bool too_large = value >= static_cast<double>(std::numeric_limits<int64_t>::max());
+    if (key.field->cpp_type() != FieldDescriptor::CPPTYPE_INT64 || !too_large) return "";
+    return absl::StrCat(", at most ", std::numeric_limits<int64_t>::max());
+  }
+
   void Report(const Setting& setting, const std::string& expected, const std::string& nearest = "") {
     std::string value = setting.value;
     if (setting.kind == Setting::Kind::kNull) value = "(nothing)";
@@ -86,6 +100,7 @@ class Applier {
   }
 
   // A broken rule is reported at the first of its keys that the command line set, else the file, else the defaults.
+  // What is expected is said of the rule's first key, so that one is named where another is reported.
   ConfigProblem Describe(const BrokenRule& broken) const {
     std::string blamed = broken.keys.front();
     int best = Rank(blamed);
@@ -96,8 +111,14 @@ class Applier {
     }
     auto origin = origins_.find(blamed);
     std::string where = origin == origins_.end() ? "default" : origin->second.where;
-    return {where, blamed, GetValue(*schema_.Find(blamed), result_->config), broken.expected, ""};
+    std::string expected = broken.expected;
+    if (const std::string& subject = broken.keys.front(); blamed != subject && !broken.together) {
+      expected = absl::StrCat(subject, " to be ", expected, "; it is ", ValueOf(subject));
+    }
+    return {where, blamed, ValueOf(blamed), expected, ""};
   }
+
+  std::string ValueOf(const std::string& key) const { return GetValue(*schema_.Find(key), result_->config); }
 
   int Rank(const std::string& key) const {
     auto origin = origins_.find(key);

@@ -3,6 +3,8 @@
 #include <yaml-cpp/yaml.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace syncopate::services {
 namespace {
@@ -53,6 +55,26 @@ void AppendDocument(const std::string& source, const YAML::Node& document, Parse
   }
 }
 
+// The first line, from 1, that begins with blanks and a tab and holds more; 0 if there is none. YAML takes no tab
+// there, and its parser's words for it are about something else.
+int LineIndentedByTab(const std::string& text) {
+  int line = 0;
+  for (absl::string_view one : absl::StrSplit(text, '\n')) {
+    ++line;
+    const size_t begin = one.find_first_not_of(" \t\r");
+    if (begin == absl::string_view::npos || one[begin] == '#') continue;
+    if (one.substr(0, begin).find('\t') != absl::string_view::npos) return line;
+  }
+  return 0;
+}
+
+ConfigProblem NoYaml(const std::string& text, const std::string& source, const YAML::Exception& error) {
+  if (const int line = LineIndentedByTab(text); line > 0) {
+    return {absl::StrCat(source, ":", line), "", "", "blanks before the key, not a tab, which YAML does not allow", ""};
+  }
+  return {Where(source, error.mark), "", "", absl::StrCat("YAML, but: ", error.msg), ""};
+}
+
 }  // namespace
 
 ParsedSettings ParseYamlSettings(const std::string& text, const std::string& source) {
@@ -65,7 +87,7 @@ ParsedSettings ParseYamlSettings(const std::string& text, const std::string& sou
       AppendDocument(source, documents[0], &parsed);
     }
   } catch (const YAML::Exception& error) {
-    parsed.problems.push_back({Where(source, error.mark), "", "", absl::StrCat("YAML, but: ", error.msg), ""});
+    parsed.problems.push_back(NoYaml(text, source, error));
   }
   return parsed;
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kRecentSteps = 20;
 constexpr size_t kMaxSampleText = 60;
+constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
   const StepRecord& step = *view.steps.last_step();
@@ -53,6 +54,17 @@ std::string Daemons(const RunView& view) {
                   works ? Percent(row.idle) : "", absl::StrCat(row.restarts)});
   }
   return table.ToString();
+}
+
+// `line` in lines of at most `width`, as far as it can be broken where `between` stands.
+std::vector<std::string> Wrapped(const std::string& line, const std::string& between, size_t width) {
+  std::vector<std::string> lines;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(line, between))) {
+    const bool fits = !lines.empty() && lines.back().size() + between.size() + part.size() <= width;
+    if (fits) absl::StrAppend(&lines.back(), between, part);
+    if (!fits) lines.push_back(part);
+  }
+  return lines;
 }
 
 std::string Shortened(const std::string& text) {
@@ -97,13 +109,15 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
   std::vector<std::string> lines = {
       "", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total, Clocked(view.elapsed_seconds))};
+  const auto append = [&lines](const std::vector<std::string>& more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
   if (view.steps.last_step().has_value()) {
-    lines.push_back(RewardLine(view));
-    lines.push_back(StalenessLine(view));
+    append(Wrapped(RewardLine(view), kBetweenFigures, width));
+    append(Wrapped(StalenessLine(view), kBetweenFigures, width));
   }
-  std::vector<std::string> rows = absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty());
-  lines.insert(lines.end(), rows.begin(), rows.end());
-  if (!view.waiting.empty()) lines.push_back(view.waiting);
+  append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
+  if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
   for (std::string& line : lines) line.resize(std::min(line.size(), width));
   return lines;
 }

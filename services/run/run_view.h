@@ -62,7 +62,7 @@ struct RunView {
   std::vector<DaemonRow> daemons;
 };
 
-// The live table, lines of at most `width` characters.
+// The live table, lines of at most `width` characters: figures and sentences go on in the next line, rows are cut.
 std::vector<std::string> RenderTable(const RunView& view, size_t width);
 
 // Samples of an evaluation, one line each.

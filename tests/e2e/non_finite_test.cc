@@ -171,6 +171,10 @@ TEST(DivergedTrainingTest, WeightsThatAreNotFiniteEndTheRunNamingTheTensorAndRea
                              HasSubstr("is not finite"), HasSubstr("model.")));
   EXPECT_THAT(Checkpoints(run), IsEmpty());
   EXPECT_EQ(run.Summary()["status"], "failed");
+  auto none = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "foo"});
+  ASSERT_THAT(none, IsOk());
+  EXPECT_EQ(none->code, 1);
+  EXPECT_THAT(none->output, AllOf(HasSubstr("an event of kind foo; there are: "), HasSubstr("publish")));
   auto events = RunCommand("syncopate", {"events", run.run_dir()});
   ASSERT_THAT(events, IsOk());
   for (const Json& event : JsonLines(events->output)) {

@@ -35,6 +35,20 @@ Json FindingOf(const std::vector<Json>& findings, const std::string& subject, co
   return Json();
 }
 
+TEST(CommandLineTest, AnUnknownCommandIsNamedWithTheNearest) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"doktor"}, "syncopate has no command 'doktor'; the nearest is doctor"},
+      {{"ctl", "--run", "/nowhere", "staus"}, "syncopate ctl has no command 'staus'; the nearest is status"},
+      {{"config", "chekc"}, "syncopate config has no command 'chekc'; the nearest is check"},
+  };
+  for (const auto& [words, sentence] : cases) {
+    const CommandResult result = Syncopate(words);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_THAT(result.output, HasSubstr(sentence));
+  }
+  EXPECT_THAT(Syncopate({"ctl"}).output, HasSubstr("required"));
+}
+
 TEST(DoctorTest, WhereTheseTestsRunNothingIsBad) {
   const CommandResult text = Syncopate({"doctor", ExamplePath("reverse.yaml")});
   EXPECT_EQ(text.code, 0) << text.output;

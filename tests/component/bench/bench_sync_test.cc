@@ -134,6 +134,15 @@ TEST_F(BenchSyncTest, RefusesACaseThatCannotBe) {
   EXPECT_EQ(Run({"--cpu", "--kill", "receiver"}).code, 2);  // nobody would be left to look at
 }
 
+TEST_F(BenchSyncTest, SaysHowToMakeAProgramThatIsMissing) {
+  const std::string alone = temp_.path() + "/syncopate";
+  std::filesystem::copy_file(SYNCOPATE_BINARY, alone);
+  auto process = Process::Start({alone, {"bench", "sync", "--model", "tiny", "--cpu"}, temp_.path() + "/log"});
+  const BenchOutcome outcome = AwaitBench(std::move(process), kPatience);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.log, HasSubstr("`scripts/build.sh release syncopate-synchronizer` makes it"));
+}
+
 TEST_F(BenchSyncTest, LeavesNoProcessBehindWhenItIsKilledItself) {
   auto process = Start({"--model", "tiny", "--cpu", "--syncs", "100000", "--no-ceiling"});
   ASSERT_THAT(process, IsOk());

@@ -17,6 +17,7 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 std::vector<std::string> Problems(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> lines;
@@ -78,7 +79,11 @@ TEST(RunConfigTest, AWrongValueIsReportedWithWhatWasExpected) {
       {"data: {length: }", "data.length = (nothing): expected an integer from 1 to 512"},
       {"data: {length: [4]}", "data.length = a list: expected an integer from 1 to 512"},
       {"data: {length: {a: 4}}", "data.length = a map: expected an integer from 1 to 512"},
-      {"run: {seed: 99999999999999999999}", "run.seed = 99999999999999999999: expected an integer of at least 0"},
+      {"run: {seed: 99999999999999999999}",
+       "run.seed = 99999999999999999999: expected an integer of at least 0, at most 9223372036854775807"},
+      {"run: {seed: 9223372036854775808}", "expected an integer of at least 0, at most 9223372036854775807"},
+      {"train: {adam_eps: 1e400}", "train.adam_eps = 1e400: expected a number of at least 1e-30, at most 1.79e308"},
+      {"model: {hidden_size: 9223372036854775807}", "expected an integer from 1 to 1048576"},
       {"run: {resume: yes}", "run.resume = yes: expected true or false"},
       {"train: {learning_rate: fast}", "train.learning_rate = fast: expected a number from 1e-12 to 1"},
       {"train: {learning_rate: .nan}", "train.learning_rate = .nan: expected a number from 1e-12 to 1"},
@@ -102,6 +107,9 @@ TEST(RunConfigTest, AKeySetTwiceInTheFileIsReportedWithBothLines) {
 
 TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
   EXPECT_THAT(Problems("run: {steps: 5\n"), ElementsAre(HasSubstr("expected YAML, but: ")));
+  EXPECT_THAT(Problems("run:\n  steps: 1\n\tseed: 3\n"),
+              ElementsAre("f.yaml:3: expected blanks before the key, not a tab, which YAML does not allow"));
+  EXPECT_THAT(Problems("run:\n  steps:\t1  # a tab is right there\n\t\n\t# and here\n"), IsEmpty());
   EXPECT_THAT(Problems("a: b: c\n"), ElementsAre(HasSubstr("f.yaml:1")));
   EXPECT_THAT(Problems("- 1\n- 2\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
   EXPECT_THAT(Problems("just words\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
@@ -124,10 +132,20 @@ TEST(RunConfigTest, ACombinationIsNotReportedForAKeyWhoseOwnValueIsWrong) {
 }
 
 TEST(RunConfigTest, ACombinationIsBlamedOnTheOverrideElseTheFileElseTheFirstKey) {
-  EXPECT_THAT(Problems("data:\n  length: 40\n", {"rollout.max_new_tokens=41"}),
-              ElementsAre(HasSubstr("command line: rollout.max_new_tokens = 41: expected at least 83")));
-  EXPECT_THAT(Problems("data:\n  length: 9\nrollout:\n  max_new_tokens: 10\n"),
-              ElementsAre(HasSubstr("f.yaml:2: data.length = 9: expected at least 21: a prompt of 11 tokens")));
+  EXPECT_THAT(
+      Problems("data:\n  length: 40\n", {"rollout.max_new_tokens=41"}),
+      ElementsAre(HasSubstr("command line: rollout.max_new_tokens = 41: expected model.max_position_embeddings to "
+                            "be at least 83")));
+  EXPECT_THAT(
+      Problems("data:\n  length: 9\nrollout:\n  max_new_tokens: 10\n"),
+      ElementsAre(HasSubstr("f.yaml:2: data.length = 9: expected model.max_position_embeddings to be at least 21: "
+                            "a prompt of 11 tokens and 10 new ones; it is 16")));
+  EXPECT_THAT(Problems("", {"eval.prompts=1"}),
+              ElementsAre("command line: eval.prompts = 1: expected eval.show_samples to be at most eval.prompts 1; it "
+                          "is 4"));
+  // What is said of several keys is said of none of them.
+  EXPECT_THAT(Problems("", {"security.tls_key=k"}),
+              ElementsAre("command line: security.tls_key = \"k\": expected all three files, or none of them"));
 }
 
 TEST(RunConfigTest, TheExampleReadsWithoutProblems) {

@@ -83,6 +83,22 @@ TEST(RenderTableTest, ShowsTheRunItsFiguresAndItsDaemons) {
                   "the trainer waits for groups on rollouter-1"));
 }
 
+TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
+  RunView view = Sample();
+  view.waiting =
+      "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a sign of life ends that";
+  EXPECT_THAT(RenderTable(view, 79),
+              ElementsAre("", "reverse   step 42 of 150   0:07",
+                          "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01", "gradient norm 0.50",
+                          "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed",
+                          "pause 0.10 ms", "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
+                          "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
+                          "synchronizer-0  running  4240  e1-s42                                  1",
+                          "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
+                          "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a",
+                          "sign of life ends that"));
+}
+
 TEST(RenderTableTest, FitsTheTerminal) {
   EXPECT_THAT(RenderTable(Sample(), 30), Each(::testing::SizeIs(::testing::Le(30u))));
 }
