@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "services/bench/latency_histogram.h"
 #include "services/bench/scrape.h"
+#include "services/report/latency_histogram.h"
 #include "services/rpc/channel.h"
 
 namespace syncopate::services {

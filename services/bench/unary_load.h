@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/bench/latency_histogram.h"
+#include "services/report/latency_histogram.h"
 #include "services/rpc/channel.h"
 
 namespace syncopate::services {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "services/codec/sync_codec.h"
 
 namespace syncopate::services {
 
@@ -24,13 +25,16 @@ absl::Status Stopped() {
 absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Start(const Options& options, Observer* observer) {
   SYNCOPATE_ASSIGN_OR_RETURN(StateLog::Opened opened, StateLog::Open(options.files, options.state_dir));
   SYNCOPATE_ASSIGN_OR_RETURN(ControlPlane plane, ControlPlane::Restore(options.plane, opened.records));
-  return std::unique_ptr<ControlLoop>(new ControlLoop(options, observer, std::move(plane), std::move(opened.log)));
+  return std::unique_ptr<ControlLoop>(new ControlLoop(options, observer, std::move(plane), std::move(opened)));
 }
 
-ControlLoop::ControlLoop(const Options& options, Observer* observer, ControlPlane plane, std::unique_ptr<StateLog> log)
-    : options_(options), observer_(observer), plane_(std::move(plane)), log_(std::move(log)), thread_([this] {
-        Run();
-      }) {}
+ControlLoop::ControlLoop(const Options& options, Observer* observer, ControlPlane plane, StateLog::Opened opened)
+    : options_(options),
+      observer_(observer),
+      plane_(std::move(plane)),
+      log_(std::move(opened.log)),
+      syncs_(std::move(opened.syncs)),
+      thread_([this] { Run(); }) {}
 
 ControlLoop::~ControlLoop() { Stop(); }
 
@@ -151,6 +155,9 @@ absl::Status ControlLoop::CarryOut() {
       SYNCOPATE_RETURN_IF_ERROR(log_->Append(persist->record));
       changed = true;
     } else if (const auto* ended = std::get_if<synchronizer::SyncEnded>(&action)) {
+      const v1::SyncRecord record = ToProto(ended->record, options_.clock->UnixSeconds());
+      syncs_.Add(record);
+      ended_.Add(record);
       observer_->OnSyncEnded(ended->record);
     } else if (const auto* note = std::get_if<synchronizer::Note>(&action)) {
       if (note->alarm) SYNCOPATE_LOG(kError, "%s", note->text);
@@ -159,8 +166,18 @@ absl::Status ControlLoop::CarryOut() {
     }
   }
   if (changed) observer_->OnChanged(plane_);
+  WriteEndedSyncs();
   // Not before: until all actions are carried out the ledger is ahead of the log.
-  return log_->HasGrown() ? log_->Compact(plane_.ledger().Snapshot()) : absl::OkStatus();
+  if (!log_->HasGrown() || ended_.count() > 0) return absl::OkStatus();
+  return log_->Compact(plane_.ledger().Snapshot(), syncs_);
+}
+
+// A count that the disk refuses is no reason to end: it is written with the next one.
+void ControlLoop::WriteEndedSyncs() {
+  if (ended_.count() == 0) return;
+  const absl::Status written = log_->AppendSyncs(ended_);
+  if (written.ok()) ended_ = SyncTally();
+  if (!written.ok()) SYNCOPATE_LOG(kWarning, "the count of syncs is not written down: %s", written.ToString());
 }
 
 std::shared_ptr<ControlLoop::Session> ControlLoop::FindSession(SessionId session) {

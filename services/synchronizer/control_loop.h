@@ -76,6 +76,9 @@ class ControlLoop {
   // Closes every session with `status`, so that members reconnect elsewhere or later.
   void CloseAll(const absl::Status& status);
 
+  // Of the whole run, over all lives. For events and the observer, on the loop's thread.
+  const SyncTally& syncs() const { return syncs_; }
+
   // Ends the thread after what was posted before. Idempotent.
   void Stop();
 
@@ -87,14 +90,14 @@ class ControlLoop {
     std::function<void(const absl::Status&)> then;
   };
 
-  ControlLoop(const Options& options, Observer* observer, synchronizer::ControlPlane plane,
-              std::unique_ptr<StateLog> log);
+  ControlLoop(const Options& options, Observer* observer, synchronizer::ControlPlane plane, StateLog::Opened opened);
   void Run();
   // What was posted, at once if there is something, else when the plane's next deadline has come; nullopt at the end.
   std::optional<std::deque<Posted>> NextBatch();
   absl::Status Handle(std::deque<Posted>& batch);
   static void Drop(std::deque<Posted> dropped);
   absl::Status CarryOut();
+  void WriteEndedSyncs();
   std::shared_ptr<Session> FindSession(synchronizer::SessionId session);
 
   const Options options_;
@@ -102,6 +105,8 @@ class ControlLoop {
   // Of the thread alone.
   synchronizer::ControlPlane plane_;
   std::unique_ptr<StateLog> log_;
+  SyncTally syncs_;
+  SyncTally ended_;  // of those, what is not in the log yet
 
   Mutex mutex_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);

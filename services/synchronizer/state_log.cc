@@ -15,30 +15,48 @@ using synchronizer::VersionLedger;
 
 constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
 
-absl::StatusOr<std::vector<LedgerRecord>> ReadAll(FileSystem* files, const std::string& path) {
+struct Contents {
   std::vector<LedgerRecord> records;
+  SyncTally syncs;
+  size_t count = 0;  // of both kinds
+};
+
+absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path) {
+  Contents contents;
   SYNCOPATE_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open(files, path));
-  while (true) {
+  for (;; ++contents.count) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> payload, reader.Next());
-    if (!payload.has_value()) return records;
+    if (!payload.has_value()) return contents;
     v1::SynchronizerLogRecord message;
     if (!message.ParseFromString(*payload)) {
       return Error(absl::StatusCode::kDataLoss, "BAD_LEDGER", path + " holds a record that is no synchronizer state");
     }
+    if (message.has_syncs()) {
+      contents.syncs.Merge(SyncTally::FromProto(message.syncs()));
+      continue;
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(LedgerRecord record, FromProto(message));
-    records.push_back(std::move(record));
+    contents.records.push_back(std::move(record));
   }
+}
+
+std::string SyncsRecord(const SyncTally& syncs) {
+  v1::SynchronizerLogRecord message;
+  *message.mutable_syncs() = syncs.ToProto();
+  return message.SerializeAsString();
 }
 
 std::string FreshPath(const std::string& path) { return path + ".new"; }
 
 // Writes the whole log beside the old one.
-absl::Status WriteFresh(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records) {
+absl::Status WriteFresh(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records,
+                        const SyncTally& syncs) {
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, FreshPath(path)));
   for (const LedgerRecord& record : records) {
     SYNCOPATE_RETURN_IF_ERROR(writer->Append(ToProto(record).SerializeAsString()));
   }
+  if (syncs.count() > 0) SYNCOPATE_RETURN_IF_ERROR(writer->Append(SyncsRecord(syncs)));
   return writer->Sync();
 }
 
@@ -52,14 +70,15 @@ absl::Status PutInPlace(FileSystem* files, const std::string& path) {
 absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::string& dir) {
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(dir));
   std::string path = JoinPath(dir, "log");
-  Opened opened;
+  Contents contents;
   if (files->FileBytes(path).ok()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(opened.records, ReadAll(files, path));
+    SYNCOPATE_ASSIGN_OR_RETURN(contents, ReadAll(files, path));
   }
-  if (opened.records.size() > kRewriteAbove) {
+  Opened opened{.log = nullptr, .records = std::move(contents.records), .syncs = std::move(contents.syncs)};
+  if (contents.count > kRewriteAbove) {
     SYNCOPATE_ASSIGN_OR_RETURN(VersionLedger ledger, VersionLedger::Restore(opened.records));
     opened.records = ledger.Snapshot();
-    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, opened.records));
+    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, opened.records, opened.syncs));
     SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files, path));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Open(files, path));
@@ -67,18 +86,25 @@ absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::st
   return opened;
 }
 
-absl::Status StateLog::Append(const LedgerRecord& record) {
+absl::Status StateLog::Add(const std::string& record) {
   if (writer_ == nullptr) {
     return Error(absl::StatusCode::kUnavailable, "LOG_CLOSED", path_ + " could not be opened again after a rewrite");
   }
-  SYNCOPATE_RETURN_IF_ERROR(writer_->Append(ToProto(record).SerializeAsString()));
+  SYNCOPATE_RETURN_IF_ERROR(writer_->Append(record));
   ++appended_;
+  return absl::OkStatus();
+}
+
+absl::Status StateLog::Append(const LedgerRecord& record) {
+  SYNCOPATE_RETURN_IF_ERROR(Add(ToProto(record).SerializeAsString()));
   return writer_->Sync();
 }
 
-absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot) {
+absl::Status StateLog::AppendSyncs(const SyncTally& ended) { return Add(SyncsRecord(ended)); }
+
+absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs) {
   appended_ = 0;
-  absl::Status written = WriteFresh(files_, path_, snapshot);
+  absl::Status written = WriteFresh(files_, path_, snapshot, syncs);
   if (!written.ok()) {
     SYNCOPATE_LOG(kWarning, "the state log is left as long as it is: %s", written.ToString());
     return absl::OkStatus();

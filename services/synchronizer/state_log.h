@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/record_log.h"
 #include "base/status.h"
+#include "services/report/sync_tally.h"
 #include "synchronizer/versions/version_ledger.h"
 
 namespace syncopate::services {
@@ -19,6 +20,7 @@ class StateLog {
   struct Opened {
     std::unique_ptr<StateLog> log;
     std::vector<synchronizer::LedgerRecord> records;  // in the order they were written
+    SyncTally syncs;                                  // all that were appended
   };
   // Makes the folder and the file if they are missing. A log that has grown long is first rewritten as the shortest one
   // with the same meaning. DATA_LOSS reason BAD_LOG or BAD_LEDGER if the state is damaged beyond a torn end.
@@ -27,14 +29,19 @@ class StateLog {
   // Adds a record and makes it durable. Blocks for the disk.
   absl::Status Append(const synchronizer::LedgerRecord& record);
 
+  // Adds syncs that have ended to those that were added before. Durable with the next record, but known after the end
+  // of this process, whatever ends it. An error changes nothing.
+  absl::Status AppendSyncs(const SyncTally& ended);
+
   // True when so many records have been added that it is time for Compact.
   bool HasGrown() const { return appended_ >= kCompactEvery; }
-  // Rewrites the log as `snapshot`, which must mean the same as all that was appended. Blocks for the disk. If the new
-  // log cannot be written the old one stays, which is logged and no error, and this is tried again as many records
-  // later. An error: nothing can be appended any more.
-  absl::Status Compact(const std::vector<synchronizer::LedgerRecord>& snapshot);
+  // Rewrites the log as `snapshot` and `syncs`, which must mean the same as all that was appended. Blocks for the disk.
+  // If the new log cannot be written the old one stays, which is logged and no error, and this is tried again as many
+  // records later. An error: nothing can be appended any more.
+  absl::Status Compact(const std::vector<synchronizer::LedgerRecord>& snapshot, const SyncTally& syncs);
 
  private:
+  absl::Status Add(const std::string& record);    // without making it durable
   static constexpr int64_t kCompactEvery = 1000;  // records; a rewritten log has about a hundred
 
   StateLog(FileSystem* files, std::string path, std::unique_ptr<RecordWriter> writer)

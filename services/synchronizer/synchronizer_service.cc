@@ -183,9 +183,9 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::CompleteRun(grpc::CallbackSer
 }
 
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServerContext*,
-                                                             const v1::SynchronizerServiceGetStatusRequest*,
+                                                             const v1::SynchronizerServiceGetStatusRequest* request,
                                                              v1::SynchronizerServiceGetStatusResponse* response) {
-  return Answer([this, response](ControlPlane& plane, absl::Time now) {
+  return Answer([this, response, with_syncs = request->with_syncs()](ControlPlane& plane, absl::Time now) {
     response->set_run_id(plane.ledger().run_id());
     response->set_epoch(plane.ledger().epoch());
     if (plane.ledger().newest() != nullptr) *response->mutable_newest() = ToProto(plane.ledger().newest()->version);
@@ -196,6 +196,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
     response->set_syncs_failed(history_.failed());
     response->set_syncs_superseded(history_.superseded());
     response->set_completed(plane.ledger().completed());
+    if (with_syncs) *response->mutable_syncs() = loop_->syncs().ToProto();
     response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
     return absl::OkStatus();
   });

@@ -1,7 +1,10 @@
 #include "services/trainer/data_codec.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -113,6 +116,46 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
   return BadRecord("is of no known kind");
 }
 
+namespace {
+
+v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
+  v1::TrainingSums message;
+  message.set_accepted(sums.accepted);
+  message.set_filtered(sums.filtered);
+  message.set_dropped_stale(sums.dropped_stale);
+  message.set_rolled_back(sums.rolled_back);
+  message.set_trained(sums.trained);
+  message.mutable_trained_tokens()->Add(sums.staleness.tokens.begin(), sums.staleness.tokens.end());
+  message.set_mixed_groups(sums.staleness.mixed_groups);
+  message.set_violating_groups(sums.staleness.violating_groups);
+  message.set_counted_to(sums.counted_to);
+  return message;
+}
+
+absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& message) {
+  std::vector<int64_t> tokens(message.trained_tokens().begin(), message.trained_tokens().end());
+  const int64_t counts[] = {message.accepted(),        message.filtered(), message.dropped_stale(),
+                            message.rolled_back(),     message.trained(),  message.mixed_groups(),
+                            message.violating_groups()};
+  auto is_negative = [](int64_t count) { return count < 0; };
+  if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
+      std::any_of(tokens.begin(), tokens.end(), is_negative)) {
+    return BadSnapshot("counts fewer groups or tokens than none");
+  }
+  return trainer::TrainingSums{.accepted = message.accepted(),
+                               .filtered = message.filtered(),
+                               .dropped_stale = message.dropped_stale(),
+                               .rolled_back = message.rolled_back(),
+                               .trained = message.trained(),
+                               .staleness = {.tokens = std::move(tokens),
+                                             .groups = message.trained(),
+                                             .mixed_groups = message.mixed_groups(),
+                                             .violating_groups = message.violating_groups()},
+                               .counted_to = message.counted_to()};
+}
+
+}  // namespace
+
 std::string EncodeDataState(const trainer::DataState& state) {
   v1::DataState message;
   message.set_pass(state.next.pass);
@@ -125,6 +168,7 @@ std::string EncodeDataState(const trainer::DataState& state) {
   for (const GroupId& group : state.consumed_above) *message.add_consumed_above() = ToProto(group);
   *message.mutable_consumed_below() = ToProto(state.consumed_below);
   EncodeAccepted(state.accepted, message.mutable_accepted());
+  *message.mutable_sums() = ToMessage(state.sums);
   return message.SerializeAsString();
 }
 
@@ -148,6 +192,7 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
     state.attempts[FromProto(count.group())] = count.attempt();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(state.accepted, DecodeAccepted(message.accepted(), state.next));
+  SYNCOPATE_ASSIGN_OR_RETURN(state.sums, FromMessage(message.sums()));
   return state;
 }
 

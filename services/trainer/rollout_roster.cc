@@ -24,6 +24,17 @@ RolloutRoster::Entry* RolloutRoster::Find(const std::string& incarnation) {
   return found == entries_.rend() ? nullptr : &*found;
 }
 
+RolloutRoster RolloutRoster::Restore(std::deque<Entry> entries, const Work& earlier) {
+  RolloutRoster roster;
+  if (IsPossible(earlier)) roster.earlier_ = earlier;
+  for (Entry& entry : entries) {
+    roster.OnConnected(entry.member);
+    roster.OnServing(entry.member.incarnation, entry.serving);
+    roster.OnWork(entry.member.incarnation, entry.work);
+  }
+  return roster;
+}
+
 void RolloutRoster::OnConnected(const MemberId& member) {
   if (Find(member.incarnation) != nullptr) return;
   entries_.push_back({.member = member});

@@ -34,6 +34,9 @@ class RolloutRoster {
   // Replaces what it said before. Figures that no process can have are ignored.
   void OnWork(const std::string& incarnation, const Work& work);
 
+  // One that goes on from what another was when it was written down.
+  static RolloutRoster Restore(std::deque<Entry> entries, const Work& earlier);
+
   const std::deque<Entry>& entries() const { return entries_; }  // in order of their first connection
   const Work& earlier() const { return earlier_; }               // of processes that are listed no more
 

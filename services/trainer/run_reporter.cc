@@ -69,11 +69,8 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
 void RunReporter::OnStep(const StepReport& report) {
   {
     MutexLock lock(&mutex_);
-    last_step_ = report.version.step;
-    trained_tokens_ += report.metrics.tokens;
-    step_seconds_ += report.step_seconds;
-    wait_seconds_ += report.wait_seconds;
-    staleness_.Merge(report.staleness);
+    figures_.step_seconds += report.step_seconds;
+    figures_.wait_seconds += report.wait_seconds;
   }
   WriteLine(report.version.step, StepJson(report));
 }
@@ -81,8 +78,8 @@ void RunReporter::OnStep(const StepReport& report) {
 void RunReporter::OnEvaluation(const EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
-    best_exact_ = std::max(best_exact_.value_or(report.exact), report.exact);
-    last_exact_ = report.exact;
+    figures_.best_exact = std::max(figures_.best_exact.value_or(report.exact), report.exact);
+    figures_.last_exact = report.exact;
   }
   WriteLine(report.version.step, EvaluationJson(report));
 }
@@ -164,15 +161,9 @@ void RunReporter::End() {
   for (const auto& watcher : watchers) Tell(watcher);
 }
 
-json RunReporter::Summary() const {
-  auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
+RunReporter::Figures RunReporter::figures() const {
   MutexLock lock(&mutex_);
-  return {{"steps", last_step_},
-          {"eval", {{"best", or_null(best_exact_)}, {"last", or_null(last_exact_)}}},
-          {"trained_tokens", trained_tokens_},
-          {"idle", step_seconds_ > 0 ? wait_seconds_ / step_seconds_ : 0.0},
-          {"staleness",
-           {{"mean", staleness_.Mean()}, {"max", staleness_.Max()}, {"violations", staleness_.violating_groups}}}};
+  return figures_;
 }
 
 }  // namespace syncopate::services

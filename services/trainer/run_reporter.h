@@ -45,9 +45,8 @@ struct EvaluationReport {
 };
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
-// evaluation ("kind": "eval"), and the figures of summary.json that add up over the run. A resumed run appends; where
-// it repeats a step, the line of the higher epoch counts. A full disk costs lines, never the run: it is said once in
-// the log. Thread-safe.
+// evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
+// line of the higher epoch counts. A full disk costs lines, never the run: it is said once in the log. Thread-safe.
 class RunReporter {
  public:
   // Called with no lock held, one call at a time and in the order of the lines, from a thread that reports, watches or
@@ -69,9 +68,14 @@ class RunReporter {
   // The run is over: tells everybody who watches or will.
   void End();
 
-  // "steps", "eval" (its figures are null if nothing was evaluated), "trained_tokens", "idle" (share of step time
-  // without a batch) and "staleness" (without its bound); all but "steps" of this life only.
-  nlohmann::json Summary() const;
+  // Of all that was reported.
+  struct Figures {
+    double step_seconds = 0;
+    double wait_seconds = 0;  // of those, without a batch
+    std::optional<double> best_exact = std::nullopt;
+    std::optional<double> last_exact = std::nullopt;
+  };
+  Figures figures() const;
 
  private:
   struct Line {
@@ -97,13 +101,7 @@ class RunReporter {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well
-  int64_t last_step_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t trained_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  double step_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
-  double wait_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<double> best_exact_ ABSL_GUARDED_BY(mutex_);
-  std::optional<double> last_exact_ ABSL_GUARDED_BY(mutex_);
-  trainer::StalenessTally staleness_ ABSL_GUARDED_BY(mutex_);
+  Figures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncopate::services

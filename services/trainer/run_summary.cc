@@ -1,10 +1,10 @@
 #include "services/trainer/run_summary.h"
 
-#include <algorithm>
 #include <future>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/log.h"
 #include "services/codec/codec.h"
@@ -20,21 +20,6 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::Duration kPatience = absl::Seconds(1);
-constexpr int32_t kSyncs = 1000;
-
-std::vector<v1::SyncRecord> AskSyncs(v1::SynchronizerService::Stub& stub) {
-  grpc::ClientContext context;
-  context.set_deadline(CallDeadline(kPatience));
-  v1::WatchSyncsRequest request;
-  request.set_last(kSyncs);
-  std::unique_ptr<grpc::ClientReader<v1::WatchSyncsResponse>> stream = stub.WatchSyncs(&context, request);
-  std::vector<v1::SyncRecord> records;
-  v1::WatchSyncsResponse response;
-  while (stream->Read(&response)) records.push_back(response.record());
-  const absl::Status status = FromGrpc(stream->Finish());
-  if (!status.ok()) SYNCOPATE_LOG(kWarning, "the summary lacks weight syncs: %s", status.ToString());
-  return records;
-}
 
 absl::StatusOr<v1::RolloutServiceGetStatusResponse> AskRollouter(
     const std::string& address, const std::shared_ptr<const TransportSecurity>& security) {
@@ -63,53 +48,32 @@ std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(
   return given;
 }
 
-// The q-quantile of `values` by nearest rank; 0 if there are none.
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
-
-json SyncSummary(const std::vector<v1::SyncRecord>& syncs, json* pauses) {
-  std::vector<double> total_ms, pause_ms;
-  std::map<SyncOutcome, int64_t> outcomes;
-  int64_t bytes = 0;
-  int64_t count = 0;
-  for (const v1::SyncRecord& sync : syncs) {
-    const SyncOutcome outcome = SyncOutcomeOf(sync.result());
-    if (outcome == SyncOutcome::kRehearsed) continue;
-    ++count;
-    bytes += sync.bytes();
-    ++outcomes[outcome];
-    if (outcome != SyncOutcome::kDone && outcome != SyncOutcome::kRelabelled) continue;
-    auto total = sync.seconds().find("total");
-    if (total != sync.seconds().end()) total_ms.push_back(1000 * total->second);
-    pause_ms.push_back(1000 * sync.pause_seconds());
-  }
-  *pauses = {{"p50", Quantile(pause_ms, 0.5)}, {"max", Quantile(pause_ms, 1)}};
-  return {{"count", count},
-          {"failed", outcomes[SyncOutcome::kFailed]},
-          {"relabelled", outcomes[SyncOutcome::kRelabelled]},
-          {"superseded", outcomes[SyncOutcome::kSuperseded]},
+json SyncSummary(const SyncTally& syncs) {
+  const SyncTally::Times& total = syncs.total();
+  return {{"count", syncs.count()},
+          {"failed", syncs.Count(SyncOutcome::kFailed)},
+          {"relabelled", syncs.Count(SyncOutcome::kRelabelled)},
+          {"superseded", syncs.Count(SyncOutcome::kSuperseded)},
           {"total_ms",
-           {{"p50", Quantile(total_ms, 0.5)}, {"p99", Quantile(total_ms, 0.99)}, {"max", Quantile(total_ms, 1)}}},
-          {"bytes", bytes}};
+           {{"p50", absl::ToDoubleMilliseconds(total.Quantile(0.5))},
+            {"p99", absl::ToDoubleMilliseconds(total.Quantile(0.99))},
+            {"max", absl::ToDoubleMilliseconds(total.longest)}}},
+          {"bytes", syncs.bytes()}};
 }
 
-json GroupSummary(const TrainingData::Status& data) {
-  const trainer::GroupLedger::Counters& groups = data.groups;
-  return {{"generated", groups.accepted + groups.failed + groups.duplicate + groups.expired},
+json GroupSummary(const trainer::TrainingSums& groups, const FlowSums& flow) {
+  return {{"generated", groups.accepted + flow.failed + flow.duplicate + flow.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},
           {"dropped",
            {{"stale", groups.dropped_stale},
             {"filtered", groups.filtered},
-            {"failed", groups.failed},
-            {"expired", groups.expired},
+            {"failed", flow.failed},
+            {"expired", flow.expired},
             {"rolled_back", groups.rolled_back}}},
-          {"duplicate", groups.duplicate},
-          {"invalid", json(data.invalid)},
-          {"reissued", groups.reissued}};
+          {"duplicate", flow.duplicate},
+          {"invalid", json(flow.invalid)},
+          {"reissued", flow.reissued}};
 }
 
 // One rollouter process at the end of the run.
@@ -143,10 +107,10 @@ std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWi
 }
 
 // Adds "rollouters", "tokens" and "idle".
-void AddRollouters(const SummaryInput& input, const json& figures, const RunWitnesses& witnesses, json* summary) {
-  RolloutRoster::Work all = input.roster.earlier();
+void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, json* summary) {
+  RolloutRoster::Work all = input.flow.roster.earlier();
   (*summary)["rollouters"] = json::array();
-  for (const RollouterFigures& one : FiguresOf(input.roster, witnesses)) {
+  for (const RollouterFigures& one : FiguresOf(input.flow.roster, witnesses)) {
     all.generated_tokens += one.work.generated_tokens;
     all.busy_seconds += one.work.busy_seconds;
     all.idle_seconds += one.work.idle_seconds;
@@ -157,8 +121,9 @@ void AddRollouters(const SummaryInput& input, const json& figures, const RunWitn
                                         {"tokens", one.work.generated_tokens},
                                         {"version", one.version.ToString()}});
   }
-  (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", figures.at("trained_tokens")}};
-  (*summary)["idle"] = {{"trainer", figures.at("idle")},
+  (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", input.data.sums.staleness.total_tokens()}};
+  const RunReporter::Figures& figures = input.flow.figures;
+  (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
                         {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }
 
@@ -170,7 +135,14 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
   auto channel = MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"});
   if (!channel.ok()) return witnesses;
   auto stub = v1::SynchronizerService::NewStub(*channel);
-  witnesses.syncs = AskSyncs(*stub);
+  v1::SynchronizerServiceGetStatusRequest request;
+  request.set_with_syncs(true);
+  auto status = CallUnary(stub.get(), &v1::SynchronizerService::Stub::GetStatus, request, kPatience);
+  if (status.ok()) {
+    witnesses.syncs = SyncTally::FromProto(status->syncs());
+  } else {
+    SYNCOPATE_LOG(kWarning, "the summary lacks weight syncs: %s", status.status().ToString());
+  }
   auto members =
       CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListMembers, v1::ListMembersRequest(), kPatience);
   if (!members.ok()) {
@@ -186,18 +158,25 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
   return witnesses;
 }
 
-json MakeSummary(const SummaryInput& input, const json& figures, const RunWitnesses& witnesses) {
-  json pauses;
-  json summary = {{"status", input.status},
-                  {"steps", figures.at("steps")},
-                  {"wall_seconds", input.wall_seconds},
-                  {"eval", figures.at("eval")},
-                  {"syncs", SyncSummary(witnesses.syncs, &pauses)},
-                  {"groups", GroupSummary(input.data)},
-                  {"staleness", figures.at("staleness")}};
-  summary["pause_ms"] = pauses;
-  summary["staleness"]["bound"] = input.data.staleness_bound;
-  AddRollouters(input, figures, witnesses, &summary);
+json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
+  auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
+  const trainer::StalenessTally& staleness = input.data.sums.staleness;
+  const SyncTally::Times& pause = witnesses.syncs.pause();
+  json summary = {
+      {"status", input.status},
+      {"steps", input.data.version.step},
+      {"wall_seconds", input.flow.wall_seconds},
+      {"eval", {{"best", or_null(input.flow.figures.best_exact)}, {"last", or_null(input.flow.figures.last_exact)}}},
+      {"syncs", SyncSummary(witnesses.syncs)},
+      {"pause_ms",
+       {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},
+      {"groups", GroupSummary(input.data.sums, input.flow)},
+      {"staleness",
+       {{"mean", staleness.Mean()},
+        {"max", staleness.Max()},
+        {"violations", staleness.violating_groups},
+        {"bound", input.data.staleness_bound}}}};
+  AddRollouters(input, witnesses, &summary);
   return summary;
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "services/auth/transport_security.h"
+#include "services/report/sync_tally.h"
+#include "services/trainer/flow_sums.h"
 #include "services/trainer/training_data.h"
 #include "syncopate/v1/rollout.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
@@ -15,24 +17,23 @@ namespace syncopate::services {
 
 // What the other daemons know of the run at its end.
 struct RunWitnesses {
-  std::vector<v1::SyncRecord> syncs;                            // the last 1000
-  std::vector<v1::RolloutServiceGetStatusResponse> rollouters;  // those that answered
+  SyncTally syncs = {};                                              // of the whole run
+  std::vector<v1::RolloutServiceGetStatusResponse> rollouters = {};  // those that answered
 };
 
-// Asks the synchronizer for syncs and members, then all live rollouters at once for their status. Who does not answer
-// within a second is left out and said in the log: a summary must not hang on a dead peer. Blocks for at most three
-// seconds; not from a gRPC callback.
+// Asks the synchronizer for its count of syncs and its members, then all live rollouters at once for their status. Who
+// does not answer within a second is left out and said in the log: a summary must not hang on a dead peer. Blocks for
+// at most three seconds; not from a gRPC callback.
 RunWitnesses AskWitnesses(const std::string& synchronizer_address,
                           const std::shared_ptr<const TransportSecurity>& security);
 
-// summary.json: `figures` is RunReporter::Summary(). What rollouters did that are gone, or do not answer, is taken from
-// what they said last.
+// summary.json, of the whole run. What rollouters did that are gone, or do not answer, is taken from what they said
+// last.
 struct SummaryInput {
   std::string status;  // "completed", "stopped" or "failed"
-  double wall_seconds = 0;
   TrainingData::Status data = {};
-  RolloutRoster roster = {};
+  FlowSums flow = {};
 };
-nlohmann::json MakeSummary(const SummaryInput& input, const nlohmann::json& figures, const RunWitnesses& witnesses);
+nlohmann::json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses);
 
 }  // namespace syncopate::services

@@ -31,7 +31,9 @@ constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
 constexpr int64_t kMaxIdentityBytes = 4096;
+constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // what SIGKILL may cost of it
 constexpr char kStateFolder[] = "state/trainer";
+constexpr char kFlowFile[] = "state/trainer/flow.pb";
 constexpr char kSummaryFile[] = "summary.json";
 
 FileSystem* Files() { return FileSystem::Real(); }
@@ -259,6 +261,11 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
   const TrainingData::Options options =
       DataOptionsOf(daemon_->config(), *prompts_, daemon_->Path(absl::StrCat(kStateFolder, "/log")));
+  flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
+    const absl::StatusOr<Identity> identity = ReadIdentity();
+    return identity.ok() && identity->epoch <= epoch;
+  });
+  flow_before_ = flow_file_->Read();
   SYNCOPATE_ASSIGN_OR_RETURN(data_, TrainingData::Open(options,
                                                        {.files = Files(),
                                                         .clock = Clock::Real(),
@@ -266,7 +273,8 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                                         .evaluation_prompts = evaluation_prompts_.get()},
                                                        {.version = {welcome.epoch, restored.version.step},
                                                         .run_id = welcome.run_id,
-                                                        .snapshot = restored.data_snapshot}));
+                                                        .snapshot = restored.data_snapshot,
+                                                        .roster = flow_before_.roster}));
   trajectory_service_->Attach(data_.get());
   return absl::OkStatus();
 }
@@ -321,12 +329,17 @@ absl::Status TrainerDaemon::Run() {
   std::future<absl::StatusOr<StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });
   bool stopping = false, begun = false;
+  absl::Time next_flow = begin + kFlowEvery;
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     ShowState();
     if (!begun && HasMadeSteps()) {
       begun = true;  // what an earlier life has said of the run is true no more
       const absl::Status removed = Files()->RemoveTree(daemon_->Path(kSummaryFile));
       if (!removed.ok()) SYNCOPATE_LOG(kWarning, "an old summary.json stays: %s", removed.ToString());
+    }
+    if (const absl::Time now = Clock::Real()->Now(); now >= next_flow) {
+      next_flow = now + kFlowEvery;
+      flow_file_->WriteSoon(FlowSoFar(absl::ToDoubleSeconds(now - begin)));
     }
     if (!daemon_->StopRequested(kSignalPoll)) continue;
     if (!stopping) loop_->Stop();
@@ -351,10 +364,12 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
   }
   const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
+  const FlowSums flow = FlowSoFar(wall_seconds);
+  flow_file_->Write(flow);
   // A life that has made no step has nothing to add to what an earlier one has said.
   const bool said = Files()->FileBytes(daemon_->Path(kSummaryFile)).ok();
   if (HasMadeSteps() || (!said && loop_->GetStatus().version.step > 0)) {
-    const absl::Status written = WriteSummary(status, wall_seconds);
+    const absl::Status written = WriteSummary(status, flow);
     if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
   }
   const absl::Status why = completed ? AwaitEnd() : outcome.ok() ? Refused() : outcome.status();
@@ -398,10 +413,14 @@ absl::Status TrainerDaemon::Refused() const {
   return refused_;
 }
 
-absl::Status TrainerDaemon::WriteSummary(const std::string& status, double wall_seconds) {
-  const nlohmann::json summary = MakeSummary(
-      {.status = status, .wall_seconds = wall_seconds, .data = data_->GetStatus(), .roster = data_->GetRoster()},
-      reporter_->Summary(), AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
+FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
+  return AddLife(flow_before_, wall_seconds, reporter_->figures(), data_->GetStatus(), data_->GetRoster());
+}
+
+absl::Status TrainerDaemon::WriteSummary(const std::string& status, const FlowSums& flow) {
+  const nlohmann::json summary =
+      MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
+                  AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
 }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "services/daemon/daemon.h"
 #include "services/member/member_client.h"
+#include "services/trainer/flow_file.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/step_loop.h"
 #include "services/trainer/train_device.h"
@@ -64,7 +65,9 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status StartLoop(const PolicyVersion& start);
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);
-  absl::Status WriteSummary(const std::string& status, double wall_seconds);
+  absl::Status WriteSummary(const std::string& status, const FlowSums& flow);
+  // What has passed in the run so far, `wall_seconds` of it in this life.
+  FlowSums FlowSoFar(double wall_seconds) const;
   // Of this life; repeated ones are made too.
   bool HasMadeSteps() const { return loop_->GetStatus().version != start_; }
   absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
@@ -105,6 +108,8 @@ class TrainerDaemon final : private TrainerControl {
   std::unique_ptr<VersionPublisher> publisher_;
   std::unique_ptr<StepLoop> loop_;
   PolicyVersion start_;  // of the loop
+  std::unique_ptr<FlowFile> flow_file_;
+  FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // loop_ and data_ are there and stay

@@ -75,6 +75,8 @@ absl::Status TrainingData::OpenLog(const Start& start) {
                 restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
                 restored.drops.size());
   MutexLock lock(&mutex_);
+  sums_before_ = std::move(restored.sums);
+  roster_ = start.roster;
   ledger_ = std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version, std::move(restored),
                                      parts_.clock->Now());
   return absl::OkStatus();
@@ -89,6 +91,8 @@ absl::Status TrainingData::LogRestoredDrops() {
   for (const trainer::DropRecord& drop : drops) {  // no more than were outstanding
     auto written = log_->AppendAndWait(EncodeLogRecord(drop), options_.log_timeout);
     if (!written.ok()) return Annotate(written.status(), "writing what the restore dropped");
+    MutexLock lock(&mutex_);
+    sums_before_.counted_to = *written;  // the ledger has counted it before it was written
   }
   return absl::OkStatus();
 }
@@ -249,7 +253,21 @@ absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
     return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
                  "the disk has not taken down which groups the next step trains; make room on it and try again");
   }
-  return DataSnapshot{EncodeDataState(ledger_->Snapshot()), ledger_->OldestNeededSequence()};
+  trainer::DataState state = ledger_->Snapshot();
+  state.sums = SumsLocked();
+  return DataSnapshot{EncodeDataState(state), ledger_->OldestNeededSequence()};
+}
+
+trainer::TrainingSums TrainingData::SumsLocked() const {
+  const Ledger::Counters& now = ledger_->counters();
+  trainer::TrainingSums sums = sums_before_;
+  sums.accepted += now.accepted;
+  sums.filtered += now.filtered;
+  sums.dropped_stale += now.dropped_stale;
+  sums.rolled_back += now.rolled_back;
+  sums.trained += now.trained;
+  sums.staleness.Merge(ledger_->staleness());
+  return sums;
 }
 
 void TrainingData::LookAtLeases() {
@@ -336,6 +354,7 @@ TrainingData::Status TrainingData::GetStatus() const {
   Status status{.version = ledger_->version(),
                 .explanation = ledger_->Explain(now),
                 .groups = ledger_->counters(),
+                .sums = SumsLocked(),
                 .invalid = invalid_,
                 .quarantines = quarantines_,
                 .stalled = stalled_,

@@ -65,11 +65,13 @@ class TrainingData {
     const trainer::PromptSource* prompts = nullptr;
     const trainer::PromptSource* evaluation_prompts = nullptr;
   };
-  // Where the trainer starts: its version, and what Snapshot() gave at that step ("" if there is no checkpoint).
+  // Where the trainer starts: its version, what Snapshot() gave at that step ("" if there is no checkpoint), and the
+  // rollouters of the run so far.
   struct Start {
     PolicyVersion version;
     std::string run_id;
     std::string snapshot;
+    RolloutRoster roster = {};
   };
 
   struct Batch {
@@ -97,8 +99,9 @@ class TrainingData {
   };
   struct Status {
     PolicyVersion version;
-    trainer::Explanation explanation;  // waiting_for may be "evaluation" or "disk" too
-    trainer::GroupLedger::Counters groups;
+    trainer::Explanation explanation;        // waiting_for may be "evaluation" or "disk" too
+    trainer::GroupLedger::Counters groups;   // of this life, as `invalid` and `staleness` are
+    trainer::TrainingSums sums;              // of the whole run
     std::map<std::string, int64_t> invalid;  // answers that were refused, by reason
     int64_t quarantines = 0;                 // that have begun
     int64_t stalled = 0;                     // leases taken back because they came no further, of evaluation too
@@ -158,7 +161,7 @@ class TrainingData {
   void Disconnect(trainer::SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
-  // Every rollouter process of this trainer's life.
+  // Every rollouter process of the run.
   RolloutRoster GetRoster() const;
   // The version that the trainer is at, and its epoch.
   PolicyVersion version() const;
@@ -180,6 +183,7 @@ class TrainingData {
   TrainingData(const Options& options, const Parts& parts, std::string run_id);
   static absl::Status StoppedError();
   absl::Status OpenLog(const Start& start);
+  trainer::TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LogRestoredDrops();
 
   // Leases that have stalled or are too old, if it is time to look; then leases that may go out, and records that
@@ -217,6 +221,8 @@ class TrainingData {
   mutable Mutex mutex_;
   std::unique_ptr<Ledger> ledger_ ABSL_GUARDED_BY(mutex_);
   std::optional<trainer::Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
+  // Of earlier lives; but counted_to is that of what the ledger has counted since as well.
+  trainer::TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
   std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);

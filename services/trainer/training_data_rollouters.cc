@@ -163,6 +163,7 @@ void TrainingData::OnDurable(const LeaseId& lease, const absl::Status& status, u
     NoteDiskLocked(status);
     if (status.ok()) {
       ledger_->OnLogged(lease, sequence);
+      sums_before_.counted_to = sequence;
     } else {
       ledger_->OnLogFailed(lease);
     }

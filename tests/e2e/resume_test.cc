@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -84,6 +86,37 @@ TEST(ResumeTest, OneWithNothingToDoLeavesTheSummaryAsItWas) {
   ASSERT_EQ(run.Summary()["steps"], 6);
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Resume(), 0));
   EXPECT_EQ(Files(run.run_dir()).at(run.Path("summary.json")), summary);
+}
+
+TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
+  constexpr int64_t kSteps = 60, kBatchGroups = 16;
+  RunHarness run({absl::StrCat("run.steps=", kSteps), "checkpoint.every_steps=10", "eval.every_steps=20"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(15), IsOk());
+  ASSERT_TRUE(Eventually(kPatience, [&] { return fs::exists(run.Path("state/trainer/flow.pb")); }));
+  auto trainer = run.Endpoint("trainer");
+  ASSERT_THAT(trainer, IsOk());
+  ::kill(static_cast<pid_t>(trainer->pid), SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(std::move(process), 1));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Resume(), 0));
+
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["steps"], kSteps);
+  EXPECT_EQ(summary["groups"]["trained"], kSteps * kBatchGroups);
+  EXPECT_GE(summary["groups"]["acked"], kSteps * kBatchGroups);
+  std::map<int64_t, int64_t> tokens;  // by step: one that was repeated counts once
+  for (const Json& step : run.Records("step")) tokens[step["step"]] = step["tokens"];
+  int64_t trained = 0;
+  for (const auto& [step, count] : tokens) trained += count;
+  EXPECT_EQ(summary["tokens"]["trained"], trained);
+  EXPECT_GE(summary["tokens"]["generated"], trained);
+  EXPECT_EQ(summary["rollouters"].size(), 4u) << "two of each life";
+  auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "sync"});
+  ASSERT_THAT(events, IsOk());
+  const int64_t syncs = static_cast<int64_t>(JsonLines(events->output).size());
+  EXPECT_LE(summary["syncs"]["count"], syncs);
+  EXPECT_GE(summary["syncs"]["count"], syncs - 4) << "but for those that ended when it was written";
 }
 
 }  // namespace

@@ -331,11 +331,18 @@ class Check {
     const int64_t last = takes_.empty() ? 0 : takes_.rbegin()->first;
     if (summary.steps > last)
       Violation("I15", absl::StrCat("summary.json tells of ", summary.steps, " steps, the log of ", last));
-    if (findings_.epochs > 1 || pruned()) return;
+    // Below: a later life has made steps and was killed before it could write another.
+    if (summary.steps < last || pruned()) return;
     const int64_t filtered = static_cast<int64_t>(done_with_.size());
-    if (summary.acked > findings_.accepted + filtered || summary.trained != findings_.trained) {
-      Violation("I15", absl::StrFormat("summary.json counts %d acknowledged and %d trained groups, the log %d and %d",
-                                       summary.acked, summary.trained, findings_.accepted, findings_.trained));
+    int64_t tokens = 0;
+    for (const auto& [step, take] : takes_) tokens += take.tokens;
+    if (summary.acked > findings_.accepted + filtered || summary.trained != findings_.trained ||
+        summary.trained_tokens != tokens) {
+      Violation("I15",
+                absl::StrFormat("summary.json counts %d acknowledged groups, %d trained ones and their %d tokens, "
+                                "the log %d, %d and %d",
+                                summary.acked, summary.trained, summary.trained_tokens, findings_.accepted,
+                                findings_.trained, tokens));
     }
   }
 

@@ -44,8 +44,9 @@ struct RunHistory {
     std::string status;
     int64_t steps = 0;
     int64_t violations = 0;
-    int64_t acked = 0;  // these two of the last life only
+    int64_t acked = 0;
     int64_t trained = 0;
+    int64_t trained_tokens = 0;
   };
 
   std::vector<trainer::LogRecord> log;  // in order

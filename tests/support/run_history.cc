@@ -117,7 +117,8 @@ void ReadSummary(const std::string& path, RunHistory* history) {
                       .steps = summary.value("steps", int64_t{0}),
                       .violations = summary.value("staleness", json::object()).value("violations", int64_t{0}),
                       .acked = groups.value("acked", int64_t{0}),
-                      .trained = groups.value("trained", int64_t{0})};
+                      .trained = groups.value("trained", int64_t{0}),
+                      .trained_tokens = summary.value("tokens", json::object()).value("trained", int64_t{0})};
 }
 
 }  // namespace

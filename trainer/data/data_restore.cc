@@ -26,9 +26,24 @@ bool SameGroups(const std::vector<SharedGroup>& groups, const std::vector<LeaseI
 }  // namespace
 
 DataRestore::DataRestore(const PromptQueue::Options& options, const DataState& state, int64_t step)
-    : step_(step), queue_(options, state) {}
+    : step_(step), queue_(options, state), sums_(state.sums) {}
+
+// Takes are counted when they are made: those of the checkpoint have been, the others are repeated.
+void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
+  if (sequence <= sums_.counted_to) return;
+  sums_.counted_to = sequence;
+  if (std::holds_alternative<AcceptedRecord>(record)) ++sums_.accepted;
+  const auto* drop = std::get_if<DropRecord>(&record);
+  if (drop == nullptr) return;
+  if (drop->reason == DropReason::kStale) ++sums_.dropped_stale;
+  if (drop->reason == DropReason::kRolledBack) ++sums_.rolled_back;
+  if (drop->reason != DropReason::kFiltered) return;
+  ++sums_.accepted;  // it was acknowledged, and this is the only record of it
+  ++sums_.filtered;
+}
 
 absl::Status DataRestore::Add(LogRecord record, uint64_t sequence) {
+  Count(record, sequence);
   if (auto* accepted = std::get_if<AcceptedRecord>(&record)) return AddAccepted(std::move(*accepted), sequence);
   if (auto* take = std::get_if<TakeRecord>(&record)) return AddTake(*take);
   return AddDrop(std::get<DropRecord>(record));
@@ -114,7 +129,8 @@ RestoredData DataRestore::Finish() {
           .accepted = std::move(kept),
           .replays = std::move(replays_),
           .drops = std::move(drops),
-          .oldest_sequence = oldest};
+          .oldest_sequence = oldest,
+          .sums = std::move(sums_)};
 }
 
 }  // namespace syncopate::trainer

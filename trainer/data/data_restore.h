@@ -27,6 +27,7 @@ struct RestoredData {
   std::deque<Replay> replays = {};      // takes after the checkpoint, in order: they are repeated before anything else
   std::vector<DropRecord> drops = {};   // what restoring dropped; durable in the log before any step
   uint64_t oldest_sequence = 0;         // of the records behind `accepted` and `replays`; 0: none
+  TrainingSums sums = {};               // all that the log holds counted, but for `replays` and `drops`
 };
 
 // Rebuilds the trainer's data position at step `step` from the checkpoint's DataState and the whole log that is left.
@@ -43,6 +44,7 @@ class DataRestore {
   RestoredData Finish();
 
  private:
+  void Count(const LogRecord& record, uint64_t sequence);
   absl::Status AddAccepted(AcceptedRecord record, uint64_t sequence);
   absl::Status AddTake(const TakeRecord& take);
   absl::Status AddDrop(const DropRecord& drop);
@@ -52,6 +54,7 @@ class DataRestore {
   std::map<GroupId, RestoredData::Accepted> accepted_;
   std::deque<RestoredData::Replay> replays_;
   uint64_t oldest_replayed_ = 0;
+  TrainingSums sums_;
 };
 
 }  // namespace syncopate::trainer

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/trajectory.h"
+#include "trainer/data/training_sums.h"
 
 // What the trainer remembers about its data: records of its log, in the order of events, and the position that a
 // checkpoint holds. Plain; how they look on disk is the codec's business.
@@ -55,6 +56,7 @@ struct DataState {
   std::vector<GroupId> consumed_above = {};  // consumed groups at or above consumed_below, ascending
   std::map<GroupId, int32_t> attempts = {};  // leases issued so far, of groups not consumed
   std::vector<LeaseId> accepted = {};        // which attempt counted, of the groups consumed last, in that order
+  TrainingSums sums = {};
   friend bool operator==(const DataState&, const DataState&) = default;
 };
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/data/records.h"
+#include "base/trajectory.h"
 
 namespace syncopate::trainer {
 
@@ -22,6 +22,7 @@ struct StalenessTally {
   int64_t total_tokens() const;
   double Mean() const;  // per token; 0 when empty
   int64_t Max() const;  // 0 when empty
+  friend bool operator==(const StalenessTally&, const StalenessTally&) = default;
 };
 
 }  // namespace syncopate::trainer

@@ -80,7 +80,7 @@ TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
     }
     if (!opened->log->HasGrown()) continue;
     ++rewritten;
-    ASSERT_TRUE(opened->log->Compact(ledger.Snapshot()).ok());
+    ASSERT_TRUE(opened->log->Compact(ledger.Snapshot(), {}).ok());
   }
   EXPECT_EQ(rewritten, 2);
   auto again = StateLog::Open(files_, dir_);
@@ -89,6 +89,40 @@ TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
   auto restored = synchronizer::VersionLedger::Restore(again->records);
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->Snapshot(), ledger.Snapshot());
+}
+
+SyncTally Ended(int count) {
+  v1::SyncRecord sync;
+  sync.set_result("ok");
+  SyncTally tally;
+  for (int i = 0; i < count; ++i) tally.Add(sync);
+  return tally;
+}
+
+TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
+  {
+    auto opened = StateLog::Open(files_, dir_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
+    for (int i = 0; i < 999; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(2)).ok());
+    EXPECT_TRUE(opened->log->HasGrown());
+  }
+  {
+    auto opened = StateLog::Open(files_, dir_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_EQ(opened->syncs.count(), 1998);
+    EXPECT_EQ(opened->records.size(), 1u);
+    ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());
+    ASSERT_TRUE(opened->log->Compact({RunIdRecord{"run"}}, Ended(1999)).ok());
+    ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());
+  }
+  EXPECT_LT(*files_->FileBytes(JoinPath(dir_, "log")), 300);
+  for (int life = 0; life < 3; ++life) {
+    auto opened = StateLog::Open(files_, dir_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_EQ(opened->syncs.count(), 2000 + 1000 * life);
+    for (int i = 0; i < 1000; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());  // rewritten when it is opened
+  }
 }
 
 TEST_F(StateLogTest, ATornEndIsCutOffAndARecordOfAnotherKindIsRefused) {

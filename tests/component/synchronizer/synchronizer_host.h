@@ -60,8 +60,9 @@ class SynchronizerHost {
   v1::SynchronizerService::Stub* stub() { return stub_.get(); }
 
   v1::SynchronizerServiceGetStatusResponse Status() {
-    auto status = CallUnary(stub(), &v1::SynchronizerService::Stub::GetStatus,
-                            v1::SynchronizerServiceGetStatusRequest(), kTestDeadline);
+    v1::SynchronizerServiceGetStatusRequest request;
+    request.set_with_syncs(true);
+    auto status = CallUnary(stub(), &v1::SynchronizerService::Stub::GetStatus, request, kTestDeadline);
     EXPECT_TRUE(status.ok()) << status.status();
     return status.value_or(v1::SynchronizerServiceGetStatusResponse());
   }

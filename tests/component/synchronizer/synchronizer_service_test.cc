@@ -230,10 +230,13 @@ TEST_F(SynchronizerServiceTest, AfterAKillAndARestartEverybodyIsBackAndVersionsG
   auto rollouter = Rollouter(0);
   ASSERT_TRUE(trainer->Publish(0).ok());
   ASSERT_TRUE(rollouter->WaitForInstalls(1));
+  ASSERT_TRUE(host_.WaitForRecord([](const v1::SyncRecord& record) { return record.result() == "ok"; }));
+  EXPECT_EQ(host_.Status().syncs().counts().at("ok"), 1);
   host_.Kill();
   host_.Start();
   absl::Time restarted = absl::Now();
   EXPECT_EQ(host_.Status().newest().step(), 0) << "what was published survives";
+  EXPECT_EQ(host_.Status().syncs().counts().at("ok"), 1) << "the count of syncs is that of the whole run";
   int64_t step = 0;
   absl::Status published;
   do {  // as a trainer does: repeats while the synchronizer does not know it again

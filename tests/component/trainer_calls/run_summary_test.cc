@@ -19,19 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-json Figures() {
-  return {{"steps", 7},
-          {"eval", {{"best", nullptr}, {"last", nullptr}}},
-          {"trained_tokens", 100},
-          {"idle", 0.25},
-          {"staleness", {{"mean", 1.0}, {"max", 2}, {"violations", 0}}}};
-}
-
 v1::SyncRecord Sync(const std::string& result, double seconds) {
   v1::SyncRecord record;
   record.set_result(result);
   (*record.mutable_seconds())["total"] = seconds;
-  record.set_bytes(10);
+  (*record.mutable_bytes_by_kind())["full"] = 10;
   return record;
 }
 
@@ -48,10 +40,11 @@ v1::RolloutServiceGetStatusResponse Alive(const std::string& replica, const std:
 TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
   RunWitnesses witnesses;
   for (const char* result : {"ok", "relabelled", "SUPERSEDED", "VERSION_NOT_STAGED", "DEADLINE"}) {
-    witnesses.syncs.push_back(Sync(result, 0.002));
+    witnesses.syncs.Add(Sync(result, 0.002));
   }
-  const json syncs = MakeSummary({.status = "completed"}, Figures(), witnesses)["syncs"];
+  const json syncs = MakeSummary({.status = "completed"}, witnesses)["syncs"];
   EXPECT_EQ(syncs["count"], 5);
+  EXPECT_EQ(syncs["bytes"], 50);
   EXPECT_EQ(syncs["failed"], 1);
   EXPECT_EQ(syncs["superseded"], 2);
   EXPECT_EQ(syncs["relabelled"], 1);
@@ -60,13 +53,14 @@ TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
 
 TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
   SummaryInput input{.status = "completed"};
-  input.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "killed"});
-  input.roster.OnWork("killed", {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
-  input.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "restarted"});
-  input.roster.OnWork("restarted", {.generated_tokens = 20});  // before it was asked
+  input.flow.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "killed"});
+  input.flow.roster.OnWork("killed",
+                           {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
+  input.flow.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "restarted"});
+  input.flow.roster.OnWork("restarted", {.generated_tokens = 20});  // before it was asked
   RunWitnesses witnesses;
   witnesses.rollouters = {Alive("rollouter-0", "restarted", 40)};
-  const json summary = MakeSummary(input, Figures(), witnesses);
+  const json summary = MakeSummary(input, witnesses);
   EXPECT_EQ(summary["tokens"]["generated"], 540);
   EXPECT_EQ(summary["idle"]["rollouters"], 0.5);
   ASSERT_EQ(summary["rollouters"].size(), 2u);
@@ -79,8 +73,26 @@ TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
 
 TEST(RunSummaryTest, SaysWhyAnswersWereRefused) {
   SummaryInput input{.status = "completed"};
-  input.data.invalid = {{"BAD_LOGPROB", 3}};
-  EXPECT_EQ(MakeSummary(input, Figures(), {})["groups"]["invalid"]["BAD_LOGPROB"], 3);
+  input.flow.invalid = {{"BAD_LOGPROB", 3}};
+  EXPECT_EQ(MakeSummary(input, {})["groups"]["invalid"]["BAD_LOGPROB"], 3);
+}
+
+TEST(RunSummaryTest, IsOfTheWholeRun) {
+  SummaryInput input{.status = "stopped"};
+  input.data.version = {3, 70};
+  input.data.groups = {.accepted = 1, .trained = 1};  // of the last life
+  input.data.sums = {.accepted = 90, .trained = 80, .staleness = {.tokens = {300, 100}, .groups = 80}};
+  input.flow = {.wall_seconds = 60, .figures = {.step_seconds = 40, .wait_seconds = 10}, .reissued = 5, .failed = 4};
+  const json summary = MakeSummary(input, {});
+  EXPECT_EQ(summary["steps"], 70);
+  EXPECT_EQ(summary["wall_seconds"], 60);
+  EXPECT_EQ(summary["groups"]["acked"], 90);
+  EXPECT_EQ(summary["groups"]["trained"], 80);
+  EXPECT_EQ(summary["groups"]["generated"], 94);
+  EXPECT_EQ(summary["groups"]["reissued"], 5);
+  EXPECT_EQ(summary["tokens"]["trained"], 400);
+  EXPECT_EQ(summary["staleness"]["mean"], 0.25);
+  EXPECT_EQ(summary["idle"]["trainer"], 0.25);
 }
 
 // Lists rollouters at one address.
@@ -99,8 +111,9 @@ class ListingService final : public v1::SynchronizerService::Service {
     }
     return grpc::Status::OK;
   }
-  grpc::Status WatchSyncs(grpc::ServerContext*, const v1::WatchSyncsRequest*,
-                          grpc::ServerWriter<v1::WatchSyncsResponse>*) override {
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::SynchronizerServiceGetStatusRequest*,
+                         v1::SynchronizerServiceGetStatusResponse* response) override {
+    (*response->mutable_syncs()->mutable_counts())["ok"] = 16000;  // more than it could list
     return grpc::Status::OK;
   }
 
@@ -117,7 +130,9 @@ TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
   auto server = Server::Start({}, {&listing});
   ASSERT_TRUE(server.ok());
   const absl::Time begin = Clock::Real()->Now();
-  EXPECT_TRUE(AskWitnesses((*server)->address(), nullptr).rollouters.empty());
+  const RunWitnesses witnesses = AskWitnesses((*server)->address(), nullptr);
+  EXPECT_TRUE(witnesses.rollouters.empty());
+  EXPECT_EQ(witnesses.syncs.count(), 16000);
   EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(4));
 }
 

@@ -32,6 +32,17 @@ TEST(RolloutRosterTest, KeepsTheLastWordOfEveryProcess) {
   EXPECT_EQ(TokensOfAll(roster), 35);
 }
 
+TEST(RolloutRosterTest, GoesOnWhereItWasWrittenDown) {
+  RolloutRoster roster = RolloutRoster::Restore({{.member = Process("a"), .work = {.generated_tokens = 30}},
+                                                 {.member = Process("b"), .work = {.generated_tokens = -1}}},
+                                                {.generated_tokens = 5});
+  EXPECT_EQ(TokensOfAll(roster), 35);
+  roster.OnConnected(Process("a"));  // it has outlived the trainer
+  roster.OnWork("a", {.generated_tokens = 40});
+  EXPECT_EQ(roster.entries().size(), 2u);
+  EXPECT_EQ(TokensOfAll(roster), 45);
+}
+
 TEST(RolloutRosterTest, ManyProcessesAreASumAndNothingGrows) {
   RolloutRoster roster;
   for (int i = 0; i < 1000; ++i) {

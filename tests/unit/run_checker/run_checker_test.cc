@@ -51,7 +51,8 @@ class RunCheckerTest : public ::testing::Test {
     Report({1, 1}, "aa");
     Report({1, 2}, "bb");
     history_.checkpoints.push_back({{1, 1}, {.next = {0, 5}, .consumed_below = {0, 2}}});
-    history_.summary = RunHistory::Summary{.status = "completed", .steps = 2, .acked = 5, .trained = 4};
+    history_.summary =
+        RunHistory::Summary{.status = "completed", .steps = 2, .acked = 5, .trained = 4, .trained_tokens = 16};
   }
 
   void Accept(const LeaseId& lease, const PolicyVersion& version) { Accept(AnswerTo(lease, version), version); }
@@ -204,6 +205,11 @@ TEST_F(RunCheckerTest, CatchesStepsThatMetricsAndLogTellDifferently) {
 TEST_F(RunCheckerTest, CatchesASummaryThatCountsOtherwise) {
   history_.summary->trained = 6;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("summary.json"))));
+  history_.summary->trained = 4;
+  history_.summary->trained_tokens = 15;
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("15 tokens"))));
+  history_.summary->steps = 1;  // of an earlier life than the killed one that made step 2
+  EXPECT_THAT(Violations(), IsEmpty());
 }
 
 TEST_F(RunCheckerTest, CatchesGroupsThatAreNotWhole) {
@@ -280,7 +286,7 @@ TEST_F(RunCheckerTest, ReadsWhatATrainerWroteWithoutChangingIt) {
   const std::string line = R"({"kind":"step","epoch":1,"step":1,"replay":false,"weights_digest":"aa","tokens":8})";
   std::ofstream(JoinPath(run.path(), "metrics.jsonl")) << line << "\n" << line.substr(0, 20) << "\n";
   std::ofstream(JoinPath(run.path(), "summary.json"))
-      << R"({"status":"completed","steps":2,"staleness":{"violations":0},"groups":{"acked":5,"trained":4}})";
+      << R"({"status":"completed","steps":2,"staleness":{"violations":0},"groups":{"acked":5,"trained":4},"tokens":{"trained":16}})";
 
   auto before = files->List(folder);
   auto read = ReadRunHistory(run.path());

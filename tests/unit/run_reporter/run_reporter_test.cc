@@ -99,8 +99,8 @@ TEST_F(RunReporterTest, NothingIsToldAfterTheWatchHasEnded) {
 
 TEST_F(RunReporterTest, WithoutAnEvaluationThereIsNoFigureOfOne) {
   Step(1);
-  EXPECT_TRUE(reporter_->Summary()["eval"]["best"].is_null());
-  EXPECT_TRUE(reporter_->Summary()["eval"]["last"].is_null());
+  EXPECT_FALSE(reporter_->figures().best_exact.has_value());
+  EXPECT_FALSE(reporter_->figures().last_exact.has_value());
 }
 
 TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
@@ -111,21 +111,24 @@ TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
   EXPECT_THAT(late.told, ElementsAre("1", "end"));
 }
 
-TEST_F(RunReporterTest, LinesAreJsonAndTheSummaryAddsThemUp) {
+TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   Step(1);
   Step(2);
   EvaluationReport evaluation;
   evaluation.version = {1, 2};
-  evaluation.exact = 0.75;
-  reporter_->OnEvaluation(evaluation);
+  for (const double exact : {0.75, 0.5}) {
+    evaluation.exact = exact;
+    reporter_->OnEvaluation(evaluation);
+  }
   std::ifstream file(path_);
   std::vector<std::string> kinds;
   for (std::string line; std::getline(file, line);) kinds.push_back(nlohmann::json::parse(line).at("kind"));
-  EXPECT_THAT(kinds, ElementsAre("step", "step", "eval"));
-  const nlohmann::json summary = reporter_->Summary();
-  EXPECT_EQ(summary["steps"], 2);
-  EXPECT_EQ(summary["idle"], 0.25);
-  EXPECT_EQ(summary["eval"]["best"], 0.75);
+  EXPECT_THAT(kinds, ElementsAre("step", "step", "eval", "eval"));
+  const RunReporter::Figures figures = reporter_->figures();
+  EXPECT_EQ(figures.step_seconds, 4);
+  EXPECT_EQ(figures.wait_seconds, 1);
+  EXPECT_EQ(figures.best_exact, 0.75);
+  EXPECT_EQ(figures.last_exact, 0.5);
 }
 
 }  // namespace

@@ -49,6 +49,22 @@ TEST(DataRestoreTest, ReplaysTakesAfterTheCheckpointAndForgetsThoseBefore) {
   EXPECT_EQ(data->queue.Head(), (GroupId{0, 3})) << "what was leased and never answered";
 }
 
+TEST(DataRestoreTest, CountsWhatTheLogHoldsBeyondTheCheckpointsCount) {
+  DataState state = StateWithConsumed(1, 6);
+  state.sums = {.accepted = 1, .trained = 1, .counted_to = 2};
+  const DropRecord filtered{Id(3), DropReason::kFiltered}, stale{Id(1), DropReason::kStale};
+  const DropRecord failed{Id(4), DropReason::kFailed};
+  auto data = Restore(state, 1,
+                      {Accepted(Id(0), {1, 0}), TakeOf({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
+                       Accepted(Id(2), {1, 1}), filtered, failed, stale, TakeOf({1, 2}, {Id(2)})});
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->sums.accepted, 1 + 2 + 1) << "what was filtered was acknowledged too";
+  EXPECT_EQ(data->sums.filtered, 1);
+  EXPECT_EQ(data->sums.dropped_stale, 1);
+  EXPECT_EQ(data->sums.trained, 1) << "the take is repeated, and counted then";
+  EXPECT_EQ(data->sums.counted_to, 8u);
+}
+
 TEST(DataRestoreTest, DropsWhatVersionsBeyondTheCheckpointMadeAndLeasesItAgain) {
   auto data = Restore(StateWithConsumed(0, 2), 5, {Accepted(Id(0), {1, 6}), Accepted(Id(1), {1, 5})});
   ASSERT_TRUE(data.ok());

@@ -156,6 +156,68 @@ TEST_F(TrainingDataTest, GroupsOfUndoneVersionsAreDroppedForGood) {
   EXPECT_EQ(sink_->leases.All()[0].id, (LeaseId{{0, 2}, 2}));
 }
 
+TEST_F(TrainingDataTest, TheSumsOfAResumedRunAreThoseOfOneThatWasNeverKilled) {
+  Open();
+  Answer(8);
+  for (int i = 0; i < 2; ++i) Train();
+  const TrainingData::DataSnapshot second = data_->Snapshot().value();
+  for (int i = 0; i < 2; ++i) Train();
+  const trainer::TrainingSums twin = data_->GetStatus().sums;
+  EXPECT_EQ(twin.accepted, 8);
+  EXPECT_EQ(twin.trained, 8);
+  EXPECT_EQ(twin.staleness.groups, 8);
+  EXPECT_EQ(twin.staleness.Max(), 3);
+  // Again and again, from the checkpoint, from nothing but the log, and from the checkpoint of a resumed life.
+  for (int life = 2; life < 4; ++life) {
+    CrashAndOpen({life, 2}, second.bytes);
+    for (int i = 0; i < 2; ++i) Train();
+    EXPECT_EQ(data_->GetStatus().sums, twin);
+  }
+  CrashAndOpen({4, 0});
+  for (int i = 0; i < 3; ++i) Train();
+  const TrainingData::DataSnapshot third = data_->Snapshot().value();
+  CrashAndOpen({5, 3}, third.bytes);
+  Train();
+  EXPECT_EQ(data_->GetStatus().sums, twin);
+  EXPECT_EQ(data_->GetStatus().groups.trained, 2) << "of this life";
+}
+
+TEST_F(TrainingDataTest, WhatARestoreUndoesIsCountedOnceHoweverOftenTheRunIsResumed) {
+  Open();
+  Answer(2);
+  Train();
+  Answer(2);  // by version 1
+  CrashAndOpen({2, 0});
+  EXPECT_EQ(data_->GetStatus().sums.rolled_back, 2);
+  EXPECT_EQ(data_->GetStatus().sums.accepted, 4);
+  Train();  // the replay
+  const TrainingData::DataSnapshot first = data_->Snapshot().value();
+  Answer(2);
+  for (int life = 3; life < 5; ++life) {
+    CrashAndOpen({life, 1}, first.bytes);
+    EXPECT_EQ(data_->GetStatus().sums.rolled_back, 4) << "both lives' two";
+    EXPECT_EQ(data_->GetStatus().sums.accepted, 6);
+    EXPECT_EQ(data_->GetStatus().sums.trained, 2);
+  }
+}
+
+TEST_F(TrainingDataTest, FilteredGroupsAreCountedFromTheLogToo) {
+  world_.options.ledger.refill_zero_variance = true;
+  Open();
+  data_->OnCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  TrajectoryGroup group = RightAnswer(sink_->leases.All()[0]);
+  for (Trajectory& sample : group.samples) sample.reward = 1;
+  data_->Submit(session_, std::move(group));
+  ASSERT_TRUE(sink_->acks.WaitFor(1));
+  const TrainingData::DataSnapshot before = data_->Snapshot().value();
+  for (const std::string& snapshot : {std::string(), before.bytes}) {
+    CrashAndOpen({2, 0}, snapshot);
+    EXPECT_EQ(data_->GetStatus().sums.accepted, 1);
+    EXPECT_EQ(data_->GetStatus().sums.filtered, 1);
+  }
+}
+
 TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
   Open();
   Answer(4);
@@ -324,7 +386,14 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                            .consumed_below = {1, 3},
                            .consumed_above = {{1, 5}, {1, 8}},
                            .attempts = {{{1, 4}, 2}, {{1, 19}, 1}},
-                           .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}}};
+                           .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}},
+                           .sums = {.accepted = 9,
+                                    .filtered = 1,
+                                    .dropped_stale = 2,
+                                    .rolled_back = 3,
+                                    .trained = 4,
+                                    .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
+                                    .counted_to = 17}};
   auto again = DecodeDataState(EncodeDataState(state));
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(*again, state);
@@ -335,6 +404,9 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   beyond.accepted = {{{1, 25}, 1}};
   EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
   beyond.accepted.assign(trainer::PromptQueue::kRemembered + 1, {{1, 5}, 1});
+  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
+  beyond = state;
+  beyond.sums.staleness.tokens = {5, -1};
   EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
 }
 

@@ -1,4 +1,4 @@
-#include "services/bench/latency_histogram.h"
+#include "services/report/latency_histogram.h"
 
 #include <algorithm>
 #include <bit>
@@ -22,9 +22,17 @@ int64_t LatencyHistogram::EndOf(int slot) {
   return (((1 << kStepBits) + step + 1) << (doubling - 1)) - 1;
 }
 
-void LatencyHistogram::Add(absl::Duration latency) {
-  ++slots_[SlotOf(std::max<int64_t>(0, absl::ToInt64Microseconds(latency)))];
-  ++count_;
+void LatencyHistogram::Add(absl::Duration latency, int64_t times) {
+  slots_[SlotOf(std::max<int64_t>(0, absl::ToInt64Microseconds(latency)))] += times;
+  count_ += times;
+}
+
+std::vector<std::pair<absl::Duration, int64_t>> LatencyHistogram::Classes() const {
+  std::vector<std::pair<absl::Duration, int64_t>> classes;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i] > 0) classes.emplace_back(absl::Microseconds(EndOf(static_cast<int>(i))), slots_[i]);
+  }
+  return classes;
 }
 
 void LatencyHistogram::Merge(const LatencyHistogram& other) {

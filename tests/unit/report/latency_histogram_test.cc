@@ -1,4 +1,4 @@
-#include "services/bench/latency_histogram.h"
+#include "services/report/latency_histogram.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "trainer/data/staleness_tally.h"
+
+namespace syncopate::trainer {
+
+// What a run has done with its groups from its beginning on, over all lives of its trainer: part of a checkpoint, and
+// what the log says after it is added, so that a resumed run has the sums of one that was never killed.
+struct TrainingSums {
+  int64_t accepted = 0;           // groups made durable, those that were filtered included
+  int64_t filtered = 0;           // no signal, replaced
+  int64_t dropped_stale = 0;      // restored, and too old to be trained in time
+  int64_t rolled_back = 0;        // made by versions that a restore undid
+  int64_t trained = 0;            // in durable takes
+  StalenessTally staleness = {};  // of their tokens
+  uint64_t counted_to = 0;        // number of the newest log record that the first four hold
+  friend bool operator==(const TrainingSums&, const TrainingSums&) = default;
+};
+
+}  // namespace syncopate::trainer
