@@ -247,6 +247,9 @@ void CheckSync(const v1::SyncSection& sync, Rules* rules) {
   rules->Expect(CheckedDuration(sync.prepare_deadline()) < CheckedDuration(sync.deadline()),
                 {"sync.prepare_deadline", "sync.deadline"},
                 absl::StrCat("shorter than sync.deadline ", sync.deadline()));
+  rules->Expect(CheckedDuration(sync.give_up_after()) >= CheckedDuration(sync.deadline()),
+                {"sync.give_up_after", "sync.deadline"},
+                absl::StrCat("at least sync.deadline ", sync.deadline(), ", for one attempt may take as long"));
 }
 
 }  // namespace

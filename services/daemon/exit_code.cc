@@ -43,6 +43,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"DIGEST_CHANGED", kExitLostPeer},
     {"NOT_JOINED", kExitLostPeer},
     {"SYNCHRONIZER_LOST", kExitLostPeer},
+    {"SYNC_FAILING", kExitLostPeer},
     {"VERSION_ORDER", kExitLostPeer},
 };
 

@@ -223,13 +223,21 @@ void StepLoop::StartEvaluationIfDue() {
   if (options_.evaluate_every_steps == 0 || published_.version != version_) return;
   const bool first = evaluated_.IsNone();
   if (!first && version_.step % options_.evaluate_every_steps != 0) return;
-  if (evaluating_) {
-    SYNCOPATE_LOG(kWarning, "no evaluation of %s: that of %s is not over", version_.ToString(), evaluated_.ToString());
+  // One that nobody answers, because the syncs of its version have failed, gives way.
+  if (evaluating_ && parts_.data->EvaluationIsServed()) {
+    SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version_.ToString(),
+                  evaluated_.ToString());
+    missed_evaluation_ = true;
     return;
   }
-  parts_.data->StartEvaluation(version_);
-  evaluated_ = version_;
+  StartEvaluation(version_);
+}
+
+void StepLoop::StartEvaluation(const PolicyVersion& version) {
+  parts_.data->StartEvaluation(version);
+  evaluated_ = version;
   evaluating_ = true;
+  missed_evaluation_ = false;
 }
 
 void StepLoop::CollectEvaluation(absl::Time deadline) {
@@ -241,14 +249,11 @@ void StepLoop::CollectEvaluation(absl::Time deadline) {
   evaluating_ = false;
   if (result.ok()) {
     ReportEvaluation(*result);
-    return;
+  } else {
+    SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
   }
-  SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
-  if (ErrorReason(result.status()) == "OVERTAKEN" && published_.version > evaluated_) {
-    parts_.data->StartEvaluation(published_.version);
-    evaluated_ = published_.version;
-    evaluating_ = true;
-  }
+  const bool again = missed_evaluation_ || ErrorReason(result.status()) == "OVERTAKEN";
+  if (again && published_.version > evaluated_) StartEvaluation(published_.version);
 }
 
 void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
@@ -366,12 +371,12 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
 
 void StepLoop::FinishEvaluation() {
   const absl::Time deadline = Now() + options_.last_evaluation_deadline;
+  if (parts_.data->EvaluationIsServed()) AwaitEvaluation(deadline);
+  if (evaluated_ != version_ && published_.version == version_) StartEvaluation(version_);
   AwaitEvaluation(deadline);
-  if (evaluated_ != version_ && published_.version == version_) {
-    parts_.data->StartEvaluation(version_);
-    evaluated_ = version_;
-    evaluating_ = true;
-    AwaitEvaluation(deadline);
+  // A sync that fails is tried again, and given up by who watches over syncs: then this loop is told to stop.
+  while (evaluating_ && parts_.syncs_fail && parts_.syncs_fail() && !AwaitStop(absl::ZeroDuration())) {
+    AwaitEvaluation(Now() + options_.last_evaluation_deadline);
   }
   if (evaluating_) SYNCOPATE_LOG(kWarning, "the last evaluation did not end in time");
 }

@@ -57,6 +57,8 @@ class StepLoop {
     std::function<void(VersionPublisher::Publication)> publish;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
+    // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
+    std::function<bool()> syncs_fail = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data
@@ -117,6 +119,7 @@ class StepLoop {
   absl::Status EnsurePublished();
   bool PublishIsDue() const;
   void StartEvaluationIfDue();
+  void StartEvaluation(const PolicyVersion& version);
   void CollectEvaluation(absl::Time deadline);
   void ReportEvaluation(const trainer::EvaluationResult& result);
   absl::Status SaveIfDue();
@@ -146,6 +149,7 @@ class StepLoop {
   trainer::WeightStager::Staged published_;  // version none: nothing yet
   PolicyVersion evaluated_;                  // the last evaluation that was started
   bool evaluating_ = false;
+  bool missed_evaluation_ = false;  // one was due while another was answered; made when that is over
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
   absl::Time last_step_end_;

@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daem
 TrainerDaemon::~TrainerDaemon() {
   if (member_ != nullptr) member_->Stop(kStopGrace);
   if (publisher_ != nullptr) publisher_->Stop();
+  if (sync_watch_ != nullptr) sync_watch_->Stop();
   if (data_ != nullptr) data_->Stop();
   if (server_ != nullptr) server_->Stop(kStopGrace);
 }
@@ -287,6 +288,11 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                            .member = daemon_->Member(),
                                            .secret = daemon_->secret(),
                                            .on_refused = [this](const absl::Status& why) { GiveUp(why); }}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      sync_watch_, SyncWatch::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
+                                     .security = daemon_->security(),
+                                     .give_up_after = CheckedDuration(daemon_->config().sync().give_up_after()),
+                                     .on_failing = [this](const absl::Status& why) { GiveUp(why); }}));
   loop_ = std::make_unique<StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       StepLoop::Parts{
@@ -302,7 +308,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
             SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
             return identity.epoch;
-          }},
+          },
+          .syncs_fail = [this] { return sync_watch_->failing(); }},
       start);
   MutexLock lock(&mutex_);
   started_ = true;

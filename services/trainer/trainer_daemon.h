@@ -11,6 +11,7 @@
 #include "services/trainer/flow_file.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/step_loop.h"
+#include "services/trainer/sync_watch.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
 #include "services/trainer/training_data.h"
@@ -106,6 +107,7 @@ class TrainerDaemon final : private TrainerControl {
   std::unique_ptr<SourceParticipant> participant_;
   std::unique_ptr<MemberClient> member_;
   std::unique_ptr<VersionPublisher> publisher_;
+  std::unique_ptr<SyncWatch> sync_watch_;
   std::unique_ptr<StepLoop> loop_;
   PolicyVersion start_;  // of the loop
   std::unique_ptr<FlowFile> flow_file_;

@@ -329,6 +329,11 @@ absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::
   }
 }
 
+bool TrainingData::EvaluationIsServed() const {
+  MutexLock lock(&mutex_);
+  return evaluation_.has_value() && evaluation_->IsServed(ledger_->sessions());
+}
+
 // -- Status
 
 void TrainingData::NoteDiskLocked(const absl::Status& status) {

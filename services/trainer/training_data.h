@@ -142,6 +142,8 @@ class TrainingData {
   // OVERTAKEN): every rollouter serves a newer version, the evaluation is over; FAILED_PRECONDITION (reason
   // NO_EVALUATION); CANCELLED (reason STOPPED).
   absl::StatusOr<trainer::EvaluationResult> WaitForEvaluation(absl::Time deadline);
+  // An evaluation is under way, and somebody serves its version.
+  bool EvaluationIsServed() const;
 
   // -- Rollouters. Calls for a session that is over do nothing.
   // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to another run, INVALID_ARGUMENT (reason

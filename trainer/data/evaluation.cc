@@ -147,6 +147,11 @@ bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
                      [this](const auto& entry) { return entry.second.serving > options_.version; });
 }
 
+bool Evaluation::IsServed(const RolloutSessions& sessions) const {
+  return std::any_of(sessions.all().begin(), sessions.all().end(),
+                     [this](const auto& entry) { return entry.second.serving == options_.version; });
+}
+
 EvaluationResult Evaluation::Result() const {
   EvaluationResult result{.version = options_.version, .prompts = answered_};
   double exact = 0, reward = 0;

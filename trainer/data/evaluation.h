@@ -70,6 +70,8 @@ class Evaluation {
   bool done() const { return answered_ == static_cast<int64_t>(asked_.size()); }
   // Every rollouter there is has gone on to a newer version, and not all prompts are answered.
   bool IsOvertaken(const RolloutSessions& sessions) const;
+  // Somebody there serves the version, so that answers can be expected.
+  bool IsServed(const RolloutSessions& sessions) const;
   int64_t answered() const { return answered_; }
   EvaluationResult Result() const;  // of what has been answered
   const Options& options() const { return options_; }

@@ -137,6 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"sync.heartbeat=100ms", "sync.suspect_after=300ms", "sync.dead_after=0.5s"}, nullptr},
                     Case{{"sync.prepare_deadline=10s"}, "shorter than sync.deadline 10s"},
                     Case{{"sync.prepare_deadline=3s", "sync.deadline=4s"}, nullptr},
+                    Case{{"sync.give_up_after=9s"}, "at least sync.deadline 10s"},
+                    Case{{"sync.give_up_after=10s"}, nullptr},
                     Case{{"eval.show_samples=4", "eval.prompts=3"}, "eval.show_samples: at most eval.prompts 3"}));
 
 TEST(TaskShapeTest, CountsSpecialTokens) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -234,6 +235,49 @@ TEST_F(StepLoopTest, WhoAsksForACheckpointOfSpoiltWeightsHearsWhatIsWrongWithThe
   world_.policy.Release();
   EXPECT_THAT(world_.SaveCheckpoint(), HasReason("NON_FINITE"));
   EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+}
+
+// The versions that a rollouter was asked to evaluate, without repetitions.
+std::set<int64_t> EvaluatedSteps(FakeRollouter& rollouter) {
+  std::set<int64_t> steps;
+  for (const Lease& lease : rollouter.leases.All()) {
+    if (lease.kind == LeaseKind::kEvaluation) steps.insert(lease.version.step);
+  }
+  return steps;
+}
+
+TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWayToTheNext) {
+  world_.AddLaggard(/*last=*/0);
+  world_.failing_syncs = {2};  // so the evaluation of step 2 waits, and is not overtaken while one may come to serve it
+  StepLoop::Options options = Steps(4);
+  options.evaluate_every_steps = 2;
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Contains(4));
+  EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Not(::testing::Contains(2)));
+}
+
+TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
+  FakeRollouter& laggard = world_.AddLaggard(/*last=*/0);
+  laggard.HoldAnswers(LeaseKind::kEvaluation, true);
+  world_.policy.HoldFrom(5);
+  StepLoop::Options options = Steps(1000);
+  options.evaluate_every_steps = 4;
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(5));  // the evaluation of step 4 was due, and the laggard is at that of step 0
+  auto answered = [&] {
+    const std::vector<Lease> leases = laggard.leases.All();
+    return laggard.acks.WaitFor(leases.size());
+  };
+  laggard.HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_TRUE(answered());
+  world_.policy.Release();
+  auto evaluates_5 = [&] { return EvaluatedSteps(world_.rollouter()).count(5) > 0; };
+  for (size_t heard = 1; !evaluates_5(); ++heard) ASSERT_TRUE(world_.rollouter().leases.WaitFor(heard)) << "none of 5";
+  world_.loop().Stop();
+  ASSERT_THAT(world_.Wait(), IsOk());
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 
 #include <prometheus/registry.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
 #include <future>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,14 +29,12 @@ class FakePolicy final : public trainer::Policy {
   static constexpr char kTensor[] = "model.norm.weight";
 
   // From now on steps wait where they begin, until Release().
-  void Hold() {
+  void Hold() { HoldFrom(0); }
+  void HoldFrom(int64_t step) {
     MutexLock lock(&mutex_);
-    held_ = true;
+    hold_from_ = step;
   }
-  void Release() {
-    MutexLock lock(&mutex_);
-    held_ = false;
-  }
+  void Release() { HoldFrom(kNever); }
   void FailFrom(int64_t step) { fail_from_ = step; }
   void SpoilFrom(int64_t step) { spoil_from_ = step; }
   int64_t begun() const {
@@ -53,7 +53,7 @@ class FakePolicy final : public trainer::Policy {
     {
       MutexLock lock(&mutex_);
       step = ++begun_;
-      auto goes_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_; };
+      auto goes_on = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return step < hold_from_; };
       if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
@@ -77,7 +77,7 @@ class FakePolicy final : public trainer::Policy {
   int64_t spoil_from_ = kNever;
   mutable Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
 };
 
 // Answers each lease rightly, from a thread of its own, as soon as it may.
@@ -103,8 +103,12 @@ class FakeRollouter final : public RolloutSink {
   }
   // Leases are kept until the rollouter may answer them.
   void HoldAnswers(bool hold) {
+    for (LeaseKind kind : {LeaseKind::kTraining, LeaseKind::kEvaluation}) HoldAnswers(kind, hold);
+  }
+  void HoldAnswers(LeaseKind kind, bool hold) {
     MutexLock lock(&mutex_);
-    held_ = hold;
+    if (hold) held_.insert(kind);
+    if (!hold) held_.erase(kind);
   }
 
   Mailbox<Lease> leases;
@@ -128,11 +132,16 @@ class FakeRollouter final : public RolloutSink {
       trainer::SessionId session = 0;
       {
         MutexLock lock(&mutex_);
-        auto may = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || (!held_ && !work_.empty()); };
+        auto free = [this](const Lease& one)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_.count(one.kind) == 0; };
+        auto may = [this, &free]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || std::any_of(work_.begin(), work_.end(), free);
+        };
         mutex_.Await(Condition(&may));
         if (stopping_) return;
-        lease = std::move(work_.front());
-        work_.pop_front();
+        auto next = std::find_if(work_.begin(), work_.end(), free);
+        lease = std::move(*next);
+        work_.erase(next);
         session = session_;
       }
       data_->Submit(session, RightAnswer(lease));
@@ -144,7 +153,7 @@ class FakeRollouter final : public RolloutSink {
   Mutex mutex_;
   std::deque<Lease> work_ ABSL_GUARDED_BY(mutex_);
   trainer::SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<LeaseKind> held_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -160,6 +169,7 @@ class StepLoopWorld {
     policy.Release();
     if (running_.valid()) running_.wait();
     rollouter_->Stop();
+    if (laggard_ != nullptr) laggard_->Stop();
     data_->Stop();
   }
 
@@ -175,7 +185,9 @@ class StepLoopWorld {
                           .publish =
                               [this](VersionPublisher::Publication publication) {
                                 published.Put(publication.version);
-                                rollouter_->Serve(session_, publication.version);
+                                const int64_t step = publication.version.step;
+                                if (failing_syncs.count(step) == 0) rollouter_->Serve(session_, publication.version);
+                                if (step <= laggards_last_) laggard_->Serve(laggard_session_, publication.version);
                               },
                           .newest_epoch = [this]() -> absl::StatusOr<int64_t> { return newest_epoch.load(); }};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
@@ -202,6 +214,15 @@ class StepLoopWorld {
     return names;
   }
 
+  // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
+  FakeRollouter& AddLaggard(int64_t last) {
+    laggard_ = std::make_shared<FakeRollouter>(data_.get());
+    laggard_session_ =
+        data_->Connect(TrainingDataWorld::Member("rollouter-1"), TrainingDataWorld::kRunId, laggard_).value();
+    laggards_last_ = last;
+    return *laggard_;
+  }
+
   StepLoop& loop() { return *loop_; }
   FakeRollouter& rollouter() { return *rollouter_; }
 
@@ -209,6 +230,7 @@ class StepLoopWorld {
   testing::FaultyFileSystem checkpoint_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
+  std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
 
  private:
   TrainingDataWorld world_;
@@ -216,6 +238,9 @@ class StepLoopWorld {
   std::unique_ptr<TrainingData> data_;
   std::shared_ptr<FakeRollouter> rollouter_;
   trainer::SessionId session_ = 0;
+  std::shared_ptr<FakeRollouter> laggard_;
+  trainer::SessionId laggard_session_ = 0;
+  int64_t laggards_last_ = -1;
   std::unique_ptr<trainer::HostStager> stager_ =
       trainer::HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
   std::unique_ptr<RunReporter> reporter_ = RunReporter::Open(&report_disk_, "/metrics.jsonl").value();
