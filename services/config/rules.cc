@@ -209,6 +209,11 @@ void CheckLeases(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("at least data.lease_stall ", config.data().lease_stall()));
 }
 
+void CheckTrain(const v1::TrainSection& train, Rules* rules) {
+  rules->Expect(train.max_grad_growth() == 0 || train.max_grad_growth() > 1, {"train.max_grad_growth"},
+                "0, or more than 1, so that gradients can grow");
+}
+
 void CheckRollout(const v1::RunConfig& config, Rules* rules) {
   const auto& rollout = config.rollout();
   rules->Expect(rollout.samples() >= 2 || config.train().advantage() != "grpo", {"rollout.samples", "train.advantage"},
@@ -273,6 +278,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckDevices(config, &rules);
   CheckData(config, &rules);
   CheckLeases(config, &rules);
+  CheckTrain(config.train(), &rules);
   CheckRollout(config, &rules);
   CheckStaleness(config, &rules);
   CheckSync(config.sync(), &rules);

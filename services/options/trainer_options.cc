@@ -26,6 +26,7 @@ trainer::AdamWOptions OptimizerOptionsOf(const v1::TrainSection& train) {
   optimizer.eps = train.adam_eps();
   optimizer.weight_decay = train.weight_decay();
   optimizer.max_grad_norm = train.max_grad_norm();
+  optimizer.max_grad_growth = train.max_grad_growth();
   return optimizer;
 }
 

@@ -22,9 +22,12 @@ absl::Status RunTwin(const v1::RunConfig& config) {
   const int64_t every = config.eval().every_steps();
   while (loop->step() < config.run().steps()) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto result, loop->Step());
-    std::printf("{\"step\": %lld, \"reward_mean\": %.6f, \"loss\": %.9g, \"weights_digest\": \"%016llx\"",
-                static_cast<long long>(result.step), result.metrics.reward_mean, result.metrics.loss,
-                static_cast<unsigned long long>(result.weights_digest));
+    std::printf(
+        "{\"step\": %lld, \"reward_mean\": %.6f, \"loss\": %.9g, \"entropy\": %.6g, \"zero_variance\": %.4f, "
+        "\"updates\": %lld, \"weights_digest\": \"%016llx\"",
+        static_cast<long long>(result.step), result.metrics.reward_mean, result.metrics.loss, result.metrics.entropy,
+        result.metrics.zero_variance_fraction, static_cast<long long>(result.metrics.updates),
+        static_cast<unsigned long long>(result.weights_digest));
     if ((every > 0 && result.step % every == 0) || result.step == config.run().steps()) {
       SYNCOPATE_ASSIGN_OR_RETURN(double exact, loop->EvaluateExact());
       std::printf(", \"eval_exact\": %.6f", exact);

@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace syncopate::trainer {
 namespace {
@@ -41,6 +43,17 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
   }
 }
 
+double Actor::NormLimit() const {
+  double limit = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
+  if (options_.max_grad_growth > 0 && updates_ > 0) {
+    const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
+    const double remembered = std::sqrt(at::sum(second_moment_, at::kDouble).item<double>() / correction);
+    // Gradients that were all 0 say nothing about the next one.
+    if (remembered > 0) limit = std::min(limit, options_.max_grad_growth * remembered);
+  }
+  return limit;
+}
+
 absl::StatusOr<double> Actor::OptimizerStep() {
   at::NoGradGuard no_grad;
   const double norm = at::norm(gradients_).item<double>();
@@ -48,7 +61,7 @@ absl::StatusOr<double> Actor::OptimizerStep() {
     return Error(absl::StatusCode::kFailedPrecondition, "NON_FINITE_GRADIENT",
                  "the gradient is not finite; lower train.learning_rate or look at the batch's rewards");
   }
-  if (options_.max_grad_norm > 0 && norm > options_.max_grad_norm) gradients_.mul_(options_.max_grad_norm / norm);
+  if (const double limit = NormLimit(); norm > limit) gradients_.mul_(limit / norm);
   ++updates_;
   const double correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(updates_));
   const double correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));

@@ -37,6 +37,13 @@ class Actor {
   }
 
   // Clips, then one AdamW update (Loshchilov & Hutter, arXiv 1711.05101; bias correction as in torch.optim.AdamW).
+  //
+  // Clipped is the norm: to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
+  // corrected), which is the norm that gradients have had lately. Without the latter, one gradient that comes after
+  // many small ones moves each weight by up to (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) learning rates
+  // in one direction (5.8 with the defaults) before the moments have forgotten it, however small it is: AdamW divides
+  // its size away. Late in an easy task that undid what was learned (docs/learning.md).
+  //
   // Returns the gradient's norm before clipping. A non-finite norm leaves parameters and moments untouched and is
   // FAILED_PRECONDITION (reason NON_FINITE_GRADIENT).
   absl::StatusOr<double> OptimizerStep();
@@ -51,6 +58,9 @@ class Actor {
   void Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates);
 
  private:
+  // The largest norm that a gradient may have now.
+  double NormLimit() const;
+
   const Manifest manifest_;
   const AdamWOptions options_;
   const model::Transformer transformer_;

@@ -30,6 +30,9 @@ absl::Status AdamWOptions::Validate() const {
     return BadOption(absl::StrCat("eps ", eps, " must be positive, weight_decay ", weight_decay, " and max_grad_norm ",
                                   max_grad_norm, " not negative"));
   }
+  if (!(max_grad_growth == 0 || max_grad_growth > 1)) {
+    return BadOption(absl::StrCat("max_grad_growth ", max_grad_growth, " must be more than 1, or 0 for off"));
+  }
   return absl::OkStatus();
 }
 

@@ -32,6 +32,9 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.0;   // decoupled, on every parameter
   double max_grad_norm = 1.0;  // global L2 norm; 0 turns clipping off
+  // A gradient is scaled to at most this many times the norm that the second moment remembers; more than 1, so that a
+  // lasting rise is followed, or 0 for off. See Actor::OptimizerStep.
+  double max_grad_growth = 2.0;
 
   absl::Status Validate() const;
 };
@@ -46,11 +49,13 @@ struct TrainStepOptions {
 
 // Token means are over every trained token of the batch, all micro-batches and ranks.
 struct TrainStepMetrics {
+  int64_t updates = 0;  // made; one whose advantages are all 0 is not
   double loss = 0;
-  double gradient_norm = 0;  // before clipping; of the last update
+  double gradient_norm = 0;  // before clipping; of the last update that was made
   double entropy = 0;        // of the current policy at the trained positions, nats
   double reward_mean = 0;
-  double reward_std = 0;              // over all samples
+  double reward_std = 0;  // over all samples
+  double reward_max = 0;
   double zero_variance_fraction = 0;  // groups without signal
   double clip_fraction = 0;
   double rejected_fraction = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -21,12 +22,13 @@ enum Sum { kLoss, kEntropy, kClipped, kRejected, kK3, kWeight, kWeightSquare, kT
 using Sums = std::array<double, kSumCount>;
 
 void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainStepMetrics& metrics) {
-  double sum = 0, squares = 0, flat = 0;
+  double sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity();
   for (const TrajectoryGroup* group : groups) {
     const std::vector<double> rewards = RewardsOf(*group);
     for (double reward : rewards) {
       sum += reward;
       squares += reward * reward;
+      most = std::max(most, reward);
     }
     metrics.sequences += static_cast<int64_t>(rewards.size());
     if (HasZeroVariance(rewards)) flat += 1;
@@ -34,6 +36,7 @@ void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainSte
   const double count = static_cast<double>(metrics.sequences);
   metrics.reward_mean = sum / count;
   metrics.reward_std = std::sqrt(std::max(0.0, squares / count - metrics.reward_mean * metrics.reward_mean));
+  metrics.reward_max = most;
   metrics.zero_variance_fraction = flat / static_cast<double>(groups.size());
 }
 
@@ -102,13 +105,26 @@ std::vector<at::Tensor> TrainStep::ProximalLogProbs(const std::vector<TrainingSe
   return proximal;
 }
 
+absl::StatusOr<TrainStep::Extent> TrainStep::MeasureExtent(const std::vector<TrainingSequence>& sequences) const {
+  std::array<double, 2> sums{};  // tokens, sequences with signal
+  for (const TrainingSequence& sequence : sequences) {
+    sums[0] += static_cast<double>(sequence.trajectory->tokens.size());
+    sums[1] += sequence.advantage != 0 ? 1 : 0;
+  }
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(absl::MakeSpan(sums)));
+  return Extent{sums[0], sums[1]};
+}
+
 absl::Status TrainStep::RunUpdate(const std::vector<TrainingSequence>& sequences,
                                   const std::vector<at::Tensor>& proximal, TrainStepMetrics& metrics) {
   absl::Time begin = Clock::Real()->Now();
-  double tokens = 0;
-  for (const TrainingSequence& sequence : sequences) tokens += static_cast<double>(sequence.trajectory->tokens.size());
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(absl::MakeSpan(&tokens, 1)));
-  actor_.ZeroGradients();
+  SYNCOPATE_ASSIGN_OR_RETURN(const Extent extent, MeasureExtent(sequences));
+  const double tokens = extent.tokens;
+  // Nothing to learn: passes are for the metrics alone. An update would let the moments decay, until the next gradient
+  // is large beside what they remember.
+  const bool is_made = extent.with_signal > 0;
+  at::AutoGradMode gradients(is_made);
+  if (is_made) actor_.ZeroGradients();
   Sums sums{};
   const auto runs = SplitByTokens(sequences, options_.micro_batch_tokens);
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -116,7 +132,7 @@ absl::Status TrainStep::RunUpdate(const std::vector<TrainingSequence>& sequences
     const Forward forward = RunForward(batch);
     const at::Tensor& old = proximal.empty() ? forward.logprobs.detach() : proximal[i];
     PolicyLossSums loss = PolicyLoss({forward.logprobs, old, batch.behaviour, batch.advantage}, options_.loss);
-    (loss.loss / tokens).backward();
+    if (is_made) (loss.loss / tokens).backward();
     sums[kLoss] += loss.loss.item<double>();
     sums[kEntropy] += at::sum(forward.entropy, at::kDouble).item<double>();
     sums[kClipped] += loss.clipped;
@@ -128,12 +144,14 @@ absl::Status TrainStep::RunUpdate(const std::vector<TrainingSequence>& sequences
   }
   sums[kTokens] = tokens / ranks_.world();
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(absl::MakeSpan(sums)));
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(actor_.gradients()));
+  if (is_made) SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(actor_.gradients()));
   metrics.forward_backward_seconds += SecondsSince(begin);
-
-  begin = Clock::Real()->Now();
-  SYNCOPATE_ASSIGN_OR_RETURN(metrics.gradient_norm, actor_.OptimizerStep());
-  metrics.optimizer_seconds += SecondsSince(begin);
+  if (is_made) {
+    begin = Clock::Real()->Now();
+    SYNCOPATE_ASSIGN_OR_RETURN(metrics.gradient_norm, actor_.OptimizerStep());
+    metrics.optimizer_seconds += SecondsSince(begin);
+    ++metrics.updates;
+  }
   metrics.loss += sums[kLoss];
   metrics.entropy += sums[kEntropy];
   metrics.clip_fraction += sums[kClipped];

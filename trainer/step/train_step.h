@@ -20,7 +20,9 @@ class TrainStep {
   TrainStep(Actor& actor, RankGroup& ranks, const TrainStepOptions& options)
       : actor_(actor), ranks_(ranks), options_(options) {}
 
-  // `groups` in training order, not empty. Errors leave the actor as it was before the failing update.
+  // `groups` in training order, not empty. An update whose advantages are all 0, on all ranks, is not made: its metrics
+  // are measured, and weights, moments and the number of updates stand still. Errors leave the actor as it was before
+  // the failing update.
   absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
@@ -31,7 +33,12 @@ class TrainStep {
     at::Tensor logprobs;  // [A], with gradient unless disabled
     at::Tensor entropy;   // [A], detached
   };
-  struct Update;
+  // Of one update, over all ranks.
+  struct Extent {
+    double tokens = 0;
+    double with_signal = 0;  // sequences whose advantage is not 0
+  };
+  absl::StatusOr<Extent> MeasureExtent(const std::vector<TrainingSequence>& sequences) const;
   Forward RunForward(const PackedBatch& batch) const;
   absl::Status RunUpdate(const std::vector<TrainingSequence>& sequences, const std::vector<at::Tensor>& proximal,
                          TrainStepMetrics& metrics);

@@ -117,6 +117,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"rollout.max_sequences=15"}, "rollout.max_sequences: at least rollout.samples 16"},
                     Case{{"rollout.max_sequences=16"}, nullptr}));
 
+INSTANTIATE_TEST_SUITE_P(Train, RulesTest,
+                         testing::Values(Case{{"train.max_grad_growth=1"}, "train.max_grad_growth: 0, or more than 1"},
+                                         Case{{"train.max_grad_growth=0"}, nullptr},
+                                         Case{{"train.max_grad_growth=1.5"}, nullptr}));
+
 INSTANTIATE_TEST_SUITE_P(
     Staleness, RulesTest,
     testing::Values(Case{{"staleness.target_staleness=4.5"}, "from 0 to max_staleness 4"},

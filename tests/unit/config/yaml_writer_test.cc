@@ -38,7 +38,7 @@ TEST(ToYamlTest, WritesDefaultsToo) {
 
 TEST(ToYamlTest, DocumentsEachKeyWhenAsked) {
   std::string yaml = ToYaml(ParseRunConfig("", "f").config, YamlComments::kDocs);
-  EXPECT_THAT(yaml, HasSubstr("  # optimizer steps to train (an integer of at least 1)\n  steps: 100\n"));
+  EXPECT_THAT(yaml, HasSubstr("  # training steps; one without signal makes no update (an integer of at least 1)\n  steps: 100\n"));
 }
 
 }  // namespace

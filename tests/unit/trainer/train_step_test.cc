@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 
 #include "base/digest.h"
+#include "base/mutex.h"
 #include "base/philox.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/actor.h"
@@ -127,6 +129,126 @@ TEST(TrainStepTest, GroupsWithoutSignalCountInTheDenominatorOnly) {
   const float scale = static_cast<float>(tokens + flat_tokens) / static_cast<float>(tokens);
   for (float& value : diluted) value *= scale;
   EXPECT_LT(LargestDifference(alone, diluted), 2e-6);
+}
+
+// All answers of each group get the same reward.
+std::vector<TrajectoryGroup> WithoutSignal(std::vector<TrajectoryGroup> groups) {
+  for (TrajectoryGroup& group : groups) {
+    for (Trajectory& sample : group.samples) sample.reward = 0.5f;
+  }
+  return groups;
+}
+
+// The digests of weights and moments, and the number of updates.
+std::vector<uint64_t> StateOf(const PolicyTrainer& trainer) {
+  const Policy::State state = *trainer.state();
+  std::vector<uint64_t> digests = {static_cast<uint64_t>(state.updates)};
+  for (const void* arena : {state.parameters, state.first_moment, state.second_moment}) {
+    digests.push_back(CombineDigests(DigestBuckets(trainer.manifest(), arena)));
+  }
+  return digests;
+}
+
+TEST(TrainStepTest, AnUpdateWithoutSignalIsMeasuredAndNotMade) {
+  PolicyTrainer::Options options = SmallOptions();
+  options.optimizer.weight_decay = 0.1;
+  auto trainer = PolicyTrainer::Create(options).value();
+  const auto groups = RandomGroups(options.model, 4, 4, 12);
+  auto made = trainer->Step(Pointers(groups));
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->updates, 1);
+  const std::vector<uint64_t> before = StateOf(*trainer);
+  const auto flat = WithoutSignal(groups);
+  auto not_made = trainer->Step(Pointers(flat));
+  ASSERT_TRUE(not_made.ok());
+  EXPECT_EQ(StateOf(*trainer), before);
+  EXPECT_EQ(not_made->updates, 0);
+  EXPECT_EQ(not_made->gradient_norm, 0);
+  EXPECT_EQ(not_made->loss, 0);
+  EXPECT_EQ(not_made->zero_variance_fraction, 1);
+  EXPECT_EQ(not_made->tokens, made->tokens);
+  EXPECT_NEAR(not_made->entropy, made->entropy, 0.1);
+}
+
+TEST(TrainStepTest, OfSeveralUpdatesThoseWithSignalAreMade) {
+  PolicyTrainer::Options options = SmallOptions();
+  options.step.updates_per_batch = 2;
+  auto groups = RandomGroups(options.model, 4, 4, 13);
+  const auto flat = WithoutSignal(groups);
+  groups[2] = flat[2];
+  groups[3] = flat[3];
+  auto trainer = PolicyTrainer::Create(options).value();
+  auto metrics = trainer->Step(Pointers(groups));
+  ASSERT_TRUE(metrics.ok());
+  EXPECT_EQ(metrics->updates, 1);
+  EXPECT_EQ(trainer->state()->updates, 1);
+  EXPECT_GT(metrics->gradient_norm, 0);
+}
+
+// Two ranks in two threads: a sum is there when both have called.
+class Pair {
+ public:
+  class Rank final : public RankGroup {
+   public:
+    Rank(Pair* pair, int32_t rank) : pair_(pair), rank_(rank) {}
+    int32_t rank() const override { return rank_; }
+    int32_t world() const override { return 2; }
+    absl::Status AllReduceSum(absl::Span<double> values) override { return pair_->Sum(values); }
+    absl::Status AllReduceSum(absl::Span<float> values) override { return pair_->Sum(values); }
+
+   private:
+    Pair* const pair_;
+    const int32_t rank_;
+  };
+
+ private:
+  template <typename Number>
+  absl::Status Sum(absl::Span<Number> values) {
+    MutexLock lock(&mutex_);
+    auto last_is_taken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_ == 0; };
+    mutex_.Await(Condition(&last_is_taken));
+    const int64_t round = rounds_;
+    if (sums_.empty()) {
+      sums_.assign(values.begin(), values.end());
+      auto summed = [this, round]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_ > round; };
+      if (!mutex_.AwaitWithTimeout(Condition(&summed), absl::Seconds(30))) {
+        return absl::DeadlineExceededError("the other rank does not make this call");
+      }
+    } else {
+      for (size_t i = 0; i < values.size(); ++i) sums_[i] += values[i];
+      ++rounds_;
+    }
+    if (sums_.size() != values.size()) return absl::InternalError("the ranks make different calls");
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Number>(sums_[i]);
+    if (++taken_ == 2) {
+      sums_.clear();
+      taken_ = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  Mutex mutex_;
+  std::vector<double> sums_ ABSL_GUARDED_BY(mutex_);
+  int64_t rounds_ ABSL_GUARDED_BY(mutex_) = 0;
+  int taken_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST(TrainStepTest, ARankWithoutSignalMakesTheUpdateOfOneThatHasIt) {
+  const model::ModelConfig config = testing::SmallModel();
+  const auto with_signal = RandomGroups(config, 3, 4, 14);
+  const auto without = WithoutSignal(RandomGroups(config, 3, 4, 15));
+  Pair pair;
+  auto run = [&](int32_t rank, const std::vector<TrajectoryGroup>& groups) {
+    Pair::Rank ranks(&pair, rank);
+    Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
+    auto metrics = TrainStep(actor, ranks, {}).Run(Pointers(groups));
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    EXPECT_EQ(actor.updates(), 1);
+    return CombineDigests(DigestBuckets(actor.manifest(), actor.parameters().data_ptr()));
+  };
+  auto other = std::async(std::launch::async, [&] { return run(1, without); });
+  const uint64_t weights = run(0, with_signal);
+  EXPECT_EQ(other.get(), weights);
 }
 
 TEST(TrainStepTest, ReportsWhatTheBatchWas) {
