@@ -13,6 +13,7 @@ namespace syncopate::trainer {
 namespace {
 
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
+constexpr absl::string_view kBestFolder = "best";
 constexpr int64_t kReadChunkBytes = 1 << 20;
 
 absl::Status Damaged(absl::string_view what) { return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", what); }
@@ -213,7 +214,37 @@ absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::List() {
   return versions;
 }
 
-absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep) {
+std::string CheckpointStore::BestPath() const { return JoinPath(root_, kBestFolder); }
+
+absl::Status CheckpointStore::RemoveBestUnless(PolicyVersion version) {
+  if (absl::Status there = files_->List(BestPath()).status(); !there.ok()) {
+    return absl::IsNotFound(there) ? absl::OkStatus() : there;
+  }
+  auto text = syncopate::ReadFile(files_, JoinPath(BestPath(), kCheckpointManifestName), kMaxCheckpointManifestBytes);
+  if (text.ok()) {
+    absl::StatusOr<CheckpointManifest> manifest = ParseCheckpointManifest(*text);
+    if (manifest.ok() && manifest->version == version) return absl::OkStatus();
+  } else if (!absl::IsNotFound(text.status()) && !absl::IsInvalidArgument(text.status())) {
+    return text.status();  // the disk's: it may be the right one
+  }
+  return Remove(BestPath(), version);
+}
+
+// By way of a rename, so that no half deleted folder ever has a checkpoint's name.
+absl::Status CheckpointStore::Remove(const std::string& folder, PolicyVersion version) {
+  const std::string aside = NewTemporaryPath(version);
+  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, aside));
+  SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
+  return files_->RemoveTree(aside);
+}
+
+absl::Status CheckpointStore::MoveToBest(PolicyVersion version) {
+  if (files_->List(BestPath()).ok()) SYNCOPATE_RETURN_IF_ERROR(Remove(BestPath(), version));
+  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(version), BestPath()));
+  return files_->SyncDir(root_);
+}
+
+absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep, PolicyVersion best) {
   if (keep < 2) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                  "at least 2 checkpoints are kept, so that one stays if another turns out damaged");
@@ -225,11 +256,7 @@ absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep) {
   }
   versions.resize(deletable);
   for (PolicyVersion version : versions) {
-    // By way of a rename, so that no half deleted folder ever has a checkpoint's name.
-    std::string aside = NewTemporaryPath(version);
-    SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(version), aside));
-    SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
-    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(aside));
+    SYNCOPATE_RETURN_IF_ERROR(version == best ? MoveToBest(version) : Remove(PathOf(version), version));
   }
   return versions;
 }

@@ -21,6 +21,7 @@ namespace syncopate::trainer {
 //
 //   <root>/e<epoch>-s<step>/<file> ...                   one complete checkpoint
 //   <root>/e<epoch>-s<step>/manifest.json                sizes and SHA-256 of its files (checkpoint_manifest.h)
+//   <root>/best/                                         one that is kept for export alone (best_checkpoint.h)
 //   <root>/.tmp-...                                      one being written or removed; no checkpoint
 //
 // A checkpoint is written in a .tmp folder and renamed, so under its name it is whole or absent. The store never
@@ -76,16 +77,26 @@ class CheckpointStore {
   // The versions that have a folder, lowest first, whether they verify or not.
   absl::StatusOr<std::vector<PolicyVersion>> List();
 
-  // Deletes all that are lower than the `keep` highest that verify; nothing if fewer verify. Returns what it deleted.
+  // Deletes all that are lower than the `keep` highest that verify; nothing if fewer verify. `best` is moved to
+  // <root>/best/ instead, in place of what is there. Returns what is gone from its place.
   // INVALID_ARGUMENT (reason BAD_OPTIONS) for keep < 2.
-  absl::StatusOr<std::vector<PolicyVersion>> Prune(int keep);
+  absl::StatusOr<std::vector<PolicyVersion>> Prune(int keep, PolicyVersion best = {});
+
+  // Removes <root>/best/ if it holds another version than this one, or nothing whole.
+  absl::Status RemoveBestUnless(PolicyVersion version);
+  // Whether it has a folder under its name.
+  bool Contains(PolicyVersion version) { return files_->List(PathOf(version)).ok(); }
 
   const std::string& root() const { return root_; }
+  FileSystem* files() const { return files_; }
 
  private:
   CheckpointStore(FileSystem* files, std::string root) : files_(files), root_(std::move(root)) {}
   std::string PathOf(PolicyVersion version) const { return JoinPath(root_, version.ToString()); }
+  std::string BestPath() const;
   std::string NewTemporaryPath(PolicyVersion version) const;
+  absl::Status Remove(const std::string& folder, PolicyVersion version);
+  absl::Status MoveToBest(PolicyVersion version);
 
   absl::Status RemoveLeftovers();
   absl::Status WriteFolder(const SaveRequest& request, const std::string& folder);

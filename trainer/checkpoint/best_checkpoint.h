@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/policy_version.h"
+#include "base/status.h"
+#include "trainer/checkpoint/checkpoint_store.h"
+
+namespace syncopate::trainer {
+
+// Which checkpoint of a run is the best: the one whose evaluation has the highest mean reward, the newer one of two
+// alike. It is for export, not for going on:
+//
+//   <root>/best.json      {"checkpoint": "e1-s50", "exact": 1, "reward_mean": 1}; replaced whenever there is a better
+//   one <root>/e1-s50/        where it is, until pruning would delete it; <root>/best/          then here. Restoring,
+//   keeping and pruning do not look there
+//
+// Not thread-safe. Calls may block for the disk.
+class BestCheckpoint {
+ public:
+  static constexpr char kFile[] = "best.json";
+
+  struct Score {
+    PolicyVersion version;
+    double reward_mean = 0;
+    double exact = 0;  // share of answers that are wholly right
+  };
+
+  // `store` must outlive it.
+  explicit BestCheckpoint(CheckpointStore* store) : store_(store) {}
+
+  // Goes on from what an earlier life left. A file that cannot be read is said in the log and replaced by the next one.
+  void Load();
+
+  // The evaluation of a version has ended, or a version was saved: in either order, both make it a candidate. An error
+  // is the disk's; the best one stays what it was.
+  absl::Status AddScore(const Score& score);
+  absl::Status AddSaved(const PolicyVersion& version);
+
+  const std::optional<Score>& best() const { return best_; }
+
+ private:
+  absl::StatusOr<Score> ReadScore() const;
+  absl::Status Consider(const PolicyVersion& version);
+
+  CheckpointStore* const store_;
+  std::optional<Score> best_;
+  // Of late: what waits for its other half.
+  std::map<PolicyVersion, Score> scores_;
+  std::set<PolicyVersion> saved_;
+};
+
+}  // namespace syncopate::trainer
