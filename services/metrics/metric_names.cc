@@ -1,5 +1,7 @@
 #include "services/metrics/metric_names.h"
 
+#include <algorithm>
+
 namespace syncopate::services {
 
 void PublishBuildInfo(prometheus::Registry& registry, const std::string& version, const std::string& role) {
@@ -14,7 +16,7 @@ void PublishBuildInfo(prometheus::Registry& registry, const std::string& version
 PolicyVersionMetric::PolicyVersionMetric(prometheus::Registry& registry, const std::string& role)
     : step_(prometheus::BuildGauge()
                 .Name("syncopate_policy_version_step")
-                .Help("Optimizer step of the newest policy version that this role holds")
+                .Help("Training step of the newest policy version that this role holds")
                 .Register(registry)
                 .Add({{"role", role}})),
       epoch_(prometheus::BuildGauge()
@@ -42,6 +44,18 @@ void LabelledCounter::Increment(const std::string& value, double by) {
 void LabelledCounter::RaiseTo(const std::string& value, double total) {
   prometheus::Counter& counter = *counters_.at(value);
   if (total > counter.Value()) counter.Increment(total - counter.Value());
+}
+
+LabelledFlags::LabelledFlags(prometheus::Registry& registry, const std::string& name, const std::string& help,
+                             const std::string& label, const std::vector<std::string>& values) {
+  auto& family = prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+  for (const std::string& value : values) gauges_[value] = &family.Add({{label, value}});
+}
+
+void LabelledFlags::Set(const std::vector<std::string>& raised) {
+  for (auto& [value, gauge] : gauges_) {
+    gauge->Set(std::count(raised.begin(), raised.end(), value) > 0 ? 1 : 0);
+  }
 }
 
 prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& name, const std::string& help) {

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/policy_version.h"
 
@@ -42,6 +43,18 @@ class LabelledCounter {
  private:
   std::map<std::string, prometheus::Counter*> counters_;
   prometheus::Counter* other_ = nullptr;
+};
+
+// A gauge family with one label whose values are all known from the start; each is 1 or 0.
+class LabelledFlags {
+ public:
+  LabelledFlags(prometheus::Registry& registry, const std::string& name, const std::string& help,
+                const std::string& label, const std::vector<std::string>& values);
+  // Those named become 1, the others 0.
+  void Set(const std::vector<std::string>& raised);
+
+ private:
+  std::map<std::string, prometheus::Gauge*> gauges_;
 };
 
 // A gauge without labels.

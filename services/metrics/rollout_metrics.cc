@@ -56,7 +56,7 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       Gauge("vllm:num_requests_running", "Sequences that are being decoded", model, number(now.running_sequences)),
       Gauge("vllm:num_requests_waiting", "Sequences that wait for a slot", model, number(now.waiting_sequences)),
       Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1", model, now.kv_usage),
-      Gauge("syncopate_policy_version_step", "Optimizer step of the newest policy version that this role holds", role,
+      Gauge("syncopate_policy_version_step", "Training step of the newest policy version that this role holds", role,
             number(now.serving.step)),
       Gauge("syncopate_policy_version_epoch", "Epoch of the newest policy version that this role holds", role,
             number(now.serving.epoch)),

@@ -28,7 +28,7 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
               {"idle", "step", "stage", "evaluate", "checkpoint", "paused", "other"}),
       queued_(AddGauge(registry, "syncopate_queue_groups", "Accepted groups that wait to be trained")),
       leased_(AddGauge(registry, "syncopate_leased_groups", "Groups that rollouters work on")),
-      steps_(AddCounter(registry, "syncopate_steps_total", "Optimizer steps done by this process")),
+      steps_(AddCounter(registry, "syncopate_steps_total", "Training steps done by this process")),
       tokens_(AddCounter(registry, "syncopate_trained_tokens_total", "Tokens trained by this process")),
       loss_(AddGauge(registry, "syncopate_loss", "Policy loss of the last step")),
       reward_(AddGauge(registry, "syncopate_reward_mean", "Mean reward of the last batch")),
@@ -48,6 +48,12 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
                            "Share of exact answers in the last evaluation; 0 before the first")),
       eval_reward_(
           AddGauge(registry, "syncopate_eval_reward_mean", "Mean reward of the last evaluation; 0 before the first")),
+      eval_best_reward_(AddGauge(registry, "syncopate_eval_best_reward_mean",
+                                 "Highest mean reward of any evaluation of the run; 0 before the first")),
+      alarms_(registry, "syncopate_learning_alarm",
+              "1 while the run has stopped learning or forgets: little entropy, no signal, or an evaluation far below "
+              "the best one",
+              "kind", {"entropy", "no_signal", "evaluation_fell"}),
       checkpoints_(registry, "syncopate_checkpoints_total", "Checkpoints by result", "result", {"ok", "failed"}),
       last_checkpoint_(AddGauge(registry, "syncopate_checkpoint_last_success_timestamp_seconds",
                                 "When a checkpoint was last saved, in seconds since 1970; 0 before the first")),
@@ -82,9 +88,10 @@ void TrainerMetrics::RecordStep(const StepFigures& figures) {
   version_.Set(figures.version);
 }
 
-void TrainerMetrics::RecordEvaluation(double exact, double reward_mean) {
+void TrainerMetrics::RecordEvaluation(double exact, double reward_mean, double best_reward_mean) {
   eval_exact_.Set(exact);
   eval_reward_.Set(reward_mean);
+  eval_best_reward_.Set(best_reward_mean);
 }
 
 void TrainerMetrics::RecordCheckpoint(bool saved, double ended_unix_seconds) {

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "services/metrics/metric_names.h"
 
 namespace syncopate::services {
 
-// What one optimizer step was like.
+// What one training step was like.
 struct StepFigures {
   PolicyVersion version;  // that it produced
   double loss = 0;
@@ -49,8 +50,10 @@ class TrainerMetrics {
   // "paused", or "other". The phases add up to the life of the step thread.
   void AddPhase(const std::string& phase, double seconds) { phases_.Increment(phase, seconds); }
   void RecordStep(const StepFigures& figures);
-  // The last evaluation: share of exact answers and mean reward.
-  void RecordEvaluation(double exact, double reward_mean);
+  // The last evaluation: share of exact answers and mean reward, and the highest mean reward of any.
+  void RecordEvaluation(double exact, double reward_mean, double best_reward_mean);
+  // The names of the alarms that stand: trainer/data/learning_alarms.h.
+  void SetLearningAlarms(const std::vector<std::string>& standing) { alarms_.Set(standing); }
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
   // Bytes of tensors in use and of the allocator's reserve.
@@ -84,6 +87,8 @@ class TrainerMetrics {
   prometheus::Gauge& response_tokens_;
   prometheus::Gauge& eval_exact_;
   prometheus::Gauge& eval_reward_;
+  prometheus::Gauge& eval_best_reward_;
+  LabelledFlags alarms_;
   LabelledCounter checkpoints_;
   prometheus::Gauge& last_checkpoint_;
   prometheus::Gauge& allocated_;

@@ -47,6 +47,12 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   record.wait_seconds = Number(object, "wait_seconds");
   auto exact = object.find("eval_exact");
   if (exact != object.end() && exact->is_number()) record.eval_exact = exact->get<double>();
+  auto alarms = object.find("alarms");
+  if (alarms != object.end() && alarms->is_array()) {
+    for (const json& alarm : *alarms) {
+      if (alarm.is_string()) record.alarms.push_back(alarm.get<std::string>());
+    }
+  }
   auto samples = object.find("samples");
   if (samples == object.end() || !samples->is_array()) return record;
   for (const json& sample : *samples) {
@@ -68,6 +74,18 @@ std::string ToString(const StepRecord& record) {
     auto rate = std::llround(static_cast<double>(record.tokens) / record.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
                     Percent(Share(record.wait_seconds, record.step_seconds)));
+  }
+  return text;
+}
+
+std::string ToString(const std::vector<std::string>& alarms) {
+  std::string text;
+  for (const std::string& alarm : alarms) {
+    absl::StrAppend(&text, text.empty() ? "alarm: " : ", ",
+                    alarm == "entropy"           ? "entropy has collapsed"
+                    : alarm == "no_signal"       ? "groups have no signal"
+                    : alarm == "evaluation_fell" ? "the evaluation fell"
+                                                 : alarm);
   }
   return text;
 }

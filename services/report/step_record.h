@@ -17,7 +17,7 @@ struct SampleAnswer {
 };
 
 // What people look at in one line of metrics.jsonl: of a training step, or of an evaluation of the version that step
-// made (0: before the first step), which has the last two fields alone.
+// made (0: before the first step), which has the last three fields alone.
 struct StepRecord {
   bool is_evaluation = false;
   int64_t epoch = 0;
@@ -28,9 +28,10 @@ struct StepRecord {
   double entropy = 0;
   double staleness_mean = 0;
   int64_t staleness_max = 0;
-  int64_t tokens = 0;       // trained
-  double step_seconds = 0;  // from the end of the step before to the end of this one
-  double wait_seconds = 0;  // of those, without a batch to train on
+  int64_t tokens = 0;               // trained
+  double step_seconds = 0;          // from the end of the step before to the end of this one
+  double wait_seconds = 0;          // of those, without a batch to train on
+  std::vector<std::string> alarms;  // that stand, by name
   std::optional<double> eval_exact;
   std::vector<SampleAnswer> samples;
 };
@@ -42,5 +43,8 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 // "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
 // "step 40  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
+
+// "alarm: entropy has collapsed, the evaluation fell"; "" without one.
+std::string ToString(const std::vector<std::string>& alarms);
 
 }  // namespace syncopate::services

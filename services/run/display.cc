@@ -47,6 +47,7 @@ class PlainDisplay : public RunDisplay {
   }
 
   void Step(const StepRecord& record, const std::string&) override {
+    NoteAlarms(record);
     if (quiet_) return;
     if (record.is_evaluation) {
       ShowFirstSamples(record);
@@ -86,6 +87,14 @@ class PlainDisplay : public RunDisplay {
   std::ostream& out_;
 
  private:
+  // Somebody has to look, however quiet the run is.
+  void NoteAlarms(const StepRecord& record) {
+    if (record.alarms == alarms_) return;
+    const std::string now = ToString(record.alarms);
+    Note(absl::StrFormat("step %d  %s\n", record.step, now.empty() ? "no alarm stands any more" : now));
+    alarms_ = record.alarms;
+  }
+
   bool Due() {
     absl::Time now = Clock::Real()->Now();
     if (now - last_step_ < absl::Seconds(1)) return false;
@@ -95,7 +104,8 @@ class PlainDisplay : public RunDisplay {
 
   const std::string program_;
   const bool quiet_;
-  std::string alarm_;  // that stands
+  std::string alarm_;                // that stands
+  std::vector<std::string> alarms_;  // of learning
   bool samples_shown_ = false;
   absl::Time last_step_ = absl::InfinitePast();
 };

@@ -74,6 +74,7 @@ std::string Shortened(const std::string& text) {
 }  // namespace
 
 void StepFigures::Add(const StepRecord& record) {
+  alarms_ = record.alarms;
   if (record.is_evaluation) {
     last_evaluation_ = record;
     double exact = record.eval_exact.value_or(0);
@@ -115,6 +116,7 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   if (view.steps.last_step().has_value()) {
     append(Wrapped(RewardLine(view), kBetweenFigures, width));
     append(Wrapped(StalenessLine(view), kBetweenFigures, width));
+    if (!view.steps.alarms().empty()) append(Wrapped(ToString(view.steps.alarms()), " ", width));
   }
   append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));

@@ -40,6 +40,8 @@ class StepFigures {
   const std::optional<StepRecord>& last_evaluation() const { return last_evaluation_; }
   std::optional<double> best_exact() const { return best_exact_; }
   int64_t best_exact_step() const { return best_exact_step_; }
+  // Of learning, that stand: of the last record of either kind.
+  const std::vector<std::string>& alarms() const { return alarms_; }
   double TokensPerSecond() const;
   double Idle() const;
 
@@ -47,6 +49,7 @@ class StepFigures {
   std::deque<StepRecord> recent_;
   std::optional<StepRecord> last_step_;
   std::optional<StepRecord> last_evaluation_;
+  std::vector<std::string> alarms_;
   std::optional<double> best_exact_;
   int64_t best_exact_step_ = 0;
 };

@@ -22,6 +22,8 @@ json StepJson(const StepReport& report) {
           {"replay", report.is_replay},
           {"reward_mean", metrics.reward_mean},
           {"reward_std", metrics.reward_std},
+          {"reward_max", metrics.reward_max},
+          {"updates", metrics.updates},
           {"loss", metrics.loss},
           {"grad_norm", metrics.gradient_norm},
           {"entropy", metrics.entropy},
@@ -42,7 +44,8 @@ json StepJson(const StepReport& report) {
           {"optimizer_seconds", metrics.optimizer_seconds},
           {"proximal_seconds", metrics.proximal_seconds},
           {"stage_seconds", report.stage_seconds},
-          {"weights_digest", absl::StrFormat("%016x", report.weights_digest)}};
+          {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
+          {"alarms", report.alarms}};
 }
 
 json EvaluationJson(const EvaluationReport& report) {
@@ -52,6 +55,7 @@ json EvaluationJson(const EvaluationReport& report) {
                {"eval_exact", report.exact},
                {"eval_reward", report.reward_mean},
                {"eval_prompts", report.prompts},
+               {"alarms", report.alarms},
                {"samples", json::array()}};
   for (const EvaluationReport::Sample& sample : report.samples) {
     line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});

@@ -29,6 +29,7 @@ struct StepReport {
   double wait_seconds = 0;            // of those, without a batch
   double stage_seconds = 0;           // writing the version into the send arena; 0.0 when it was not published
   uint64_t weights_digest = 0;        // of the weights after the step
+  std::vector<std::string> alarms;    // that stand: trainer/data/learning_alarms.h
 };
 
 struct EvaluationReport {
@@ -42,6 +43,7 @@ struct EvaluationReport {
   double reward_mean = 0;
   int64_t prompts = 0;
   std::vector<Sample> samples;
+  std::vector<std::string> alarms;  // that stand now
 };
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each

@@ -37,13 +37,20 @@ absl::Status Explained(const absl::Status& status, const PolicyVersion& version)
 }  // namespace
 
 StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start)
-    : options_(options), parts_(parts), started_(Now()), version_(start), last_step_end_(started_) {
+    : options_(options),
+      parts_(parts),
+      started_(Now()),
+      version_(start),
+      best_(parts.checkpoints),
+      last_step_end_(started_) {
   MutexLock lock(&mutex_);
   status_.version = start;
   status_.state = "running";
 }
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
+  best_.Load();
+  if (best_.best().has_value()) alarms_.SetBestEvaluation(best_.best()->reward_mean);
   absl::Status status = Steps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
   std::vector<CheckpointDone> unanswered;
@@ -62,6 +69,7 @@ absl::Status StepLoop::Steps() {
     Requests requests = TakeRequests();
     for (const CheckpointDone& done : requests.checkpoints) done(Save());
     if (requests.stop) return absl::OkStatus();
+    if (!requests.checkpoints.empty() && options_.evaluate_every_steps > 0) StartEvaluation();
     if (!requests.checkpoints.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == "DATA_ENDED") return absl::OkStatus();
@@ -162,8 +170,13 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   return SaveIfDue();
 }
 
+bool StepLoop::CheckpointIsDue() const {
+  return options_.checkpoint_every_steps > 0 && version_.step % options_.checkpoint_every_steps == 0;
+}
+
 bool StepLoop::PublishIsDue() const {
-  return version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps;
+  if (version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps) return true;
+  return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
 }
 
 absl::Status StepLoop::EnsurePublished() {
@@ -216,13 +229,35 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
                           {"tokens", absl::StrCat(report.metrics.tokens)},
                           {"reward", absl::StrCat(report.metrics.reward_mean)},
                           {"replay", batch.is_replay ? "true" : "false"}}});
+  alarms_.AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
+                   report.metrics.zero_variance_fraction});
+  report.alarms = PublishAlarms();
   parts_.reporter->OnStep(report);
+}
+
+std::vector<std::string> StepLoop::PublishAlarms() {
+  std::vector<std::string> standing = alarms_.Standing();
+  if (standing != alarms_told_) {
+    for (const std::string& name : trainer::LearningAlarms::Names()) {
+      const bool stands = std::count(standing.begin(), standing.end(), name) > 0;
+      const bool stood = std::count(alarms_told_.begin(), alarms_told_.end(), name) > 0;
+      if (stands && !stood) SYNCOPATE_LOG(kWarning, "learning alarm %s at %s", name, version_.ToString());
+      if (stood && !stands) SYNCOPATE_LOG(kInfo, "learning alarm %s is over at %s", name, version_.ToString());
+    }
+    alarms_told_ = standing;
+  }
+  parts_.metrics->SetLearningAlarms(standing);
+  return standing;
 }
 
 void StepLoop::StartEvaluationIfDue() {
   if (options_.evaluate_every_steps == 0 || published_.version != version_) return;
   const bool first = evaluated_.IsNone();
-  if (!first && version_.step % options_.evaluate_every_steps != 0) return;
+  if (first || version_.step % options_.evaluate_every_steps == 0 || CheckpointIsDue()) StartEvaluation();
+}
+
+void StepLoop::StartEvaluation() {
+  if (published_.version != version_ || evaluated_ == version_) return;
   // One that nobody answers, because the syncs of its version have failed, gives way.
   if (evaluating_ && parts_.data->EvaluationIsServed()) {
     SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version_.ToString(),
@@ -267,15 +302,19 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
                               parts_.evaluation_prompts->Render(sample.answer_ids),
                               parts_.evaluation_prompts->Render(sample.expected_ids)});
   }
-  parts_.metrics->RecordEvaluation(result.exact, result.reward_mean);
+  // Another trainer's best is not ours to replace.
+  const absl::Status scored =
+      CheckNotFenced().ok() ? best_.AddScore({result.version, result.reward_mean, result.exact}) : absl::OkStatus();
+  if (!scored.ok()) SYNCOPATE_LOG(kError, "the best checkpoint stays what it was: %s", scored.ToString());
+  alarms_.AddEvaluation(result.reward_mean);
+  report.alarms = PublishAlarms();
+  parts_.metrics->RecordEvaluation(result.exact, result.reward_mean, *alarms_.best_evaluation());
   parts_.events->Record({"evaluation", result.version, 0, {{"exact", absl::StrCat(result.exact)}}});
   parts_.reporter->OnEvaluation(report);
 }
 
 absl::Status StepLoop::SaveIfDue() {
-  if (options_.checkpoint_every_steps == 0 || version_.step % options_.checkpoint_every_steps != 0) {
-    return absl::OkStatus();
-  }
+  if (!CheckpointIsDue()) return absl::OkStatus();
   absl::StatusOr<std::string> saved = Save();
   if (ErrorReason(saved.status()) == "NON_FINITE") return saved.status();
   if (ErrorReason(saved.status()) == "FENCED") StopFenced();
@@ -320,6 +359,8 @@ absl::StatusOr<std::string> StepLoop::WriteCheckpoint() {
   saved_step_ = version_.step;
   if (saved_here_.empty() || saved_here_.back().version != version_) {  // the same one again is still one checkpoint
     saved_here_.push_back({version_, data.oldest_needed_record});
+    const absl::Status scored = best_.AddSaved(version_);
+    if (!scored.ok()) SYNCOPATE_LOG(kError, "the best checkpoint stays what it was: %s", scored.ToString());
     PruneOldCheckpoints();
   }
   MutexLock lock(&mutex_);
@@ -340,7 +381,8 @@ absl::Status StepLoop::CheckNotFenced() const {
 }
 
 void StepLoop::PruneOldCheckpoints() {
-  absl::StatusOr<std::vector<PolicyVersion>> pruned = parts_.checkpoints->Prune(options_.keep_checkpoints);
+  absl::StatusOr<std::vector<PolicyVersion>> pruned = parts_.checkpoints->Prune(
+      options_.keep_checkpoints, best_.best().has_value() ? best_.best()->version : PolicyVersion());
   if (!pruned.ok()) SYNCOPATE_LOG(kWarning, "old checkpoints stay: %s", pruned.status().ToString());
   while (static_cast<int>(saved_here_.size()) > options_.keep_checkpoints) saved_here_.pop_front();
   // A checkpoint of an earlier life may need older records than we know of: prune only when all that are kept are ours.

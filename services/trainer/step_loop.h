@@ -16,7 +16,9 @@
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/training_data.h"
 #include "services/trainer/version_publisher.h"
+#include "trainer/checkpoint/best_checkpoint.h"
 #include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/data/learning_alarms.h"
 #include "trainer/data/prompts.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
@@ -117,11 +119,16 @@ class StepLoop {
   absl::Status Train(const TrainingData::Batch& batch);
   // Stages the present weights and hands them to the publisher, unless that was done.
   absl::Status EnsurePublished();
+  bool CheckpointIsDue() const;
   bool PublishIsDue() const;
   void StartEvaluationIfDue();
+  // Of the present version, unless it was evaluated, is not published, or another evaluation is being answered.
+  void StartEvaluation();
   void StartEvaluation(const PolicyVersion& version);
   void CollectEvaluation(absl::Time deadline);
   void ReportEvaluation(const trainer::EvaluationResult& result);
+  // The alarms that stand, after they were published and those that are new or over were logged.
+  std::vector<std::string> PublishAlarms();
   absl::Status SaveIfDue();
   absl::StatusOr<std::string> Save();
   absl::StatusOr<std::string> WriteCheckpoint();
@@ -150,6 +157,9 @@ class StepLoop {
   PolicyVersion evaluated_;                  // the last evaluation that was started
   bool evaluating_ = false;
   bool missed_evaluation_ = false;  // one was due while another was answered; made when that is over
+  trainer::BestCheckpoint best_;
+  trainer::LearningAlarms alarms_;
+  std::vector<std::string> alarms_told_;
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
   absl::Time last_step_end_;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <tuple>
 
@@ -62,7 +63,36 @@ TEST_P(LearningTest, LearnsToReverseFourSymbolsFromNothing) {
     EXPECT_LE(summary["idle"][side], 1.0) << side;
   }
   EXPECT_EQ(run.Digests().size(), static_cast<size_t>(kSteps));
+  for (const char* kind : {"step", "eval"}) {
+    for (const Json& record : run.Records(kind)) EXPECT_THAT(record["alarms"], ::testing::IsEmpty()) << record;
+  }
   EXPECT_THAT(ProcessesNaming(run.run_dir()), ::testing::IsEmpty());
+}
+
+// No random answer is wholly right, so no reward is anything but 0.
+TEST(NoSignalTest, StepsWithoutSignalChangeNothingAreCountedAndMoveNoBytes) {
+  constexpr int64_t kFewSteps = 12;
+  RunHarness run({absl::StrCat("run.steps=", kFewSteps), "reward.name=exact", "eval.every_steps=0"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+
+  for (const Json& step : run.Records("step")) {
+    EXPECT_EQ(step["updates"], 0) << step;
+    EXPECT_EQ(step["zero_variance"], 1) << step;
+    EXPECT_GT(step["entropy"], 2) << step;
+  }
+  const std::map<int64_t, std::string> digests = run.Digests();
+  EXPECT_EQ(digests.size(), static_cast<size_t>(kFewSteps));
+  for (const auto& [step, digest] : digests) EXPECT_EQ(digest, digests.begin()->second) << step;
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["groups"]["trained"], kFewSteps * kBatchGroups);
+  // Two rollouters take each version or a newer one, and the bytes of the first alone: 0.44 MB each.
+  EXPECT_GT(summary["syncs"]["count"], kFewSteps);
+  EXPECT_EQ(summary["syncs"]["failed"], 0);
+  EXPECT_LT(summary["syncs"]["bytes"], 1'000'000) << summary["syncs"];
 }
 
 INSTANTIATE_TEST_SUITE_P(SeedsAndBounds, LearningTest,

@@ -93,7 +93,8 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                       .clipped = 0.75,
                       .zero_variance = 0.0625,
                       .tokens = 80});
-  metrics.RecordEvaluation(0.875, 0.9375);
+  metrics.RecordEvaluation(0.875, 0.9375, 0.96875);
+  metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);
   metrics.SetQueue(3, 4);
@@ -112,6 +113,9 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                            "syncopate_zero_variance_ratio 0.0625\n",
                            "syncopate_eval_exact_ratio 0.875\n",
                            "syncopate_eval_reward_mean 0.9375\n",
+                           "syncopate_eval_best_reward_mean 0.96875\n",
+                           "syncopate_learning_alarm{kind=\"no_signal\"} 1\n",
+                           "syncopate_learning_alarm{kind=\"entropy\"} 0\n",
                            "syncopate_checkpoints_total{result=\"ok\"} 1\n",
                            "syncopate_checkpoints_total{result=\"failed\"} 1\n",
                            "syncopate_checkpoint_last_success_timestamp_seconds 1234\n",

@@ -49,6 +49,13 @@ TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {
   EXPECT_EQ(ToString(*record), "step 0  reward 0.000  loss 0.0000  entropy 0.00  staleness 0.0/0");
 }
 
+TEST(StepRecordTest, NamesTheAlarmsThatStandInWords) {
+  const auto record = ParseStepRecord(R"({"kind":"eval","step":5,"alarms":["entropy","evaluation_fell",3,"new_one"]})");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(ToString(record->alarms), "alarm: entropy has collapsed, the evaluation fell, new_one");
+  EXPECT_EQ(ToString(std::vector<std::string>{}), "");
+}
+
 TEST(StepRecordTest, RefusesWhatIsNoObject) {
   for (const char* line : {"", "[]", "7", "{", "null"}) {
     EXPECT_EQ(ErrorReason(ParseStepRecord(line).status()), "BAD_STEP_RECORD") << line;

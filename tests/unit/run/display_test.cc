@@ -109,6 +109,23 @@ TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
   EXPECT_EQ(json::parse(Printed(), nullptr, false)["event"], "alarm");
 }
 
+TEST_F(RunDisplayTest, SaysWhenAnAlarmOfLearningStandsAndWhenNoneDoesAnyMore) {
+  for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
+    auto display = MakeDisplay(output, "bin/syncopate", &out_);
+    StepRecord step;
+    step.step = 30;
+    step.alarms = {"no_signal"};
+    display->Step(step, "{}");
+    EXPECT_THAT(Printed(), HasSubstr("step 30  alarm: groups have no signal\n"));
+    step.step = 31;
+    display->Step(step, "{}");
+    EXPECT_THAT(Printed(), IsEmpty());
+    step.alarms.clear();
+    display->Step(step, "{}");
+    EXPECT_THAT(Printed(), HasSubstr("step 31  no alarm stands any more\n"));
+  }
+}
+
 TEST_F(RunDisplayTest, LiveDrawsTheTableOverTheOneBeforeAndKeepsNotesAboveIt) {
   auto display = MakeDisplay(RunOutput::kLive, "bin/syncopate", &out_);
   display->Refresh(View());

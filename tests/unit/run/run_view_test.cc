@@ -6,6 +6,7 @@
 namespace syncopate::services {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -97,6 +98,17 @@ TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
                           "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
                           "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a",
                           "sign of life ends that"));
+}
+
+TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
+  RunView view = Sample();
+  const size_t lines = RenderTable(view, 120).size();
+  StepRecord step = Step(43, 0.5);
+  step.alarms = {"entropy", "no_signal"};
+  view.steps.Add(step);
+  EXPECT_THAT(RenderTable(view, 120), Contains("alarm: entropy has collapsed, groups have no signal"));
+  view.steps.Add(Step(44, 0.5));
+  EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
 TEST(RenderTableTest, FitsTheTerminal) {

@@ -198,6 +198,58 @@ TEST_F(StepLoopTest, ATrainerThatNobodyToldSeesTheNewerEpochBeforeItWrites) {
   EXPECT_THAT(world_.Checkpoints(), IsEmpty());
 }
 
+// The versions that were evaluated, in order.
+std::vector<PolicyVersion> Evaluated(StepLoopWorld& world) {
+  std::vector<PolicyVersion> versions;
+  for (const Lease& lease : world.rollouter().leases.All()) {
+    if (lease.kind != LeaseKind::kEvaluation) continue;
+    if (versions.empty() || versions.back() != lease.version) versions.push_back(lease.version);
+  }
+  return versions;
+}
+
+TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFile) {
+  StepLoop::Options options = Steps(4);
+  options.checkpoint_every_steps = 2;
+  options.evaluate_every_steps = 1000;
+  options.publish_every_steps = 3;
+  // Step 1 waits until the beginning is evaluated, step 3 until what step 2 made is.
+  world_.policy.HoldFrom(1);
+  world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));
+  world_.policy.HoldFrom(3);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 2}));
+  world_.policy.Release();
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(world_.published.All(),
+              ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 3}, PolicyVersion{1, 4}));
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 4}));
+  // All answers are right: of checkpoints that are alike, the newer one.
+  EXPECT_THAT(ReadFile(&world_.checkpoint_disk, "/checkpoints/best.json", 1000).value(), HasSubstr("e1-s4"));
+}
+
+TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {
+  StepLoop::Options options = Steps(1000);
+  options.evaluate_every_steps = 1000;
+  world_.policy.HoldFrom(1);
+  world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));
+  world_.policy.HoldFrom(2);
+  ASSERT_TRUE(world_.policy.AwaitBegun(2));
+  world_.loop().Pause();
+  world_.policy.Release();
+  ASSERT_THAT(world_.SaveCheckpoint(), IsOk());
+  EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 2}));
+}
+
+TEST_F(StepLoopTest, WithoutEvaluationsOnTheWayCheckpointsAreNotEvaluated) {
+  StepLoop::Options options = Steps(3);
+  options.checkpoint_every_steps = 1;
+  world_.Start(options);
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 3}));  // at the end
+}
+
 TEST_F(StepLoopTest, WeightsThatAreNotFiniteAreNeitherPublishedNorSaved) {
   StepLoop::Options options = Steps(1000);
   options.checkpoint_every_steps = 1;

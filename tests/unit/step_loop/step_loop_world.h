@@ -111,6 +111,21 @@ class FakeRollouter final : public RolloutSink {
     if (!hold) held_.erase(kind);
   }
 
+  // Until each prompt of this version's evaluation is answered.
+  bool AwaitEvaluated(const PolicyVersion& version) {
+    while (true) {
+      const std::vector<Ack> answered = acks.All();
+      size_t count = 0;
+      for (const Lease& lease : leases.All()) {
+        if (lease.kind != LeaseKind::kEvaluation || lease.version != version) continue;
+        count += static_cast<size_t>(
+            std::count_if(answered.begin(), answered.end(), [&](const Ack& ack) { return ack.lease == lease.id; }));
+      }
+      if (count >= static_cast<size_t>(TrainingDataWorld::kEvaluationPrompts)) return true;
+      if (!acks.WaitFor(answered.size() + 1)) return false;
+    }
+  }
+
   Mailbox<Lease> leases;
   Mailbox<Ack> acks;
 

@@ -1,9 +1,13 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "services/config/run_config.h"
 #include "services/twin/synchronous_loop.h"
+#include "trainer/data/learning_alarms.h"
 
 namespace syncopate::services {
 namespace {
@@ -14,6 +18,10 @@ v1::RunConfig ReverseConfig(int seed) {
   return parsed.config;
 }
 
+trainer::LearningAlarms::Step Figures(const trainer::TrainStepMetrics& metrics) {
+  return {metrics.reward_mean, metrics.reward_max, metrics.entropy, metrics.zero_variance_fraction};
+}
+
 class LearningTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, LearningTest, ::testing::Values(0, 1, 2));
 
@@ -22,11 +30,33 @@ TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
   ASSERT_TRUE(loop.ok()) << loop.status();
   double best = (*loop)->EvaluateExact().value();
   EXPECT_LT(best, 0.1);  // it starts from nothing
+  trainer::LearningAlarms alarms;
   while ((*loop)->step() < 100 && best < 0.95) {
-    ASSERT_TRUE((*loop)->Step().ok());
+    auto step = (*loop)->Step();
+    ASSERT_TRUE(step.ok());
+    alarms.AddStep(Figures(step->metrics));
+    EXPECT_THAT(alarms.Standing(), ::testing::IsEmpty()) << "at step " << step->step;
     if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
   }
   EXPECT_GE(best, 0.95);
+}
+
+TEST(LearningAlarmsRunTest, AdditionCollapsesAndBothAlarmsSaySo) {
+  ParsedRunConfig parsed =
+      ParseRunConfig("", "defaults", {"data.task=add", "data.length=2", "data.batch_groups=8", "rollout.samples=8"});
+  ASSERT_TRUE(parsed.problems.empty());
+  auto loop = SynchronousLoop::Create(parsed.config);
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  trainer::LearningAlarms alarms;
+  const std::vector<std::string> both = {"entropy", "no_signal"};
+  while ((*loop)->step() < 250 && alarms.Standing() != both) {
+    auto step = (*loop)->Step();
+    ASSERT_TRUE(step.ok());
+    alarms.AddStep(Figures(step->metrics));
+    if (step->step > 60) continue;
+    EXPECT_THAT(alarms.Standing(), ::testing::IsEmpty()) << "at step " << step->step;
+  }
+  EXPECT_EQ(alarms.Standing(), both);
 }
 
 TEST(SynchronousLoopTest, TwoRunsGiveTheSameBitsAndAnotherSeedDoesNot) {

@@ -28,13 +28,14 @@ class HandClock final : public Clock {
 class TrainingDataWorld {
  public:
   static constexpr char kRunId[] = "run-1";
+  static constexpr int64_t kEvaluationPrompts = 6;
 
   explicit TrainingDataWorld(int64_t batch = 2, int64_t max_staleness = 4, double target = 4) {
     options.ledger.gate = {.batch_groups = batch, .target_staleness = target, .max_staleness = max_staleness};
     options.ledger.samples = 2;
     options.ledger.sampling.max_new_tokens = 5;
     options.log.segments.folder = "/log";
-    options.evaluation_prompts = 6;
+    options.evaluation_prompts = kEvaluationPrompts;
     options.evaluation_samples_shown = 2;
     options.evaluation_sampling.temperature = 0;
     options.evaluation_sampling.max_new_tokens = 5;
