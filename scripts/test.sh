@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# usage: scripts/test.sh [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
+# usage: scripts/test.sh [--long] [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
 # Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
 # clang builds the daemons, with every annotated lock proved to be held, and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
 # others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
+# --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps. Half an
+# hour on two cores.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+
+long=0
+if [ "${1:-}" = --long ]; then
+  long=1
+  shift
+fi
 
 scripts/bootstrap.sh --tests || exit 1
 daemons=(syncopate-synchronizer syncopate-trainer syncopate-rollouter)
@@ -42,6 +50,16 @@ for preset in "${presets[@]}"; do
   counted=$(grep -E 'tests? passed|No tests were found' "$log" | tail -n 1)
   summary+=("$preset: ${counted:-no result} in $((SECONDS - started)) s")
 done
+
+if [ "$long" -eq 1 ]; then
+  started=$SECONDS
+  log=build/long.tests.log
+  if ! scripts/build.sh release || ! ctest --preset long > "$log" 2>&1; then
+    failed=1
+    cat "$log"
+  fi
+  summary+=("long: $(grep -E 'tests? passed|No tests were found' "$log" | tail -n 1) in $((SECONDS - started)) s")
+fi
 
 result=ok
 [ "$failed" -eq 0 ] || result=FAILED

@@ -1,0 +1,79 @@
+// What only shows after hundreds or thousands of steps. Takes many minutes: `scripts/test.sh --long`.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+using ::testing::IsEmpty;
+
+// Reverse of six symbols, learned after some 80 steps and trained on for five times as many again.
+class RetentionTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, RetentionTest, ::testing::Range(0, 10));
+
+TEST_P(RetentionTest, WhatWasLearnedIsNotUnlearnedAndNoAlarmStands) {
+  RunHarness run({absl::StrCat("run.seed=", GetParam()), "run.steps=600", "data.length=6", "rollout.max_new_tokens=7",
+                  "staleness.max_staleness=4"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(absl::Minutes(10));
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+
+  double lowest = 2;
+  int64_t learned_at = -1;
+  for (const Json& evaluation : run.Records("eval")) {
+    const double exact = evaluation["eval_exact"];
+    if (learned_at < 0 && exact >= 0.95) learned_at = evaluation["step"];
+    if (learned_at >= 0) lowest = std::min(lowest, exact);
+    EXPECT_THAT(evaluation["alarms"], IsEmpty()) << evaluation;
+  }
+  RecordProperty("learned_at", absl::StrCat(learned_at));
+  RecordProperty("lowest", absl::StrCat(lowest));
+  EXPECT_TRUE(learned_at > 0 && learned_at <= 200) << learned_at;
+  EXPECT_GE(lowest, 0.9);
+  for (const Json& step : run.Records("step")) EXPECT_THAT(step["alarms"], IsEmpty()) << step;
+}
+
+TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
+  constexpr int64_t kSteps = 16000, kGroups = 2;
+  RunHarness run({absl::StrCat("run.steps=", kSteps), absl::StrCat("data.batch_groups=", kGroups), "rollout.samples=4",
+                  "eval.every_steps=1000", "eval.prompts=16", "checkpoint.every_steps=1000"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(absl::Minutes(50));
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+
+  const std::vector<Json> steps = run.Records("step");
+  ASSERT_EQ(steps.size(), static_cast<size_t>(kSteps));
+  int64_t tokens = 0;
+  double staleness_max = 0;
+  for (const Json& step : steps) {
+    tokens += step["tokens"].get<int64_t>();
+    staleness_max = std::max(staleness_max, step["staleness_max"].get<double>());
+  }
+  const Json summary = run.Summary();
+  ASSERT_TRUE(summary.is_object());
+  EXPECT_EQ(summary["steps"], kSteps);
+  EXPECT_EQ(summary["groups"]["trained"], kSteps * kGroups);
+  EXPECT_EQ(summary["groups"]["duplicate"], 0);
+  EXPECT_EQ(summary["tokens"]["trained"], tokens);
+  EXPECT_EQ(summary["staleness"]["max"], staleness_max);
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  // Each of the two rollouters takes most versions; one may be passed over for a newer one.
+  EXPECT_GT(summary["syncs"]["count"], kSteps);
+  EXPECT_EQ(summary["syncs"]["failed"], 0);
+}
+
+}  // namespace
+}  // namespace syncopate::testing
