@@ -24,6 +24,7 @@ void AddEventsCommand(CLI::App* app, Command* chosen);
 void AddK8sCommand(CLI::App* app, Command* chosen);
 // `program` is how the process was called.
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);
+void AddTokenizeCommand(CLI::App* app, Command* chosen);
 
 // After a parse that missed a subcommand: the word that stands where one should, with the nearest one, as a sentence;
 // "" if there is no such word.

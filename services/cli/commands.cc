@@ -49,6 +49,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddEventsCommand(app, chosen);
   AddK8sCommand(app, chosen);
   AddRunCommand(app, program, chosen);
+  AddTokenizeCommand(app, chosen);
 }
 
 }  // namespace syncopate::services
