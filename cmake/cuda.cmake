@@ -1,5 +1,5 @@
 # The CUDA toolkit, for the cuda preset. Only the toolkit is needed to build: the driver's calls are looked up at run
-# time (synchronizer/cuda/driver.h), and one shared CUDA runtime, the one that libtorch uses too, is linked.
+# time (cuda/driver.h), and one shared CUDA runtime, the one that libtorch uses too, is linked.
 if(NOT SYNCOPATE_CUDA)
   return()
 endif()

@@ -7,7 +7,7 @@
 #   One GoogleTest program, registered with ctest under its name.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
-#   the core's, services/ has one with gRPC, tests have one with GoogleTest.
+#   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
 include_directories("${CMAKE_SOURCE_DIR}")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 
@@ -36,7 +36,7 @@ function(_syncopate_precompile target)
   if(NOT SYNCOPATE_PRECOMPILE)
     return()
   endif()
-  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/services")
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/(services|tools|bench)")
     target_precompile_headers(${target} REUSE_FROM syncopate_services_pch)
   else()
     target_precompile_headers(${target} REUSE_FROM syncopate_core_pch)

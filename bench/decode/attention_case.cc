@@ -6,10 +6,10 @@
 
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
+#include "cuda/cuda_status.h"
+#include "cuda/driver.h"
 #include "model/cuda/cuda_graph.h"
 #include "rollouter/cuda/decode/paged_attention.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/driver.h"
 
 namespace syncopate::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include "base/status.h"
 #include "bench/decode/attention_case.h"
 #include "bench/decode/random_fill.h"
+#include "cuda/cuda_status.h"
 #include "model/cuda/cuda_graph.h"
 #include "rollouter/cuda/decode/decode_products.h"
-#include "synchronizer/cuda/cuda_status.h"
 
 namespace syncopate::bench {
 namespace {

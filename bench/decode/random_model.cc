@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
-#include "synchronizer/cuda/cuda_status.h"
+#include "cuda/cuda_status.h"
 
 namespace syncopate::bench {
 

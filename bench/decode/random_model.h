@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cuda/stream.h"
 #include "rollouter/cuda/decode/decode_model.h"
-#include "synchronizer/cuda/stream.h"
 
 namespace syncopate::bench {
 

@@ -2,8 +2,8 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/stream.h"
+#include "cuda/cuda_status.h"
+#include "cuda/stream.h"
 
 namespace syncopate::model {
 

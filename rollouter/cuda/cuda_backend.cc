@@ -7,13 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
 #include "rollouter/cuda/attention_kernels.h"
 #include "rollouter/cuda/cuda_attention.h"
-#include "synchronizer/cuda/cuda_arena.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/stream.h"
 
 namespace syncopate::rollouter {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
 
 namespace syncopate::rollouter {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "synchronizer/cuda/stream.h"
+#include "cuda/stream.h"
 #include "synchronizer/transport/transport.h"
 
 namespace syncopate::rollouter {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
+#include "cuda/gpu_memory.h"
 #include "model/model_config.h"
-#include "synchronizer/cuda/gpu_memory.h"
 
 // CudaBackend for those who cannot see libtorch's headers.
 namespace syncopate::rollouter {

@@ -13,11 +13,11 @@
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
-#include "services/endpoints/daemon_endpoints.h"
-#include "services/metrics/certificate_metrics.h"
-#include "services/metrics/metric_names.h"
-#include "services/metrics/process_metrics.h"
-#include "services/rpc/descriptor_limit.h"
+#include "services/daemon/daemon_endpoints.h"
+#include "services/rpc/accept/descriptor_limit.h"
+#include "services/telemetry/certificate_metrics.h"
+#include "services/telemetry/metric_names.h"
+#include "services/telemetry/process_metrics.h"
 
 namespace syncopate::services {
 namespace {

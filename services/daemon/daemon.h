@@ -17,10 +17,10 @@
 #include "services/daemon/health.h"
 #include "services/daemon/signals.h"
 #include "services/daemon/stop_deadline.h"
-#include "services/events/event_recorder.h"
-#include "services/metrics/grpc_metrics.h"
-#include "services/metrics/responder.h"
 #include "services/rpc/server.h"
+#include "services/telemetry/event_recorder.h"
+#include "services/telemetry/grpc_metrics.h"
+#include "services/telemetry/responder.h"
 #include "syncopate/v1/config.pb.h"
 
 namespace syncopate::services {

@@ -9,10 +9,10 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "services/codec/codec.h"
-#include "services/codec/sync_codec.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
+#include "services/wire/codec.h"
+#include "services/wire/sync_codec.h"
 
 namespace syncopate::services {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "services/member/join_loop.h"
-#include "services/rpc/acceptor.h"
+#include "services/rpc/accept/acceptor.h"
 
 namespace syncopate::services {
 

@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "base/identity.h"
 #include "services/auth/transport_security.h"
-#include "services/events/event_recorder.h"
 #include "services/member/sync_participant.h"
+#include "services/telemetry/event_recorder.h"
 #include "synchronizer/messages.h"
 
 namespace syncopate::services {

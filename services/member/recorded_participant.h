@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "services/events/event_recorder.h"
 #include "services/member/sync_participant.h"
+#include "services/telemetry/event_recorder.h"
 
 namespace syncopate::services {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "services/config/duration.h"
+#include "services/config/model_options.h"
 #include "services/config/run_config.h"
 #include "services/daemon/daemon.h"
-#include "services/options/model_options.h"
 #include "services/rollouter/rollout_node.h"
 
 namespace syncopate::services {

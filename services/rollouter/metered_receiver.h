@@ -1,7 +1,7 @@
 #pragma once
 
 #include "services/member/sync_participant.h"
-#include "services/metrics/rollout_metrics.h"
+#include "services/telemetry/rollout_metrics.h"
 
 namespace syncopate::services {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "services/weights/grpc_transport.h"
+#include "services/member/grpc_transport.h"
 
 namespace syncopate::services {
 

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "services/options/model_options.h"
+#include "services/config/model_options.h"
 #include "services/rollouter/rollout_device.h"
 
 namespace syncopate::services {

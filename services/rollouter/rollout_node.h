@@ -14,14 +14,14 @@
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/reward.h"
-#include "services/events/event_recorder.h"
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
-#include "services/metrics/rollout_metrics.h"
 #include "services/rollouter/metered_receiver.h"
 #include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
+#include "services/telemetry/event_recorder.h"
+#include "services/telemetry/rollout_metrics.h"
 #include "synchronizer/transport/weight_receiver.h"
 
 namespace syncopate::services {

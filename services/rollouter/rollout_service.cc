@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "rollouter/trajectory/logprob_check.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::services {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "rollouter/trajectory/group_assembly.h"
-#include "services/codec/codec.h"
 #include "services/rpc/channel.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::services {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "services/rpc/connection_watch.h"
+#include "services/rpc/accept/connection_watch.h"
 #include "services/rpc/frames.h"
 #include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"

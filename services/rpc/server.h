@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "services/auth/transport_security.h"
-#include "services/rpc/acceptor.h"
-#include "services/rpc/connection_limit.h"
-#include "services/rpc/connection_watch.h"
+#include "services/rpc/accept/acceptor.h"
+#include "services/rpc/accept/connection_limit.h"
+#include "services/rpc/accept/connection_watch.h"
 #include "services/rpc/health_feed.h"
 
 namespace syncopate::services {
@@ -48,7 +48,7 @@ class Server {
     absl::Duration keepalive_time = absl::Seconds(5);     // the server's own ping after this much silence
     absl::Duration keepalive_timeout = absl::Seconds(3);  // no answer for this long: the client is gone
     absl::Duration handshake_timeout = absl::Seconds(5);  // a connection that says nothing proper so long is closed
-    // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/metrics.
+    // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/telemetry.
     std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors =
         {};
 

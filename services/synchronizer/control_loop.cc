@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "services/codec/sync_codec.h"
+#include "services/wire/sync_codec.h"
 
 namespace syncopate::services {
 

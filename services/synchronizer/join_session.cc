@@ -4,8 +4,8 @@
 
 #include "absl/strings/escaping.h"
 #include "base/identity.h"
-#include "services/codec/codec.h"
-#include "services/codec/sync_codec.h"
+#include "services/wire/codec.h"
+#include "services/wire/sync_codec.h"
 
 namespace syncopate::services {
 namespace {

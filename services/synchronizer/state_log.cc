@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/log.h"
-#include "services/codec/sync_codec.h"
+#include "services/wire/sync_codec.h"
 
 namespace syncopate::services {
 namespace {

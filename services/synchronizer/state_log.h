@@ -9,7 +9,7 @@
 #include "base/file_system.h"
 #include "base/record_log.h"
 #include "base/status.h"
-#include "services/report/sync_tally.h"
+#include "services/telemetry/sync_tally.h"
 #include "synchronizer/versions/version_ledger.h"
 
 namespace syncopate::services {

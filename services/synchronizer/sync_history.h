@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "services/report/sync_outcome.h"
+#include "services/telemetry/sync_outcome.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
 namespace syncopate::services {

@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
 #include "base/log.h"
-#include "services/codec/codec.h"
-#include "services/codec/sync_codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/unary.h"
 #include "services/synchronizer/join_session.h"
+#include "services/wire/codec.h"
+#include "services/wire/sync_codec.h"
 
 namespace syncopate::services {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "services/events/event_recorder.h"
-#include "services/metrics/sync_metrics.h"
 #include "services/rpc/request_ids.h"
 #include "services/synchronizer/control_loop.h"
 #include "services/synchronizer/sync_history.h"
+#include "services/telemetry/event_recorder.h"
+#include "services/telemetry/sync_metrics.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::services {

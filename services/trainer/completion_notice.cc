@@ -1,8 +1,8 @@
 #include "services/trainer/completion_notice.h"
 
 #include "base/uuid.h"
-#include "services/codec/codec.h"
 #include "services/rpc/channel.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::services {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/records.pb.h"
 #include "trainer/data/prompt_queue.h"
 

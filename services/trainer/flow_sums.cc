@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/records.pb.h"
 
 namespace syncopate::services {

@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "base/log.h"
-#include "services/codec/codec.h"
-#include "services/report/sync_outcome.h"
-#include "services/report/words.h"
 #include "services/rpc/channel.h"
+#include "services/telemetry/sync_outcome.h"
+#include "services/telemetry/words.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 

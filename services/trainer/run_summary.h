@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/auth/transport_security.h"
-#include "services/report/sync_tally.h"
+#include "services/telemetry/sync_tally.h"
 #include "services/trainer/flow_sums.h"
 #include "services/trainer/training_data.h"
 #include "syncopate/v1/rollout.pb.h"

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/report/sync_outcome.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
+#include "services/telemetry/sync_outcome.h"
 #include "services/trainer/sync_patience.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 

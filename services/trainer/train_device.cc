@@ -1,7 +1,7 @@
 #include "services/trainer/train_device.h"
 
-#include "services/options/model_options.h"
-#include "services/options/trainer_options.h"
+#include "services/config/model_options.h"
+#include "services/config/trainer_options.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::services {

@@ -1,4 +1,4 @@
-#include "services/options/model_options.h"
+#include "services/config/model_options.h"
 #include "services/trainer/train_device.h"
 
 namespace syncopate::services {

@@ -2,9 +2,9 @@
 
 #include "base/log.h"
 #include "model/device.h"
-#include "services/device/cuda_device.h"
-#include "services/options/model_options.h"
-#include "services/options/trainer_options.h"
+#include "services/config/model_options.h"
+#include "services/config/trainer_options.h"
+#include "services/daemon/cuda_device.h"
 #include "services/trainer/train_device.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_source.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "services/codec/codec.h"
 #include "services/trainer/trainer_daemon.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::services {
 namespace {

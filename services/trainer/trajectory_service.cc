@@ -9,9 +9,9 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "services/codec/codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/status.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::services {
 namespace {

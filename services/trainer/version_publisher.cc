@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/uuid.h"
-#include "services/codec/codec.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::services {

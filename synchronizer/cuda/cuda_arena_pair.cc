@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_arena.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/device.h"
 
 namespace syncopate::synchronizer {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "cuda/gpu_memory.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
-#include "synchronizer/cuda/gpu_memory.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::synchronizer {

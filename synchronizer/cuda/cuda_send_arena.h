@@ -11,10 +11,10 @@
 #include "base/manifest.h"
 #include "base/mutex.h"
 #include "base/policy_version.h"
-#include "synchronizer/cuda/cuda_arena.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/stream.h"
 #include "synchronizer/cuda/shard_bases.h"
 #include "synchronizer/cuda/stage_program.h"
-#include "synchronizer/cuda/stream.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/weight_store.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
 #include "synchronizer/cuda/findings.h"
 
 namespace syncopate::synchronizer {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cuda/stream.h"
 #include "synchronizer/cuda/kernels.h"
 #include "synchronizer/cuda/stage_program.h"
-#include "synchronizer/cuda/stream.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::synchronizer {

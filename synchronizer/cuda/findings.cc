@@ -6,8 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "base/mix64.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
 #include "synchronizer/transport/finite_check.h"
 
 namespace syncopate::synchronizer {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_arena.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/stream.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
 
 namespace syncopate::synchronizer::ipc {
 namespace {

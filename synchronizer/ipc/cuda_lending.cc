@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/device.h"
 
 namespace syncopate::synchronizer {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cuda/gpu_memory.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
-#include "synchronizer/cuda/gpu_memory.h"
 #include "synchronizer/ipc/exported_memory.h"
 #include "synchronizer/ipc/ipc_source.h"
 

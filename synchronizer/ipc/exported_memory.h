@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "synchronizer/cuda/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 namespace syncopate::synchronizer::ipc {
 

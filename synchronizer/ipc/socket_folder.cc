@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
-#include "synchronizer/cuda/file_descriptor.h"
 
 namespace syncopate::synchronizer::ipc {
 namespace {

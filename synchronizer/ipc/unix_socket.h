@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "synchronizer/cuda/file_descriptor.h"
+#include "base/file_descriptor.h"
 #include "synchronizer/ipc/wire.h"
 
 // Unix sockets that keep packets apart (SOCK_SEQPACKET), without ever blocking. Both ends of a connection belong to one

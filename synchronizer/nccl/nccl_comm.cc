@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/stream.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
 
 namespace syncopate::synchronizer {
 namespace {

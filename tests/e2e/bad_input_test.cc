@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/acceptor.h"
+#include "services/rpc/accept/acceptor.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/policy_version.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"

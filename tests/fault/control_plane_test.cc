@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/bench/process_usage.h"
+#include "bench/process/process_usage.h"
 #include "services/config/host_port.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/raw_connection.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/uuid.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "tests/component/trajectory/fake_rollouter.h"
 #include "tests/fault/fault_support.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
 
 namespace syncopate::synchronizer {
 

@@ -21,7 +21,7 @@
 #include "services/config/host_port.h"
 #include "services/config/run_config.h"
 #include "services/daemon/command_line.h"
-#include "services/endpoints/daemon_endpoints.h"
+#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::services {
 namespace {

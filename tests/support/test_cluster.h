@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/k8s/document.h"
 #include "tests/support/process.h"
+#include "tools/k8s/document.h"
 
 namespace syncopate::testing {
 

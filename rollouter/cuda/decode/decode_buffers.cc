@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "cuda/cuda_status.h"
 #include "model/cuda/matmul.h"
-#include "synchronizer/cuda/cuda_status.h"
 
 namespace syncopate::rollouter {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cuda/stream.h"
 #include "model/cuda/row_kernels.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/paged_attention.h"
 #include "rollouter/cuda/decode/sample_kernels.h"
 #include "rollouter/cuda/decode/slot_kernels.h"
-#include "synchronizer/cuda/stream.h"
 
 namespace syncopate::rollouter {
 

@@ -5,11 +5,11 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
 #include "model/cuda/row_kernels.h"
 #include "rollouter/cuda/decode/paged_attention.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/driver.h"
 
 namespace syncopate::rollouter {
 

@@ -10,11 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cuda/stream.h"
 #include "model/cuda/cuda_graph.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
-#include "synchronizer/cuda/stream.h"
 
 namespace syncopate::rollouter {
 

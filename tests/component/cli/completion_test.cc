@@ -1,4 +1,4 @@
-#include "services/cli/completion.h"
+#include "tools/cli/completion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "services/cli/command.h"
+#include "tools/cli/command.h"
 
 namespace syncopate::services {
 namespace {

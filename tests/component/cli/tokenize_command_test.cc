@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "services/cli/command.h"
+#include "tools/cli/command.h"
 
 namespace syncopate::services {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/ctl/verbs.h"
+#include "tools/ctl/verbs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,9 +3,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/events/event_reader.h"
 #include "services/member/command_runner.h"
 #include "services/member/recorded_participant.h"
+#include "services/telemetry/event_reader.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/member/member_fixture.h"

@@ -9,9 +9,9 @@
 #include "base/identity.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
-#include "services/codec/sync_codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/server.h"
+#include "services/wire/sync_codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 

@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
-#include "services/metrics/grpc_metrics.h"
-#include "services/metrics/rollout_metrics.h"
-#include "services/metrics/sync_metrics.h"
-#include "services/metrics/trainer_metrics.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/rpc/unary.h"
+#include "services/telemetry/grpc_metrics.h"
+#include "services/telemetry/rollout_metrics.h"
+#include "services/telemetry/sync_metrics.h"
+#include "services/telemetry/trainer_metrics.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 
 namespace syncopate::services {

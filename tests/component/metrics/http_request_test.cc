@@ -1,4 +1,4 @@
-#include "services/metrics/http_request.h"
+#include "services/telemetry/http_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

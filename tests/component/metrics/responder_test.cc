@@ -1,4 +1,4 @@
-#include "services/metrics/responder.h"
+#include "services/telemetry/responder.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "services/metrics/http_request.h"
-#include "services/metrics/metric_names.h"
-#include "services/metrics/process_metrics.h"
+#include "services/telemetry/http_request.h"
+#include "services/telemetry/metric_names.h"
+#include "services/telemetry/process_metrics.h"
 
 namespace syncopate::services {
 namespace {

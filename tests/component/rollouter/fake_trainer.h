@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "services/codec/codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/server.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "tests/support/notification.h"
 

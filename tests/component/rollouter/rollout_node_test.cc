@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <future>
 
+#include "services/member/grpc_transport.h"
+#include "services/member/weight_service.h"
 #include "services/rpc/channel.h"
 #include "services/synchronizer/synchronizer_service.h"
-#include "services/weights/grpc_transport.h"
-#include "services/weights/weight_service.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "services/codec/codec.h"
+#include "services/wire/codec.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
 #include "tests/support/test_identity.h"

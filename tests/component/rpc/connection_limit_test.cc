@@ -1,4 +1,4 @@
-#include "services/rpc/connection_limit.h"
+#include "services/rpc/accept/connection_limit.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "services/rpc/acceptor.h"
+#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "tests/component/rpc/echo_service.h"

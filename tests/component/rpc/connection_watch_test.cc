@@ -1,4 +1,4 @@
-#include "services/rpc/connection_watch.h"
+#include "services/rpc/accept/connection_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

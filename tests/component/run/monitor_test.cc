@@ -1,4 +1,4 @@
-#include "services/run/monitor.h"
+#include "tools/run/monitor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 
 #include "base/mutex.h"
 #include "gtest/gtest.h"
-#include "services/report/sync_outcome.h"
+#include "services/telemetry/sync_outcome.h"
 #include "synchronizer/transport/host_buffer.h"
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"

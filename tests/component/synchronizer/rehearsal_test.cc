@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "services/report/sync_outcome.h"
+#include "services/telemetry/sync_outcome.h"
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
 #include "synchronizer/transport/host_shadow_check.h"

@@ -4,7 +4,7 @@
 
 #include "base/uuid.h"
 #include "gtest/gtest.h"
-#include "services/codec/sync_codec.h"
+#include "services/wire/sync_codec.h"
 #include "tests/support/synchronizer_fixtures.h"
 
 namespace syncopate::services {

@@ -1,4 +1,4 @@
-#include "services/codec/sync_codec.h"
+#include "services/wire/sync_codec.h"
 
 #include <limits>
 

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/uuid.h"
-#include "services/codec/codec.h"
-#include "services/codec/sync_codec.h"
+#include "services/member/grpc_transport.h"
 #include "services/member/member_client.h"
+#include "services/member/weight_service.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
-#include "services/weights/grpc_transport.h"
-#include "services/weights/weight_service.h"
+#include "services/wire/codec.h"
+#include "services/wire/sync_codec.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/support/notification.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "services/rpc/acceptor.h"
+#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/server.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 

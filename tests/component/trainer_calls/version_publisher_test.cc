@@ -5,9 +5,9 @@
 
 #include <memory>
 
-#include "services/codec/codec.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "services/codec/codec.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/channel.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "tests/support/notification.h"
 #include "tests/support/test_identity.h"

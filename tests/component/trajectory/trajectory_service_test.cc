@@ -8,7 +8,7 @@
 #include "services/rpc/server.h"
 #include "tests/component/trajectory/fake_rollouter.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/training_data/training_data_fixture.h"
+#include "tests/unit/services/trainer/training_data_fixture.h"
 
 namespace syncopate::services {
 namespace {

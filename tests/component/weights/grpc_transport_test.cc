@@ -1,14 +1,14 @@
-#include "services/weights/grpc_transport.h"
+#include "services/member/grpc_transport.h"
 
 #include <limits>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "services/codec/codec.h"
+#include "services/member/weight_service.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
-#include "services/weights/weight_service.h"
+#include "services/wire/codec.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/support/transport_conformance.h"
 

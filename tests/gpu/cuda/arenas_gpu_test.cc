@@ -4,11 +4,11 @@
 
 #include <cstring>
 
-#include "synchronizer/cuda/cuda_arena.h"
+#include "bench/cuda/in_place_arena.h"
+#include "bench/cuda/probe.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/driver.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
-#include "synchronizer/cuda/driver.h"
-#include "synchronizer/cuda/in_place_arena.h"
-#include "synchronizer/cuda/probe.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/status_matchers.h"
 

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "base/digest.h"
-#include "synchronizer/cuda/cuda_arena.h"
+#include "bench/cuda/probe.h"
+#include "cuda/cuda_arena.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 #include "synchronizer/cuda/findings.h"
-#include "synchronizer/cuda/probe.h"
 #include "synchronizer/cuda/stage_program.h"
 #include "synchronizer/plan/pack.h"
 #include "tests/gpu/gpu_support.h"

@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "bench/cuda/probe.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
-#include "synchronizer/cuda/probe.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/model_shapes.h"
 #include "tests/gpu/gpu_support.h"

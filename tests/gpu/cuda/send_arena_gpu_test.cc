@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/digest.h"
+#include "bench/cuda/probe.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
-#include "synchronizer/cuda/probe.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/pack.h"
 #include "tests/gpu/gpu_support.h"

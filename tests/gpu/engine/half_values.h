@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "synchronizer/cuda/stream.h"
+#include "cuda/stream.h"
 #include "tests/gpu/gpu_support.h"
 
 // bf16 numbers on the host, and their way to the GPU and back.

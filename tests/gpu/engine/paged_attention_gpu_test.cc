@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "synchronizer/cuda/driver.h"
+#include "cuda/driver.h"
 #include "tests/gpu/engine/half_values.h"
 #include "tests/support/status_matchers.h"
 

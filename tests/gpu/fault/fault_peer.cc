@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/probe.h"
+#include "bench/cuda/probe.h"
+#include "cuda/device.h"
 #include "tests/gpu/fault/peer_protocol.h"
 #include "tests/gpu/transports/gpu_member.h"
 

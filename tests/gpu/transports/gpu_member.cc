@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "synchronizer/cuda/cuda_status.h"
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/probe.h"
+#include "bench/cuda/probe.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
 #include "synchronizer/cuda/shard_bases.h"
 #include "synchronizer/ipc/cuda_copy_engine.h"
 #include "synchronizer/ipc/cuda_lending.h"

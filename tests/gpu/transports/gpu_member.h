@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
+#include "cuda/stream.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
-#include "synchronizer/cuda/stream.h"
 #include "synchronizer/plan/layout.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/transport.h"

@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "synchronizer/cuda/device.h"
-#include "synchronizer/cuda/probe.h"
+#include "bench/cuda/probe.h"
+#include "cuda/device.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/transports/gpu_rig.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "services/bench/bench_model.h"
+#include "bench/sync/bench_model.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "services/bench/bench_weights.h"
+#include "bench/sync/bench_weights.h"
 #include "synchronizer/plan/pack.h"
 #include "tests/support/status_matchers.h"
 

@@ -1,4 +1,4 @@
-#include "services/bench/control_case.h"
+#include "bench/control/control_case.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 
 #include <functional>
 
-#include "services/bench/control_result.h"
-#include "services/bench/data_peer_options.h"
-#include "services/bench/process_usage.h"
+#include "bench/control/control_result.h"
+#include "bench/control/data_peer_options.h"
+#include "bench/process/process_usage.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::services {

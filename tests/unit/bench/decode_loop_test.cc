@@ -1,4 +1,4 @@
-#include "services/bench/decode_loop.h"
+#include "bench/sync/decode_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "services/bench/peer_options.h"
+#include "bench/sync/peer_options.h"
 
 #include <gtest/gtest.h>
 

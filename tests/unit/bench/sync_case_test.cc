@@ -1,11 +1,11 @@
-#include "services/bench/sync_case.h"
+#include "bench/sync/sync_case.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "services/bench/bench_model.h"
+#include "bench/sync/bench_model.h"
 #include "synchronizer/plan/layout_text.h"
 #include "tests/support/status_matchers.h"
 

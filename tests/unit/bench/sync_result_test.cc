@@ -1,4 +1,4 @@
-#include "services/bench/sync_result.h"
+#include "bench/sync/sync_result.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "services/config/run_config.h"
-#include "services/twin/synchronous_loop.h"
+#include "tools/twin/synchronous_loop.h"
 #include "trainer/data/learning_alarms.h"
 
 namespace syncopate::services {

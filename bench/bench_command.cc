@@ -1,0 +1,121 @@
+#include "bench/bench_command.h"
+
+#include <signal.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "bench/bench_report.h"
+#include "bench/control/control_command.h"
+#include "bench/sync/bench_model.h"
+#include "bench/sync/sync_bench.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kSyncFooter[] =
+    "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn (where "
+    "those are fewer, nccl connects them by sockets) or, with --cpu, in host memory, and leaves none behind. Weights "
+    "are random and change a little before each sync. Exit codes: 0 "
+    "measured, and every receiver serves what the sources made; 1 something failed; 2 there is no such case.";
+
+struct SyncArguments {
+  SyncCase sync_case;
+  bool no_decode = false;
+  bool no_ceiling = false;
+  bool plan = false;
+  bool json = false;
+  std::string kill;
+  std::string stop;
+  double seconds_limit = 300;
+  double calm_ms = 100;
+};
+
+SyncCase CaseOf(const SyncArguments& arguments) {
+  SyncCase sync_case = arguments.sync_case;
+  sync_case.decode = !arguments.no_decode;
+  sync_case.ceiling = !arguments.no_ceiling;
+  sync_case.limit = absl::Seconds(arguments.seconds_limit);
+  sync_case.calm = absl::Milliseconds(arguments.calm_ms);
+  if (!arguments.kill.empty()) sync_case.fault = {BenchFault::Kind::kKill, arguments.kill, sync_case.fault.stage};
+  if (!arguments.stop.empty()) sync_case.fault = {BenchFault::Kind::kStop, arguments.stop, sync_case.fault.stage};
+  return sync_case;
+}
+
+int RunSync(const SyncArguments& arguments) {
+  const SyncCase sync_case = CaseOf(arguments);
+  if (arguments.plan) {
+    absl::StatusOr<std::string> plan = DescribePlan(sync_case);
+    if (!plan.ok()) return ReportBenchError(plan.status(), arguments.json);
+    std::cout << *plan << std::flush;
+    return 0;
+  }
+  ::signal(SIGPIPE, SIG_IGN);  // a child that dies while it is spoken to is an error, not our end
+  const SyncBenchOptions options{OwnBinaryDir(), &TellProgress};
+  absl::StatusOr<SyncResult> result = RunSyncBench(sync_case, options);
+  if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
+  if (arguments.json) {
+    std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
+  } else {
+    std::cout << ToText(*result) << std::flush;
+  }
+  return result->digests_equal && (!result->fault.ran || result->fault.healthy) ? 0 : kBenchFailed;
+}
+
+void AddFaultOptions(CLI::App* sync, SyncArguments* arguments) {
+  const CLI::IsMember target({"source", "receiver", "synchronizer"});
+  CLI::Option* kill = sync->add_option("--kill", arguments->kill, "SIGKILL one process in the sync after the others");
+  kill->check(target);
+  sync->add_option("--stop", arguments->stop, "SIGSTOP it instead")->check(target)->excludes(kill);
+  sync->add_option("--at", arguments->sync_case.fault.stage, "The stage in which the blow falls")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"prepare", "transfer", "install"}));
+  sync->add_flag("--late-joiner", arguments->sync_case.late_joiner, "Start one more replica after the measured syncs");
+}
+
+void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
+  SyncCase& sync_case = arguments->sync_case;
+  sync->add_option("--model", sync_case.model, "Whose shapes")
+      ->capture_default_str()
+      ->check(CLI::IsMember(BenchModelNames()));
+  sync->add_option("--sources", sync_case.sources, "Trainer ranks that send")->capture_default_str();
+  sync->add_option("--replicas", sync_case.replicas, "Replicas that receive")->capture_default_str();
+  sync->add_option("--tp", sync_case.tensor_parallel, "Tensor-parallel ranks of each")->capture_default_str();
+  sync->add_option("--transport", sync_case.transport, "How weights travel")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "grpc", "ipc", "nccl"}));
+  sync->add_option("--install", sync_case.install, "How a GPU takes them into use")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"remap", "in_place"}));
+  sync->add_option("--source-layout", sync_case.source_layout,
+                   "How the sources share them: whole, flat, layers, fsdp2, replicated; then :fp32 or :bf16")
+      ->capture_default_str();
+  sync->add_option("--syncs", sync_case.syncs, "How many are measured")->capture_default_str();
+  sync->add_option("--warmup", sync_case.warmup, "How many come before")->capture_default_str();
+  sync->add_option("--chunk-bytes", sync_case.chunk_bytes, "Of the receivers' memory handles; 0: one large one")
+      ->capture_default_str();
+  sync->add_option("--calm-ms", arguments->calm_ms, "Between a commit and the next publication")->capture_default_str();
+  sync->add_option("--seconds-limit", arguments->seconds_limit, "For everything")->capture_default_str();
+  sync->add_flag("--cpu", sync_case.cpu, "Host memory instead of GPUs");
+  sync->add_flag("--no-decode", arguments->no_decode, "Receivers stand still instead of reading their weights");
+  sync->add_flag("--no-ceiling", arguments->no_ceiling, "Do not measure what the links give without us");
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
+  auto arguments = std::make_shared<SyncArguments>();
+  CLI::App* bench = app->add_subcommand("bench", "Measure a part of the system on this machine");
+  bench->require_subcommand(1);
+  CLI::App* sync = bench->add_subcommand("sync", "Weight syncs of a model's shapes between processes of this machine");
+  sync->footer(kSyncFooter);
+  AddCaseOptions(sync, arguments.get());
+  AddFaultOptions(sync, arguments.get());
+  sync->add_flag("--plan", arguments->plan, "Print which bytes go where, and start nothing");
+  sync->add_flag("--json", arguments->json, "Print one JSON object");
+  sync->callback([=] { *chosen = [=] { return RunSync(*arguments); }; });
+  AddControlBenchCommand(bench, chosen);
+}
+
+}  // namespace syncopate::services

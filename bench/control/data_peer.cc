@@ -1,0 +1,104 @@
+#include "bench/control/data_peer.h"
+
+#include <prometheus/registry.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "bench/process/command_lines.h"
+#include "services/auth/audit.h"
+#include "services/auth/transport_security.h"
+#include "services/rpc/server.h"
+#include "services/telemetry/grpc_metrics.h"
+#include "services/trainer/training_data.h"
+#include "services/trainer/trajectory_service.h"
+#include "trainer/data/tasks.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr int64_t kNoBound = int64_t{1} << 30;  // steps of staleness: the rollouters' version is never too old
+constexpr int32_t kVocabulary = 151936;
+constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+constexpr int64_t kPruneEvery = 32;  // steps
+
+TrainingData::Options DataOptions(const DataPeerOptions& options) {
+  TrainingData::Options data;
+  data.ledger.gate = {options.batch_groups, static_cast<double>(kNoBound), kNoBound};
+  data.ledger.vocab_size = kVocabulary;
+  data.ledger.samples = options.samples;
+  data.ledger.sampling.max_new_tokens = kBenchMaxNewTokens;
+  data.log.segments.folder = options.folder;
+  data.evaluation_sampling.temperature = 0;
+  return data;
+}
+
+// What a trainer's step thread does with its batches, but for the training.
+class StepThread {
+ public:
+  explicit StepThread(TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
+  ~StepThread() {
+    stopping_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    for (int64_t steps = 1; !stopping_;) {
+      if (!data_->AwaitBatch(Clock::Real()->Now() + kLookAgain).ok()) continue;
+      absl::StatusOr<TrainingData::Batch> batch = data_->TakeBatch();
+      if (!batch.ok()) {
+        SYNCOPATE_LOG(kError, "no batch: %s", batch.status().ToString());
+        continue;
+      }
+      data_->OnStepDone();
+      if (steps++ % kPruneEvery != 0) continue;
+      if (auto snapshot = data_->Snapshot(); snapshot.ok()) data_->PruneLog(snapshot->oldest_needed_record);
+    }
+  }
+
+  TrainingData* const data_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto prompts, trainer::MakeTask({}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto data,
+      TrainingData::Open(DataOptions(options), {FileSystem::Real(), Clock::Real(), prompts.get(), prompts.get()},
+                         {kBenchVersion, kBenchRunId, ""}));
+  data->OnPublished(kBenchVersion);
+  TrajectoryServiceImpl service(data.get());
+  prometheus::Registry registry;
+  GrpcServerMetrics metrics(registry, {v1::TrajectoryService::service_full_name()});
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto security,
+      TransportSecurity::Load(
+          {.role = "trainer", .tls_cert = options.tls.cert, .tls_key = options.tls.key, .tls_ca = options.tls.ca}));
+  Server::Options server_options;
+  server_options.security = security;
+  server_options.address = options.listen;
+  server_options.max_receive_bytes = int64_t{64} << 20;  // as the daemons have it
+  server_options.interceptors = {metrics.InterceptorFactory(), AuditInterceptors(security)};
+  SYNCOPATE_ASSIGN_OR_RETURN(auto server, Server::Start(server_options, {&service}));
+  absl::Status status;
+  {
+    StepThread steps(data.get());
+    sink->Say("ready", {{"address", server->address()}});
+    status = RunCommands({});
+  }
+  data->Stop();
+  server->Stop(absl::Seconds(1));
+  return status;
+}
+
+}  // namespace syncopate::services

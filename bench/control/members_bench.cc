@@ -1,0 +1,142 @@
+#include "bench/control/members_bench.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "bench/control/scrape.h"
+#include "services/rpc/channel.h"
+#include "services/telemetry/latency_histogram.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr absl::Duration kJoinLimit = absl::Minutes(1);
+constexpr absl::Duration kCallLimit = absl::Seconds(5);
+constexpr absl::Duration kProbe = absl::Milliseconds(50);  // between two probes of a loop at rest
+constexpr absl::Duration kProbeAgain = absl::Milliseconds(20);
+constexpr int kScrapes = 20;
+
+double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+}  // namespace
+
+int64_t MembersBench::Alive() {
+  auto status = CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
+                          v1::SynchronizerServiceGetStatusRequest(), kCallLimit);
+  return status.ok() ? status->rollouters_alive() : 0;
+}
+
+absl::Status MembersBench::AwaitAlive(int64_t members, absl::Duration limit) {
+  const absl::Time deadline = Clock::Real()->Now() + limit;
+  int64_t alive = 0;
+  while (Clock::Real()->Now() < deadline) {
+    alive = Alive();
+    if (alive >= members) return absl::OkStatus();
+    absl::SleepFor(kProbeAgain);
+  }
+  return Error(absl::StatusCode::kDeadlineExceeded, "NOT_JOINED",
+               absl::StrCat(alive, " of ", members, " members are alive after ", absl::FormatDuration(limit)));
+}
+
+absl::Status MembersBench::Join() {
+  Tell(absl::StrCat(case_.members, " rollouters join"));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto admin, LoadBenchSecurity(case_.tls, ""));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto rollouter, LoadBenchSecurity(case_.tls, "rollouter"));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                             MakeChannel(hosts_.synchronizer(), {.security = admin, .peer_role = "synchronizer"}));
+  stub_ = v1::SynchronizerService::NewStub(channel);
+  SYNCOPATE_ASSIGN_OR_RETURN(fleet_, MemberFleet::Start({hosts_.synchronizer(), case_.members, rollouter}));
+  SYNCOPATE_RETURN_IF_ERROR(fleet_->AwaitWelcomes(Clock::Real()->Now() + kJoinLimit));
+  return AwaitAlive(case_.members, kJoinLimit);
+}
+
+absl::Status MembersBench::MeasureScrapes(bool members) {
+  std::vector<double> took;
+  Scrape last;
+  for (int i = 0; i < kScrapes; ++i) {
+    SYNCOPATE_ASSIGN_OR_RETURN(last, ScrapeMetrics(hosts_.synchronizer_metrics(), kCallLimit));
+    took.push_back(absl::ToDoubleMilliseconds(last.took));
+  }
+  const std::string with = absl::StrCat(" with ", members ? case_.members : 0, " members");
+  ControlFigure scrape{
+      .part = "members", .name = absl::StrCat("GET /metrics", with), .unit = "ms", .value = SpreadOf(took)};
+  if (members) scrape.at_most = 10;
+  result_.figures.push_back(std::move(scrape));
+  result_.figures.push_back({.part = "members",
+                             .name = absl::StrCat("its answer", with),
+                             .unit = "kB",
+                             .value = SpreadOf({static_cast<double>(last.bytes) / 1e3})});
+  return absl::OkStatus();
+}
+
+absl::Status MembersBench::MeasureAtRest() {
+  SYNCOPATE_RETURN_IF_ERROR(MeasureScrapes(/*members=*/false));
+  SYNCOPATE_RETURN_IF_ERROR(Join());
+  absl::SleepFor(case_.warmup);
+  Tell(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
+  const absl::Time began = Clock::Real()->Now();
+  LatencyHistogram probes;
+  int64_t least = case_.members;
+  while (Clock::Real()->Now() < began + case_.steady) {
+    const absl::Time asked = Clock::Real()->Now();
+    least = std::min(least, Alive());
+    probes.Add(Clock::Real()->Now() - asked);
+    absl::SleepFor(kProbe);
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage after, hosts_.SynchronizerUsage());
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
+  const double cores = (after.cpu_seconds - before.cpu_seconds) / seconds;
+  auto one = [](double value) { return SpreadOf({value}); };
+  result_.figures.push_back(
+      {.part = "members", .name = "of a core, probes included", .unit = "%", .value = one(100 * cores), .at_most = 10});
+  result_.figures.push_back({.part = "members",
+                             .name = "memory of the synchronizer",
+                             .unit = "MB",
+                             .value = one(Megabytes(after.resident_bytes)),
+                             .at_most = 150});
+  result_.figures.push_back({.part = "members",
+                             .name = "GetStatus by way of the loop, p99",
+                             .unit = "ms",
+                             .value = one(absl::ToDoubleMilliseconds(probes.Quantile(0.99))),
+                             .at_most = 50});
+  result_.figures.push_back({.part = "members",
+                             .name = "fewest that were alive",
+                             .unit = "",
+                             .value = one(static_cast<double>(least)),
+                             .at_least = static_cast<double>(case_.members)});
+  result_.figures.push_back({.part = "members",
+                             .name = "threads of the synchronizer",
+                             .unit = "",
+                             .value = one(static_cast<double>(after.threads))});
+  return MeasureScrapes(/*members=*/true);
+}
+
+absl::Status MembersBench::MeasureRestart() {
+  SYNCOPATE_RETURN_IF_ERROR(Join());
+  std::vector<double> from_kill, from_ready;
+  for (int32_t round = 0; round < case_.rounds; ++round) {
+    Tell("the synchronizer is killed and starts again");
+    const absl::Time killed = Clock::Real()->Now();
+    hosts_.KillSynchronizer();
+    SYNCOPATE_RETURN_IF_ERROR(hosts_.StartSynchronizer());
+    const absl::Time ready = Clock::Real()->Now();
+    SYNCOPATE_RETURN_IF_ERROR(AwaitAlive(case_.members, kJoinLimit));
+    from_ready.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - ready));
+    from_kill.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - killed));
+  }
+  result_.figures.push_back({.part = "restart",
+                             .name = absl::StrCat("all ", case_.members, " back after the kill"),
+                             .unit = "s",
+                             .value = SpreadOf(from_kill),
+                             .at_most = 5});
+  result_.figures.push_back(
+      {.part = "restart", .name = "after it listened again", .unit = "s", .value = SpreadOf(from_ready)});
+  return absl::OkStatus();
+}
+
+}  // namespace syncopate::services

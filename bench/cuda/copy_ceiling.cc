@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "bench/cuda/probe.h"
+#include "cuda/cuda_arena.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+// One of several copies that are measured together.
+class MeasuredCopy {
+ public:
+  static absl::StatusOr<MeasuredCopy> Create(const PeerCopy& copy, int64_t bytes) {
+    if (copy.from != copy.to) SYNCOPATE_RETURN_IF_ERROR(CheckPeerAccess(copy.to, copy.from));
+    MeasuredCopy measured;
+    measured.device_ = copy.to;
+    measured.bytes_ = bytes;
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.source_, CudaArena::Create(bytes, {copy.from, 0, "the copies' source"}));
+    SYNCOPATE_ASSIGN_OR_RETURN(ExportedMemory exported, measured.source_->Export());
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.mapped_, CudaArena::Import(exported, copy.to));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.destination_,
+                               CudaArena::Create(bytes, {copy.to, 0, "the copies' destination"}));
+    DeviceScope scope(copy.to);
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.stream_, Stream::Create(copy.to));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.begun_, Event::Create(copy.to, Event::Timing::kOn));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.done_, Event::Create(copy.to, Event::Timing::kOn));
+    return measured;
+  }
+
+  // Never of zeros, which can be faster to move than real weights are.
+  absl::Status Fill() const {
+    constexpr absl::Duration kDeadline = absl::Seconds(30);
+    DeviceScope scope(source_->device());
+    SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(source_->device()));
+    SYNCOPATE_ASSIGN_OR_RETURN(Event filled, Event::Create(source_->device()));
+    SYNCOPATE_RETURN_IF_ERROR(FillWithRandomWeights(source_->data(), bytes_, 1, stream.get()));
+    SYNCOPATE_RETURN_IF_ERROR(filled.Record(stream.get()));
+    return filled.Wait(kDeadline, "making random weights");
+  }
+
+  absl::Status Begin() const {
+    DeviceScope scope(device_);
+    SYNCOPATE_RETURN_IF_ERROR(begun_.Record(stream_.get()));
+    SYNCOPATE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(destination_->data(), mapped_->data(), static_cast<size_t>(bytes_),
+                                   cudaMemcpyDeviceToDevice, stream_.get()),
+                   "copying between GPUs"));
+    return done_.Record(stream_.get());
+  }
+
+  absl::StatusOr<double> End() const {
+    constexpr absl::Duration kDeadline = absl::Seconds(60);
+    SYNCOPATE_RETURN_IF_ERROR(done_.Wait(kDeadline, "copying between GPUs"));
+    SYNCOPATE_ASSIGN_OR_RETURN(double seconds, Event::SecondsBetween(begun_, done_));
+    return static_cast<double>(bytes_) / seconds / 1e9;
+  }
+
+ private:
+  int device_ = 0;
+  int64_t bytes_ = 0;
+  std::unique_ptr<CudaArena> source_;
+  std::unique_ptr<CudaArena> mapped_;  // the source, as `device_` sees it
+  std::unique_ptr<CudaArena> destination_;
+  Stream stream_;
+  Event begun_;
+  Event done_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> MeasurePeerCopies(const std::vector<PeerCopy>& copies, int64_t bytes, int repeats) {
+  std::vector<MeasuredCopy> measured;
+  for (const PeerCopy& copy : copies) {
+    SYNCOPATE_ASSIGN_OR_RETURN(MeasuredCopy made, MeasuredCopy::Create(copy, bytes));
+    SYNCOPATE_RETURN_IF_ERROR(made.Fill());
+    measured.push_back(std::move(made));
+  }
+  std::vector<std::vector<double>> rates(copies.size());
+  for (int repeat = 0; repeat <= repeats; ++repeat) {
+    for (const MeasuredCopy& copy : measured) SYNCOPATE_RETURN_IF_ERROR(copy.Begin());
+    for (size_t i = 0; i < measured.size(); ++i) {
+      SYNCOPATE_ASSIGN_OR_RETURN(double rate, measured[i].End());
+      if (repeat > 0) rates[i].push_back(rate);
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& of_copy : rates) medians.push_back(Median(std::move(of_copy)));
+  return medians;
+}
+
+}  // namespace syncopate::synchronizer

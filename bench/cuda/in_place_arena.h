@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "cuda/cuda_arena.h"
+#include "synchronizer/cuda/cuda_shadow_check.h"
+#include "synchronizer/transport/weight_target.h"
+
+namespace syncopate::synchronizer {
+
+// One weight set, for models that fill the card: what serves is what receives, so generation stands still from the
+// first byte of a transfer to the install, and after a transfer that failed until the next good one. The target of
+// receivers whose decode loop is not an engine. Thread-safe, except that shadow() belongs to one receiver.
+class InPlaceArena final : public WeightTarget {
+ public:
+  struct Options {
+    int device = 0;
+    int64_t chunk_bytes = 0;
+    int max_check_blocks = 0;  // as CudaShadowChecker::Options::max_blocks
+    const Clock* clock = Clock::Real();
+  };
+
+  // The decode loop. Both are called by the receiver's thread, without locks held.
+  struct Generation {
+    // Blocks until no decode step runs and none will begin before resume(). After an error generation goes on.
+    std::function<absl::Status(absl::Duration deadline)> pause;
+    std::function<void()> resume;
+  };
+
+  // Allocates `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
+  static absl::StatusOr<std::unique_ptr<InPlaceArena>> Create(int64_t bytes, Generation generation,
+                                                              const Options& options);
+
+  char* shadow() override { return arena_->data(); }
+  char* live() const { return arena_->data(); }
+  // None while a transfer is under way and after one that failed: then the weights are garbage.
+  PolicyVersion serving() const;
+
+  bool in_place() const override { return true; }
+  absl::Status BeginInPlace(absl::Duration deadline) override;
+  void CancelInPlace() override;
+  void Invalidate() override;
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                        absl::Duration deadline) override;
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
+
+ private:
+  InPlaceArena(std::unique_ptr<CudaArena> arena, std::unique_ptr<CudaShadowChecker> checker, Generation generation,
+               const Clock* clock)
+      : arena_(std::move(arena)), checker_(std::move(checker)), generation_(std::move(generation)), clock_(clock) {}
+
+  const std::unique_ptr<CudaArena> arena_;
+  const std::unique_ptr<CudaShadowChecker> checker_;
+  const Generation generation_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time paused_since_ ABSL_GUARDED_BY(mutex_);
+  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);  // before the pause
+};
+
+}  // namespace syncopate::synchronizer

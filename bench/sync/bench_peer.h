@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "bench/process/event_sink.h"
+#include "bench/sync/peer_device.h"
+#include "bench/sync/peer_options.h"
+
+namespace syncopate::services {
+
+// One process of a benchmark, from its join to its leave: blocks until it is told to quit or standard input ends. Says
+// "ready" when it holds its weights and has been welcomed. Commands, one JSON object a line, "do" saying which:
+//   fill {step}          source: makes the weights of that step       answered
+//   publish {step}       source: stages and publishes them; says "published"
+//   strike {stage, signal, after_seconds}   answered; signals itself at that stage of the next sync, saying "struck"
+//   reset                forgets what was measured             answered
+//   report               what was measured, memory, what it serves   answered
+//   verify {step}        receiver: compares samples of what it serves with the weights of that step   answered
+//   check                whether its device still computes     answered
+//   quit                 leaves
+// Errors that end it are those of the device, the layouts and MemberClient.
+absl::Status RunSourcePeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
+absl::Status RunReceiverPeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
+
+}  // namespace syncopate::services

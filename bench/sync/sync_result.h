@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/sync/sync_case.h"
+
+namespace syncopate::services {
+
+// Median and extremes of what was measured several times.
+struct Spread {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+  int64_t count = 0;  // 0: never measured, and the others mean nothing
+};
+Spread SpreadOf(std::vector<double> values);
+
+// One replica's part in one sync of the benchmark, as the synchronizer recorded it.
+struct SyncSample {
+  int64_t attempt = 0;
+  int64_t step = 0;
+  std::string replica;
+  std::string transport;
+  std::string transport_reason;
+  std::string result;
+  std::string detail;
+  std::map<std::string, double> seconds;  // SyncRecord.seconds
+  double pause_seconds = 0;
+  int64_t bytes = 0;           // to all ranks of the replica
+  double stage_to_commit = 0;  // from the begin of staging to the last rank's install, by the machine's clock
+  double recorded = 0;         // when the record arrived, seconds of the machine's clock
+  bool ok() const { return result == "ok" || result == "relabelled"; }
+};
+
+// What the decode-like loop of one receiver did.
+struct DecodeRates {
+  std::string receiver;
+  double calm_steps = 0;  // steps, and the seconds in which they ran
+  double calm_seconds = 0;
+  double transfer_steps = 0;
+  double transfer_seconds = 0;
+  double longest_gap_seconds = 0;  // between two steps, in all measured syncs
+};
+
+struct MemoryUse {
+  std::string process;
+  int64_t before_bytes = 0;  // after the warm-up
+  int64_t after_bytes = 0;   // after the measured syncs
+};
+
+struct Ceiling {
+  std::string name;             // "copy engine, rounds of matchings"; "" if it was not measured
+  double bytes_per_second = 0;  // into each receiver
+};
+
+struct LateJoin {
+  bool ran = false;
+  double start_to_serving_seconds = 0;
+  Spread others_total_seconds;  // of the syncs of the others while it joined
+};
+
+struct FaultOutcome {
+  bool ran = false;
+  double declared_seconds = 0;       // from the blow to the first part that ended because of it; 0 if none did
+  double mended_seconds = 0;         // from the blow until what was to be started again was ready; 0 if nothing was
+  double recovered_seconds = 0;      // from the blow to the commit of the last survivor
+  std::vector<std::string> reasons;  // of the parts that failed
+  bool healthy = false;              // every survivor's device computes a product right
+};
+
+struct SyncResult {
+  SyncCase sync_case;
+  int64_t weight_bytes = 0;
+  int64_t messages = 0;               // of the plan
+  std::string machine;                // "2 x NVIDIA H200", "host memory"
+  std::vector<SyncSample> first;      // what the first sync of all cost
+  std::vector<SyncSample> samples;    // of the measured syncs
+  std::vector<double> stage_seconds;  // of each source and measured sync: what publishing cost its step loop
+  Ceiling ceiling;
+  std::vector<DecodeRates> decode;
+  std::vector<MemoryUse> memory;
+  int64_t values_checked = 0;  // weights that were compared with what the sources made
+  bool digests_equal = false;  // every receiver serves the digest that was published
+  LateJoin late;
+  FaultOutcome fault;
+};
+
+// Phases in the order in which they happen; "total" last.
+const std::vector<std::string>& SyncPhases();
+// Of the measured syncs that went well; `first`: of the first one.
+std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& samples);
+// The largest share of a total that its phases do not explain.
+double WorstPhaseGap(const std::vector<SyncSample>& samples);
+// Bytes per second into each receiving rank while the transfer lasted.
+Spread ReceiverRates(const SyncResult& result);
+// Steps per second during transfers over those in between; 0 if no step was counted.
+double DecodeShare(const SyncResult& result);
+
+nlohmann::json ToJson(const SyncResult& result);
+// The same for people, several lines.
+std::string ToText(const SyncResult& result);
+
+}  // namespace syncopate::services

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/sync/bench_cast.h"
+#include "bench/sync/sync_case.h"
+#include "bench/sync/sync_result.h"
+
+namespace syncopate::services {
+
+inline constexpr absl::Duration kSyncLimit = absl::Minutes(1);
+inline constexpr absl::Duration kAnswerLimit = absl::Seconds(30);
+
+// One sync after the other: which step is next, and which replicas are expected to take part. Owned by the cast's
+// thread.
+class SyncRounds {
+ public:
+  // All are borrowed. `progress` may be null.
+  SyncRounds(const SyncCase& sync_case, BenchCast* cast, const std::function<void(const std::string&)>& progress);
+
+  void Tell(const std::string& what) const;
+  // Publishes the next step, after a calm moment, and waits for its commit on all replicas.
+  absl::StatusOr<std::vector<SyncSample>> SyncOnce();
+  // Publishes the next step and returns.
+  absl::Status PublishNext();
+  int64_t step() const { return step_; }  // the last one published
+
+  bool AllServe(int64_t step) const;
+  // When the last of them did; all must.
+  double AllServedAt(int64_t step) const;
+
+  const std::vector<int32_t>& replicas() const { return replicas_; }
+  void Add(int32_t replica) { replicas_.push_back(replica); }
+  void RemoveLast() { replicas_.pop_back(); }
+
+  std::vector<std::string> Receivers() const;
+  std::vector<std::string> Sources() const;
+
+ private:
+  const SyncCase& sync_case_;
+  BenchCast& cast_;
+  const std::function<void(const std::string&)>& progress_;
+  std::vector<int32_t> replicas_;
+  int64_t step_ = 0;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cuda/gpu_memory.h"
+
+namespace syncopate::synchronizer {
+
+// GPU memory at a fixed address: a send arena, or another process's arena mapped here. Immutable but for its bytes, so
+// thread-safe.
+class CudaArena {
+ public:
+  struct Options {
+    int device = 0;
+    int64_t chunk_bytes = 0;         // 0: one handle, which maps and remaps fastest
+    std::string what = "the arena";  // for errors
+  };
+
+  // `bytes` of zeros on options.device. Blocks until they are there. Errors as GpuMemoryBlock::Create.
+  static absl::StatusOr<std::unique_ptr<CudaArena>> Create(int64_t bytes, const Options& options);
+  // Memory that some process exported, readable and writable by `device`. NO_PEER_ACCESS if that GPU does not reach it,
+  // BAD_MEMORY_EXPORT.
+  static absl::StatusOr<std::unique_ptr<CudaArena>> Import(const ExportedMemory& exported, int device);
+
+  char* data() const { return range_.data(); }
+  int64_t bytes() const { return bytes_; }  // as asked for; of an imported arena as mapped, which may be more
+  int device() const { return device_; }    // whose kernels and copies may use data()
+  uint64_t id() const { return block_.id(); }
+  absl::StatusOr<ExportedMemory> Export() const { return block_.Export(); }
+
+ private:
+  CudaArena(GpuMemoryBlock block, AddressRange range, int device, int64_t bytes)
+      : block_(std::move(block)), range_(std::move(range)), device_(device), bytes_(bytes) {}
+
+  GpuMemoryBlock block_;
+  AddressRange range_;
+  const int device_;
+  const int64_t bytes_;
+};
+
+// Sets `bytes` at `data` to zero and waits until that is done.
+absl::Status ZeroGpuMemory(int device, char* data, int64_t bytes);
+
+}  // namespace syncopate::synchronizer

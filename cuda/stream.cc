@@ -1,0 +1,145 @@
+#include "cuda/stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+
+namespace syncopate::synchronizer {
+
+absl::StatusOr<Stream> Stream::Create(int device, Priority priority) {
+  DeviceScope scope(device);
+  int least = 0;
+  int greatest = 0;
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "making a stream"));
+  int middle = (least + greatest) / 2;
+  cudaStream_t stream = nullptr;
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::kLow ? least : middle),
+      "making a stream"));
+  return Stream(device, stream);
+}
+
+Stream::~Stream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(stream_, other.stream_);
+  return *this;
+}
+
+absl::StatusOr<Event> Event::Create(int device, Timing timing) {
+  DeviceScope scope(device);
+  cudaEvent_t event = nullptr;
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&event, timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming),
+                 "making an event"));
+  return Event(event);
+}
+
+Event::~Event() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+absl::Status Event::Record(cudaStream_t stream) const {
+  return CudaStatus(cudaEventRecord(event_, stream), "recording an event");
+}
+
+absl::Status Event::Wait(absl::Duration deadline, const std::string& what, absl::Duration eagerly) const {
+  // CUDA's own wait has no deadline, and what is waited for may hang on another process.
+  constexpr std::chrono::microseconds kPause{50};
+  const absl::Time begun = Clock::Real()->Now();
+  while (true) {
+    cudaError_t state = cudaEventQuery(event_);
+    if (state != cudaErrorNotReady) return CudaStatus(state, what);
+    cudaGetLastError();  // "not ready" is kept as an error too
+    absl::Duration waited = Clock::Real()->Now() - begun;
+    if (waited >= deadline) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+                   absl::StrFormat("%s: the GPU had not done it after %s", what, absl::FormatDuration(deadline)));
+    }
+    if (waited < eagerly) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+absl::StatusOr<double> Event::SecondsBetween(const Event& begin, const Event& end) {
+  float milliseconds = 0;
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaEventElapsedTime(&milliseconds, begin.event_, end.event_), "reading a GPU timer"));
+  return milliseconds / 1e3;
+}
+
+absl::Status OrderAfter(cudaStream_t stream, cudaStream_t earlier, const Event& event) {
+  SYNCOPATE_RETURN_IF_ERROR(event.Record(earlier));
+  return CudaStatus(cudaStreamWaitEvent(stream, event.get(), 0), "ordering two streams");
+}
+
+absl::StatusOr<DeviceBuffer> DeviceBuffer::Create(int device, int64_t bytes, const std::string& what) {
+  DeviceBuffer buffer;
+  if (bytes == 0) return buffer;
+  DeviceScope scope(device);
+  void* data = nullptr;
+  cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return OutOfGpuMemory(device, bytes, what);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(error, what));
+  buffer.device_ = device;
+  buffer.data_ = static_cast<char*>(data);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ == nullptr) return;
+  DeviceScope scope(device_);
+  cudaFree(data_);
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(int64_t bytes) {
+  PinnedBuffer buffer;
+  if (bytes == 0) return buffer;
+  void* data = nullptr;
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable), "page-locking host memory"));
+  buffer.data_ = static_cast<char*>(data);
+  buffer.bytes_ = bytes;
+  std::fill_n(buffer.data_, bytes, 0);
+  return buffer;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,157 @@
+#include "services/member/grpc_transport.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "services/rpc/channel.h"
+#include "services/wire/codec.h"
+
+namespace syncopate::services {
+namespace {
+
+using synchronizer::Copy;
+using synchronizer::ReceiveRequest;
+
+absl::Status BadChunk(const std::string& detail) {
+  return Error(absl::StatusCode::kDataLoss, "BAD_CHUNK", "the source sent what was not asked for: " + detail);
+}
+
+// Puts the chunks of a fetch where the copies say, in the order in which they were asked for. Bounds come from the
+// plan, never from the peer.
+class Placement {
+ public:
+  Placement(const std::vector<Copy>& copies, char* destination, const synchronizer::Arrived& on_arrived)
+      : copies_(copies), destination_(destination), on_arrived_(on_arrived) {}
+
+  absl::Status Place(const v1::FetchWeightsResponse& chunk) {
+    if (next_ == copies_.size()) return BadChunk("more bytes than the plan has");
+    const Copy& copy = copies_[next_];
+    const int64_t bytes = static_cast<int64_t>(chunk.data().size());
+    if (chunk.offset() != copy.source_offset + done_ || bytes == 0 || bytes > copy.bytes - done_) {
+      return BadChunk(absl::StrFormat("%d bytes at %d instead of up to %d at %d", bytes, chunk.offset(),
+                                      copy.bytes - done_, copy.source_offset + done_));
+    }
+    const int64_t to = copy.destination_offset + done_;
+    std::memcpy(destination_ + to, chunk.data().data(), chunk.data().size());
+    on_arrived_({to, to + bytes}, nullptr);
+    done_ += bytes;
+    if (done_ == copy.bytes) {
+      ++next_;
+      done_ = 0;
+    }
+    return absl::OkStatus();
+  }
+
+  bool complete() const { return next_ == copies_.size(); }
+
+ private:
+  const std::vector<Copy>& copies_;
+  char* const destination_;
+  const synchronizer::Arrived& on_arrived_;
+  size_t next_ = 0;
+  int64_t done_ = 0;  // bytes of copies_[next_]
+};
+
+// What a broken or ended fetch means to the sync.
+absl::Status Explain(const absl::Status& status, const std::string& rendezvous, const std::stop_token& stop) {
+  if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
+  if (absl::IsDeadlineExceeded(status)) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+                 absl::StrCat("the weights from ", rendezvous, " did not arrive in time"));
+  }
+  if (!ErrorReason(status).empty()) return status;
+  return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
+               absl::StrCat("the source at ", rendezvous, " is gone: ", status.message()));
+}
+
+v1::FetchWeightsRequest MakeRequest(const ReceiveRequest& request, const std::vector<Copy>& copies) {
+  v1::FetchWeightsRequest message;
+  message.set_attempt(request.attempt);
+  *message.mutable_version() = ToProto(request.version);
+  message.set_manifest_fingerprint(request.manifest_fingerprint);
+  for (const Copy& copy : copies) {
+    v1::FetchWeightsRequest::Range* range = message.add_ranges();
+    range->set_begin(copy.source_offset);
+    range->set_end(copy.source_offset + copy.bytes);
+  }
+  return message;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GrpcReceiver::Stub>> GrpcReceiver::StubFor(const std::string& rendezvous) {
+  MutexLock lock(&mutex_);
+  std::shared_ptr<Stub>& stub = stubs_[rendezvous];
+  if (stub == nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(rendezvous, {.security = security_, .peer_role = "trainer"}));
+    stub = v1::WeightService::NewStub(std::move(channel));
+  }
+  return stub;
+}
+
+void GrpcReceiver::ForgetStub(const std::string& rendezvous) {
+  MutexLock lock(&mutex_);
+  stubs_.erase(rendezvous);
+}
+
+absl::StatusOr<GrpcReceiver::CopiesBySource> GrpcReceiver::SplitBySource(const ReceiveRequest& request) {
+  CopiesBySource by_source;
+  for (const Copy& copy : request.copies) by_source[copy.source].push_back(copy);
+  for (const auto& [source, copies] : by_source) {
+    if (source < static_cast<int32_t>(request.sources.size())) continue;
+    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", source));
+  }
+  return by_source;
+}
+
+absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
+  ReceiveRequest once = request;
+  once.on_writing = [&request, writing = false]() mutable {
+    if (!std::exchange(writing, true)) request.on_writing();
+  };
+  for (const auto& [source, copies] : by_source) {
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(once, request.sources[source].rendezvous, copies, destination, stop));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
+  for (const auto& [source, copies] : by_source) {
+    const std::string& rendezvous = request.sources[source].rendezvous;
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, rendezvous, /*copies=*/{}, /*destination=*/nullptr, stop));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std::string& rendezvous,
+                                       const std::vector<Copy>& copies, char* destination,
+                                       const std::stop_token& stop) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<Stub> stub, StubFor(rendezvous));
+  grpc::ClientContext context;
+  context.set_deadline(CallDeadline(request.deadline - clock_->Now()));
+  std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+  auto stream = stub->FetchWeights(&context, MakeRequest(request, copies));
+  Placement placement(copies, destination, request.on_arrived);
+  v1::FetchWeightsResponse chunk;
+  absl::Status placed;
+  while (placed.ok() && stream->Read(&chunk)) {
+    request.on_writing();
+    placed = placement.Place(chunk);
+  }
+  if (!placed.ok()) context.TryCancel();
+  const grpc::Status ended = stream->Finish();
+  SYNCOPATE_RETURN_IF_ERROR(placed);
+  if (!ended.ok()) {
+    if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) ForgetStub(rendezvous);  // a new source has a new address
+    return Explain(FromGrpc(ended), rendezvous, stop);
+  }
+  if (!placement.complete()) return BadChunk("it ended early");
+  return absl::OkStatus();
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "services/telemetry/metric_names.h"
+
+namespace syncopate::services {
+
+// The state of a rollouter at the moment of a scrape. Counts and seconds are since the start of the process.
+struct RolloutFigures {
+  PolicyVersion serving;
+  int64_t running_sequences = 0;
+  int64_t waiting_sequences = 0;
+  double kv_usage = 0;  // 0 to 1
+  int64_t kv_bytes = 0;
+  int64_t weight_bytes = 0;
+  int64_t generated_tokens = 0;
+  int64_t groups_submitted = 0;
+  int64_t installs = 0;
+  double busy_seconds = 0;  // decode loop at work
+  double idle_seconds = 0;  // decode loop without work
+};
+
+// Reads the figures anew at each scrape. Exposes vLLM's three names too, with vLLM's label, so that dashboards and
+// autoscalers made for it work unchanged.
+class RolloutCollector final : public prometheus::Collectable {
+ public:
+  // `read` is called on the responder's thread; it must not block.
+  RolloutCollector(std::string model_name, std::function<RolloutFigures()> read)
+      : model_name_(std::move(model_name)), read_(std::move(read)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::string model_name_;
+  const std::function<RolloutFigures()> read_;
+};
+
+// What this rollouter received, and how fast: syncopate_weight_received_bytes_total and
+// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers. A copy counts
+// into the same two.
+class ReceiveMetrics {
+ public:
+  explicit ReceiveMetrics(prometheus::Registry& registry);
+  void Count(int64_t bytes, double seconds) const {
+    bytes_.Increment(static_cast<double>(bytes));
+    seconds_.Increment(seconds);
+  }
+
+ private:
+  prometheus::Counter& bytes_;
+  prometheus::Counter& seconds_;
+};
+
+// syncopate_generation_pause_seconds: what one install cost the decode loop.
+class InstallMetrics {
+ public:
+  explicit InstallMetrics(prometheus::Registry& registry);
+  void ObservePause(double seconds) { pause_.Observe(seconds); }
+
+ private:
+  prometheus::Histogram& pause_;
+};
+
+}  // namespace syncopate::services

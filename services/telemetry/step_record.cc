@@ -1,0 +1,93 @@
+#include "services/telemetry/step_record.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "services/telemetry/words.h"
+
+namespace syncopate::services {
+namespace {
+
+using nlohmann::json;
+
+double Number(const json& object, const char* key) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+int64_t Integer(const json& object, const char* key) { return std::llround(Number(object, key)); }
+
+std::string Text(const json& object, const char* key) {
+  auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
+  json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_STEP_RECORD", "a step record is not a JSON object");
+  }
+  StepRecord record;
+  record.is_evaluation = Text(object, "kind") == "eval";
+  record.epoch = Integer(object, "epoch");
+  record.step = Integer(object, "step");
+  record.reward_mean = Number(object, "reward_mean");
+  record.loss = Number(object, "loss");
+  record.grad_norm = Number(object, "grad_norm");
+  record.entropy = Number(object, "entropy");
+  record.staleness_mean = Number(object, "staleness_mean");
+  record.staleness_max = Integer(object, "staleness_max");
+  record.tokens = Integer(object, "tokens");
+  record.step_seconds = Number(object, "step_seconds");
+  record.wait_seconds = Number(object, "wait_seconds");
+  auto exact = object.find("eval_exact");
+  if (exact != object.end() && exact->is_number()) record.eval_exact = exact->get<double>();
+  auto alarms = object.find("alarms");
+  if (alarms != object.end() && alarms->is_array()) {
+    for (const json& alarm : *alarms) {
+      if (alarm.is_string()) record.alarms.push_back(alarm.get<std::string>());
+    }
+  }
+  auto samples = object.find("samples");
+  if (samples == object.end() || !samples->is_array()) return record;
+  for (const json& sample : *samples) {
+    if (!sample.is_object()) continue;
+    record.samples.push_back({Text(sample, "prompt"), Text(sample, "answer"), Text(sample, "expected")});
+  }
+  return record;
+}
+
+std::string ToString(const StepRecord& record) {
+  if (record.is_evaluation) {
+    return absl::StrFormat("step %d  exact %.3f (greedy, on the evaluation prompts)", record.step,
+                           record.eval_exact.value_or(0));
+  }
+  std::string text =
+      absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
+                      record.reward_mean, record.loss, record.entropy, record.staleness_mean, record.staleness_max);
+  if (record.step_seconds > 0) {
+    auto rate = std::llround(static_cast<double>(record.tokens) / record.step_seconds);
+    absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
+                    Percent(Share(record.wait_seconds, record.step_seconds)));
+  }
+  return text;
+}
+
+std::string ToString(const std::vector<std::string>& alarms) {
+  std::string text;
+  for (const std::string& alarm : alarms) {
+    absl::StrAppend(&text, text.empty() ? "alarm: " : ", ",
+                    alarm == "entropy"           ? "entropy has collapsed"
+                    : alarm == "no_signal"       ? "groups have no signal"
+                    : alarm == "evaluation_fell" ? "the evaluation fell"
+                                                 : alarm);
+  }
+  return text;
+}
+
+}  // namespace syncopate::services

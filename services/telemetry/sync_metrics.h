@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "services/telemetry/metric_names.h"
+#include "synchronizer/plan/payload.h"
+
+namespace syncopate::services {
+
+// What weight syncs cost, as the synchronizer sees them: one sample per receiver and attempt.
+class SyncMetrics {
+ public:
+  explicit SyncMetrics(prometheus::Registry& registry);
+
+  struct Sync {
+    std::string transport;                       // "inproc", "ipc", "nccl", "grpc"
+    std::string result;                          // "ok", "relabelled", or the reason of the error
+    std::map<std::string, double> seconds = {};  // stage, prepare, transfer, verify, install, total; 0.0: did not run
+    synchronizer::PayloadBytes bytes = {};
+    double ended_unix_seconds = 0;
+  };
+  // Phases that did not run leave no sample in their histogram. Reasons other than the seeded ones count as "failed".
+  void Record(const Sync& sync);
+
+  // A rehearsal with one receiver has ended.
+  void RecordRehearsal(bool connected) { rehearsals_.Increment(connected ? "connected" : "not_connected"); }
+
+  void SetNewest(const PolicyVersion& version) { newest_.Set(version); }
+  void SetMembers(int64_t trainers, int64_t rollouters);  // alive
+
+ private:
+  prometheus::Family<prometheus::Histogram>& durations_;
+  LabelledCounter bytes_;
+  LabelledCounter results_;
+  LabelledCounter rehearsals_;
+  prometheus::Gauge& last_success_;
+  prometheus::Gauge& trainers_;
+  prometheus::Gauge& rollouters_;
+  PolicyVersionMetric newest_;
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,15 @@
+#include "services/telemetry/sync_outcome.h"
+
+#include "synchronizer/messages.h"
+
+namespace syncopate::services {
+
+SyncOutcome SyncOutcomeOf(const std::string& result) {
+  if (result == "ok") return SyncOutcome::kDone;
+  if (result == "relabelled") return SyncOutcome::kRelabelled;
+  if (synchronizer::IsSuperseded(result)) return SyncOutcome::kSuperseded;
+  if (result == synchronizer::kConnected || result == synchronizer::kNotConnected) return SyncOutcome::kRehearsed;
+  return SyncOutcome::kFailed;
+}
+
+}  // namespace syncopate::services

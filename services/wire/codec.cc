@@ -1,0 +1,232 @@
+#include "services/wire/codec.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/identity.h"
+
+namespace syncopate::services {
+namespace {
+
+absl::Status BadMessage(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
+}
+
+absl::StatusOr<LeaseKind> KindFromProto(v1::LeaseKind kind) {
+  switch (kind) {
+    case v1::LEASE_KIND_TRAINING:
+      return LeaseKind::kTraining;
+    case v1::LEASE_KIND_EVALUATION:
+      return LeaseKind::kEvaluation;
+    default:
+      return BadMessage(absl::StrCat("lease kind ", static_cast<int>(kind), " is not known"));
+  }
+}
+
+v1::LeaseKind KindToProto(LeaseKind kind) {
+  return kind == LeaseKind::kTraining ? v1::LEASE_KIND_TRAINING : v1::LEASE_KIND_EVALUATION;
+}
+
+absl::StatusOr<FinishReason> FinishFromProto(v1::FinishReason finish) {
+  if (finish < v1::FINISH_REASON_STOP || finish > v1::FINISH_REASON_ABORTED) {
+    return BadMessage(absl::StrCat("finish reason ", static_cast<int>(finish), " is not known"));
+  }
+  return static_cast<FinishReason>(finish);  // the same numbers
+}
+
+v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
+  v1::Trajectory message;
+  message.mutable_tokens()->Assign(trajectory.tokens.begin(), trajectory.tokens.end());
+  message.mutable_logprobs()->Assign(trajectory.logprobs.begin(), trajectory.logprobs.end());
+  for (const VersionSpan& span : trajectory.spans) *message.add_spans() = ToProto(span);
+  message.set_finish(ToProto(trajectory.finish));
+  message.set_reward(trajectory.reward);
+  message.set_generate_seconds(trajectory.generate_seconds);
+  return message;
+}
+
+absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
+  Trajectory trajectory;
+  if (message.tokens_size() != message.logprobs_size()) {
+    return BadMessage(absl::StrCat("a trajectory has ", message.tokens_size(), " tokens and ", message.logprobs_size(),
+                                   " log-probs"));
+  }
+  trajectory.tokens.assign(message.tokens().data(), message.tokens().data() + message.tokens_size());
+  trajectory.logprobs.assign(message.logprobs().data(), message.logprobs().data() + message.logprobs_size());
+  for (const v1::VersionSpan& span : message.spans()) {
+    trajectory.spans.push_back({FromProto(span.version()), span.begin(), span.end()});
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(trajectory.finish, FinishFromProto(message.finish()));
+  trajectory.reward = message.reward();
+  trajectory.generate_seconds = message.generate_seconds();
+  return trajectory;
+}
+
+}  // namespace
+
+v1::PolicyVersion ToProto(const PolicyVersion& version) {
+  v1::PolicyVersion message;
+  message.set_epoch(version.epoch);
+  message.set_step(version.step);
+  return message;
+}
+
+PolicyVersion FromProto(const v1::PolicyVersion& message) { return {message.epoch(), message.step()}; }
+
+v1::MemberId ToProto(const MemberId& member) {
+  v1::MemberId message;
+  message.set_role(member.role == "trainer" ? v1::ROLE_TRAINER : v1::ROLE_ROLLOUTER);
+  message.set_replica_id(member.replica_id);
+  message.set_rank(member.rank);
+  message.set_world(member.world);
+  message.set_incarnation(member.incarnation);
+  return message;
+}
+
+absl::StatusOr<MemberId> FromProto(const v1::MemberId& message) {
+  if (message.role() != v1::ROLE_TRAINER && message.role() != v1::ROLE_ROLLOUTER) {
+    return BadMessage("member.role must be trainer or rollouter");
+  }
+  MemberId member{message.role() == v1::ROLE_TRAINER ? "trainer" : "rollouter", message.replica_id(), message.rank(),
+                  message.world(), message.incarnation()};
+  SYNCOPATE_RETURN_IF_ERROR(CheckMember(member));
+  return member;
+}
+
+v1::GroupId ToProto(const GroupId& group) {
+  v1::GroupId message;
+  message.set_pass(group.pass);
+  message.set_ordinal(group.ordinal);
+  return message;
+}
+
+GroupId FromProto(const v1::GroupId& message) { return {message.pass(), message.ordinal()}; }
+
+v1::LeaseId ToProto(const LeaseId& lease) {
+  v1::LeaseId message;
+  *message.mutable_group() = ToProto(lease.group);
+  message.set_attempt(lease.attempt);
+  return message;
+}
+
+LeaseId FromProto(const v1::LeaseId& message) { return {FromProto(message.group()), message.attempt()}; }
+
+v1::SamplingParams ToProto(const SamplingParams& sampling) {
+  v1::SamplingParams message;
+  message.set_temperature(sampling.temperature);
+  message.set_top_p(sampling.top_p);
+  message.set_top_k(sampling.top_k);
+  message.set_max_new_tokens(sampling.max_new_tokens);
+  message.mutable_stop_token_ids()->Assign(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+  return message;
+}
+
+SamplingParams FromProto(const v1::SamplingParams& message) {
+  SamplingParams sampling;
+  sampling.temperature = message.temperature();
+  sampling.top_p = message.top_p() == 0 ? 1.0f : message.top_p();
+  sampling.top_k = message.top_k();
+  sampling.max_new_tokens = message.max_new_tokens();
+  sampling.stop_token_ids.assign(message.stop_token_ids().begin(), message.stop_token_ids().end());
+  return sampling;
+}
+
+v1::ExchangeResponse::Lease ToProto(const Lease& lease) {
+  v1::ExchangeResponse::Lease message;
+  *message.mutable_id() = ToProto(lease.id);
+  message.set_kind(KindToProto(lease.kind));
+  *message.mutable_version() = ToProto(lease.version);
+  message.set_samples(lease.samples);
+  message.mutable_prompt_ids()->Assign(lease.prompt_ids.begin(), lease.prompt_ids.end());
+  message.mutable_answer_ids()->Assign(lease.answer_ids.begin(), lease.answer_ids.end());
+  message.set_reward(lease.reward);
+  *message.mutable_sampling() = ToProto(lease.sampling);
+  message.set_seed(lease.seed);
+  return message;
+}
+
+absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
+  Lease lease;
+  lease.id = FromProto(message.id());
+  SYNCOPATE_ASSIGN_OR_RETURN(lease.kind, KindFromProto(message.kind()));
+  lease.version = FromProto(message.version());
+  if (message.samples() < 1) return BadMessage(absl::StrCat("lease.samples is ", message.samples()));
+  lease.samples = message.samples();
+  lease.prompt_ids.assign(message.prompt_ids().begin(), message.prompt_ids().end());
+  lease.answer_ids.assign(message.answer_ids().begin(), message.answer_ids().end());
+  lease.reward = message.reward();
+  lease.sampling = FromProto(message.sampling());
+  lease.seed = message.seed();
+  return lease;
+}
+
+v1::VersionSpan ToProto(const VersionSpan& span) {
+  v1::VersionSpan message;
+  *message.mutable_version() = ToProto(span.version);
+  message.set_begin(span.begin);
+  message.set_end(span.end);
+  return message;
+}
+
+v1::FinishReason ToProto(FinishReason finish) { return static_cast<v1::FinishReason>(finish); }
+
+v1::TrajectoryGroup ToProto(const TrajectoryGroup& group) {
+  v1::TrajectoryGroup message;
+  *message.mutable_lease() = ToProto(group.lease);
+  message.set_kind(KindToProto(group.kind));
+  message.set_rollouter(group.rollouter);
+  message.set_incarnation(group.incarnation);
+  message.mutable_prompt_ids()->Assign(group.prompt_ids.begin(), group.prompt_ids.end());
+  for (const Trajectory& sample : group.samples) *message.add_samples() = TrajectoryToProto(sample);
+  return message;
+}
+
+absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message) {
+  TrajectoryGroup group;
+  group.lease = FromProto(message.lease());
+  SYNCOPATE_ASSIGN_OR_RETURN(group.kind, KindFromProto(message.kind()));
+  group.rollouter = message.rollouter();
+  group.incarnation = message.incarnation();
+  group.prompt_ids.assign(message.prompt_ids().begin(), message.prompt_ids().end());
+  group.samples.reserve(message.samples_size());
+  for (const v1::Trajectory& sample : message.samples()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(Trajectory trajectory, TrajectoryFromProto(sample));
+    group.samples.push_back(std::move(trajectory));
+  }
+  return group;
+}
+
+v1::Manifest ToProto(const Manifest& manifest) {
+  v1::Manifest message;
+  for (const TensorSpec& spec : manifest.tensors()) {
+    v1::TensorSpec* tensor = message.add_tensors();
+    tensor->set_name(spec.name);
+    tensor->set_dtype(spec.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16);
+    tensor->mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
+  }
+  message.set_bucket_bytes(manifest.bucket_bytes());
+  message.set_fingerprint(manifest.fingerprint());
+  return message;
+}
+
+absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(message.tensors_size());
+  for (const v1::TensorSpec& tensor : message.tensors()) {
+    if (tensor.dtype() != v1::DTYPE_FLOAT32 && tensor.dtype() != v1::DTYPE_BFLOAT16) {
+      return BadMessage(absl::StrCat("tensor ", tensor.name(), " has no dtype that travels"));
+    }
+    specs.push_back({tensor.name(),
+                     tensor.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16,
+                     {tensor.shape().begin(), tensor.shape().end()}});
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));
+  if (manifest.fingerprint() != message.fingerprint()) {
+    return BadMessage("the manifest's fingerprint is not that of its tensors; are both sides of one version?");
+  }
+  return manifest;
+}
+
+}  // namespace syncopate::services

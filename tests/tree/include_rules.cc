@@ -1,0 +1,147 @@
+#include "tests/tree/include_rules.h"
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+
+namespace syncopate::testing {
+namespace {
+
+using Names = std::vector<std::string_view>;
+
+bool StartsWithAny(std::string_view text, const Names& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [text](std::string_view prefix) { return text.starts_with(prefix); });
+}
+
+bool IsGrpc(std::string_view include) {
+  return StartsWithAny(include, {"grpc/", "grpcpp/", "grpc++/"}) || include.ends_with(".grpc.pb.h");
+}
+bool IsProto(std::string_view include) { return include.ends_with(".pb.h") || include.starts_with("google/protobuf/"); }
+bool IsTorch(std::string_view include) { return StartsWithAny(include, {"torch/", "ATen/", "c10/", "caffe2/"}); }
+bool IsNccl(std::string_view include) { return include == "nccl.h"; }
+// Of the vendor: cuda/ is a folder of ours.
+bool IsCuda(std::string_view include) {
+  return StartsWithAny(include, {"cuda", "cudnn", "cublas"}) && !include.starts_with("cuda/");
+}
+bool IsSpdlog(std::string_view include) { return include.starts_with("spdlog/"); }
+
+// What a file below one of `folders` (everywhere, if there are none) may not include, unless it is below one of
+// `except`.
+struct Rule {
+  Names folders;
+  Names except;
+  bool headers_only;
+  bool (*matches)(std::string_view include);
+  std::string_view why;
+};
+
+const std::vector<Rule>& Rules() {
+  static const auto* const rules = new std::vector<Rule>{
+      {{},
+       {"services/", "tools/", "bench/", "tests/component/", "tests/e2e/", "tests/fault/", "tests/support/"},
+       false,
+       IsGrpc,
+       "gRPC belongs to services/, tools/ and bench/"},
+      {{},
+       {"services/", "tools/", "bench/", "tests/"},
+       true,
+       IsProto,
+       "core headers have no wire types; services/wire turns them"},
+      {{},
+       {"synchronizer/nccl/", "tests/gpu/", "bench/ceiling/"},
+       false,
+       IsNccl,
+       "nccl.h belongs to synchronizer/nccl/"},
+      {{"base/", "cuda/", "synchronizer/"}, {}, false, IsTorch, "base/, cuda/ and synchronizer/ build without torch"},
+      {{"base/", "synchronizer/"},
+       {"synchronizer/cuda/", "synchronizer/nccl/", "synchronizer/ipc/"},
+       false,
+       IsCuda,
+       "CUDA belongs to the GPU transports here"},
+  };
+  return *rules;
+}
+
+// The folders of the tree that the files of each may include, beside those of its own.
+struct Arrows {
+  std::string_view folder;
+  Names to;
+};
+
+const std::vector<Arrows>& AllArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"base/", {}},
+      {"cuda/", {"base/"}},
+      {"model/", {"base/", "cuda/"}},
+      {"synchronizer/", {"base/", "cuda/"}},
+      {"trainer/", {"base/", "cuda/", "model/", "synchronizer/"}},
+      {"rollouter/", {"base/", "cuda/", "model/", "synchronizer/"}},
+      {"services/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
+      {"bench/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/"}},
+      {"tools/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "bench/"}},
+  };
+  return *arrows;
+}
+
+const Names kFolders = {"base/",      "cuda/",     "model/", "synchronizer/", "trainer/",
+                        "rollouter/", "services/", "tools/", "tests/",        "bench/"};
+
+bool Applies(const Rule& rule, const std::string& path) {
+  if (rule.headers_only && !path.ends_with(".h")) return false;
+  if (StartsWithAny(path, rule.except)) return false;
+  return rule.folders.empty() || StartsWithAny(path, rule.folders);
+}
+
+std::string Sentence(const std::string& path, const std::string& include, std::string_view why) {
+  return path + " includes " + include + ": " + std::string(why);
+}
+
+std::string_view SkipBlanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> IncludesOf(const std::string& text) {
+  constexpr std::string_view kDirective = "include";
+  std::vector<std::string> includes;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::string_view rest = SkipBlanks(line);
+    if (!rest.starts_with('#')) continue;
+    rest = SkipBlanks(rest.substr(1));
+    if (!rest.starts_with(kDirective)) continue;
+    rest = SkipBlanks(rest.substr(kDirective.size()));
+    if (rest.empty() || (rest[0] != '"' && rest[0] != '<')) continue;
+    size_t end = rest.find(rest[0] == '"' ? '"' : '>', 1);
+    if (end != std::string_view::npos) includes.emplace_back(rest.substr(1, end - 1));
+  }
+  return includes;
+}
+
+std::vector<std::string> Breaches(const std::string& path, const std::vector<std::string>& includes) {
+  std::vector<std::string> breaches;
+  for (const std::string& include : includes) {
+    for (const Rule& rule : Rules()) {
+      if (Applies(rule, path) && rule.matches(include)) breaches.push_back(Sentence(path, include, rule.why));
+    }
+    for (const Arrows& arrows : AllArrows()) {
+      bool from = path.starts_with(arrows.folder);
+      bool inside = include.starts_with(arrows.folder) || !StartsWithAny(include, kFolders);
+      if (from && !inside && !StartsWithAny(include, arrows.to)) {
+        breaches.push_back(Sentence(path, include, "that arrow points the wrong way"));
+      }
+    }
+  }
+  auto has = [&includes](bool (*kind)(std::string_view)) {
+    return std::any_of(includes.begin(), includes.end(), [kind](const std::string& include) { return kind(include); });
+  };
+  if (has(IsTorch) && (has(IsGrpc) || has(IsProto) || has(IsSpdlog))) {
+    breaches.push_back(path + " includes torch and gRPC, protobuf or spdlog: their headers shadow each other");
+  }
+  return breaches;
+}
+
+}  // namespace syncopate::testing

@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/tree/include_rules.h"
+
+namespace syncopate::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const char* const kSourceFolders[] = {"base",      "cuda",     "model", "synchronizer", "trainer",
+                                      "rollouter", "services", "tools", "tests",        "bench"};
+
+bool IsSource(const std::filesystem::path& path) {
+  return path.extension() == ".h" || path.extension() == ".cc" || path.extension() == ".cu";
+}
+
+TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
+  const std::filesystem::path root(SYNCOPATE_SOURCE_DIR);
+  std::vector<std::string> breaches;
+  int files = 0;
+  for (const char* folder : kSourceFolders) {
+    if (!std::filesystem::exists(root / folder)) continue;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      if (!entry.is_regular_file() || !IsSource(entry.path())) continue;
+      ++files;
+      std::ifstream file(entry.path(), std::ios::binary);
+      std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+      std::string path = entry.path().lexically_relative(root).generic_string();
+      for (std::string& breach : Breaches(path, IncludesOf(text))) breaches.push_back(std::move(breach));
+    }
+  }
+  EXPECT_GT(files, 50) << "the tree was not found";
+  EXPECT_THAT(breaches, IsEmpty());
+}
+
+TEST(IncludeRulesTest, FindsIncludesAndNothingElse) {
+  EXPECT_THAT(IncludesOf("#include \"base/log.h\"\n  # include <vector>  // why\n// #include \"x.h\"\nint include;\n"),
+              ElementsAre("base/log.h", "vector"));
+}
+
+struct Case {
+  const char* path;
+  std::vector<std::string> includes;
+};
+
+TEST(IncludeRulesTest, RefusesWhatMayNotBe) {
+  for (const Case& bad : {Case{"trainer/step.cc", {"grpcpp/grpcpp.h"}},
+                          Case{"tests/unit/base/log_test.cc", {"syncopate/v1/trainer.grpc.pb.h"}},
+                          Case{"trainer/data/ledger.h", {"syncopate/v1/trainer.pb.h"}},
+                          Case{"rollouter/engine/engine.h", {"google/protobuf/message.h"}},
+                          Case{"synchronizer/transport.cc", {"nccl.h"}},
+                          Case{"trainer/actor/actor.cc", {"nccl.h"}},
+                          Case{"synchronizer/nccl/comm.cc", {"torch/torch.h"}},
+                          Case{"base/manifest.cc", {"ATen/ATen.h"}},
+                          Case{"base/digest.cc", {"cuda_runtime.h"}},
+                          Case{"rollouter/engine/engine.cc", {"trainer/loss/loss.h"}},
+                          Case{"trainer/step/step.cc", {"rollouter/engine/engine.h"}},
+                          Case{"base/log.cc", {"model/transformer.h"}},
+                          Case{"model/transformer.cc", {"synchronizer/plan/plan.h"}},
+                          Case{"synchronizer/plan/plan.cc", {"trainer/step/step.h"}},
+                          Case{"rollouter/engine/engine.cc", {"services/rpc/server.h"}},
+                          Case{"services/rpc/server.cc", {"tests/support/process.h"}},
+                          Case{"tools/twin/main.cc", {"ATen/ATen.h", "grpcpp/grpcpp.h"}},
+                          Case{"cuda/stream.cc", {"synchronizer/plan/plan.h"}},
+                          Case{"services/rpc/server.cc", {"tools/ctl/verbs.h"}},
+                          Case{"bench/sync/case.cc", {"tools/run/local_run.h"}},
+                          Case{"model/transformer.cc", {"ATen/ATen.h", "spdlog/spdlog.h"}}}) {
+    EXPECT_THAT(Breaches(bad.path, bad.includes), Not(IsEmpty())) << bad.path << " with " << bad.includes[0];
+  }
+}
+
+TEST(IncludeRulesTest, AllowsWhatMayBe) {
+  for (const Case& good :
+       {Case{"services/rpc/server.h", {"grpcpp/grpcpp.h", "google/protobuf/message.h"}},
+        Case{"tests/component/rpc/status_test.cc", {"grpcpp/grpcpp.h", "services/rpc/status.h"}},
+        Case{"synchronizer/nccl/comm.cc", {"nccl.h", "cuda_runtime.h", "base/status.h"}},
+        Case{"trainer/step/step.cc", {"ATen/ATen.h", "model/transformer.h", "synchronizer/plan/plan.h"}},
+        Case{"rollouter/engine/engine.cc", {"ATen/ATen.h", "model/transformer.h", "base/log.h"}},
+        Case{"base/log.cc", {"spdlog/spdlog.h", "base/log.h"}},
+        Case{"synchronizer/cuda/cuda_send_arena.cc", {"cuda_runtime.h", "cuda/stream.h"}},
+        Case{"tools/ctl/verbs.cc", {"grpcpp/grpcpp.h", "services/rpc/channel.h", "bench/bench_command.h"}},
+        Case{"services/trainer/main.cc", {"trainer/step/step.h", "rollouter/engine/engine.h"}}}) {
+    EXPECT_THAT(Breaches(good.path, good.includes), IsEmpty()) << good.path;
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::testing

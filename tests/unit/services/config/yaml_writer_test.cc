@@ -1,0 +1,47 @@
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include "services/config/run_config.h"
+
+namespace syncopate::services {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using testing::HasSubstr;
+
+v1::RunConfig Sample() {
+  v1::RunConfig config = ParseRunConfig("", "f").config;
+  config.mutable_run()->set_name("a.b-c");
+  config.mutable_run()->set_dir("/tmp/with \"quotes\"\\ and\ttabs: # yes");
+  config.mutable_run()->set_seed(9007199254740993);  // not a double
+  config.mutable_train()->set_learning_rate(0.1 + 0.2);
+  config.mutable_train()->set_adam_eps(1.0000000000000002e-29);
+  config.mutable_model()->set_qk_norm(false);
+  return config;
+}
+
+TEST(ToYamlTest, ReadsBackEqual) {
+  for (YamlComments comments : {YamlComments::kNone, YamlComments::kDocs}) {
+    ParsedRunConfig parsed = ParseRunConfig(ToYaml(Sample(), comments), "resolved");
+    EXPECT_TRUE(parsed.problems.empty()) << ToString(parsed.problems);
+    EXPECT_TRUE(MessageDifferencer::Equals(parsed.config, Sample())) << ToYaml(Sample());
+  }
+}
+
+TEST(ToYamlTest, WritesDefaultsToo) {
+  std::string yaml = ToYaml(ParseRunConfig("", "f").config);
+  EXPECT_THAT(yaml, HasSubstr("train:\n  learning_rate: 0.002\n"));
+  EXPECT_THAT(yaml, HasSubstr("  heartbeat: \"1s\"\n"));
+  EXPECT_THAT(yaml, HasSubstr("  duration: \"\"\n"));
+}
+
+TEST(ToYamlTest, DocumentsEachKeyWhenAsked) {
+  std::string yaml = ToYaml(ParseRunConfig("", "f").config, YamlComments::kDocs);
+  EXPECT_THAT(
+      yaml,
+      HasSubstr("  # training steps; one without signal makes no update (an integer of at least 1)\n  steps: 100\n"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

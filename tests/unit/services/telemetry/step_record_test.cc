@@ -1,0 +1,66 @@
+#include "services/telemetry/step_record.h"
+
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kStep[] =
+    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
+    R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
+    R"("weights_digest":"ab"})";
+constexpr char kEvaluation[] = R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
+                               R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
+
+TEST(StepRecordTest, ReadsALineOfAStep) {
+  auto record = ParseStepRecord(kStep);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_FALSE(record->is_evaluation);
+  EXPECT_EQ(record->step, 42);
+  EXPECT_EQ(record->reward_mean, 0.8125);
+  EXPECT_EQ(record->staleness_max, 2);
+  EXPECT_FALSE(record->eval_exact.has_value());
+}
+
+TEST(StepRecordTest, ReadsALineOfAnEvaluation) {
+  auto record = ParseStepRecord(kEvaluation);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_TRUE(record->is_evaluation);
+  EXPECT_EQ(record->step, 40);
+  EXPECT_EQ(record->eval_exact, 0.91);
+  ASSERT_EQ(record->samples.size(), 1u);
+  EXPECT_EQ(record->samples[0].answer, "2 1");
+}
+
+TEST(StepRecordTest, IsOneLineForPeople) {
+  EXPECT_EQ(ToString(*ParseStepRecord(kStep)),
+            "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  25,600 tokens/s  idle 12%");
+  EXPECT_EQ(ToString(*ParseStepRecord(kEvaluation)), "step 40  exact 0.910 (greedy, on the evaluation prompts)");
+}
+
+TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {
+  auto record = ParseStepRecord(R"({"step":"x","reward_mean":[],"eval_exact":null,"samples":[1,{"prompt":2}]})");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->step, 0);
+  EXPECT_FALSE(record->eval_exact.has_value());
+  EXPECT_EQ(record->samples.size(), 1u);
+  EXPECT_EQ(ToString(*record), "step 0  reward 0.000  loss 0.0000  entropy 0.00  staleness 0.0/0");
+}
+
+TEST(StepRecordTest, NamesTheAlarmsThatStandInWords) {
+  const auto record = ParseStepRecord(R"({"kind":"eval","step":5,"alarms":["entropy","evaluation_fell",3,"new_one"]})");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(ToString(record->alarms), "alarm: entropy has collapsed, the evaluation fell, new_one");
+  EXPECT_EQ(ToString(std::vector<std::string>{}), "");
+}
+
+TEST(StepRecordTest, RefusesWhatIsNoObject) {
+  for (const char* line : {"", "[]", "7", "{", "null"}) {
+    EXPECT_EQ(ErrorReason(ParseStepRecord(line).status()), "BAD_STEP_RECORD") << line;
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::services

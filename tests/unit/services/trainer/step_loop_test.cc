@@ -1,0 +1,336 @@
+#include "services/trainer/step_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/services/trainer/step_loop_world.h"
+
+namespace syncopate::services {
+namespace {
+
+using syncopate::testing::HasMessage;
+using syncopate::testing::HasReason;
+using syncopate::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Outcome = StepLoop::Outcome;
+
+constexpr size_t kBatchGroups = 2;
+
+// Checkpoints and evaluations only where a test wants them.
+StepLoop::Options Steps(int64_t steps) {
+  return {.steps = steps, .evaluate_every_steps = 0, .checkpoint_every_steps = 0};
+}
+
+class StepLoopTest : public ::testing::Test {
+ protected:
+  StepLoopWorld world_;
+};
+
+TEST_F(StepLoopTest, MakesItsStepsPublishesEachAndSavesTheLast) {
+  world_.Start(Steps(3));
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_EQ(world_.policy.begun(), 3);
+  EXPECT_THAT(world_.published.All(),
+              ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 1}, PolicyVersion{1, 2}, PolicyVersion{1, 3}));
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s3"));
+  EXPECT_EQ(world_.loop().GetStatus().state, "done");
+}
+
+TEST_F(StepLoopTest, ALifeThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
+  StepLoop::Options options = Steps(0);
+  options.evaluate_every_steps = 1;
+  options.serve_complete = true;
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}));
+  for (const Lease& lease : world_.rollouter().leases.All()) EXPECT_EQ(lease.kind, LeaseKind::kTraining);
+
+  StepLoopWorld other;
+  other.Start(Steps(0));
+  ASSERT_THAT(other.Wait(), IsOk());
+  EXPECT_TRUE(other.published.All().empty());
+}
+
+TEST_F(StepLoopTest, NoStepBeginsAfterThePauseWasAnsweredThoughABatchIsReady) {
+  world_.rollouter().HoldAnswers(true);
+  world_.Start(Steps(3));
+  ASSERT_TRUE(world_.rollouter().leases.WaitFor(kBatchGroups));  // the loop waits for their answers
+  world_.loop().Pause();
+  world_.rollouter().HoldAnswers(false);
+  ASSERT_TRUE(world_.rollouter().acks.WaitFor(kBatchGroups));
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(world_.SaveCheckpoint(), IsOk());
+  EXPECT_EQ(world_.policy.begun(), 0);
+  EXPECT_EQ(world_.loop().GetStatus().version.step, 0);
+
+  world_.loop().Resume();
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(world_.policy.begun(), 3);
+}
+
+TEST_F(StepLoopTest, APauseLetsTheStepUnderWayEndAndCheckpointsAreSavedInIt) {
+  world_.policy.Hold();
+  world_.Start(Steps(1000));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.loop().Pause();
+  world_.policy.Release();
+  const auto saved = world_.SaveCheckpoint();
+  ASSERT_THAT(saved, IsOk());
+  EXPECT_EQ(*saved, "e1-s1");
+  EXPECT_THAT(world_.SaveCheckpoint(), IsOk());
+  EXPECT_EQ(world_.policy.begun(), 1);
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+}
+
+TEST_F(StepLoopTest, AStopEndsTheRunAfterTheStepUnderWayWithACheckpoint) {
+  world_.policy.Hold();
+  world_.Start(Steps(1000));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.loop().Stop();
+  world_.policy.Release();
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kStopped);
+  EXPECT_EQ(world_.policy.begun(), 1);
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+}
+
+TEST_F(StepLoopTest, AStopEndsAPauseToo) {
+  world_.rollouter().HoldAnswers(true);
+  world_.Start(Steps(1000));
+  ASSERT_TRUE(world_.published.WaitFor(1));
+  world_.loop().Pause();
+  world_.loop().Stop();
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kStopped);
+  EXPECT_EQ(world_.policy.begun(), 0);
+}
+
+TEST_F(StepLoopTest, AStepThatFailsEndsTheRunWithItsErrorAndSavesNothing) {
+  world_.policy.FailFrom(2);
+  world_.Start(Steps(1000));
+  EXPECT_THAT(world_.Wait(), HasReason("TORCH"));
+  EXPECT_EQ(world_.loop().GetStatus().state, "failed");
+  EXPECT_EQ(world_.loop().GetStatus().version, (PolicyVersion{1, 1}));
+  EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+  EXPECT_THAT(world_.SaveCheckpoint(), HasReason("RUN_OVER"));
+}
+
+TEST_F(StepLoopTest, WhoWaitsForACheckpointHearsThatTheRunHasFailed) {
+  world_.policy.Hold();
+  world_.policy.FailFrom(1);
+  world_.Start(Steps(1000));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  Mailbox<absl::Status> saved;
+  world_.loop().SaveCheckpoint([&](const absl::StatusOr<std::string>& name) { saved.Put(name.status()); });
+  world_.policy.Release();
+  EXPECT_THAT(world_.Wait(), HasReason("TORCH"));
+  ASSERT_TRUE(saved.WaitFor(1));
+  EXPECT_THAT(saved.All()[0], HasReason("RUN_OVER"));
+}
+
+TEST_F(StepLoopTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCheckpoint) {
+  StepLoop::Options options = Steps(6);
+  options.checkpoint_every_steps = 1;
+  world_.policy.Hold();
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.loop().Pause();
+  world_.policy.Release();
+  ASSERT_THAT(world_.SaveCheckpoint(), IsOk());
+  world_.checkpoint_disk.SetCapacity(0);
+  world_.policy.Hold();
+  world_.loop().Resume();
+  ASSERT_TRUE(world_.policy.AwaitBegun(2));
+  world_.loop().Pause();
+  world_.policy.Release();
+  EXPECT_THAT(world_.SaveCheckpoint(), HasReason("NO_SPACE"));
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+  world_.checkpoint_disk.SetCapacity(int64_t{1} << 30);
+  world_.loop().Resume();
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(world_.policy.begun(), 6);
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s5", "e1-s6"));
+}
+
+TEST_F(StepLoopTest, ALastCheckpointThatCannotBeSavedFailsTheRun) {
+  world_.checkpoint_disk.SetCapacity(0);
+  world_.Start(Steps(2));
+  const auto outcome = world_.Wait();
+  EXPECT_THAT(outcome, HasReason("NO_SPACE"));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr("last checkpoint")));
+}
+
+TEST_F(StepLoopTest, ATrainerThatWasReplacedEndsWithoutWriting) {
+  world_.policy.Hold();
+  world_.Start(Steps(1000));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.loop().StopFenced();
+  world_.policy.Release();
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kFenced);
+  EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+}
+
+TEST_F(StepLoopTest, ATrainerThatNobodyToldSeesTheNewerEpochBeforeItWrites) {
+  StepLoop::Options options = Steps(1000);
+  options.checkpoint_every_steps = 2;
+  world_.newest_epoch = 2;
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kFenced);
+  EXPECT_EQ(world_.policy.begun(), 2);
+  EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+}
+
+// The versions that were evaluated, in order.
+std::vector<PolicyVersion> Evaluated(StepLoopWorld& world) {
+  std::vector<PolicyVersion> versions;
+  for (const Lease& lease : world.rollouter().leases.All()) {
+    if (lease.kind != LeaseKind::kEvaluation) continue;
+    if (versions.empty() || versions.back() != lease.version) versions.push_back(lease.version);
+  }
+  return versions;
+}
+
+TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFile) {
+  StepLoop::Options options = Steps(4);
+  options.checkpoint_every_steps = 2;
+  options.evaluate_every_steps = 1000;
+  options.publish_every_steps = 3;
+  // Step 1 waits until the beginning is evaluated, step 3 until what step 2 made is.
+  world_.policy.HoldFrom(1);
+  world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));
+  world_.policy.HoldFrom(3);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 2}));
+  world_.policy.Release();
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(world_.published.All(),
+              ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 3}, PolicyVersion{1, 4}));
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 4}));
+  // All answers are right: of checkpoints that are alike, the newer one.
+  EXPECT_THAT(ReadFile(&world_.checkpoint_disk, "/checkpoints/best.json", 1000).value(), HasSubstr("e1-s4"));
+}
+
+TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {
+  StepLoop::Options options = Steps(1000);
+  options.evaluate_every_steps = 1000;
+  world_.policy.HoldFrom(1);
+  world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));
+  world_.policy.HoldFrom(2);
+  ASSERT_TRUE(world_.policy.AwaitBegun(2));
+  world_.loop().Pause();
+  world_.policy.Release();
+  ASSERT_THAT(world_.SaveCheckpoint(), IsOk());
+  EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 2}));
+}
+
+TEST_F(StepLoopTest, WithoutEvaluationsOnTheWayCheckpointsAreNotEvaluated) {
+  StepLoop::Options options = Steps(3);
+  options.checkpoint_every_steps = 1;
+  world_.Start(options);
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 3}));  // at the end
+}
+
+TEST_F(StepLoopTest, WeightsThatAreNotFiniteAreNeitherPublishedNorSaved) {
+  StepLoop::Options options = Steps(1000);
+  options.checkpoint_every_steps = 1;
+  world_.policy.SpoilFrom(2);
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  EXPECT_THAT(outcome, HasReason("NON_FINITE"));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr(FakePolicy::kTensor)));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr("e1-s2")));
+  EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 1}));
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+}
+
+TEST_F(StepLoopTest, NorAreThoseOfAStepThatIsNotPublished) {
+  StepLoop::Options options = Steps(1000);
+  options.publish_every_steps = 4;
+  options.checkpoint_every_steps = 1;
+  world_.policy.SpoilFrom(2);
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  EXPECT_THAT(outcome, HasReason("NON_FINITE"));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr(FakePolicy::kTensor)));
+  EXPECT_EQ(world_.policy.begun(), 2);
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+}
+
+TEST_F(StepLoopTest, WhoAsksForACheckpointOfSpoiltWeightsHearsWhatIsWrongWithThem) {
+  StepLoop::Options options = Steps(1000);
+  options.publish_every_steps = 4;
+  world_.policy.SpoilFrom(1);
+  world_.policy.Hold();
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.loop().Pause();
+  world_.policy.Release();
+  EXPECT_THAT(world_.SaveCheckpoint(), HasReason("NON_FINITE"));
+  EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+}
+
+// The versions that a rollouter was asked to evaluate, without repetitions.
+std::set<int64_t> EvaluatedSteps(FakeRollouter& rollouter) {
+  std::set<int64_t> steps;
+  for (const Lease& lease : rollouter.leases.All()) {
+    if (lease.kind == LeaseKind::kEvaluation) steps.insert(lease.version.step);
+  }
+  return steps;
+}
+
+TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWayToTheNext) {
+  world_.AddLaggard(/*last=*/0);
+  world_.failing_syncs = {2};  // so the evaluation of step 2 waits, and is not overtaken while one may come to serve it
+  StepLoop::Options options = Steps(4);
+  options.evaluate_every_steps = 2;
+  world_.Start(options);
+  const auto outcome = world_.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Contains(4));
+  EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Not(::testing::Contains(2)));
+}
+
+TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
+  FakeRollouter& laggard = world_.AddLaggard(/*last=*/0);
+  laggard.HoldAnswers(LeaseKind::kEvaluation, true);
+  world_.policy.HoldFrom(5);
+  StepLoop::Options options = Steps(1000);
+  options.evaluate_every_steps = 4;
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(5));  // the evaluation of step 4 was due, and the laggard is at that of step 0
+  auto answered = [&] {
+    const std::vector<Lease> leases = laggard.leases.All();
+    return laggard.acks.WaitFor(leases.size());
+  };
+  laggard.HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_TRUE(answered());
+  world_.policy.Release();
+  auto evaluates_5 = [&] { return EvaluatedSteps(world_.rollouter()).count(5) > 0; };
+  for (size_t heard = 1; !evaluates_5(); ++heard) ASSERT_TRUE(world_.rollouter().leases.WaitFor(heard)) << "none of 5";
+  world_.loop().Stop();
+  ASSERT_THAT(world_.Wait(), IsOk());
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,271 @@
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "services/trainer/step_loop.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/notification.h"
+#include "tests/unit/services/trainer/training_data_fixture.h"
+#include "trainer/staging/host_stager.h"
+
+namespace syncopate::services {
+
+// A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
+class FakePolicy final : public trainer::Policy {
+ public:
+  static constexpr char kTensor[] = "model.norm.weight";
+
+  // From now on steps wait where they begin, until Release().
+  void Hold() { HoldFrom(0); }
+  void HoldFrom(int64_t step) {
+    MutexLock lock(&mutex_);
+    hold_from_ = step;
+  }
+  void Release() { HoldFrom(kNever); }
+  void FailFrom(int64_t step) { fail_from_ = step; }
+  void SpoilFrom(int64_t step) { spoil_from_ = step; }
+  int64_t begun() const {
+    MutexLock lock(&mutex_);
+    return begun_;
+  }
+  bool AwaitBegun(int64_t steps) {
+    MutexLock lock(&mutex_);
+    auto enough = [this, steps]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return begun_ >= steps; };
+    return mutex_.AwaitWithTimeout(Condition(&enough), kTestDeadline);
+  }
+
+  const Manifest& manifest() const override { return manifest_; }
+  absl::StatusOr<trainer::TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&) override {
+    int64_t step = 0;
+    {
+      MutexLock lock(&mutex_);
+      step = ++begun_;
+      auto goes_on = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return step < hold_from_; };
+      if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
+    }
+    if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
+    for (float& weight : weights_) weight += 1;
+    if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
+    return trainer::TrainStepMetrics{.tokens = 10};
+  }
+  absl::StatusOr<const void*> parameters() const override { return weights_.data(); }
+  absl::StatusOr<State> state() const override {
+    return State{weights_.data(), moments_.data(), moments_.data(), begun()};
+  }
+
+ private:
+  static constexpr int64_t kNever = int64_t{1} << 40;
+  static constexpr int64_t kNumbers = 8;  // the rest of the arena is padding
+  const Manifest manifest_ = Manifest::Create({{kTensor, DType::kFloat32, {kNumbers}}}).value();
+  std::vector<float> weights_ = std::vector<float>(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));
+  std::vector<float> moments_ = weights_;
+  // Set before the loop runs.
+  int64_t fail_from_ = kNever;
+  int64_t spoil_from_ = kNever;
+  mutable Mutex mutex_;
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
+};
+
+// Answers each lease rightly, from a thread of its own, as soon as it may.
+class FakeRollouter final : public RolloutSink {
+ public:
+  explicit FakeRollouter(TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
+  ~FakeRollouter() override { Stop(); }
+  void Stop() {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Serve(trainer::SessionId session, const PolicyVersion& version) {
+    {
+      MutexLock lock(&mutex_);
+      session_ = session;
+    }
+    data_->OnServing(session, version);
+    data_->OnCredits(session, kCredits);
+  }
+  // Leases are kept until the rollouter may answer them.
+  void HoldAnswers(bool hold) {
+    for (LeaseKind kind : {LeaseKind::kTraining, LeaseKind::kEvaluation}) HoldAnswers(kind, hold);
+  }
+  void HoldAnswers(LeaseKind kind, bool hold) {
+    MutexLock lock(&mutex_);
+    if (hold) held_.insert(kind);
+    if (!hold) held_.erase(kind);
+  }
+
+  // Until each prompt of this version's evaluation is answered.
+  bool AwaitEvaluated(const PolicyVersion& version) {
+    while (true) {
+      const std::vector<Ack> answered = acks.All();
+      size_t count = 0;
+      for (const Lease& lease : leases.All()) {
+        if (lease.kind != LeaseKind::kEvaluation || lease.version != version) continue;
+        count += static_cast<size_t>(
+            std::count_if(answered.begin(), answered.end(), [&](const Ack& ack) { return ack.lease == lease.id; }));
+      }
+      if (count >= static_cast<size_t>(TrainingDataWorld::kEvaluationPrompts)) return true;
+      if (!acks.WaitFor(answered.size() + 1)) return false;
+    }
+  }
+
+  Mailbox<Lease> leases;
+  Mailbox<Ack> acks;
+
+  void SendLease(const Lease& lease) override {
+    leases.Put(lease);
+    MutexLock lock(&mutex_);
+    work_.push_back(lease);
+  }
+  void SendAck(const Ack& ack) override { acks.Put(ack); }
+  void SendRevoke(const LeaseId&, const std::string&) override {}
+  void Close(const absl::Status&) override {}
+
+ private:
+  static constexpr int32_t kCredits = 4;
+
+  void Run() {
+    while (true) {
+      Lease lease;
+      trainer::SessionId session = 0;
+      {
+        MutexLock lock(&mutex_);
+        auto free = [this](const Lease& one)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_.count(one.kind) == 0; };
+        auto may = [this, &free]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || std::any_of(work_.begin(), work_.end(), free);
+        };
+        mutex_.Await(Condition(&may));
+        if (stopping_) return;
+        auto next = std::find_if(work_.begin(), work_.end(), free);
+        lease = std::move(*next);
+        work_.erase(next);
+        session = session_;
+      }
+      data_->Submit(session, RightAnswer(lease));
+      data_->OnCredits(session, kCredits);
+    }
+  }
+
+  TrainingData* const data_;
+  Mutex mutex_;
+  std::deque<Lease> work_ ABSL_GUARDED_BY(mutex_);
+  trainer::SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<LeaseKind> held_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// A whole step loop over fakes: TrainingData over a disk in memory, checkpoints on another one.
+class StepLoopWorld {
+ public:
+  StepLoopWorld() : data_(world_.Open().value()), rollouter_(std::make_shared<FakeRollouter>(data_.get())) {
+    session_ = data_->Connect(TrainingDataWorld::Member("rollouter-0"), TrainingDataWorld::kRunId, rollouter_).value();
+  }
+  ~StepLoopWorld() {
+    if (loop_ != nullptr) loop_->StopFenced();
+    policy.Release();
+    if (running_.valid()) running_.wait();
+    rollouter_->Stop();
+    if (laggard_ != nullptr) laggard_->Stop();
+    data_->Stop();
+  }
+
+  void Start(const StepLoop::Options& options) {
+    StepLoop::Parts parts{.policy = &policy,
+                          .data = data_.get(),
+                          .stager = stager_.get(),
+                          .reporter = reporter_.get(),
+                          .checkpoints = checkpoints_.get(),
+                          .metrics = &metrics_,
+                          .events = events_.get(),
+                          .evaluation_prompts = world_.evaluation_prompts.get(),
+                          .publish =
+                              [this](VersionPublisher::Publication publication) {
+                                published.Put(publication.version);
+                                const int64_t step = publication.version.step;
+                                if (failing_syncs.count(step) == 0) rollouter_->Serve(session_, publication.version);
+                                if (step <= laggards_last_) laggard_->Serve(laggard_session_, publication.version);
+                              },
+                          .newest_epoch = [this]() -> absl::StatusOr<int64_t> { return newest_epoch.load(); }};
+    loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
+    running_ = std::async(std::launch::async, [this] { return loop_->Run(); });
+  }
+  // How the run ended; DEADLINE_EXCEEDED if it does not.
+  absl::StatusOr<StepLoop::Outcome> Wait() {
+    if (running_.wait_for(absl::ToChronoSeconds(kTestDeadline)) != std::future_status::ready) {
+      return absl::DeadlineExceededError("the loop goes on");
+    }
+    return running_.get();
+  }
+  // Asks for a checkpoint and waits for the answer: then the loop stood between two steps.
+  absl::StatusOr<std::string> SaveCheckpoint() {
+    Mailbox<absl::StatusOr<std::string>> saved;
+    loop_->SaveCheckpoint([&saved](const absl::StatusOr<std::string>& name) { saved.Put(name); });
+    if (!saved.WaitFor(1)) std::abort();  // it would write to what is gone
+    return saved.All()[0];
+  }
+  std::vector<std::string> Checkpoints() {
+    std::vector<std::string> names;
+    const std::vector<PolicyVersion> versions = checkpoints_->List().value();
+    for (const PolicyVersion& version : versions) names.push_back(version.ToString());
+    return names;
+  }
+
+  // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
+  FakeRollouter& AddLaggard(int64_t last) {
+    laggard_ = std::make_shared<FakeRollouter>(data_.get());
+    laggard_session_ =
+        data_->Connect(TrainingDataWorld::Member("rollouter-1"), TrainingDataWorld::kRunId, laggard_).value();
+    laggards_last_ = last;
+    return *laggard_;
+  }
+
+  StepLoop& loop() { return *loop_; }
+  FakeRollouter& rollouter() { return *rollouter_; }
+
+  FakePolicy policy;
+  testing::FaultyFileSystem checkpoint_disk;
+  std::atomic<int64_t> newest_epoch = 1;
+  Mailbox<PolicyVersion> published;
+  std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
+
+ private:
+  TrainingDataWorld world_;
+  testing::FaultyFileSystem report_disk_;
+  std::unique_ptr<TrainingData> data_;
+  std::shared_ptr<FakeRollouter> rollouter_;
+  trainer::SessionId session_ = 0;
+  std::shared_ptr<FakeRollouter> laggard_;
+  trainer::SessionId laggard_session_ = 0;
+  int64_t laggards_last_ = -1;
+  std::unique_ptr<trainer::HostStager> stager_ =
+      trainer::HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
+  std::unique_ptr<RunReporter> reporter_ = RunReporter::Open(&report_disk_, "/metrics.jsonl").value();
+  std::unique_ptr<trainer::CheckpointStore> checkpoints_ =
+      trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
+  prometheus::Registry registry_;
+  TrainerMetrics metrics_{registry_, {}};
+  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&report_disk_, "/run", "trainer-0").value();
+  std::unique_ptr<StepLoop> loop_;
+  std::future<absl::StatusOr<StepLoop::Outcome>> running_;
+};
+
+}  // namespace syncopate::services

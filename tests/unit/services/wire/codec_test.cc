@@ -1,0 +1,116 @@
+#include "services/wire/codec.h"
+
+#include <gtest/gtest.h>
+
+namespace syncopate::services {
+namespace {
+
+TrajectoryGroup SampleGroup() {
+  TrajectoryGroup group;
+  group.lease = {{2, 17}, 3};
+  group.kind = LeaseKind::kTraining;
+  group.rollouter = "rollouter-1";
+  group.incarnation = "i";
+  group.prompt_ids = {8, 1, 9};
+  Trajectory sample;
+  sample.tokens = {1, 10};
+  sample.logprobs = {-0.5f, -1.25f};
+  sample.spans = {{{1, 4}, 0, 1}, {{1, 5}, 1, 2}};
+  sample.finish = FinishReason::kLength;
+  sample.reward = 0.75f;
+  sample.generate_seconds = 0.125;
+  group.samples = {sample, sample};
+  return group;
+}
+
+TEST(CodecTest, GroupsSurviveTheRoundTrip) {
+  const TrajectoryGroup group = SampleGroup();
+  absl::StatusOr<TrajectoryGroup> back = FromProto(ToProto(group));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->lease, group.lease);
+  EXPECT_EQ(back->kind, group.kind);
+  EXPECT_EQ(back->rollouter, group.rollouter);
+  EXPECT_EQ(back->incarnation, group.incarnation);
+  EXPECT_EQ(back->prompt_ids, group.prompt_ids);
+  ASSERT_EQ(back->samples.size(), 2u);
+  EXPECT_EQ(back->samples[1].tokens, group.samples[1].tokens);
+  EXPECT_EQ(back->samples[1].logprobs, group.samples[1].logprobs);
+  EXPECT_EQ(back->samples[1].spans, group.samples[1].spans);
+  EXPECT_EQ(back->samples[1].finish, FinishReason::kLength);
+  EXPECT_EQ(back->samples[1].reward, 0.75f);
+  EXPECT_EQ(back->samples[1].generate_seconds, 0.125);
+}
+
+TEST(CodecTest, RefusesGroupsWhoseSizesOrEnumsCannotBe) {
+  v1::TrajectoryGroup lengths = ToProto(SampleGroup());
+  lengths.mutable_samples(1)->add_tokens(3);
+  EXPECT_EQ(ErrorReason(FromProto(lengths).status()), "BAD_MESSAGE");
+  v1::TrajectoryGroup kind = ToProto(SampleGroup());
+  kind.clear_kind();
+  EXPECT_EQ(ErrorReason(FromProto(kind).status()), "BAD_MESSAGE");
+  v1::TrajectoryGroup finish = ToProto(SampleGroup());
+  finish.mutable_samples(0)->set_finish(static_cast<v1::FinishReason>(77));
+  EXPECT_EQ(ErrorReason(FromProto(finish).status()), "BAD_MESSAGE");
+}
+
+TEST(CodecTest, LeasesSurviveTheRoundTrip) {
+  Lease lease;
+  lease.id = {{0, 5}, 2};
+  lease.kind = LeaseKind::kEvaluation;
+  lease.version = {3, 9};
+  lease.samples = 4;
+  lease.prompt_ids = {1, 2};
+  lease.answer_ids = {2, 1};
+  lease.reward = "dense";
+  lease.sampling = {.temperature = 0.5f, .top_k = 3, .top_p = 0.9f, .max_new_tokens = 7, .stop_token_ids = {10}};
+  lease.seed = 0xfedcba9876543210ULL;
+  absl::StatusOr<Lease> back = FromProto(ToProto(lease));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->id, lease.id);
+  EXPECT_EQ(back->kind, lease.kind);
+  EXPECT_EQ(back->version, lease.version);
+  EXPECT_EQ(back->samples, 4);
+  EXPECT_EQ(back->prompt_ids, lease.prompt_ids);
+  EXPECT_EQ(back->answer_ids, lease.answer_ids);
+  EXPECT_EQ(back->reward, "dense");
+  EXPECT_EQ(back->sampling.top_k, 3);
+  EXPECT_EQ(back->sampling.top_p, 0.9f);
+  EXPECT_EQ(back->sampling.stop_token_ids, lease.sampling.stop_token_ids);
+  EXPECT_EQ(back->seed, lease.seed);
+  v1::ExchangeResponse::Lease none = ToProto(lease);
+  none.set_samples(0);
+  EXPECT_EQ(ErrorReason(FromProto(none).status()), "BAD_MESSAGE");
+}
+
+TEST(CodecTest, MembersNeedARoleANameAndARankInTheirWorld) {
+  const MemberId member{"rollouter", "rollouter-0", 1, 2, "uuid"};
+  EXPECT_EQ(FromProto(ToProto(member)).value(), member);
+  v1::MemberId rank = ToProto(member);
+  rank.set_rank(2);
+  EXPECT_EQ(ErrorReason(FromProto(rank).status()), "BAD_MEMBER");
+  v1::MemberId name = ToProto(member);
+  name.set_replica_id("../rollouter-0");
+  EXPECT_EQ(ErrorReason(FromProto(name).status()), "BAD_MEMBER");
+  v1::MemberId role = ToProto(member);
+  role.clear_role();
+  EXPECT_EQ(ErrorReason(FromProto(role).status()), "BAD_MESSAGE");
+}
+
+TEST(CodecTest, AnUnsetTopPIsOff) { EXPECT_EQ(FromProto(v1::SamplingParams()).top_p, 1.0f); }
+
+TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
+  const Manifest manifest =
+      Manifest::Create({{"a", DType::kFloat32, {3, 4}}, {"b", DType::kBFloat16, {7}}}, 512).value();
+  absl::StatusOr<Manifest> back = FromProto(ToProto(manifest));
+  ASSERT_TRUE(back.ok());
+  EXPECT_TRUE(manifest.CheckSame(*back).ok());
+  v1::Manifest forged = ToProto(manifest);
+  forged.mutable_tensors(0)->set_shape(0, 4);
+  EXPECT_EQ(ErrorReason(FromProto(forged).status()), "BAD_MESSAGE");
+  v1::Manifest negative = ToProto(manifest);
+  negative.mutable_tensors(0)->set_shape(0, -1);
+  EXPECT_EQ(ErrorReason(FromProto(negative).status()), "BAD_MANIFEST");
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,135 @@
+#include "synchronizer/plan/layout.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "synchronizer/plan/shard_layouts.h"
+#include "tests/support/synchronizer_fixtures.h"
+#include "tests/unit/synchronizer/plan/plan_fixtures.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 10 elements in rows of 2, a layer of 6 and one of 3, then 5.
+Manifest TwoLayers() {
+  return ManifestOf({{"model.embed_tokens.weight", DType::kBFloat16, {5, 2}},
+                     {"model.layers.0.w", DType::kBFloat16, {3, 2}},
+                     {"model.layers.1.w", DType::kBFloat16, {3}},
+                     {"model.norm.weight", DType::kBFloat16, {5}}});
+}
+
+TEST(LayoutTest, RefusesPiecesThatCannotBe) {
+  Manifest manifest = SmallModel();
+  auto refuses = [&manifest](std::vector<Piece> pieces) {
+    EXPECT_THAT(Layout::Create(manifest, 2, std::move(pieces)).status(), HasReason("BAD_LAYOUT"));
+  };
+  refuses({{2, 0, 0, 1, 0}});                       // no such rank
+  refuses({{0, 9, 0, 1, 0}});                       // no such tensor
+  refuses({{0, 0, 5, 5, 0}});                       // empty
+  refuses({{0, 0, 100, 129, 0}});                   // beyond the tensor
+  refuses({{0, 0, 0, 1, 2}});                       // misaligned
+  refuses({{0, 0, 0, 1, -4}});                      // before the arena
+  refuses({{0, 0, 0, 128, 0}, {0, 1, 0, 1, 508}});  // overlapping
+  refuses({{0, 0, 0, 4, 0, 0, 8}});                 // no rows
+  refuses({{0, 0, 0, 4, 0, 2, 3}});                 // rows that overlap
+  refuses({{0, 0, 1, 5, 0, 17, 8}});                // the last row beyond the tensor
+  refuses({{0, 0, 0, 4, 0, int64_t{1} << 62, int64_t{1} << 62}});
+  EXPECT_TRUE(Layout::Create(manifest, 2, {{0, 0, 0, 4, 0, 16, 8}}).ok());
+  EXPECT_THAT(Layout::Create(manifest, 0, {}).status(), HasReason("BAD_LAYOUT"));
+}
+
+TEST(LayoutTest, AFlatParameterIsCutIntoEqualPartsWhateverTensorsItHolds) {
+  Manifest manifest = TwoLayers();  // 24 elements, 5 a rank
+  auto layout = FlatLayout(manifest, 5, DType::kFloat32);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 5, 0},
+                                                  {1, 0, 5, 10, 0},
+                                                  {2, 1, 0, 5, 0},
+                                                  {3, 1, 5, 6, 0},
+                                                  {3, 2, 0, 3, 4},
+                                                  {3, 3, 0, 1, 16},
+                                                  {4, 3, 1, 5, 0}}));
+  EXPECT_EQ(layout->arena_bytes(4), 256);
+}
+
+TEST(LayoutTest, AFlatParameterALayerIsCutByItself) {
+  auto layout = FlatLayersLayout(TwoLayers(), 2, std::nullopt);
+  ASSERT_TRUE(layout.ok());
+  // Those of no layer are one parameter: 15 elements, 8 and 7.
+  EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 8, 0},
+                                                  {0, 1, 0, 3, 256},
+                                                  {0, 2, 0, 2, 512},
+                                                  {1, 0, 8, 10, 0},
+                                                  {1, 3, 0, 5, 4},
+                                                  {1, 1, 3, 6, 256},
+                                                  {1, 2, 2, 3, 512}}));
+}
+
+TEST(LayoutTest, RowShardsAreUnevenAndMayBeEmpty) {
+  auto layout = RowShardsLayout(TwoLayers(), 4, std::nullopt);
+  ASSERT_TRUE(layout.ok());
+  // Two rows of the first tensor a rank: 2, 2, 1, 0.
+  EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 4, 0},
+                                                  {0, 1, 0, 2, 256},
+                                                  {0, 2, 0, 1, 512},
+                                                  {0, 3, 0, 2, 768},
+                                                  {1, 0, 4, 8, 0},
+                                                  {1, 1, 2, 4, 256},
+                                                  {1, 2, 1, 2, 512},
+                                                  {1, 3, 2, 4, 768},
+                                                  {2, 0, 8, 10, 0},
+                                                  {2, 1, 4, 6, 256},
+                                                  {2, 2, 2, 3, 512},
+                                                  {2, 3, 4, 5, 768}}));
+  EXPECT_EQ(layout->arena_bytes(3), 0);
+}
+
+TEST(LayoutTest, AFlatShardNeedsOneDType) {
+  Manifest mixed = SmallModel();
+  absl::Status status = FlatLayout(mixed, 2, std::nullopt).status();
+  EXPECT_THAT(status, HasReason("BAD_LAYOUT"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer.weight is bfloat16"));
+  EXPECT_TRUE(FlatLayout(mixed, 2, DType::kFloat32).ok());
+}
+
+TEST(LayoutTextTest, EveryWordGivesItsLayout) {
+  Manifest manifest = TwoLayers();
+  struct Case {
+    const char* text;
+    int32_t ranks;
+    std::optional<DType> dtype;
+  };
+  for (const Case& c : {Case{"whole", 1, std::nullopt},
+                        {"whole:3", 3, std::nullopt},
+                        {"buckets:2", 2, std::nullopt},
+                        {"flat:2", 2, std::nullopt},
+                        {"flat:2:bf16", 2, DType::kBFloat16},
+                        {"layers:3:fp32", 3, DType::kFloat32},
+                        {"fsdp2:4:fp32", 4, DType::kFloat32},
+                        {"replicated:2:bf16", 2, DType::kBFloat16},
+                        {"tp:1", 1, std::nullopt},
+                        {"tp:1:head64:fused", 1, std::nullopt}}) {
+    SCOPED_TRACE(c.text);
+    auto layout = BuildLayout(manifest, c.text);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    EXPECT_EQ(layout->ranks(), c.ranks);
+    EXPECT_EQ(layout->dtype(), c.dtype);
+  }
+}
+
+TEST(LayoutTextTest, RefusesOtherWordsSayingWhatThereIs) {
+  Manifest manifest = TwoLayers();
+  for (const char* text :
+       {"", "hole", "flat", "flat:", "flat:0", "flat:-1", "flat:two", "flat:2:fp16", "flat:2:fp32:x", "whole:2:fp32",
+        "buckets", "flat:9999999", "tp", "tp:1:head", "tp:1:head0", "tp:1:fused:head8", "tp:1:"}) {
+    SCOPED_TRACE(text);
+    absl::Status status = BuildLayout(manifest, text).status();
+    EXPECT_THAT(status, HasReason("BAD_LAYOUT"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("fsdp2:T"));
+  }
+  EXPECT_THAT(BuildLayout(manifest, "tp:3").status(), HasReason("BAD_LAYOUT"));
+}
+
+}  // namespace
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tools/api/descriptors.h"
+
+namespace syncopate::services {
+
+struct ProtoFile {
+  std::string name;  // "syncopate/v1/a.proto"
+  std::string source;
+};
+
+// The last of `files`, which may import the others, compiled by protoc with its comments. Fails the test if it cannot
+// be.
+google::protobuf::FileDescriptorSet Compile(const std::vector<ProtoFile>& files);
+
+// One file, linked; `source` needs no syntax or package line.
+ApiDescriptors Api(const std::string& source, const std::string& name = "syncopate/v1/a.proto");
+
+}  // namespace syncopate::services

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "tools/k8s/document.h"
+
+namespace syncopate::services {
+
+// `text` as a document; dies if it is none.
+inline Document Parsed(const std::string& text) { return ParseDocument(text, "test").value(); }
+
+}  // namespace syncopate::services

@@ -1,0 +1,151 @@
+#include "tools/k8s/render.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/k8s/fit.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(absl::StrCat(SYNCOPATE_SOURCE_DIR, "/", path));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+RenderRequest DemoRequest(const std::string& infra = "") {
+  return {FileText("deploy/examples/reverse.yaml"), "reverse.yaml", Infra::Parse(infra, "infra.yaml").value(),
+          "cpu-demo"};
+}
+
+RenderRequest GpuRequest(const std::string& overlay, const std::string& infra = "") {
+  return {FileText(absl::StrCat("deploy/kustomize/overlays/", overlay, "/run.yaml")), "run.yaml",
+          Infra::Parse(infra, "infra.yaml").value(), overlay};
+}
+
+const Document* Find(const Objects& objects, const std::string& name) {
+  for (const Document& object : objects) {
+    if (NameOf(object) == name) return &object;
+  }
+  return nullptr;
+}
+
+std::string Refusal(const RenderRequest& request) {
+  return std::string(Render(DeployTree(), request).status().message());
+}
+
+TEST(RenderTest, EveryOverlayRendersWithTheConfigurationThatItComesWith) {
+  for (const std::string& overlay : OverlaysOf(DeployTree())) {
+    auto rendered = Render(DeployTree(), overlay == "cpu-demo" ? DemoRequest() : GpuRequest(overlay));
+    EXPECT_TRUE(rendered.ok()) << overlay << ": " << rendered.status();
+  }
+}
+
+TEST(RenderTest, TheConfigurationIsMountedAsItWasWritten) {
+  auto rendered = Render(DeployTree(), DemoRequest());
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  for (const Document& object : rendered->objects) {
+    if (Text(object, {"metadata", "name"}).rfind("syncopate-config-", 0) != 0) continue;
+    EXPECT_EQ(Text(object, {"data", "run.yaml"}), FileText("deploy/examples/reverse.yaml"));
+    return;
+  }
+  FAIL() << "no ConfigMap of the configuration";
+}
+
+TEST(RenderTest, EveryValueOfTheInfraFileArrives) {
+  auto rendered = Render(
+      DeployTree(),
+      DemoRequest(
+          "namespace: rl\ninstance: first\nimage: r.example:5000/s:9\nimage_pull_secrets: [pull]\npriority_class: "
+          "high\n"
+          "storage_class: fast\ngrace: 100s\nnccl: {NCCL_DEBUG: INFO}\n"
+          "rollouter: {replicas: 5, cpu: 3, memory: 7Gi, shm: 1Gi, node_selector: {pool: a}, tolerations: [{key: k}]}\n"
+          "trainer: {storage: 30Gi}\n"));
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* job = Find(rendered->objects, "Job/rollouter");
+  ASSERT_NE(job, nullptr);
+  const Document& spec = (*job)["spec"];
+  const Document& pod = spec["template"]["spec"];
+  const Document& container = pod["containers"][0];
+  EXPECT_EQ(Text(*job, {"metadata", "namespace"}), "rl");
+  EXPECT_EQ(Text(spec["template"], {"metadata", "labels", "app.kubernetes.io/instance"}), "first");
+  EXPECT_EQ(container["image"], "r.example:5000/s:9");
+  EXPECT_EQ(pod["imagePullSecrets"][0]["name"], "pull");
+  EXPECT_EQ(pod["priorityClassName"], "high");
+  EXPECT_EQ(pod["terminationGracePeriodSeconds"], 115);
+  EXPECT_EQ(container["args"].back(), "run.grace=100s");
+  EXPECT_EQ(spec["completions"], 5);
+  EXPECT_EQ(spec["parallelism"], 5);
+  EXPECT_EQ(container["resources"],
+            Document({{"requests", {{"cpu", "3"}, {"memory", "7Gi"}}}, {"limits", {{"memory", "7Gi"}}}}));
+  EXPECT_EQ(pod["volumes"][1], Document({{"name", "shm"}, {"emptyDir", {{"medium", "Memory"}, {"sizeLimit", "1Gi"}}}}));
+  EXPECT_EQ(pod["nodeSelector"]["pool"], "a");
+  EXPECT_EQ(pod["tolerations"][0]["key"], "k");
+  const Document* claim = Find(rendered->objects, "PersistentVolumeClaim/trainer-state");
+  ASSERT_NE(claim, nullptr);
+  EXPECT_EQ((*claim)["spec"]["storageClassName"], "fast");
+  EXPECT_EQ((*claim)["spec"]["resources"]["requests"]["storage"], "30Gi");
+  EXPECT_NE(Find(rendered->objects, "Namespace/rl"), nullptr);
+}
+
+TEST(RenderTest, ComponentsMayBeNamedInAnyOrder) {
+  auto one = Render(DeployTree(), GpuRequest("multi-node", "components: [kueue, lws, rdma]\nrollouter: {replicas: 3}"));
+  auto other =
+      Render(DeployTree(), GpuRequest("multi-node", "components: [rdma, lws, kueue]\nrollouter: {replicas: 3}"));
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(one->objects, other->objects);
+  const Document* groups = Find(one->objects, "LeaderWorkerSet/rollouter");
+  ASSERT_NE(groups, nullptr);
+  EXPECT_EQ((*groups)["spec"]["replicas"], 3);
+  EXPECT_EQ(Text(*groups, {"metadata", "labels", "kueue.x-k8s.io/queue-name"}), "syncopate");
+}
+
+TEST(RenderTest, AValueThatNothingTakesIsRefusedByName) {
+  RenderRequest request = GpuRequest("single-node-8gpu", "synchronizer: {storage: 2Gi}\n");
+  EXPECT_TRUE(Render(DeployTree(), request).ok());
+  FileTree without_claims = DeployTree();  // an overlay that keeps no state
+  without_claims["kustomize/overlays/single-node-8gpu/kustomization.yaml"] +=
+      "  - target: {kind: StatefulSet}\n    patch: |\n      $patch: delete\n";
+  const absl::Status refused = Render(without_claims, request).status();
+  EXPECT_EQ(ErrorReason(refused), "BAD_REQUEST");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("infra.yaml: synchronizer.storage"));
+}
+
+TEST(RenderTest, UnknownNamesAreRefusedWithTheNearestOnes) {
+  RenderRequest request = DemoRequest("components: [moniter]");
+  request.overlay = "cpu-dem";
+  EXPECT_THAT(Refusal(request), AllOf(HasSubstr("cpu-demo"), HasSubstr("monitoring")));
+}
+
+TEST(RenderTest, AComponentThatIsThereAlreadyIsRefused) {
+  EXPECT_THAT(Refusal(DemoRequest("components: [jobs]")), HasSubstr("there already"));
+}
+
+TEST(RenderTest, JobSetNeedsJobs) {
+  EXPECT_THAT(Refusal(GpuRequest("multi-node", "components: [jobset]")), HasSubstr("a component that it builds on"));
+}
+
+TEST(RenderTest, ACpuConfigurationOnAGpuOverlayIsRefused) {
+  RenderRequest request = DemoRequest();
+  request.overlay = "multi-node";
+  EXPECT_THAT(Refusal(request), AllOf(HasSubstr("train.device"), HasSubstr("rollout.device")));
+}
+
+TEST(RenderTest, CertificatesAreOfTheTrustDomainThatTheDaemonsLookFor) {
+  RenderRequest request = GpuRequest("multi-node");
+  request.config += "\nsecurity: {trust_domain: elsewhere}\n";
+  EXPECT_THAT(Refusal(request), HasSubstr("security.trust_domain"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,62 @@
+#include "tools/run/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/config/run_config.h"
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::ElementsAre;
+
+v1::RunConfig Config(const std::vector<std::string>& overrides = {}) {
+  return ParseRunConfig("", "test", overrides).config;
+}
+
+std::vector<std::string> Arguments(const v1::RunConfig& config, const ChildId& child, const std::string& synchronizer) {
+  return PlanLaunch(config, "/bin", "/run", child, synchronizer).arguments;
+}
+
+TEST(PlanLaunchTest, NamesBinaryConfigurationAndLog) {
+  Launch launch = PlanLaunch(Config(), "/bin", "/run", {"trainer", 0}, "127.0.0.1:9");
+  EXPECT_EQ(launch.binary, "/bin/syncopate-trainer");
+  EXPECT_EQ(launch.log, "/run/logs/trainer-0.log");
+  EXPECT_THAT(launch.arguments,
+              ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9", "--exit-on-completion"));
+}
+
+TEST(PlanLaunchTest, NumbersItsRolloutersAlsoIfTheConfigurationNamesOne) {
+  EXPECT_THAT(Arguments(Config({"rollouter.name=pod-7"}), {"rollouter", 1}, ""),
+              ElementsAre("/run/config.resolved.yaml", "rollouter.index=1", "rollouter.name="));
+}
+
+TEST(PlanLaunchTest, TellsEachRollouterItsIndex) {
+  EXPECT_THAT(Arguments(Config(), {"rollouter", 1}, "127.0.0.1:9"),
+              ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9", "rollouter.index=1"));
+}
+
+TEST(PlanLaunchTest, ASynchronizerStartedAgainListensWhereItWas) {
+  EXPECT_THAT(Arguments(Config(), {"synchronizer", 0}, ""), ElementsAre("/run/config.resolved.yaml"));
+  EXPECT_THAT(Arguments(Config(), {"synchronizer", 0}, "127.0.0.1:9"),
+              ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9"));
+  EXPECT_THAT(
+      Arguments(Config({"synchronizer.listen=127.0.0.1:0"}), {"synchronizer", 0}, "127.0.0.1:9"),
+      ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9", "synchronizer.listen=127.0.0.1:9"));
+}
+
+TEST(PlanLaunchTest, AFixedSynchronizerAddressIsLeftAlone) {
+  EXPECT_THAT(Arguments(Config({"synchronizer.address=127.0.0.1:7070"}), {"trainer", 0}, "127.0.0.1:7070"),
+              ElementsAre("/run/config.resolved.yaml", "--exit-on-completion"));
+}
+
+TEST(PlanLaunchTest, FixedPortsAreCountedUpFromTheFirstRollouter) {
+  v1::RunConfig config = Config({"rollouter.listen=127.0.0.1:8000", "metrics.rollouter_listen=[::1]:9000"});
+  EXPECT_THAT(Arguments(config, {"rollouter", 0}, ""), ElementsAre("/run/config.resolved.yaml", "rollouter.index=0"));
+  EXPECT_THAT(Arguments(config, {"rollouter", 2}, ""),
+              ElementsAre("/run/config.resolved.yaml", "rollouter.index=2", "rollouter.listen=127.0.0.1:8002",
+                          "metrics.rollouter_listen=[::1]:9002"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

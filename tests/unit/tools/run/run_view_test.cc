@@ -1,0 +1,125 @@
+#include "tools/run/run_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+StepRecord Step(int64_t step, double reward) {
+  StepRecord record;
+  record.step = step;
+  record.reward_mean = reward;
+  record.tokens = 1000;
+  record.step_seconds = 0.1;
+  record.wait_seconds = 0.025;
+  return record;
+}
+
+StepRecord Evaluation(int64_t step, double exact) {
+  StepRecord record;
+  record.is_evaluation = true;
+  record.step = step;
+  record.eval_exact = exact;
+  return record;
+}
+
+TEST(StepFiguresTest, KeepsTheBestEvaluationAndTheLast) {
+  StepFigures figures;
+  EXPECT_FALSE(figures.best_exact().has_value());
+  figures.Add(Evaluation(0, 0));
+  EXPECT_EQ(figures.best_exact(), 0);
+  figures.Add(Evaluation(10, 0.9));
+  figures.Add(Evaluation(20, 0.8));
+  EXPECT_EQ(figures.best_exact(), 0.9);
+  EXPECT_EQ(figures.best_exact_step(), 10);
+  EXPECT_EQ(figures.last_evaluation()->eval_exact, 0.8);
+}
+
+TEST(StepFiguresTest, RatesAreOfTheLastTwentySteps) {
+  StepFigures figures;
+  EXPECT_EQ(figures.TokensPerSecond(), 0);
+  StepRecord slow = Step(1, 0);
+  slow.step_seconds = 100;
+  figures.Add(slow);
+  for (int64_t step = 2; step <= 21; ++step) figures.Add(Step(step, 0));
+  EXPECT_DOUBLE_EQ(figures.TokensPerSecond(), 10000);
+  EXPECT_DOUBLE_EQ(figures.Idle(), 0.25);
+}
+
+RunView Sample() {
+  RunView view;
+  view.name = "reverse";
+  view.steps_total = 150;
+  view.elapsed_seconds = 7;
+  StepRecord step = Step(42, 0.8125);
+  step.entropy = 1.01;
+  step.grad_norm = 0.5;
+  step.staleness_mean = 0.94;
+  step.staleness_max = 2;
+  view.steps.Add(step);
+  view.steps.Add(Evaluation(40, 0.91));
+  view.syncs = {84, 1, 0.0058, 0.0061, 0.0001};
+  view.waiting = "the trainer waits for groups on rollouter-1";
+  view.daemons = {{"rollouter-0", "running", "e1-s42", 4242, 350, 40112.4, 0.09, 0},
+                  {"synchronizer-0", "running", "e1-s42", 4240, 0, 0, 0, 1},
+                  {"trainer-0", "running", "e1-s42", 4241, 672, 10000, 0.25, 0}};
+  return view;
+}
+
+TEST(RenderTableTest, ShowsTheRunItsFiguresAndItsDaemons) {
+  EXPECT_THAT(
+      RenderTable(Sample(), 200),
+      ElementsAre("", "reverse   step 42 of 150   0:07",
+                  "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01   gradient norm 0.50",
+                  "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed   pause 0.10 ms",
+                  "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
+                  "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
+                  "synchronizer-0  running  4240  e1-s42                                  1",
+                  "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
+                  "the trainer waits for groups on rollouter-1"));
+}
+
+TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
+  RunView view = Sample();
+  view.waiting =
+      "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a sign of life ends that";
+  EXPECT_THAT(RenderTable(view, 79),
+              ElementsAre("", "reverse   step 42 of 150   0:07",
+                          "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01", "gradient norm 0.50",
+                          "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed",
+                          "pause 0.10 ms", "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
+                          "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
+                          "synchronizer-0  running  4240  e1-s42                                  1",
+                          "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
+                          "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a",
+                          "sign of life ends that"));
+}
+
+TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
+  RunView view = Sample();
+  const size_t lines = RenderTable(view, 120).size();
+  StepRecord step = Step(43, 0.5);
+  step.alarms = {"entropy", "no_signal"};
+  view.steps.Add(step);
+  EXPECT_THAT(RenderTable(view, 120), Contains("alarm: entropy has collapsed, groups have no signal"));
+  view.steps.Add(Step(44, 0.5));
+  EXPECT_EQ(RenderTable(view, 120).size(), lines);
+}
+
+TEST(RenderTableTest, FitsTheTerminal) {
+  EXPECT_THAT(RenderTable(Sample(), 30), Each(::testing::SizeIs(::testing::Le(30u))));
+}
+
+TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
+  StepRecord evaluation = Evaluation(0, 0.5);
+  evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
+  EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
+}
+
+}  // namespace
+}  // namespace syncopate::services

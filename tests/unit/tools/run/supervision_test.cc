@@ -1,0 +1,236 @@
+#include "tools/run/supervision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace syncopate::services {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+const ChildId kSynchronizer{"synchronizer", 0};
+const ChildId kTrainer{"trainer", 0};
+const ChildId kFirst{"rollouter", 0};
+const ChildId kSecond{"rollouter", 1};
+const ChildExit kCrash{true, 9};
+const ChildExit kWell{false, 0};
+const ChildExit kRefusal{false, 2};
+const ChildExit kError{false, 1};
+
+ChildAction StartOf(const ChildId& child) { return {ChildAction::Kind::kStart, child}; }
+ChildAction TerminateOf(const ChildId& child) { return {ChildAction::Kind::kTerminate, child}; }
+ChildAction KillOf(const ChildId& child) { return {ChildAction::Kind::kKill, child}; }
+
+class RunSupervisionTest : public ::testing::Test {
+ protected:
+  static RunSupervision::Options TwoRollouters() {
+    RunSupervision::Options options;
+    options.rollouters = 2;
+    options.grace = absl::Seconds(10);
+    return options;
+  }
+  absl::Time At(double seconds) const { return start_ + absl::Seconds(seconds); }
+  // All four are ready at 0 s.
+  void GetReady() {
+    supervision_.Start(start_);
+    supervision_.OnReady(kSynchronizer, start_);
+    for (const ChildId& child : {kTrainer, kFirst, kSecond}) supervision_.OnReady(child, start_);
+  }
+  // Lets the next wait end.
+  std::vector<ChildAction> TickAtNext() {
+    EXPECT_LT(supervision_.NextTick(), absl::InfiniteFuture());
+    return supervision_.OnTick(supervision_.NextTick());
+  }
+
+  const absl::Time start_ = absl::UnixEpoch() + absl::Hours(1);
+  RunSupervision supervision_{TwoRollouters()};
+};
+
+TEST_F(RunSupervisionTest, StartsTheSynchronizerAndOnceItIsReadyTheOthers) {
+  EXPECT_THAT(supervision_.Start(start_), ElementsAre(StartOf(kSynchronizer)));
+  EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(1)),
+              UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst), StartOf(kSecond)));
+  EXPECT_THAT(supervision_.OnReady(kTrainer, At(2)), IsEmpty());
+  EXPECT_FALSE(supervision_.done());
+}
+
+TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
+  GetReady();
+  EXPECT_THAT(supervision_.OnExit(kSecond, kCrash, At(5)), IsEmpty());
+  EXPECT_TRUE(supervision_.WillRestart(kSecond));
+  EXPECT_FALSE(supervision_.WillRestart(kFirst));
+  EXPECT_THAT(supervision_.OnTick(At(5.1)), IsEmpty());
+  EXPECT_EQ(supervision_.NextTick(), At(5.2));
+  EXPECT_THAT(supervision_.OnTick(At(5.2)), ElementsAre(StartOf(kSecond)));
+  EXPECT_EQ(supervision_.Restarts().at(kSecond), 1);
+  EXPECT_EQ(supervision_.Restarts().at(kFirst), 0);
+  EXPECT_FALSE(supervision_.stopping());
+}
+
+TEST_F(RunSupervisionTest, ARollouterThatLeavesWithCodeZeroIsStartedAgainToo) {
+  GetReady();
+  supervision_.OnExit(kFirst, kWell, At(5));
+  EXPECT_THAT(TickAtNext(), ElementsAre(StartOf(kFirst)));
+}
+
+TEST_F(RunSupervisionTest, StartsACrashedSynchronizerAgainAndNobodyElseTwice) {
+  GetReady();
+  supervision_.OnExit(kSynchronizer, kCrash, At(5));
+  EXPECT_THAT(TickAtNext(), ElementsAre(StartOf(kSynchronizer)));
+  EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(6)), IsEmpty());
+}
+
+TEST_F(RunSupervisionTest, TheTrainersGoodEndCompletesTheRunAndStopsTheOthers) {
+  GetReady();
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kWell, At(9)),
+              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kCompleted);
+  for (const ChildId& child : {kFirst, kSynchronizer}) supervision_.OnExit(child, kWell, At(9));
+  EXPECT_FALSE(supervision_.done());
+  supervision_.OnExit(kSecond, kWell, At(9));
+  EXPECT_TRUE(supervision_.done());
+}
+
+TEST_F(RunSupervisionTest, TheTrainersDeathFailsTheRun) {
+  GetReady();
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kCrash, At(9)),
+              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.culprit(), "trainer-0");
+  EXPECT_EQ(supervision_.reason(), "trainer-0 was killed by signal 9");
+}
+
+TEST_F(RunSupervisionTest, AnInterruptAsksTheTrainerFirstAndTheOthersWhenItIsGone) {
+  GetReady();
+  EXPECT_THAT(supervision_.OnInterrupt(At(9)), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kWell, At(10)),
+              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kInterrupted);
+}
+
+TEST_F(RunSupervisionTest, WhoeverIsLateIsKilledWithinTheGrace) {
+  GetReady();
+  supervision_.OnInterrupt(At(0));
+  EXPECT_THAT(supervision_.OnTick(At(6.9)), IsEmpty());
+  EXPECT_THAT(supervision_.OnTick(At(7)), ElementsAre(KillOf(kTrainer)));
+  supervision_.OnExit(kTrainer, kCrash, At(7));
+  EXPECT_THAT(supervision_.OnTick(At(8.9)), IsEmpty());
+  EXPECT_THAT(supervision_.OnTick(At(9)), UnorderedElementsAre(KillOf(kSynchronizer), KillOf(kFirst), KillOf(kSecond)));
+  EXPECT_EQ(supervision_.NextTick(), absl::InfiniteFuture());
+}
+
+TEST_F(RunSupervisionTest, ASecondInterruptKillsEverybodyAtOnce) {
+  GetReady();
+  supervision_.OnInterrupt(At(1));
+  EXPECT_THAT(supervision_.OnInterrupt(At(1.5)),
+              UnorderedElementsAre(KillOf(kTrainer), KillOf(kSynchronizer), KillOf(kFirst), KillOf(kSecond)));
+}
+
+TEST_F(RunSupervisionTest, NothingIsStartedWhileStopping) {
+  GetReady();
+  supervision_.OnExit(kFirst, kCrash, At(1));
+  supervision_.OnInterrupt(At(1.1));
+  supervision_.OnExit(kSecond, kCrash, At(1.2));
+  for (double at = 1.2; at < 12; at += 0.1) {
+    for (const ChildAction& action : supervision_.OnTick(At(at))) EXPECT_NE(action.kind, ChildAction::Kind::kStart);
+  }
+  supervision_.OnExit(kTrainer, kWell, At(12));
+  supervision_.OnExit(kSynchronizer, kWell, At(12));
+  EXPECT_TRUE(supervision_.done());
+}
+
+TEST_F(RunSupervisionTest, AnInterruptBeforeTheSynchronizerIsReadyStartsNobody) {
+  supervision_.Start(start_);
+  EXPECT_THAT(supervision_.OnInterrupt(At(0.1)), ElementsAre(TerminateOf(kSynchronizer)));
+  EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(0.2)), IsEmpty());
+  supervision_.OnExit(kSynchronizer, kWell, At(0.3));
+  EXPECT_TRUE(supervision_.done());
+}
+
+TEST_F(RunSupervisionTest, ARollouterThatNeverStartsIsGivenUpWithGrowingBackoffAndTheRunGoesOn) {
+  GetReady();
+  supervision_.OnExit(kSecond, kCrash, At(1));
+  std::vector<absl::Duration> backoffs;
+  for (absl::Time now = At(1); supervision_.NextTick() < absl::InfiniteFuture();) {
+    backoffs.push_back(supervision_.NextTick() - now);
+    now = supervision_.NextTick();
+    EXPECT_THAT(supervision_.OnTick(now), ElementsAre(StartOf(kSecond)));
+    supervision_.OnExit(kSecond, kError, now);
+  }
+  EXPECT_THAT(backoffs, ElementsAre(absl::Milliseconds(200), absl::Milliseconds(200), absl::Milliseconds(400),
+                                    absl::Milliseconds(800), absl::Milliseconds(1600)));
+  EXPECT_FALSE(supervision_.WillRestart(kSecond));
+  EXPECT_FALSE(supervision_.stopping());
+}
+
+TEST_F(RunSupervisionTest, TheRunFailsWhenNoRollouterIsLeft) {
+  GetReady();
+  for (const ChildId& child : {kFirst, kSecond}) {
+    supervision_.OnExit(child, kCrash, At(1));
+    while (!supervision_.stopping() && supervision_.NextTick() < absl::InfiniteFuture()) {
+      absl::Time now = supervision_.NextTick();
+      supervision_.OnTick(now);
+      supervision_.OnExit(child, kError, now);
+    }
+  }
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_THAT(supervision_.reason(), HasSubstr("rollouter-1 failed to start 5 times"));
+}
+
+TEST_F(RunSupervisionTest, ARollouterThatWorksBetweenCrashesIsNotGivenUpForThem) {
+  GetReady();
+  for (int crash = 0; crash < 20; ++crash) {
+    absl::Time now = At(3 * crash + 1);
+    supervision_.OnExit(kFirst, kCrash, now);
+    EXPECT_THAT(supervision_.OnTick(now + absl::Seconds(1)), ElementsAre(StartOf(kFirst))) << crash;
+    supervision_.OnReady(kFirst, now + absl::Seconds(2));
+  }
+  EXPECT_EQ(supervision_.Restarts().at(kFirst), 20);
+}
+
+TEST_F(RunSupervisionTest, ASynchronizerThatCrashesAllTheTimeFailsTheRun) {
+  GetReady();
+  absl::Time now = At(1);
+  for (int crash = 0; crash < 100 && !supervision_.stopping(); ++crash) {
+    supervision_.OnExit(kSynchronizer, kCrash, now);
+    now += absl::Milliseconds(200);
+    supervision_.OnTick(now);
+    supervision_.OnReady(kSynchronizer, now);
+  }
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_THAT(supervision_.reason(), HasSubstr("died 31 times within a minute"));
+}
+
+TEST_F(RunSupervisionTest, ADaemonThatRefusesItsConfigurationFailsTheRunAtOnce) {
+  GetReady();
+  supervision_.OnExit(kFirst, kRefusal, At(1));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.reason(), "rollouter-0 refuses its configuration");
+}
+
+TEST_F(RunSupervisionTest, AChildThatNeverGetsReadyIsKilledAndStartedAgain) {
+  supervision_.Start(start_);
+  supervision_.OnReady(kSynchronizer, start_);
+  supervision_.OnReady(kTrainer, start_);
+  supervision_.OnReady(kFirst, start_);
+  EXPECT_THAT(supervision_.OnTick(At(59.9)), IsEmpty());
+  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(KillOf(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(60.1)), IsEmpty());
+  supervision_.OnExit(kSecond, kCrash, At(60.2));
+  EXPECT_THAT(supervision_.OnTick(At(60.4)), ElementsAre(StartOf(kSecond)));
+}
+
+TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
+  GetReady();
+  EXPECT_THAT(supervision_.OnFailure("the disk is full", At(1)), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_EQ(supervision_.reason(), "the disk is full");
+  EXPECT_EQ(supervision_.culprit(), "");
+}
+
+}  // namespace
+}  // namespace syncopate::services

@@ -1,0 +1,226 @@
+#include "trainer/data/evaluation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "base/status.h"
+#include "tests/unit/trainer/data/group_factory.h"
+#include "trainer/data/tasks.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using Result = GroupLedger::Result;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr PolicyVersion kVersion{1, 10};
+
+class EvaluationTest : public ::testing::Test {
+ protected:
+  EvaluationTest() : prompts_(*MakeTask({.seed = 999})) {
+    Evaluation::Options options;
+    options.index = 2;
+    options.version = kVersion;
+    options.prompts = 4;
+    options.show_samples = 2;
+    options.sampling = {.temperature = 0, .max_new_tokens = 5, .stop_token_ids = {}};
+    evaluation_ = std::make_unique<Evaluation>(options, prompts_.get());
+    rules_ = {.vocab_size = prompts_->vocab_size(), .epoch = 1, .known_steps = {9, 10, 11}};
+  }
+
+  SessionId Join(const std::string& replica, PolicyVersion serving, int64_t room) {
+    SessionId id = sessions_.Add({"rollouter", replica, 0, 1, "x"}).session;
+    sessions_.Find(id)->serving = serving;
+    sessions_.Find(id)->room = room;
+    return id;
+  }
+
+  std::vector<IssuedLease> Leases() { return evaluation_->NextLeases(&sessions_, now_); }
+
+  static TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& version = kVersion) {
+    TrajectoryGroup group = AnswerTo(lease, version);
+    Trajectory& sample = group.samples[0];
+    sample.tokens = lease.answer_ids;
+    sample.logprobs.assign(sample.tokens.size(), -0.1f);
+    sample.spans = {{version, 0, static_cast<int32_t>(sample.tokens.size())}};
+    sample.reward = 1;
+    return group;
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  std::unique_ptr<PromptSource> prompts_;
+  std::unique_ptr<Evaluation> evaluation_;
+  RolloutSessions sessions_;
+  SubmissionRules rules_;
+};
+
+TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEach) {
+  Join("newer", {1, 11}, 8);
+  SessionId right = Join("right", kVersion, 3);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(3)) << "as much as it has room for";
+  for (const IssuedLease& one : issued) {
+    EXPECT_EQ(one.session, right);
+    EXPECT_EQ(one.lease.kind, LeaseKind::kEvaluation);
+    EXPECT_TRUE(Evaluation::IsEvaluation(one.lease.id));
+    EXPECT_EQ(one.lease.samples, 1);
+    EXPECT_EQ(one.lease.version, kVersion);
+    EXPECT_EQ(one.lease.sampling.temperature, 0);
+  }
+  EXPECT_EQ(sessions_.Find(right)->room, 0);
+}
+
+TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
+  const SessionId first = Join("first", kVersion, 100);
+  const SessionId second = Join("second", {1, 9}, 100);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2)) << "half of four prompts";
+  for (const IssuedLease& one : issued) EXPECT_EQ(one.session, first);
+  sessions_.Find(second)->serving = kVersion;  // a moment later
+  issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2));
+  for (const IssuedLease& one : issued) EXPECT_EQ(one.session, second);
+}
+
+TEST_F(EvaluationTest, WhoIsDoneWithItsShareTakesOverThatOfOneThatDoesNotCome) {
+  const SessionId first = Join("first", kVersion, 100);
+  Join("never", {1, 9}, 100);
+  int64_t answered = 0;
+  for (std::vector<IssuedLease> issued = Leases(); !issued.empty(); issued = Leases()) {
+    for (const IssuedLease& one : issued) {
+      EXPECT_EQ(evaluation_->Submit(first, RightAnswer(one.lease), rules_).result, Result::kAccepted);
+      ++answered;
+    }
+  }
+  EXPECT_EQ(answered, 4);
+  EXPECT_TRUE(evaluation_->done());
+}
+
+TEST_F(EvaluationTest, SpreadsThePromptsEvenlyWhateverRoomTheRolloutersHave) {
+  std::map<SessionId, int64_t> given;
+  given[Join("wide", kVersion, 1000)] = 0;
+  given[Join("narrow", kVersion, 2)] = 0;
+  for (const IssuedLease& one : Leases()) ++given[one.session];
+  for (const auto& [session, count] : given) EXPECT_EQ(count, 2) << session;
+}
+
+TEST_F(EvaluationTest, CountsExactAnswersAndShowsTheFirst) {
+  SessionId session = Join("a", kVersion, 8);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(4));
+  for (size_t i = 0; i < 4; ++i) {
+    TrajectoryGroup group = RightAnswer(issued[i].lease);
+    if (i == 3) group.samples[0].tokens[0] ^= 1, group.samples[0].reward = 0.5f;
+    EXPECT_EQ(evaluation_->Submit(session, group, rules_).result, Result::kAccepted);
+  }
+  ASSERT_TRUE(evaluation_->done());
+  EvaluationResult result = evaluation_->Result();
+  EXPECT_EQ(result.prompts, 4);
+  EXPECT_DOUBLE_EQ(result.exact, 0.75);
+  EXPECT_DOUBLE_EQ(result.reward_mean, 0.875);
+  ASSERT_THAT(result.samples, SizeIs(2));
+  EXPECT_EQ(result.samples[0].answer_ids, result.samples[0].expected_ids);
+}
+
+TEST_F(EvaluationTest, AsksAgainWhenAnotherVersionAnswered) {
+  SessionId session = Join("a", kVersion, 1);
+  Lease lease = Leases().at(0).lease;
+  GroupLedger::Verdict verdict = evaluation_->Submit(session, RightAnswer(lease, {1, 11}), rules_);
+  EXPECT_EQ(verdict.result, Result::kInvalid);
+  EXPECT_EQ(ErrorReason(verdict.error), "WRONG_VERSION");
+  sessions_.Find(session)->room = 1;
+  Lease again = Leases().at(0).lease;
+  EXPECT_EQ(again.id.group, lease.id.group);
+  EXPECT_EQ(again.id.attempt, 2);
+  EXPECT_EQ(again.seed, lease.seed);
+}
+
+TEST_F(EvaluationTest, TakesAnswersOfItsVersionThoughTrainingHasLeftItBehind) {
+  SessionId session = Join("a", kVersion, 2);
+  std::vector<IssuedLease> issued = Leases();
+  rules_.known_steps = {12};
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(issued[0].lease), rules_).result, Result::kAccepted);
+  GroupLedger::Verdict late = evaluation_->Submit(session, RightAnswer(issued[1].lease, {1, 11}), rules_);
+  EXPECT_EQ(ErrorReason(late.error), "WRONG_VERSION") << "an install in the middle is nobody's fault";
+}
+
+TEST_F(EvaluationTest, RefusesTokensOfAVersionBeforeTheOneItAskedFor) {
+  SessionId session = Join("a", kVersion, 1);
+  GroupLedger::Verdict verdict = evaluation_->Submit(session, RightAnswer(Leases().at(0).lease, {1, 9}), rules_);
+  EXPECT_EQ(verdict.result, Result::kInvalid);
+  EXPECT_EQ(ErrorReason(verdict.error), "UNKNOWN_VERSION");
+}
+
+TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
+  SessionId a = Join("a", kVersion, 3);
+  std::vector<IssuedLease> issued = Leases();
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), now_);
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), std::nullopt);
+  now_ += absl::Minutes(2);
+  EXPECT_THAT(evaluation_->ExpireLeases(&sessions_, now_), SizeIs(2));
+  EXPECT_EQ(evaluation_->Submit(a, RightAnswer(issued[1].lease), rules_).result, Result::kExpired);
+  SessionId b = Join("b", kVersion, 4);
+  EXPECT_THAT(Leases(), SizeIs(4)) << "a has stalled, so all is its share";
+  evaluation_->OnSessionLost(b);
+  sessions_.Remove(b);
+  sessions_.Find(a)->room = 4;
+  EXPECT_THAT(Leases(), IsEmpty());
+  for (const IssuedLease& one : issued) sessions_.OnHeard(a, one.lease.id);
+  EXPECT_THAT(Leases(), SizeIs(4));
+}
+
+TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {
+  SessionId a = Join("a", kVersion, 2), b = Join("b", kVersion, 2);
+  std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(4));
+  sessions_.Find(b)->room = 4;
+  now_ += absl::Seconds(20);
+  for (const IssuedLease& one : issued) {
+    if (one.session == b) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);
+    if (one.session == a) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);  // which it does not hold
+  }
+  now_ += absl::Seconds(10);
+  std::vector<Revocation> revoked = evaluation_->ExpireLeases(&sessions_, now_);
+  ASSERT_THAT(revoked, SizeIs(2));
+  for (const Revocation& one : revoked) {
+    EXPECT_EQ(one.session, a);
+    EXPECT_EQ(one.reason, RevokeReason::kStalled);
+  }
+  EXPECT_TRUE(sessions_.Find(a)->IsStalled());
+  sessions_.Find(a)->room = 4;
+  std::vector<IssuedLease> again = Leases();
+  ASSERT_THAT(again, SizeIs(2));
+  for (const IssuedLease& one : again) {
+    EXPECT_EQ(one.session, b);
+    EXPECT_EQ(one.lease.id.attempt, 2);
+  }
+}
+
+TEST_F(EvaluationTest, KnowsDuplicatesAndStrangers) {
+  SessionId session = Join("a", kVersion, 1);
+  Lease lease = Leases().at(0).lease;
+  EXPECT_EQ(evaluation_->Submit(session + 1, RightAnswer(lease), rules_).result, Result::kExpired);
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(lease), rules_).result, Result::kAccepted);
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(lease), rules_).result, Result::kAlreadyAccepted);
+  lease.id.group.pass = -1;
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(lease), rules_).result, Result::kExpired);
+  lease.id.group = {-3, 1000};
+  EXPECT_EQ(evaluation_->Submit(session, RightAnswer(lease), rules_).result, Result::kExpired);
+}
+
+TEST_F(EvaluationTest, IsOvertakenWhenEveryRollouterHasGoneOn) {
+  EXPECT_FALSE(evaluation_->IsOvertaken(sessions_)) << "one may still come";
+  Join("a", {1, 11}, 1);
+  SessionId b = Join("b", {1, 9}, 1);
+  EXPECT_FALSE(evaluation_->IsOvertaken(sessions_));
+  sessions_.Find(b)->serving = {1, 12};
+  EXPECT_TRUE(evaluation_->IsOvertaken(sessions_));
+  EXPECT_THAT(Leases(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

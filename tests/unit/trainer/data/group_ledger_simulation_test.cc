@@ -1,0 +1,129 @@
+// The ledger in a world where everything goes wrong; see ledger_simulation.h.
+#include <gtest/gtest.h>
+
+#include "tests/unit/trainer/data/ledger_simulation.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// Accepts an older attempt's answer in place of the one that is leased now.
+struct AcceptsOldAttempts : GroupLedger {
+  using GroupLedger::GroupLedger;
+  bool IsCurrent(const LeaseId&, SessionId, const LeaseId&, SessionId) const override { return true; }
+  PolicyVersion OldestAllowed(const Lease&) const override { return {}; }
+};
+
+// Takes back only what is too old, as if nobody ever said how leases come along.
+struct WaitsForTheStalled : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
+    return GroupLedger::Overdue({times.issued, now}, now);
+  }
+};
+
+// Looks at the age of a lease alone.
+struct IgnoresProgress : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
+    return GroupLedger::Overdue({times.issued, times.issued}, now);
+  }
+};
+
+// Leases to whoever has room.
+struct TrustsTheStalled : GroupLedger {
+  using GroupLedger::GroupLedger;
+  bool IsHeldBack(const RolloutSession&, absl::Time) const override { return false; }
+};
+
+struct Totals {
+  int64_t deadlocks = 0, violations = 0, bound_reached = 0, old_attempts = 0, errors = 0;
+  SimulationOutcome sums;
+  std::string first_error;
+};
+
+Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_ledger) {
+  Totals totals;
+  for (int seed = 1; seed <= runs; ++seed) {
+    config.seed = seed;
+    SimulationOutcome outcome = Simulate(config, make_ledger);
+    totals.deadlocks += outcome.deadlock;
+    totals.violations += outcome.worst_staleness > outcome.bound;
+    totals.bound_reached += outcome.worst_staleness == outcome.bound;
+    totals.old_attempts += outcome.accepted_old_attempts;
+    totals.errors += std::ssize(outcome.errors);
+    if (!outcome.errors.empty() && totals.first_error.empty()) {
+      totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors.front();
+    }
+    totals.sums.restores += outcome.restores;
+    totals.sums.replays += outcome.replays;
+    totals.sums.reissued += outcome.reissued;
+    totals.sums.stalled += outcome.stalled;
+    totals.sums.timed_out += outcome.timed_out;
+    totals.sums.duplicates += outcome.duplicates;
+    totals.sums.expired += outcome.expired;
+    totals.sums.invalid += outcome.invalid;
+    totals.sums.fenced += outcome.fenced;
+    totals.sums.filtered += outcome.filtered;
+  }
+  return totals;
+}
+
+TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
+  Totals totals = SimulateMany(400, {}, MakeLedgerOf<>());
+  EXPECT_EQ(totals.deadlocks, 0);
+  EXPECT_EQ(totals.violations, 0);
+  EXPECT_EQ(totals.old_attempts, 0);
+  EXPECT_EQ(totals.errors, 0) << totals.first_error;
+  EXPECT_GT(totals.bound_reached, 100) << "the load hardly strains the gate";
+  EXPECT_GT(totals.sums.restores, 400);
+  EXPECT_GT(totals.sums.replays, 400);
+  EXPECT_GT(totals.sums.reissued, 1000);
+  EXPECT_GT(totals.sums.stalled, 1000);
+  EXPECT_GT(totals.sums.timed_out, 10);
+  EXPECT_GT(totals.sums.duplicates, 100);
+  EXPECT_GT(totals.sums.expired, 100);
+  EXPECT_GT(totals.sums.invalid, 100);
+  EXPECT_GT(totals.sums.fenced, 10);
+  EXPECT_GT(totals.sums.filtered, 100);
+}
+
+TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndRestores) {
+  Totals totals = SimulateMany(150, {.steps = 40, .on_policy = true}, MakeLedgerOf<>());
+  EXPECT_EQ(totals.deadlocks, 0);
+  EXPECT_EQ(totals.violations, 0);
+  EXPECT_EQ(totals.errors, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.restores, 100);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
+  Totals totals = SimulateMany(400, {}, MakeLedgerOf<AcceptsOldAttempts>());
+  EXPECT_GT(totals.old_attempts, 10);
+  EXPECT_GT(totals.violations, 5);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsForTheStalled) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<WaitsForTheStalled>()).errors, 100);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatTakesBackWhatComesFurther) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<IgnoresProgress>()).errors, 10);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatLeasesToTheStalled) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<TrustsTheStalled>()).errors, 10);
+}
+
+TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
+  for (uint64_t seed : {3, 4, 5}) {
+    SimulationOutcome a = Simulate({.seed = seed}, MakeLedgerOf<>());
+    SimulationOutcome b = Simulate({.seed = seed}, MakeLedgerOf<>());
+    EXPECT_EQ(a.steps, b.steps);
+    EXPECT_EQ(a.worst_staleness, b.worst_staleness);
+    EXPECT_EQ(a.reissued, b.reissued);
+    EXPECT_EQ(a.stalled, b.stalled);
+    EXPECT_EQ(a.expired, b.expired);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/trainer/data/ledger_simulation.h"
+
+namespace syncopate::trainer {
+
+// What Simulate() runs: rollouters, the trainer's shell, and the book that says what the ledger got wrong.
+class LedgerWorld {
+ public:
+  LedgerWorld(const SimulationConfig& config, const MakeLedger& make_ledger);
+  SimulationOutcome Run();
+
+ private:
+  using Result = GroupLedger::Result;
+
+  struct Rollouter {
+    int64_t life = 0;       // rises when it is killed
+    SessionId session = 0;  // 0: not connected
+    PolicyVersion serving;
+    std::map<LeaseId, Lease> running;
+    std::set<LeaseId> hung;   // of them: nothing will ever come of these
+    double wedged_until = 0;  // it does nothing but say that it lives
+    double paused_until = 0;  // it does nothing and asks for nothing
+    std::map<LeaseId, SharedGroup> unacknowledged;
+  };
+
+  struct LoggedRecord {
+    uint64_t sequence = 0;
+    LogRecord record;
+  };
+
+  struct Checkpoint {
+    int64_t step = 0;
+    DataState state;
+    uint64_t oldest_needed = 0;
+  };
+
+  // Chance and time.
+  double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+  bool Chance(double p) { return config_.faults && Uniform() < p; }
+  int64_t Int(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  double Exponential(double mean) { return mean == 0 ? 0 : std::exponential_distribution<double>(1 / mean)(random_); }
+  template <typename T>
+  T Choice(std::initializer_list<T> values) {
+    return *(values.begin() + Int(0, static_cast<int64_t>(values.size()) - 1));
+  }
+  absl::Time Now() const { return absl::UnixEpoch() + absl::Seconds(now_); }
+  void After(double delay, std::function<void()> act) { events_.push({now_ + delay, ++order_, std::move(act)}); }
+  // The same, unless the trainer has crashed by then.
+  void TrainerAfter(double delay, std::function<void()> act);
+
+  // Rollouters.
+  void Connect(size_t r);
+  void Break(size_t r);
+  void Kill(size_t r);
+  void SendState(size_t r);
+  void ReportProgress(size_t r);
+  void Revoke(const Revocation& revoked);
+  // When the rollouter can do anything again; now, if it can.
+  double FreeAt(size_t r) const { return std::max({now_, rollouters_[r].wedged_until, rollouters_[r].paused_until}); }
+  void StartLease(size_t r, SessionId session, const Lease& lease);
+  void FinishLease(size_t r, const LeaseId& id, const PolicyVersion& first);
+  SharedGroup Answer(const Lease& lease, const PolicyVersion& first, const PolicyVersion& last);
+  SharedGroup Spoil(const SharedGroup& group);
+  void Deliver(size_t r, SessionId session, const SharedGroup& group);
+
+  // The trainer's shell.
+  void Start(PolicyVersion version, RestoredData data);
+  void Append(LogRecord record, std::function<void(bool durable, uint64_t sequence)> done);
+  void Pump();
+  void BeginStep(GroupLedger::Take take);
+  void EndStep();
+  void Publish();
+  void SaveCheckpoint();
+  void Crash();
+  void Restore();
+  void Acknowledge(size_t r, const LeaseId& lease);
+
+  // The book.
+  void Forget(const LeaseId& lease, SessionId holder);
+  void CheckIssued(const IssuedLease& issued);
+  void CheckRevoked(const Revocation& revoked);
+  void CheckNoneStalls();
+  // The session says something of a lease, and has it no longer.
+  void Hears(SessionId session, const LeaseId& lease);
+  void Wrong(std::string text) { outcome_.errors.push_back(absl::StrCat("t=", now_, ": ", text)); }
+  void CheckVerdict(SessionId session, const SharedGroup& group, const GroupLedger::Verdict& verdict);
+  void CheckTake(const GroupLedger::Take& take);
+  void CheckEnd();
+  bool WasAccepted(const LeaseId& lease) const;
+  bool Survives(const PolicyVersion& version) const;
+
+  struct Event {
+    double time;
+    int64_t order;
+    std::function<void()> act;
+    bool operator>(const Event& other) const { return std::tie(time, order) > std::tie(other.time, other.order); }
+  };
+
+  const SimulationConfig config_;
+  const MakeLedger make_ledger_;
+  std::mt19937_64 random_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  double now_ = 0;
+  int64_t order_ = 0;
+
+  GroupLedger::Options options_;
+  std::unique_ptr<PromptSource> prompts_;
+  double sigma_ = 1, lag_ = 0, step_time_ = 0.25, log_time_ = 0.01, equal_rewards_ = 0, trouble_ = 0, crash_ = 0;
+  int64_t capacity_ = 4, checkpoint_every_ = 5;
+
+  std::vector<Rollouter> rollouters_;
+  std::unique_ptr<GroupLedger> ledger_;  // null while the trainer is down
+  int64_t trainer_life_ = 0;
+  PolicyVersion published_;
+  std::deque<LoggedRecord> log_;     // durable
+  std::deque<LogRecord> unwritten_;  // handed in, not durable
+  uint64_t last_sequence_ = 0;
+  double log_free_ = 0;
+  std::vector<Checkpoint> checkpoints_;
+  double last_progress_ = 0;
+
+  std::map<GroupId, std::pair<int32_t, SessionId>> issued_;  // newest attempt and its holder; gone when that is lost
+  // Leases out, since when and when something was heard of them.
+  struct Out {
+    SessionId holder = 0;
+    double issued = 0, heard = 0;
+  };
+  std::map<LeaseId, Out> out_;
+  std::map<SessionId, std::set<LeaseId>> owes_;  // leases that stalled, until the session moves
+  std::set<LeaseId> acknowledged_;
+  std::map<int64_t, std::vector<LeaseId>> history_;        // surviving steps
+  std::map<int64_t, std::vector<LeaseId>> durable_takes_;  // logged takes by step
+  std::map<LeaseId, DropReason> dropped_;
+  std::map<int64_t, int64_t> restored_at_;  // epoch -> step it began at
+  SimulationOutcome outcome_;
+};
+
+}  // namespace syncopate::trainer

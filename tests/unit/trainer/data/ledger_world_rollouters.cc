@@ -1,0 +1,202 @@
+// Rollouters that lag, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
+
+#include "tests/unit/trainer/data/ledger_world.h"
+
+namespace syncopate::trainer {
+
+void LedgerWorld::Connect(size_t r) {
+  if (ledger_ == nullptr || rollouters_[r].session != 0) return;
+  MemberId member{.role = "rollouter",
+                  .replica_id = absl::StrCat("rollouter-", r),
+                  .incarnation = absl::StrCat(rollouters_[r].life)};
+  rollouters_[r].session = ledger_->Connect(member).session;
+  SendState(r);
+  auto unacknowledged = rollouters_[r].unacknowledged;  // it does not know whether these arrived
+  for (const auto& [id, group] : unacknowledged) Deliver(r, rollouters_[r].session, group);
+}
+
+void LedgerWorld::Break(size_t r) {
+  Rollouter& rollouter = rollouters_[r];
+  if (rollouter.session != 0 && ledger_ != nullptr) {
+    const SessionId lost = rollouter.session;
+    ledger_->Disconnect(lost);
+    std::erase_if(issued_, [&](const auto& entry) { return entry.second.second == lost; });
+    std::erase_if(out_, [&](const auto& entry) { return entry.second.holder == lost; });
+    owes_.erase(lost);
+  }
+  rollouter.session = 0;
+  // A sloppy rollouter goes on with leases of a broken stream and submits them on the next.
+  if (Chance(0.5)) rollouter.running.clear();
+  After(Exponential(0.5), [this, r, life = rollouter.life] {
+    if (life == rollouters_[r].life) Connect(r);
+  });
+}
+
+void LedgerWorld::Kill(size_t r) {
+  Rollouter& rollouter = rollouters_[r];
+  rollouter.running.clear();
+  rollouter.hung.clear();
+  rollouter.wedged_until = rollouter.paused_until = 0;
+  rollouter.unacknowledged.clear();
+  rollouter.serving = {};
+  ++rollouter.life;
+  Break(r);
+  After(1 + Exponential(lag_), [this, r, life = rollouter.life] {  // weights come by the next sync
+    if (life != rollouters_[r].life) return;
+    rollouters_[r].serving = std::max(rollouters_[r].serving, published_);
+    SendState(r);
+  });
+}
+
+void LedgerWorld::SendState(size_t r) {
+  Rollouter& rollouter = rollouters_[r];
+  if (ledger_ == nullptr || rollouter.session == 0) return;
+  ledger_->OnServing(rollouter.session, rollouter.serving);
+  const int64_t room = now_ < rollouter.paused_until ? 0 : capacity_ - std::ssize(rollouter.running);
+  ledger_->OnCredits(rollouter.session, static_cast<int32_t>(std::max<int64_t>(0, room)));
+}
+
+void LedgerWorld::ReportProgress(size_t r) {
+  Rollouter& rollouter = rollouters_[r];
+  if (ledger_ == nullptr || rollouter.session == 0 || FreeAt(r) > now_) return;
+  for (const auto& [id, lease] : rollouter.running) {
+    if (rollouter.hung.contains(id)) continue;
+    ledger_->OnProgress(rollouter.session, id, Now());
+    auto out = out_.find(id);
+    if (out == out_.end() || out->second.holder != rollouter.session) continue;
+    out->second.heard = now_;
+    owes_.erase(rollouter.session);
+  }
+}
+
+// It lets go of the lease as soon as it can do anything, and says so.
+void LedgerWorld::Revoke(const Revocation& revoked) {
+  CheckRevoked(revoked);
+  Forget(revoked.lease, revoked.session);
+  for (size_t r = 0; r < rollouters_.size(); ++r) {
+    if (rollouters_[r].session != revoked.session) continue;
+    TrainerAfter(FreeAt(r) - now_ + 0.001, [this, r, revoked] {
+      Rollouter& rollouter = rollouters_[r];
+      if (rollouter.session != revoked.session || rollouter.running.erase(revoked.lease) == 0) return;
+      Hears(revoked.session, revoked.lease);
+      ledger_->Return(revoked.session, revoked.lease, absl::AbortedError("revoked"));
+    });
+  }
+}
+
+void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
+  Rollouter& rollouter = rollouters_[r];
+  if (rollouter.session != session) return;
+  rollouter.running[lease.id] = lease;
+  if (Chance(trouble_ * 0.1)) {
+    rollouter.hung.insert(lease.id);
+    return;
+  }
+  double time = std::min(std::lognormal_distribution<double>(0, sigma_)(random_), 20.0);
+  After(time, [this, r, life = rollouter.life, id = lease.id, first = rollouter.serving] {
+    if (life == rollouters_[r].life) FinishLease(r, id, first);
+  });
+}
+
+SharedGroup LedgerWorld::Answer(const Lease& lease, const PolicyVersion& first, const PolicyVersion& last) {
+  auto group = std::make_shared<TrajectoryGroup>();
+  group->lease = lease.id;
+  group->prompt_ids = lease.prompt_ids;
+  const bool equal = Uniform() < equal_rewards_;
+  for (int32_t i = 0; i < lease.samples; ++i) {
+    Trajectory sample;
+    const int32_t length = static_cast<int32_t>(Int(2, 4));
+    sample.tokens.assign(length, 1);
+    sample.logprobs.assign(length, -0.5f);
+    sample.reward = equal ? 1.0f : static_cast<float>(i);
+    const int32_t cut = first == last ? length : 1;
+    sample.spans.push_back({first, 0, cut});
+    if (cut < length) sample.spans.push_back({last, cut, length});
+    group->samples.push_back(std::move(sample));
+  }
+  return group;
+}
+
+SharedGroup LedgerWorld::Spoil(const SharedGroup& group) {
+  auto spoiled = std::make_shared<TrajectoryGroup>(*group);
+  switch (Int(0, 4)) {
+    case 0:
+      spoiled->samples.pop_back();
+      break;
+    case 1:
+      spoiled->samples[0].logprobs[0] = 0.5f;
+      break;
+    case 2:
+      spoiled->samples[0].spans[0].version.step += 1000;
+      break;
+    case 3:
+      spoiled->prompt_ids[0] += 1;
+      break;
+    default:
+      spoiled->samples[0].tokens.push_back(0);
+  }
+  return spoiled;
+}
+
+void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& first) {
+  Rollouter& rollouter = rollouters_[r];
+  auto found = rollouter.running.find(id);
+  if (found == rollouter.running.end()) return;
+  if (FreeAt(r) > now_) {
+    After(FreeAt(r) - now_, [this, r, life = rollouter.life, id, first] {
+      if (life == rollouters_[r].life) FinishLease(r, id, first);
+    });
+    return;
+  }
+  SharedGroup group = Answer(found->second, first, rollouter.serving);
+  rollouter.running.erase(found);
+  if (Chance(trouble_ * 0.5)) {
+    if (ledger_ != nullptr && rollouter.session != 0) {
+      Forget(id, rollouter.session);
+      Hears(rollouter.session, id);
+      ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : absl::InternalError("no"));
+    }
+  } else if (Chance(trouble_)) {
+    Deliver(r, rollouter.session, Spoil(group));
+  } else {
+    rollouter.unacknowledged[id] = group;
+    Deliver(r, rollouter.session, group);
+    if (Chance(trouble_)) Deliver(r, rollouter.session, group);  // and once more
+  }
+  SendState(r);
+}
+
+void LedgerWorld::Deliver(size_t r, SessionId session, const SharedGroup& group) {
+  if (session == 0) return;
+  TrainerAfter(0.001, [this, r, session, group] {
+    if (rollouters_[r].session != session) return;  // lost with the stream
+    Hears(session, group->lease);
+    GroupLedger::Verdict verdict = ledger_->Submit(session, group, Now());
+    CheckVerdict(session, group, verdict);
+    const LeaseId lease = group->lease;
+    if (verdict.result == Result::kAlreadyAccepted || verdict.result == Result::kExpired) {
+      rollouters_[r].unacknowledged.erase(lease);
+    }
+    if (verdict.result == Result::kInvalid || verdict.result == Result::kFenced) {
+      rollouters_[r].unacknowledged.erase(lease);
+      Forget(lease, session);
+    }
+    if (!verdict.record.has_value()) return;
+    Append(*verdict.record, [this, r, session, lease](bool durable, uint64_t sequence) {
+      if (!durable) {
+        ledger_->OnLogFailed(lease);
+        Forget(lease, session);
+        return;
+      }
+      ledger_->OnLogged(lease, sequence);
+      Acknowledge(r, lease);
+    });
+  });
+}
+
+void LedgerWorld::Acknowledge(size_t r, const LeaseId& lease) {
+  acknowledged_.insert(lease);
+  if (!Chance(trouble_)) rollouters_[r].unacknowledged.erase(lease);  // else the acknowledgement is lost
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,76 @@
+#include "trainer/data/submission_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "base/status.h"
+#include "tests/unit/trainer/data/group_factory.h"
+
+namespace syncopate::trainer {
+namespace {
+
+Lease MakeLease() {
+  Lease lease;
+  lease.id = {{0, 7}, 2};
+  lease.version = {3, 10};
+  lease.samples = 2;
+  lease.prompt_ids = {8, 1, 9};
+  lease.sampling.max_new_tokens = 3;
+  return lease;
+}
+
+const SubmissionRules kRules{.vocab_size = 11, .epoch = 3, .known_steps = {9, 10, 11}};
+
+std::string ReasonAfter(const std::function<void(TrajectoryGroup*)>& spoil) {
+  TrajectoryGroup group = AnswerTo(MakeLease());
+  spoil(&group);
+  return ErrorReason(CheckSubmission(group, MakeLease(), MakeLease().version, kRules));
+}
+
+TEST(SubmissionCheckTest, TakesAWholeAnswer) {
+  EXPECT_TRUE(CheckSubmission(AnswerTo(MakeLease()), MakeLease(), MakeLease().version, kRules).ok());
+}
+
+TEST(SubmissionCheckTest, TakesAnAnswerThatNewWeightsReachedHalfway) {
+  TrajectoryGroup group = AnswerTo(MakeLease());
+  group.samples[1].spans = {{{3, 10}, 0, 1}, {{3, 11}, 1, 2}};
+  EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, kRules).ok());
+}
+
+TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples.pop_back(); }), "WRONG_SAMPLE_COUNT");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->prompt_ids[1] = 2; }), "WRONG_PROMPT");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[0] = Trajectory(); }), "EMPTY_ANSWER");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].finish = FinishReason::kAborted; }), "ABORTED_SAMPLE");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].logprobs.pop_back(); }), "LENGTH_MISMATCH");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens.assign(4, 0); }), "TOO_LONG");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens[0] = 11; }), "BAD_TOKEN");
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens[0] = -1; }), "BAD_TOKEN");
+  for (float logprob : {kNan, kInfinity, -kInfinity, 0.1f}) {
+    EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].logprobs[0] = logprob; }), "BAD_LOGPROB");
+  }
+  EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].reward = kNan; }), "BAD_REWARD");
+}
+
+TEST(SubmissionCheckTest, SpansCoverAllTokensInOrderAndNeverGoBack) {
+  auto with = [](std::vector<VersionSpan> spans) { return ReasonAfter([&](auto* g) { g->samples[0].spans = spans; }); };
+  EXPECT_EQ(with({}), "BAD_SPANS");
+  EXPECT_EQ(with({{{3, 10}, 0, 1}}), "BAD_SPANS");
+  EXPECT_EQ(with({{{3, 10}, 0, 3}}), "BAD_SPANS");
+  EXPECT_EQ(with({{{3, 10}, 0, 1}, {{3, 10}, 0, 2}}), "BAD_SPANS");
+  EXPECT_EQ(with({{{3, 10}, 0, 0}, {{3, 10}, 0, 2}}), "BAD_SPANS");
+  EXPECT_EQ(with({{{3, 11}, 0, 1}, {{3, 10}, 1, 2}}), "VERSION_BEFORE_LEASE");
+  EXPECT_EQ(with({{{3, 9}, 0, 2}}), "VERSION_BEFORE_LEASE") << "older than what the gate admitted the lease for";
+  EXPECT_EQ(with({{{3, 12}, 0, 2}}), "UNKNOWN_VERSION");
+  EXPECT_EQ(with({{{4, 10}, 0, 2}}), "UNKNOWN_VERSION");
+  EXPECT_EQ(with({{{2, 10}, 0, 2}}), "FENCED");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

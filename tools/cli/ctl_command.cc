@@ -1,0 +1,189 @@
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "services/config/duration.h"
+#include "tools/cli/command.h"
+#include "tools/ctl/target_security.h"
+#include "tools/ctl/verbs.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kCtlExitCodes[] =
+    "Exit codes: 0 done; 1 another error; 2 wrong command line, or no such daemon; 3 the daemon cannot be reached or "
+    "did not answer in time; 4 the daemon refused.";
+
+// Everything any verb may be given.
+struct CtlArguments {
+  DaemonOptions daemons;
+  TargetSecurityFlags security;
+  std::string timeout;
+  bool json = false;
+  bool follow = false;
+  int32_t last = 10;
+  int32_t rank = 0;
+  std::string who;
+  std::string request_id;
+  std::string reason = "asked for by an operator";
+  std::string mode;
+  GenerateArguments generate;
+};
+
+using Verb = std::function<absl::Status(const CtlContext&, const CtlArguments&)>;
+
+// Draining and saving wait for work to end, so they get more time unless told otherwise.
+int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const Verb& verb) {
+  CtlContext context{arguments.daemons, arguments.json, &std::cout};
+  context.daemons.timeout = default_timeout;
+  absl::Status status;
+  if (!arguments.timeout.empty()) {
+    auto timeout = ParseDuration(arguments.timeout);
+    if (!timeout.ok()) {
+      std::cerr << "--timeout: " << timeout.status().message() << "\n";
+      return 2;
+    }
+    context.daemons.timeout = *timeout;
+  }
+  auto security = FindTargetSecurity(arguments.security, context.daemons);
+  if (!security.ok()) {
+    std::cerr << security.status().message() << "\n";
+    return 2;
+  }
+  context.daemons.security = *std::move(security);
+  status = verb(context, arguments);
+  if (!status.ok()) std::cerr << status.message() << "\n";
+  return CtlExitCode(status);
+}
+
+class Verbs {
+ public:
+  Verbs(CLI::App* ctl, Command* chosen) : ctl_(ctl), chosen_(chosen) {}
+
+  CLI::App* Add(const std::string& name, const std::string& help, Verb verb,
+                absl::Duration timeout = absl::Seconds(10)) {
+    CLI::App* added = ctl_->add_subcommand(name, help);
+    added->fallthrough();  // --json and --target may stand after the verb
+    added->callback([chosen = chosen_, arguments = arguments_, verb = std::move(verb), timeout] {
+      *chosen = [=] { return Execute(*arguments, timeout, verb); };
+    });
+    return added;
+  }
+  // The same for a verb that takes a daemon's name.
+  CLI::App* AddFor(const std::string& who, const std::string& name, const std::string& help, Verb verb,
+                   absl::Duration timeout = absl::Seconds(10)) {
+    CLI::App* added = Add(name, help, std::move(verb), timeout);
+    added->add_option("DAEMON", arguments_->who, "e.g. rollouter-1; " + who + " if not given");
+    return added;
+  }
+  CtlArguments* arguments() { return arguments_.get(); }
+
+ private:
+  CLI::App* ctl_;
+  Command* chosen_;
+  std::shared_ptr<CtlArguments> arguments_ = std::make_shared<CtlArguments>();
+};
+
+void AddReadingVerbs(Verbs* verbs) {
+  CtlArguments* arguments = verbs->arguments();
+  verbs->Add("status", "One line for each daemon", [](auto& context, auto&) { return CtlStatus(context); });
+  verbs->Add("versions", "Policy versions and who serves them",
+             [](auto& context, auto&) { return CtlVersions(context); });
+  verbs->Add("members", "Who has joined and whether it is alive",
+             [](auto& context, auto&) { return CtlMembers(context); });
+  CLI::App* syncs = verbs->Add("syncs", "The last weight syncs, phase by phase",
+                               [](auto& context, auto& given) { return CtlSyncs(context, given.last, given.follow); });
+  syncs->add_option("--last", arguments->last, "How many of the past")->check(CLI::Range(0, 1000));
+  syncs->add_flag("--follow", arguments->follow, "Then each one as it ends");
+  CLI::App* watch = verbs->Add("watch", "The last training steps, then each one as it ends",
+                               [](auto& context, auto& given) { return CtlWatch(context, given.last); });
+  watch->add_option("--last", arguments->last, "How many of the past")->check(CLI::Range(0, 1000));
+  verbs->Add("explain", "What the trainer waits for, on whom, and what would end it",
+             [](auto& context, auto&) { return CtlExplain(context); });
+}
+
+void AddActingVerbs(Verbs* verbs) {
+  CtlArguments* arguments = verbs->arguments();
+  verbs->AddFor("the trainer", "pause", "Stop before the next step (trainer) or token (rollouter)",
+                [](auto& context, auto& given) { return CtlPause(context, given.who); });
+  verbs->AddFor("the trainer", "resume", "Go on after a pause",
+                [](auto& context, auto& given) { return CtlResume(context, given.who); });
+  verbs->AddFor(
+      "the first rollouter", "drain", "Take no new work, finish what runs",
+      [](auto& context, auto& given) { return CtlDrain(context, given.who); }, absl::Minutes(5));
+  CLI::App* abort =
+      verbs->AddFor("the first rollouter", "abort", "End running requests",
+                    [](auto& context, auto& given) { return CtlAbort(context, given.who, given.request_id); });
+  abort->add_option("--request", arguments->request_id, "This one only; otherwise all");
+  verbs->Add("sync", "Send the newest version to receivers that do not serve it",
+             [](auto& context, auto&) { return CtlSync(context); });
+  CLI::App* evict = verbs->Add("evict", "Declare a member dead now", [](auto& context, auto& given) {
+    return CtlEvict(context, given.who, given.rank, given.reason);
+  });
+  evict->add_option("REPLICA", arguments->who, "e.g. rollouter-1")->required();
+  evict->add_option("--rank", arguments->rank, "Of the replica");
+  evict->add_option("--reason", arguments->reason, "Shown to the member and in ctl members");
+  verbs->Add(
+      "checkpoint", "Save a checkpoint now", [](auto& context, auto&) { return CtlCheckpoint(context); },
+      absl::Minutes(5));
+  verbs->Add("stop", "End the run after the step under way, with a checkpoint",
+             [](auto& context, auto&) { return CtlStop(context); });
+  CLI::App* mode = verbs->AddFor("the trainer", "mode", "Switch a colocated worker between its modes",
+                                 [](auto& context, auto& given) { return CtlMode(context, given.who, given.mode); });
+  mode->add_option("--to", arguments->mode, "rollout or trainer")
+      ->required()
+      ->check(CLI::IsMember({"rollout", "trainer"}));
+}
+
+void AddGenerate(Verbs* verbs) {
+  GenerateArguments* generate = &verbs->arguments()->generate;
+  CLI::App* verb = verbs->AddFor(
+      "the first rollouter", "generate", "Answer one prompt",
+      [](auto& context, auto& given) { return CtlGenerate(context, given.who, given.generate); }, absl::Minutes(1));
+  // One word each, so that the daemon's name may follow.
+  verb->add_option("--prompt", generate->prompt_ids, "Token ids, e.g. 8,1,2,3,4,9")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->required();
+  verb->add_option("--max-new-tokens", generate->max_new_tokens, "Longest answer")->check(CLI::PositiveNumber);
+  verb->add_option("--temperature", generate->temperature, "0 is greedy")->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-p", generate->top_p, "1 is off")->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--top-k", generate->top_k, "0 is off")->check(CLI::NonNegativeNumber);
+  verb->add_option("--stop", generate->stop_token_ids, "Token ids that end the answer")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  verb->add_option("--seed", generate->seed, "The same seed, prompt and weights give the same tokens");
+  verb->add_flag("--stream", generate->stream, "Print tokens as they come");
+}
+
+}  // namespace
+
+void AddCtlCommand(CLI::App* app, Command* chosen) {
+  CLI::App* ctl = app->add_subcommand("ctl", "Look at and steer running daemons");
+  ctl->require_subcommand(1);
+  ctl->footer(kCtlExitCodes);
+  Verbs verbs(ctl, chosen);
+  CtlArguments* arguments = verbs.arguments();
+  ctl->add_option("--target", arguments->daemons.target, "host:port of one daemon");
+  ctl->add_option("--run", arguments->daemons.run_dir, "Run directory; without it, the newest under runs/")
+      ->type_name(kFolderType);
+  ctl->add_option("--timeout", arguments->timeout, "Longest wait for an answer, such as 10s");
+  // Without these, what the run directory's configuration says.
+  ctl->add_option("--tls-cert", arguments->security.tls_cert, "PEM file of the certificate to show")
+      ->type_name(kFileType);
+  ctl->add_option("--tls-key", arguments->security.tls_key, "PEM file of its private key")->type_name(kFileType);
+  ctl->add_option("--tls-ca", arguments->security.tls_ca,
+                  "PEM file of the authorities that daemons' certificates must come from")
+      ->type_name(kFileType);
+  ctl->add_option("--token-file", arguments->security.token_file,
+                  "File of bearer tokens, of which that of admin is shown")
+      ->type_name(kFileType);
+  ctl->add_option("--trust-domain", arguments->security.trust_domain, "In certificates' names; syncopate if not given");
+  ctl->add_flag("--json", arguments->json, "What the daemon answered, as JSON, one object a line");
+  AddReadingVerbs(&verbs);
+  AddActingVerbs(&verbs);
+  AddGenerate(&verbs);
+}
+
+}  // namespace syncopate::services

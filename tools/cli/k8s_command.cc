@@ -1,0 +1,90 @@
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file_system.h"
+#include "services/config/run_config.h"
+#include "tools/cli/command.h"
+#include "tools/k8s/render.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kRenderFooter[] =
+    "Prints the objects that `kubectl apply --server-side -f -` takes: the same that `kubectl kustomize` makes of "
+    "deploy/kustomize "
+    "with this configuration and these values. With --write, the kustomization itself is written instead, for those "
+    "who go on from there. Exit codes: 0 done; 1 a file cannot be read or written; 2 refused, with every reason.";
+
+constexpr int64_t kMaxBytes = 1 << 20;  // of a file that is read: what a ConfigMap may hold
+
+struct RenderArguments {
+  std::string config;
+  std::string overlay;
+  std::string infra;
+  std::string folder;  // "" is standard output
+};
+
+absl::Status WriteTree(const Rendered& rendered, const std::string& folder) {
+  for (const auto& [path, text] : rendered.tree) {
+    const std::string target = JoinPath(folder, path);
+    SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(target.substr(0, target.rfind('/'))));
+    std::ofstream file(target, std::ios::binary | std::ios::trunc);
+    file << text << std::flush;
+    if (!file) return Error(absl::StatusCode::kPermissionDenied, "NOT_WRITABLE", target + " cannot be written");
+  }
+  std::cout << "kubectl apply --server-side -k " << JoinPath(folder, rendered.folder) << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status RunRender(const RenderArguments& arguments) {
+  RenderRequest request{.config = "", .config_source = arguments.config, .infra = {}, .overlay = arguments.overlay};
+  SYNCOPATE_ASSIGN_OR_RETURN(request.config, ReadFile(FileSystem::Real(), arguments.config, kMaxBytes));
+  if (!arguments.infra.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string text, ReadFile(FileSystem::Real(), arguments.infra, kMaxBytes));
+    SYNCOPATE_ASSIGN_OR_RETURN(request.infra, Infra::Parse(text, arguments.infra));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(Rendered rendered, Render(DeployTree(), request));
+  if (!arguments.folder.empty()) return WriteTree(rendered, arguments.folder);
+  std::cout << ToYaml(rendered.objects);
+  return absl::OkStatus();
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << status.message() << "\n";
+  return status.code() == absl::StatusCode::kInvalidArgument ? kConfigExitCode : 1;
+}
+
+int List() {
+  std::cout << "overlays: " << absl::StrJoin(OverlaysOf(DeployTree()), " ") << "\n"
+            << "components: " << absl::StrJoin(ComponentsOf(DeployTree()), " ") << "\n";
+  return 0;
+}
+
+}  // namespace
+
+void AddK8sCommand(CLI::App* app, Command* chosen) {
+  auto arguments = std::make_shared<RenderArguments>();
+  CLI::App* k8s = app->add_subcommand("k8s", "Manifests of a run on Kubernetes");
+  k8s->require_subcommand(1);
+
+  CLI::App* render = k8s->add_subcommand("render", "Print the manifests of a run");
+  render->footer(kRenderFooter);
+  render->add_option("CONFIG", arguments->config, "YAML file of the run")->type_name(kFileType)->required();
+  render->add_option("--overlay", arguments->overlay, "What to start from: `syncopate k8s list` prints the choices")
+      ->check(CLI::IsMember(OverlaysOf(DeployTree())))
+      ->required();
+  render->add_option("--infra", arguments->infra, "YAML file of what the cluster has: image, storage class, GPUs, ...")
+      ->type_name(kFileType);
+  render->add_option("--write", arguments->folder, "Write the kustomization into this folder")->type_name(kFolderType);
+  render->callback([=] { *chosen = [=] { return ExitCodeOf(RunRender(*arguments)); }; });
+
+  CLI::App* list = k8s->add_subcommand("list", "Print the overlays and components there are");
+  list->callback([=] { *chosen = List; });
+}
+
+}  // namespace syncopate::services

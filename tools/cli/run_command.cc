@@ -1,0 +1,79 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/config/run_config.h"
+#include "tools/cli/command.h"
+#include "tools/run/child_process.h"
+#include "tools/run/launch.h"
+#include "tools/run/local_run.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kRunExitCodes[] =
+    "Exit codes: 0 the run is complete; 1 it failed; 2 the configuration or the run directory is refused and nothing "
+    "was started; 130 it was interrupted. Ctrl-C drains and stops within run.grace, a second one stops at once.";
+
+struct RunArguments {
+  std::vector<std::string> words;  // CONFIG and overrides
+  std::string steps;
+  std::string duration;
+  std::string resume;  // run directory
+  bool quiet = false;
+  bool json = false;
+};
+
+RunOutput OutputOf(const RunArguments& arguments) {
+  if (arguments.json) return RunOutput::kJson;
+  if (arguments.quiet) return RunOutput::kQuiet;
+  return ::isatty(STDOUT_FILENO) == 1 ? RunOutput::kLive : RunOutput::kPlain;
+}
+
+int Refuse(const std::string& message) {
+  std::cerr << message << "\n";
+  return kConfigExitCode;
+}
+
+int Run(const RunArguments& arguments, const std::string& program) {
+  std::string config_path;
+  std::vector<std::string> overrides = arguments.words;
+  if (!overrides.empty() && !absl::StrContains(overrides.front(), "=")) {
+    config_path = overrides.front();
+    overrides.erase(overrides.begin());
+  }
+  if (!arguments.resume.empty()) {
+    if (config_path.empty()) config_path = ResolvedConfigPath(arguments.resume);
+    overrides.push_back(absl::StrCat("run.dir=", arguments.resume));
+    overrides.push_back("run.resume=true");
+  }
+  if (config_path.empty()) return Refuse("CONFIG is missing: syncopate run CONFIG, or syncopate run --resume RUN_DIR");
+  if (!arguments.steps.empty()) overrides.push_back(absl::StrCat("run.steps=", arguments.steps));
+  if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
+  auto config = LoadRunConfig(config_path, overrides);
+  if (!config.ok()) return Refuse(std::string(config.status().message()));
+  return RunLocally({*std::move(config), program, OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* run = app->add_subcommand("run", "Train on this machine: start every daemon, watch it, stop it");
+  run->footer(kRunExitCodes);
+  run->add_option("CONFIG", arguments->words, "YAML file, then section.key=value ...")->type_name(kFileOrSettingType);
+  run->add_option("--steps", arguments->steps, "The same as run.steps=N");
+  run->add_option("--duration", arguments->duration, "The same as run.duration=TIME, e.g. 30s");
+  run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG")
+      ->type_name(kFolderType);
+  CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
+  run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
+  run->callback([=] { *chosen = [=] { return Run(*arguments, program); }; });
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,172 @@
+#include "tools/ctl/answers.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "services/telemetry/sync_outcome.h"
+#include "services/telemetry/table.h"
+#include "services/telemetry/words.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr auto kRight = Table::Align::kRight;
+
+double Seconds(const v1::SyncRecord& record, const std::string& phase) {
+  auto found = record.seconds().find(phase);
+  return found == record.seconds().end() ? 0 : found->second;
+}
+
+// "full", "lora", "full+lora", or "-" if nothing was sent.
+std::string KindsOf(const v1::SyncRecord& record) {
+  std::vector<std::string> kinds;
+  for (const char* kind : {"full", "lora", "delta"}) {
+    auto found = record.bytes_by_kind().find(kind);
+    if (found != record.bytes_by_kind().end() && found->second > 0) kinds.push_back(kind);
+  }
+  return kinds.empty() ? "-" : absl::StrJoin(kinds, "+");
+}
+
+std::string RateOf(const v1::SyncRecord& record) {
+  const double rate = record.gigabytes_per_second();
+  return rate > 0 ? absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate) : "-";
+}
+
+}  // namespace
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  SYNCOPATE_CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
+  return json;
+}
+
+std::string StateName(v1::MemberState state) {
+  constexpr size_t kPrefix = sizeof("MEMBER_STATE_") - 1;
+  std::string name = v1::MemberState_Name(state);
+  return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : absl::StrCat(state);
+}
+
+std::string Summary(const v1::SynchronizerServiceGetStatusResponse& status) {
+  return absl::StrCat(status.trainers_alive(), " trainer and ", status.rollouters_alive(),
+                      " rollouter(s) alive, syncs ", status.syncs_ok(), " ok, ", status.syncs_failed(), " failed, ",
+                      status.syncs_superseded(), " superseded, ", status.attempts_under_way(), " under way, up ",
+                      Clocked(status.uptime_seconds()));
+}
+
+std::string Summary(const v1::TrainerServiceGetStatusResponse& status) {
+  return absl::StrFormat("step %d/%d, %d groups queued, %d leased, staleness %.2f mean, %d max (bound %d)",
+                         status.version().step(), status.steps_total(), status.queued_groups(), status.leased_groups(),
+                         status.mean_staleness(), status.max_staleness_seen(), status.staleness_bound());
+}
+
+std::string Summary(const v1::RolloutServiceGetStatusResponse& status) {
+  double whole = status.busy_seconds() + status.idle_seconds();
+  return absl::StrCat(status.running_sequences(), " running, ", status.waiting_sequences(), " waiting, ",
+                      Thousands(status.groups_submitted()), " groups, ", Thousands(status.generated_tokens()),
+                      " tokens, idle ", Percent(Share(status.idle_seconds(), whole)));
+}
+
+std::string ToTable(const v1::ListMembersResponse& members) {
+  Table table(
+      {{"MEMBER"}, {"STATE"}, {"SERVES"}, {"ADDRESS"}, {"METRICS"}, {"SILENT", kRight}, {"INCARNATION"}, {"DETAIL"}});
+  for (const auto& member : members.members()) {
+    std::string detail = member.detail();
+    if (member.attempt() != 0)
+      absl::StrAppend(&detail, detail.empty() ? "" : "; ", "in sync attempt ", member.attempt());
+    std::string rank = member.member().world() > 1 ? absl::StrCat("/", member.member().rank()) : "";
+    table.AddRow({member.member().replica_id() + rank, StateName(member.state()), Version(member.serving()),
+                  member.address(), member.metrics_address(), absl::StrFormat("%.1f s", member.silent_seconds()),
+                  member.member().incarnation().substr(0, 8), detail});
+  }
+  return table.ToString();
+}
+
+std::string ToTable(const v1::ListVersionsResponse& versions) {
+  Table table({{"VERSION"}, {"DIGEST"}, {"SERVED BY", kRight}, {"PUBLISHED (UNIX TIME)", kRight}});
+  for (const auto& version : versions.versions()) {
+    table.AddRow({Version(version.version()), absl::StrFormat("%016x", version.digest()),
+                  absl::StrCat(version.served_by()), absl::StrFormat("%.3f", version.published_unix_seconds())});
+  }
+  return table.ToString();
+}
+
+std::string ToTable(const v1::GenerateResponse& answer) {
+  Table table({{"POSITION", kRight}, {"TOKEN", kRight}, {"LOGPROB", kRight}, {"VERSION"}});
+  for (int i = 0; i < answer.tokens_size(); ++i) {
+    std::string version = "-";
+    for (const auto& span : answer.spans()) {
+      if (i >= span.begin() && i < span.end()) version = Version(span.version());
+    }
+    double logprob = i < answer.logprobs_size() ? answer.logprobs(i) : 0;
+    table.AddRow({absl::StrCat(i), absl::StrCat(answer.tokens(i)), absl::StrFormat("%.4f", logprob), version});
+  }
+  return table.ToString();
+}
+
+std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
+  const auto& why = status.explanation();
+  std::string text = absl::StrFormat("trainer       %s at %s, step %d of %d\n", status.state(),
+                                     Version(status.version()), status.version().step(), status.steps_total());
+  absl::StrAppendFormat(&text, "waiting for   %s, since %.1f s%s\n", why.waiting_for(), why.since_seconds(),
+                        why.rollouter().empty() ? "" : absl::StrCat(", on ", why.rollouter()));
+  if (!why.detail().empty()) absl::StrAppend(&text, "because       ", why.detail(), "\n");
+  if (!why.unblocked_by().empty()) absl::StrAppend(&text, "ends when     ", why.unblocked_by(), "\n");
+  absl::StrAppendFormat(
+      &text,
+      "a group takes %.3f s on average, %.3f s at most; a step comes every %.3f s\n"
+      "to keep the trainer busy: staleness.target_staleness about %.1f, max_staleness at least %.1f\n",
+      why.mean_group_seconds(), why.longest_group_seconds(), why.step_interval_seconds(),
+      why.suggested_target_staleness(), why.suggested_max_staleness());
+  Table table({{"ROLLOUTER"},
+               {"SERVES"},
+               {"LEASED", kRight},
+               {"CREDITS", kRight},
+               {"ACCEPTED", kRight},
+               {"INVALID", kRight},
+               {"RETURNED", kRight},
+               {"STREAM"}});
+  std::string faults;
+  for (const auto& rollouter : status.rollouters()) {
+    const bool quarantined = rollouter.quarantine_seconds() > 0;
+    table.AddRow({rollouter.replica_id(), Version(rollouter.serving()), absl::StrCat(rollouter.leased_groups()),
+                  absl::StrCat(rollouter.credits()), Thousands(rollouter.accepted_groups()),
+                  Thousands(rollouter.invalid_groups()), Thousands(rollouter.returned_groups()),
+                  quarantined ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
+                  : rollouter.stalled_groups() > 0 ? "stalled"
+                  : rollouter.connected()          ? "connected"
+                                                   : "broken"});
+    if (rollouter.stalled_groups() > 0) {
+      absl::StrAppendFormat(&faults, "%s gets no prompts: %d groups were taken from it as they came no further\n",
+                            rollouter.replica_id(), rollouter.stalled_groups());
+    }
+    if (rollouter.last_fault().empty()) continue;
+    absl::StrAppend(&faults, rollouter.replica_id(), quarantined ? " gets no prompts: " : ": ", rollouter.last_fault(),
+                    "\n");
+  }
+  return absl::StrCat(text, table.ToString(), faults);
+}
+
+std::string SyncHeading() {
+  return absl::StrFormat("%-16s %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n", "ATTEMPT",
+                         "VERSION", "RECEIVER", "BY", "RESULT", "BYTES", "KIND", "GB/S", "STAGE", "PREPARE", "TRANSFER",
+                         "VERIFY", "INSTALL", "TOTAL", "PAUSE", "WHY");
+}
+
+std::string SyncRow(const v1::SyncRecord& record) {
+  auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
+  const bool failed = SyncOutcomeOf(record.result()) == SyncOutcome::kFailed || record.result() == "not_connected";
+  return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
+                         record.attempt(), Version(record.version()), record.replica_id(), record.transport(),
+                         record.result(), Thousands(record.bytes()), KindsOf(record), RateOf(record), phase("stage"),
+                         phase("prepare"), phase("transfer"), phase("verify"), phase("install"), phase("total"),
+                         Milliseconds(record.pause_seconds()), failed ? record.detail() : record.transport_reason());
+}
+
+}  // namespace syncopate::services

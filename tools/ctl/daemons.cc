@@ -1,0 +1,75 @@
+#include "tools/ctl/daemons.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "services/rpc/channel.h"
+#include "syncopate/v1/rollout.grpc.pb.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+template <typename Service, typename Request, typename Response>
+absl::Status Ask(const std::shared_ptr<grpc::Channel>& channel,
+                 grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                 absl::Duration timeout) {
+  auto stub = Service::NewStub(channel);
+  return CallUnary(stub.get(), method, Request(), timeout).status();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout) {
+  using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
+  auto unknown = [](const absl::Status& status) { return status.code() == absl::StatusCode::kUnimplemented; };
+  absl::Status status = Ask<SynchronizerService>(channel, &SynchronizerService::Stub::GetStatus, timeout);
+  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("synchronizer") : status;
+  status = Ask<TrainerService>(channel, &TrainerService::Stub::GetStatus, timeout);
+  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("trainer") : status;
+  status = Ask<RolloutService>(channel, &RolloutService::Stub::GetStatus, timeout);
+  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("rollouter") : status;
+  return Error(absl::StatusCode::kFailedPrecondition, "NOT_A_DAEMON", "what listens there is no Syncopate daemon");
+}
+
+absl::StatusOr<Daemons> Daemons::Find(const DaemonOptions& options) {
+  Daemons daemons;
+  if (!options.target.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.target, {.security = options.security}));
+    auto role = AskRole(channel, options.timeout);
+    if (!role.ok()) return Annotate(role.status(), options.target);
+    daemons.endpoints_.push_back({*role, 0, options.target, "", 0});
+    return daemons;
+  }
+  std::string run_dir = options.run_dir;
+  if (run_dir.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(run_dir, FindNewestRun(options.runs_dir));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(daemons.endpoints_, ReadRunEndpoints(run_dir));
+  return daemons;
+}
+
+absl::StatusOr<DaemonEndpoint> Daemons::Pick(const std::string& who, const std::vector<std::string>& roles) const {
+  for (const std::string& role : roles) {
+    for (const DaemonEndpoint& endpoint : endpoints_) {
+      bool named = who.empty() || who == endpoint.role || who == endpoint.Name();
+      if (named && endpoint.role == role) return endpoint;
+    }
+  }
+  std::vector<std::string> names;
+  for (const DaemonEndpoint& endpoint : endpoints_) {
+    if (who == endpoint.role || who == endpoint.Name()) {
+      return Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLE",
+                   absl::StrCat(who, " does not do that; a ", absl::StrJoin(roles, " or "), " does"));
+    }
+    names.push_back(endpoint.Name());
+  }
+  return Error(absl::StatusCode::kNotFound, "NO_SUCH_DAEMON",
+               absl::StrCat("there is no ", who.empty() ? absl::StrJoin(roles, " or ") : who, "; there is ",
+                            absl::StrJoin(names, ", ")));
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/auth/transport_security.h"
+#include "tools/ctl/daemons.h"
+
+namespace syncopate::services {
+
+// What a command line was told to show to daemons. All may be "".
+struct TargetSecurityFlags {
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  std::string token_file;
+  std::string trust_domain;  // "": syncopate
+
+  bool empty() const { return tls_cert.empty() && tls_key.empty() && tls_ca.empty() && token_file.empty(); }
+};
+
+// By the flags if there are any; else by the configuration that the run directory holds, with {role} read as admin;
+// null (plaintext) if that says nothing, or if there is only a target. Errors of TransportSecurity::Load, and of a
+// configuration that cannot be read.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
+                                                                            const DaemonOptions& daemons);
+
+}  // namespace syncopate::services

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "tools/doctor/machine.h"
+
+// The parts of LookAround, each of which looks at one kind of thing.
+namespace syncopate::services {
+
+// Processors, memory, limits, shared memory and clock.
+void LookAtLimits(Machine* machine);
+
+// The folder in which `path` is or would be made.
+FolderFacts LookAtFolder(const std::string& path);
+
+// Listens at `address` for a moment. For a name or an address of another machine (`ours` is false): whether it
+// resolves.
+AddressFacts LookAtAddress(const std::string& key, const std::string& address, bool ours);
+
+// Starts `path` with --help, which every daemon answers at once.
+ProgramFacts LookAtProgram(const std::string& path);
+
+GpuFacts LookAtGpus();
+
+}  // namespace syncopate::services

@@ -1,0 +1,71 @@
+#include "tools/doctor/machine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/file_system.h"
+#include "services/auth/transport_security.h"
+#include "services/config/host_port.h"
+#include "tools/doctor/looks.h"
+
+namespace syncopate::services {
+namespace {
+
+const char* const kRoles[] = {"synchronizer", "trainer", "rollouter"};
+
+// What `syncopate run` would listen on. Port 0 is always free, so it tells nothing.
+std::vector<AddressFacts> LookAtAddresses(const v1::RunConfig& config) {
+  const auto& synchronizer = config.synchronizer();
+  std::vector<AddressFacts> facts;
+  if (!synchronizer.listen().empty()) {
+    facts.push_back(LookAtAddress("synchronizer.address", synchronizer.address(), /*ours=*/false));
+  }
+  const bool has_listen = !synchronizer.listen().empty();
+  const std::pair<const char*, std::string> ours[] = {
+      {has_listen ? "synchronizer.listen" : "synchronizer.address",
+       has_listen ? synchronizer.listen() : synchronizer.address()},
+      {"trainer.listen", config.trainer().listen()},
+      {"rollouter.listen", config.rollouter().listen()},
+      {"metrics.synchronizer_listen", config.metrics().synchronizer_listen()},
+      {"metrics.trainer_listen", config.metrics().trainer_listen()},
+      {"metrics.rollouter_listen", config.metrics().rollouter_listen()},
+      {"synchronizer.health_listen", config.synchronizer().health_listen()},
+      {"trainer.health_listen", config.trainer().health_listen()},
+      {"rollouter.health_listen", config.rollouter().health_listen()}};
+  for (const auto& [key, address] : ours) {
+    auto parsed = ParseHostPort(address);
+    if (parsed.ok() && parsed->port != 0) facts.push_back(LookAtAddress(key, address, /*ours=*/true));
+  }
+  return facts;
+}
+
+std::vector<CredentialFacts> LookAtCredentials(const v1::SecuritySection& section) {
+  std::vector<CredentialFacts> facts;
+  if (section.tls_ca().empty() && section.token_file().empty()) return facts;
+  for (const char* role : kRoles) {
+    auto security = TransportSecurity::Load(section, role);
+    CredentialFacts one{role, security.status(), {}};
+    if (security.ok() && *security != nullptr) one.expiry = (*security)->certificate_expiry();
+    facts.push_back(std::move(one));
+  }
+  return facts;
+}
+
+}  // namespace
+
+Machine LookAround(const v1::RunConfig& config, const std::string& binary_folder) {
+  Machine machine;
+  machine.now = absl::Now();
+  LookAtLimits(&machine);
+  machine.run_folder = LookAtFolder(config.run().dir());
+  machine.addresses = LookAtAddresses(config);
+  for (const char* role : kRoles) {
+    machine.programs.push_back(LookAtProgram(JoinPath(binary_folder, absl::StrCat("syncopate-", role))));
+  }
+  machine.gpu = LookAtGpus();
+  machine.credentials = LookAtCredentials(config.security());
+  return machine;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,239 @@
+#include "tools/k8s/infra.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <regex>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "services/config/duration.h"
+#include "services/config/problem.h"
+#include "services/config/schema.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kPods[] = "StatefulSet|Deployment|Job";
+constexpr char kPodSpec[] = "/spec/template/spec";
+constexpr char kContainer[] = "/spec/template/spec/containers/0";
+constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";  // of every role, as deploy/kustomize/base writes it
+constexpr absl::Duration kTermination = absl::Seconds(15);      // from the end of run.grace until a pod is killed
+
+// What a value may be.
+struct Form {
+  std::string expected;
+  std::function<bool(const Document&)> fits;
+};
+
+Form Matching(const std::string& expression, const std::string& expected) {
+  return {expected, [pattern = std::regex(expression)](const Document& value) {
+            const bool number = value.is_number_integer() && value >= 0;
+            return (value.is_string() || number) &&
+                   std::regex_match(number ? value.dump() : value.get<std::string>(), pattern);
+          }};
+}
+
+Form Count(int64_t least, int64_t most) {
+  return {absl::StrCat("an integer from ", least, " to ", most),
+          [=](const Document& value) { return value.is_number_integer() && value >= least && value <= most; }};
+}
+
+bool AllOf(const Document& value, bool (Document::*is)() const noexcept) {
+  return std::all_of(value.begin(), value.end(), [is](const Document& part) { return (part.*is)(); });
+}
+
+Form Name() {
+  return Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "a DNS label: lower-case letters, digits and dashes");
+}
+Form Quantity() {
+  return Matching("[0-9]+(\\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?", "a Kubernetes quantity such as 500m or 16Gi");
+}
+Form Image() {
+  return Matching("[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|@sha256:[0-9a-f]{64})",
+                  "an image with a tag or a digest, such as registry.example/syncopate:0.1.0");
+}
+Form Seconds() {
+  return {"a duration with its unit, such as 60s", [](const Document& value) {
+            auto duration = value.is_string() ? ParseDuration(value.get<std::string>())
+                                              : absl::StatusOr<absl::Duration>(absl::InvalidArgumentError(""));
+            return duration.ok() && *duration >= absl::Seconds(1) && *duration <= absl::Hours(24);
+          }};
+}
+Form Texts() {
+  return {"a list of texts",
+          [](const Document& value) { return value.is_array() && AllOf(value, &Document::is_string); }};
+}
+Form Maps() {
+  return {"a list of maps",
+          [](const Document& value) { return value.is_array() && AllOf(value, &Document::is_object); }};
+}
+Form TextMap() {
+  return {"a map of texts (numbers in quotes)",
+          [](const Document& value) { return value.is_object() && AllOf(value, &Document::is_string); }};
+}
+
+const std::map<std::string, Form>& Forms() {
+  static const auto* const forms = new std::map<std::string, Form>([] {
+    std::map<std::string, Form> made = {
+        {"namespace", Name()},      {"instance", Name()},
+        {"image", Image()},         {"image_pull_secrets", Texts()},
+        {"priority_class", Name()}, {"storage_class", Name()},
+        {"grace", Seconds()},       {"components", Texts()},
+        {"nccl", TextMap()},        {"rollouter.replicas", Count(1, 10000)},
+    };
+    for (const std::string role : {"synchronizer", "trainer", "rollouter"}) {
+      made[role + ".cpu"] = made[role + ".memory"] = made[role + ".shm"] = Quantity();
+      made[role + ".node_selector"] = TextMap();
+      made[role + ".tolerations"] = Maps();
+      (role == "rollouter" ? made["rollouter.gpus"] : made[role + ".storage"]) =
+          role == "rollouter" ? Count(1, 64) : Quantity();
+    }
+    made["trainer.gpus"] = Count(1, 64);
+    return made;
+  }());
+  return *forms;
+}
+
+bool IsRole(const std::string& key) { return key == "synchronizer" || key == "trainer" || key == "rollouter"; }
+
+std::string NearestKey(const std::string& key) {
+  auto nearer = [&](const auto& a, const auto& b) { return EditDistance(key, a.first) < EditDistance(key, b.first); };
+  return std::min_element(Forms().begin(), Forms().end(), nearer)->first;
+}
+
+void CheckValue(const std::string& source, const std::string& key, const Document& value,
+                std::vector<ConfigProblem>* problems) {
+  auto form = Forms().find(key);
+  if (form == Forms().end()) {
+    problems->push_back({source, key, value.dump(), "a known key", NearestKey(key)});
+  } else if (!form->second.fits(value)) {
+    problems->push_back({source, key, value.dump(), form->second.expected, ""});
+  }
+}
+
+// key -> value with the roles' keys as "trainer.cpu".
+std::map<std::string, Document> Flat(const Document& values) {
+  std::map<std::string, Document> flat;
+  for (const auto& [key, value] : values.items()) {
+    if (!IsRole(key) || !value.is_object()) {
+      flat[key] = value;
+      continue;
+    }
+    for (const auto& [inner, of_role] : value.items()) flat[absl::StrCat(key, ".", inner)] = of_role;
+  }
+  return flat;
+}
+
+Document Operation(const std::string& op, const std::string& path, const Document& value) {
+  return {{"op", op}, {"path", path}, {"value", value}};
+}
+
+// The entry of a kustomization's `patches`.
+Document PatchOf(Document target, const std::vector<Document>& operations) {
+  return {{"target", std::move(target)}, {"patch", ToYaml(Document(operations))}};
+}
+
+Document Pods(const std::string& role) { return {{"kind", kPods}, {"name", role}}; }
+
+// kubernetes takes cpu as text or number; text reads the same everywhere.
+Document AsText(const Document& value) { return value.is_string() ? value : Document(value.dump()); }
+
+std::vector<Document> RolePatches(const std::string& role, const std::string& key, const Document& value) {
+  auto pods = [&](const std::vector<Document>& operations) { return PatchOf(Pods(role), operations); };
+  if (key == "replicas") {
+    return {PatchOf({{"kind", "Deployment"}, {"name", role}}, {Operation("replace", "/spec/replicas", value)}),
+            PatchOf({{"kind", "Job"}, {"name", role}}, {Operation("replace", "/spec/completions", value),
+                                                        Operation("replace", "/spec/parallelism", value)})};
+  }
+  if (key == "gpus") {
+    return {pods({Operation("add", absl::StrCat(kContainer, "/resources/limits/nvidia.com~1gpu"), value)})};
+  }
+  if (key == "cpu") {
+    return {pods({Operation("replace", absl::StrCat(kContainer, "/resources/requests/cpu"), AsText(value))})};
+  }
+  if (key == "memory") {
+    return {pods({Operation("replace", absl::StrCat(kContainer, "/resources/requests/memory"), AsText(value)),
+                  Operation("replace", absl::StrCat(kContainer, "/resources/limits/memory"), AsText(value))})};
+  }
+  if (key == "shm") {
+    return {pods({Operation("test", absl::StrCat(kShmVolume, "/name"), "shm"),
+                  Operation("replace", absl::StrCat(kShmVolume, "/emptyDir/sizeLimit"), AsText(value))})};
+  }
+  if (key == "storage") {
+    const std::string size = "/spec/resources/requests/storage";
+    return {PatchOf({{"kind", "StatefulSet"}, {"name", role}},
+                    {Operation("replace", "/spec/volumeClaimTemplates/0" + size, AsText(value))}),
+            PatchOf({{"kind", "PersistentVolumeClaim"}, {"name", role + "-state"}},
+                    {Operation("replace", size, AsText(value))})};
+  }
+  return {
+      pods({Operation("add", absl::StrCat(kPodSpec, key == "tolerations" ? "/tolerations" : "/nodeSelector"), value)})};
+}
+
+std::vector<Document> GlobalPatches(const std::string& key, const Document& value) {
+  const Document all_pods = {{"kind", kPods}, {"labelSelector", "app.kubernetes.io/name=syncopate"}};
+  if (key == "storage_class") {
+    return {PatchOf({{"kind", "StatefulSet"}},
+                    {Operation("add", "/spec/volumeClaimTemplates/0/spec/storageClassName", value)}),
+            PatchOf({{"kind", "PersistentVolumeClaim"}}, {Operation("add", "/spec/storageClassName", value)})};
+  }
+  if (key == "image_pull_secrets") {
+    Document secrets = Document::array();
+    for (const Document& name : value) secrets.push_back({{"name", name}});
+    return {PatchOf(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/imagePullSecrets"), secrets)})};
+  }
+  if (key == "priority_class") {
+    return {PatchOf(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/priorityClassName"), value)})};
+  }
+  if (key == "grace") {
+    const int64_t seconds = absl::ToInt64Seconds(CheckedDuration(value.get<std::string>()) + kTermination);
+    return {PatchOf(all_pods,
+                    {Operation("add", absl::StrCat(kContainer, "/args/-"), "run.grace=" + value.get<std::string>()),
+                     Operation("replace", absl::StrCat(kPodSpec, "/terminationGracePeriodSeconds"), seconds)})};
+  }
+  const std::string label = "/labels/app.kubernetes.io~1instance";
+  return {
+      PatchOf({{"labelSelector", "app.kubernetes.io/name=syncopate"}}, {Operation("add", "/metadata" + label, value)}),
+      PatchOf(all_pods, {Operation("add", "/spec/template/metadata" + label, value)})};
+}
+
+// Those of the kustomization as a whole, which no patch carries out.
+bool IsOfKustomization(const std::string& key) {
+  return key == "namespace" || key == "image" || key == "components" || key == "nccl";
+}
+
+}  // namespace
+
+absl::StatusOr<Infra> Infra::Parse(const std::string& text, const std::string& source) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Document> documents, ParseDocuments(text, source));
+  Infra infra;
+  infra.source_ = source;
+  std::vector<ConfigProblem> problems;
+  if (!documents.empty()) infra.values_ = documents[0];
+  if (documents.size() > 1 || !infra.values_.is_object()) {
+    problems.push_back({source, "", "", "one map of keys such as `image:`", ""});
+    infra.values_ = Document::object();
+  }
+  for (const auto& [key, value] : Flat(infra.values_)) CheckValue(source, key, value, &problems);
+  if (problems.empty()) return infra;
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_INFRA", ToString(problems));
+}
+
+std::vector<std::string> Infra::components() const { return values_.value("components", std::vector<std::string>()); }
+
+std::vector<Infra::Wish> Infra::Wishes() const {
+  std::vector<Wish> wishes;
+  for (const auto& [key, value] : Flat(values_)) {
+    if (IsOfKustomization(key)) continue;
+    const std::vector<std::string> words = absl::StrSplit(key, '.');
+    wishes.push_back(
+        {key, value.dump(), words.size() == 2 ? RolePatches(words[0], words[1], value) : GlobalPatches(key, value)});
+  }
+  return wishes;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/k8s/document.h"
+
+namespace syncopate::services {
+
+// What a cluster has and a run is given there: the infra file of `syncopate k8s render`. Every key may be left out and
+// then is as the overlay says.
+//
+//   namespace: rl                        the namespace of every object
+//   instance: first                      the label app.kubernetes.io/instance, `run` on dashboards
+//   image: registry.example/syncopate:0.1.0
+//   image_pull_secrets: [registry]
+//   priority_class: training
+//   storage_class: fast                  of the volumes
+//   grace: 120s                          run.grace; pods get 15 seconds more to end
+//   components: [monitoring, keda]       on top of the overlay's, in any order
+//   nccl: {NCCL_SOCKET_IFNAME: eth1}     environment of trainer and rollouters
+//   trainer: and rollouter: and synchronizer:
+//     replicas: 4                        of rollouters
+//     gpus: 1                            of trainer and rollouters
+//     cpu: "8"                           requested
+//     memory: 64Gi                       requested, and the limit
+//     shm: 16Gi                          /dev/shm, counted as memory
+//     storage: 500Gi                     of synchronizer and trainer
+//     node_selector: {pool: h200}
+//     tolerations: [{key: gpu, operator: Exists}]
+class Infra {
+ public:
+  Infra() = default;
+  // INVALID_ARGUMENT (reason BAD_INFRA) whose message is every problem, a line each, with the nearest known key.
+  static absl::StatusOr<Infra> Parse(const std::string& text, const std::string& source);
+
+  const std::string& source() const { return source_; }
+  std::string Name(const std::string& key) const { return Text(values_, {key}); }  // "" if it is not set
+  std::vector<std::string> components() const;
+  Document nccl() const { return values_.value("nccl", Document::object()); }
+
+  // What a value asks of the objects: patches as in a kustomization, of which at least one must find an object.
+  struct Wish {
+    std::string key;    // "trainer.storage"
+    std::string value;  // as JSON
+    std::vector<Document> patches;
+  };
+  // In the order of the keys.
+  std::vector<Wish> Wishes() const;
+
+ private:
+  std::string source_;
+  Document values_ = Document::object();
+};
+
+}  // namespace syncopate::services

@@ -1,0 +1,155 @@
+#include "tools/k8s/render.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "services/config/schema.h"
+#include "tools/k8s/fit.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kRunFolder[] = "kustomize/run";
+constexpr char kSettingsFolder[] = "kustomize/run/settings";
+
+std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& root) {
+  std::set<std::string> names;
+  for (const auto& [path, text] : tree) {
+    const std::vector<std::string> words = absl::StrSplit(path, '/');
+    if (words.size() == 4 && words[0] == "kustomize" && words[1] == root && words[3] == "kustomization.yaml") {
+      names.insert(words[2]);
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+// Components in the order in which they can work on each other: what changes the kind of an object comes after what
+// changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
+// are there and plain.
+int ComponentRank(const std::string& component) {
+  static const auto* const ranks = new std::map<std::string, int>{{"jobs", 1}, {"settings", 2}, {"jobset", 3},
+                                                                  {"lws", 3},  {"keda", 4},     {"kueue", 5}};
+  auto rank = ranks->find(component);
+  return rank == ranks->end() ? 0 : rank->second;
+}
+
+// `settings`, if there are any, lie in the run's own folder.
+std::vector<std::string> ComponentPaths(std::vector<std::string> components, bool settings) {
+  if (settings) components.push_back("settings");
+  std::stable_sort(components.begin(), components.end(),
+                   [](const std::string& a, const std::string& b) { return ComponentRank(a) < ComponentRank(b); });
+  std::vector<std::string> paths;
+  for (const std::string& name : components) paths.push_back(name == "settings" ? name : "../components/" + name);
+  return paths;
+}
+
+Document ImageEntry(const std::string& image) {
+  const size_t at = image.find('@'), colon = image.rfind(':');
+  Document entry = {{"name", "syncopate"}, {"newName", image.substr(0, std::min(at, colon))}};
+  entry[at == std::string::npos ? "newTag" : "digest"] = image.substr(std::min(at, colon) + 1);
+  return entry;
+}
+
+Document RunKustomization(const RenderRequest& request, bool settings) {
+  const Infra& infra = request.infra;
+  Document run = {{"apiVersion", "kustomize.config.k8s.io/v1beta1"}, {"kind", "Kustomization"}};
+  run["resources"] = Document::array({"../overlays/" + request.overlay});
+  run["components"] = ComponentPaths(infra.components(), settings);
+  run["namespace"] = infra.Name("namespace").empty() ? "syncopate" : infra.Name("namespace");
+  Document maps = Document::array();
+  maps.push_back({{"name", "syncopate-config"}, {"behavior", "replace"}, {"files", {"run.yaml"}}});
+  run["configMapGenerator"] = std::move(maps);
+  if (!infra.Name("image").empty()) run["images"] = Document::array({ImageEntry(infra.Name("image"))});
+  return run;
+}
+
+// A component of the infra file's values.
+Document SettingsKustomization(const Infra& infra, const std::vector<Infra::Wish>& wishes) {
+  Document settings = {{"apiVersion", "kustomize.config.k8s.io/v1alpha1"}, {"kind", "Component"}};
+  Document literals = Document::array(), patches = Document::array();
+  const Document nccl = infra.nccl();
+  for (const auto& [key, value] : nccl.items()) literals.push_back(key + "=" + value.get<std::string>());
+  if (!literals.empty()) {
+    settings["configMapGenerator"] =
+        Document::array({{{"name", "syncopate-nccl"}, {"behavior", "merge"}, {"literals", literals}}});
+  }
+  for (const Infra::Wish& wish : wishes) {
+    for (const Document& patch : wish.patches) patches.push_back(patch);
+  }
+  if (!patches.empty()) settings["patches"] = patches;
+  return settings;
+}
+
+ConfigProblem UnknownName(const std::string& where, const std::string& key, const std::string& name,
+                          const std::vector<std::string>& known) {
+  auto nearer = [&](const std::string& a, const std::string& b) {
+    return EditDistance(name, a) < EditDistance(name, b);
+  };
+  auto nearest = std::min_element(known.begin(), known.end(), nearer);
+  return {where, key, name, absl::StrCat("a known ", key == "components" ? "component" : key),
+          nearest == known.end() ? "" : *nearest};
+}
+
+std::vector<ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest& request) {
+  std::vector<ConfigProblem> problems;
+  const std::vector<std::string> overlays = OverlaysOf(tree), components = ComponentsOf(tree);
+  if (std::find(overlays.begin(), overlays.end(), request.overlay) == overlays.end()) {
+    problems.push_back(UnknownName("command line", "overlay", request.overlay, overlays));
+  }
+  for (const std::string& name : request.infra.components()) {
+    if (std::find(components.begin(), components.end(), name) != components.end()) continue;
+    problems.push_back(UnknownName(request.infra.source(), "components", name, components));
+  }
+  return problems;
+}
+
+// Values of which no patch found an object.
+std::vector<ConfigProblem> CheckWishes(const RenderRequest& request, const std::vector<Infra::Wish>& wishes,
+                                       const std::vector<PatchUse>& uses) {
+  std::vector<ConfigProblem> problems;
+  size_t first = 0;  // place of the wish's first patch in the component of settings
+  for (const Infra::Wish& wish : wishes) {
+    const size_t end = first + wish.patches.size();
+    const bool found = std::any_of(uses.begin(), uses.end(), [&](const PatchUse& use) {
+      return use.folder == kSettingsFolder && use.index >= first && use.index < end && use.objects > 0;
+    });
+    if (!found) {
+      problems.push_back({request.infra.source(), wish.key, wish.value,
+                          absl::StrCat("not to be set: overlay ", request.overlay, " has nothing that takes it"), ""});
+    }
+    first = end;
+  }
+  return problems;
+}
+
+absl::Status Refused(const std::string& reason, const std::vector<ConfigProblem>& problems) {
+  return problems.empty() ? absl::OkStatus() : Error(absl::StatusCode::kInvalidArgument, reason, ToString(problems));
+}
+
+}  // namespace
+
+std::vector<std::string> OverlaysOf(const FileTree& tree) { return FoldersUnder(tree, "overlays"); }
+std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnder(tree, "components"); }
+
+absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request) {
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
+  const std::vector<Infra::Wish> wishes = request.infra.Wishes();
+  Rendered rendered{{}, tree, kRunFolder};
+  rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
+  const Document settings = SettingsKustomization(request.infra, wishes);
+  const bool any_settings = settings.contains("patches") || settings.contains("configMapGenerator");
+  rendered.tree[absl::StrCat(kRunFolder, "/kustomization.yaml")] = ToYaml(RunKustomization(request, any_settings));
+  if (any_settings) rendered.tree[absl::StrCat(kSettingsFolder, "/kustomization.yaml")] = ToYaml(settings);
+  SYNCOPATE_ASSIGN_OR_RETURN(Kustomized made, Kustomize(rendered.tree, kRunFolder));
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckWishes(request, wishes, made.patches)));
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_CONFIG", CheckFit(made.objects, request.config, request.config_source)));
+  rendered.objects = std::move(made.objects);
+  return rendered;
+}
+
+}  // namespace syncopate::services

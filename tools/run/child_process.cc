@@ -1,0 +1,85 @@
+#include "tools/run/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr int kCannotExecute = 127;
+
+absl::Status CannotStart(const Launch& launch, const std::string& what) {
+  return Error(absl::StatusCode::kUnavailable, "CANNOT_START",
+               absl::StrCat("cannot start ", launch.binary, ": ", what, ": ", std::strerror(errno)));
+}
+
+// Between fork and exec only async-signal-safe calls are allowed: other threads may have held any lock.
+[[noreturn]] void BecomeChild(const char* binary, char* const* arguments, int log, int null, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kCannotExecute);  // it died before prctl
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::dup2(null, STDIN_FILENO);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  ::close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+  ::execv(binary, arguments);
+  constexpr char kMessage[] = "cannot execute ";
+  if (::write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1) < 0 ||
+      ::write(STDERR_FILENO, binary, std::strlen(binary)) < 0 || ::write(STDERR_FILENO, "\n", 1) < 0) {
+    ::_exit(kCannotExecute);
+  }
+  ::_exit(kCannotExecute);
+}
+
+}  // namespace
+
+absl::StatusOr<pid_t> StartChild(const Launch& launch) {
+  int log = ::open(launch.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (log < 0) return CannotStart(launch, absl::StrCat("log ", launch.log));
+  int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  std::vector<std::string> words = {launch.binary};
+  words.insert(words.end(), launch.arguments.begin(), launch.arguments.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t parent = ::getpid();
+  pid_t pid = ::fork();
+  if (pid == 0) BecomeChild(launch.binary.c_str(), arguments.data(), log, null, parent);
+  absl::Status status = pid < 0 ? CannotStart(launch, "fork") : absl::OkStatus();
+  ::close(log);
+  ::close(null);
+  if (!status.ok()) return status;
+  ::setpgid(pid, pid);  // whichever of the two comes first
+  return pid;
+}
+
+absl::Status CheckBinaries(const std::string& binary_dir, const std::vector<std::string>& roles) {
+  for (const std::string& role : roles) {
+    std::string binary = (std::filesystem::path(binary_dir) / absl::StrCat("syncopate-", role)).string();
+    if (::access(binary.c_str(), X_OK) == 0) continue;
+    return Error(absl::StatusCode::kNotFound, "NO_BINARY",
+                 absl::StrCat(binary, ": ", std::strerror(errno), "; the daemons belong beside syncopate itself"));
+  }
+  return absl::OkStatus();
+}
+
+std::string OwnBinaryFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/run/launch.h"
+
+namespace syncopate::services {
+
+// Starts a daemon in a process group of its own, so that a terminal's Ctrl-C does not reach it; standard input is
+// /dev/null, output and error are appended to launch.log. It is killed when this thread ends, so call it from one that
+// lives as long as the run. UNAVAILABLE (reason CANNOT_START) if the log or the process cannot be made; a binary that
+// cannot be executed exits with 127 and says so in its log.
+absl::StatusOr<pid_t> StartChild(const Launch& launch);
+
+// NOT_FOUND (reason NO_BINARY) naming the first of `roles` whose daemon is not in `binary_dir`.
+absl::Status CheckBinaries(const std::string& binary_dir, const std::vector<std::string>& roles);
+
+// The folder of the running executable.
+std::string OwnBinaryFolder();
+
+}  // namespace syncopate::services

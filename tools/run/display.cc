@@ -1,0 +1,249 @@
+#include "tools/run/display.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "services/telemetry/words.h"
+
+namespace syncopate::services {
+namespace {
+
+using nlohmann::json;
+
+// A number somewhere in a summary, 0 where it is not.
+double At(const json& summary, const char* pointer) {
+  json::json_pointer path(pointer);
+  return summary.contains(path) && summary[path].is_number() ? summary[path].get<double>() : 0.0;
+}
+
+std::string RenderStart(const std::string& program, const std::string& run_dir,
+                        const std::vector<DaemonEndpoint>& daemons) {
+  std::string metrics, victim;
+  for (const DaemonEndpoint& daemon : daemons) {
+    if (!daemon.metrics.empty())
+      absl::StrAppend(&metrics, "  http://", daemon.metrics, "/metrics  ", daemon.Name(), "\n");
+    if (daemon.role == "rollouter") {
+      victim = absl::StrCat("  kill -9 ", daemon.pid, "   ", daemon.Name(), ": it is started again, nothing is lost\n");
+    }
+  }
+  return absl::StrCat("run directory\n  ", run_dir, "\nmetrics\n", metrics, "watch from another terminal\n  ", program,
+                      " ctl --run ", run_dir, " watch   (or status, explain, syncs, members)\ntry\n", victim);
+}
+
+class PlainDisplay : public RunDisplay {
+ public:
+  PlainDisplay(std::string program, std::ostream* out, bool quiet)
+      : out_(*out), program_(std::move(program)), quiet_(quiet) {}
+
+  void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) override {
+    if (!quiet_) Note(RenderStart(program_, run_dir, daemons));
+  }
+
+  void Step(const StepRecord& record, const std::string&) override {
+    NoteAlarms(record);
+    if (quiet_) return;
+    if (record.is_evaluation) {
+      ShowFirstSamples(record);
+      Note(ToString(record) + "\n");
+    } else if (Due()) {
+      Note(ToString(record) + "\n");
+    }
+  }
+
+  void Daemon(const std::string& daemon, const std::string& what) override {
+    if (!quiet_) Note(absl::StrCat(daemon, " ", what, "\n"));
+  }
+
+  // Even a quiet run does not stand still in silence.
+  void Refresh(const RunView& view) override {
+    if (!view.alarm.empty() && alarm_.empty()) Note(view.alarm + "\n");
+    if (view.alarm.empty() && !alarm_.empty()) Note("the run goes on\n");
+    alarm_ = view.alarm;
+  }
+
+  void Ended(const RunView& view, const std::string& run_dir, const json& summary) override {
+    Note(RenderEnd(view, program_, run_dir, summary));
+  }
+
+ protected:
+  // Whole lines that stay.
+  virtual void Note(const std::string& text) { out_ << text << std::flush; }
+
+  void ShowFirstSamples(const StepRecord& record) {
+    if (samples_shown_ || record.samples.empty()) return;
+    samples_shown_ = true;
+    std::string text = absl::StrFormat("answers at step %d\n", record.step);
+    for (const std::string& line : RenderSamples(record)) absl::StrAppend(&text, line, "\n");
+    Note(text);
+  }
+
+  std::ostream& out_;
+
+ private:
+  // Somebody has to look, however quiet the run is.
+  void NoteAlarms(const StepRecord& record) {
+    if (record.alarms == alarms_) return;
+    const std::string now = ToString(record.alarms);
+    Note(absl::StrFormat("step %d  %s\n", record.step, now.empty() ? "no alarm stands any more" : now));
+    alarms_ = record.alarms;
+  }
+
+  bool Due() {
+    absl::Time now = Clock::Real()->Now();
+    if (now - last_step_ < absl::Seconds(1)) return false;
+    last_step_ = now;
+    return true;
+  }
+
+  const std::string program_;
+  const bool quiet_;
+  std::string alarm_;                // that stands
+  std::vector<std::string> alarms_;  // of learning
+  bool samples_shown_ = false;
+  absl::Time last_step_ = absl::InfinitePast();
+};
+
+// Draws the table over the one before; notes scroll away above it.
+class LiveDisplay final : public PlainDisplay {
+ public:
+  LiveDisplay(std::string program, std::ostream* out) : PlainDisplay(std::move(program), out, /*quiet=*/false) {}
+
+  void Step(const StepRecord& record, const std::string&) override {
+    if (record.is_evaluation) ShowFirstSamples(record);
+  }
+
+  void Refresh(const RunView& view) override {
+    table_ = RenderTable(view, Width());
+    Draw(Erase());
+  }
+
+  void Ended(const RunView& view, const std::string& run_dir, const json& summary) override {
+    table_ = RenderTable(view, Width());
+    Draw(Erase());
+    drawn_ = 0;
+    table_.clear();
+    PlainDisplay::Ended(view, run_dir, summary);
+  }
+
+ protected:
+  void Note(const std::string& text) override { Draw(Erase() + text); }
+
+ private:
+  static size_t Width() {
+    winsize size{};
+    bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? size.ws_col - 1 : 79;
+  }
+
+  std::string Erase() const { return drawn_ == 0 ? "" : absl::StrCat("\x1b[", drawn_, "A\x1b[J"); }
+
+  void Draw(std::string text) {
+    for (const std::string& line : table_) absl::StrAppend(&text, line, "\n");
+    drawn_ = table_.size();
+    out_ << text << std::flush;
+  }
+
+  std::vector<std::string> table_;
+  size_t drawn_ = 0;  // lines on the screen that the next drawing replaces
+};
+
+class JsonDisplay final : public RunDisplay {
+ public:
+  explicit JsonDisplay(std::ostream* out) : out_(*out) {}
+
+  void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) override {
+    json list = json::array();
+    for (const DaemonEndpoint& daemon : daemons) {
+      list.push_back(
+          {{"name", daemon.Name()}, {"grpc", daemon.grpc}, {"metrics", daemon.metrics}, {"pid", daemon.pid}});
+    }
+    Print({{"event", "started"}, {"run_dir", run_dir}, {"daemons", list}});
+  }
+  void Step(const StepRecord&, const std::string& line) override {
+    json metrics = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    Print({{"event", "step"}, {"metrics", metrics}});
+  }
+  void Daemon(const std::string& daemon, const std::string& what) override {
+    Print({{"event", "daemon"}, {"daemon", daemon}, {"what", what}});
+  }
+  void Refresh(const RunView& view) override {
+    if (view.alarm.empty() != alarm_.empty()) Print({{"event", "alarm"}, {"what", view.alarm}});
+    alarm_ = view.alarm;
+  }
+  void Ended(const RunView&, const std::string& run_dir, const json& summary) override {
+    Print({{"event", "ended"}, {"run_dir", run_dir}, {"summary", summary}});
+  }
+
+ private:
+  void Print(const json& object) {
+    out_ << object.dump(-1, ' ', false, json::error_handler_t::replace) << "\n" << std::flush;
+  }
+
+  std::ostream& out_;
+  std::string alarm_;  // that stands; "" after its end
+};
+
+std::string RenderFigures(const json& summary) {
+  std::string text = absl::StrFormat("staleness       %.2f mean, %.0f max, %.0f over the bound %.0f\n",
+                                     At(summary, "/staleness/mean"), At(summary, "/staleness/max"),
+                                     At(summary, "/staleness/violations"), At(summary, "/staleness/bound"));
+  absl::StrAppendFormat(&text,
+                        "weight syncs    %.0f, %.0f failed, median %.1f ms; generation paused %.2f ms (median)\n",
+                        At(summary, "/syncs/count"), At(summary, "/syncs/failed"), At(summary, "/syncs/total_ms/p50"),
+                        At(summary, "/pause_ms/p50"));
+  absl::StrAppend(&text, "idle            trainer ", Percent(At(summary, "/idle/trainer")), ", rollouters ",
+                  Percent(At(summary, "/idle/rollouters")), "\n");
+  return text;
+}
+
+}  // namespace
+
+std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
+                      const json& summary) {
+  std::string outcome = summary["run"]["outcome"].get<std::string>();
+  std::string reason = summary["run"]["reason"].get<std::string>();
+  std::string text;
+  const auto& evaluation = view.steps.last_evaluation();
+  if (evaluation.has_value() && !evaluation->samples.empty()) {
+    absl::StrAppend(&text, "answers at step ", evaluation->step, "\n");
+    for (const std::string& line : RenderSamples(*evaluation)) absl::StrAppend(&text, line, "\n");
+  }
+  int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
+  absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
+                        At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
+  if (view.steps.best_exact().has_value()) {
+    absl::StrAppendFormat(&text, "exact match     %.3f last, %.3f best (step %d)\n", evaluation->eval_exact.value_or(0),
+                          *view.steps.best_exact(), view.steps.best_exact_step());
+  }
+  if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
+  absl::StrAppend(&text, "run directory   ", run_dir, "\n");
+  if (outcome != "completed") absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
+  if (outcome == "completed") {
+    absl::StrAppend(&text, "train on        ", program, " run --resume ", run_dir, " run.steps=", 2 * view.steps_total,
+                    "\n");
+  }
+  return text;
+}
+
+std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& program, std::ostream* out) {
+  switch (output) {
+    case RunOutput::kLive:
+      return std::make_unique<LiveDisplay>(program, out);
+    case RunOutput::kPlain:
+      return std::make_unique<PlainDisplay>(program, out, /*quiet=*/false);
+    case RunOutput::kQuiet:
+      return std::make_unique<PlainDisplay>(program, out, /*quiet=*/true);
+    case RunOutput::kJson:
+      return std::make_unique<JsonDisplay>(out);
+  }
+  return nullptr;
+}
+
+}  // namespace syncopate::services

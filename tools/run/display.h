@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "services/daemon/daemon_endpoints.h"
+#include "services/telemetry/step_record.h"
+#include "tools/run/run_view.h"
+
+namespace syncopate::services {
+
+// How a run is shown to whoever started it. Not thread-safe.
+class RunDisplay {
+ public:
+  virtual ~RunDisplay() = default;
+  // All daemons are ready.
+  virtual void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) = 0;
+  // A new line of metrics.jsonl; `line` is its text.
+  virtual void Step(const StepRecord& record, const std::string& line) = 0;
+  // Something happened to a daemon, e.g. ("rollouter-1", "was killed by signal 9; it is started again").
+  virtual void Daemon(const std::string& daemon, const std::string& what) = 0;
+  // About ten times a second.
+  virtual void Refresh(const RunView& view) = 0;
+  virtual void Ended(const RunView& view, const std::string& run_dir, const nlohmann::json& summary) = 0;
+};
+
+enum class RunOutput {
+  kLive,   // one table that is drawn again and again, for a terminal
+  kPlain,  // lines, at most one step a second
+  kQuiet,  // the end, and what somebody must mend before it comes
+  kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "alarm" | "ended", ...}
+};
+
+// `program` is how this program was called, for the commands that are suggested. `out` outlives the display.
+std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& program, std::ostream* out);
+
+// The last lines of a run: what was reached, where it is, how to go on.
+std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
+                      const nlohmann::json& summary);
+
+}  // namespace syncopate::services

@@ -1,0 +1,63 @@
+#include "tools/run/launch.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "services/config/host_port.h"
+
+namespace syncopate::services {
+namespace {
+
+// `address` with `offset` added to a fixed port; port 0 stays "any free one".
+std::string Shifted(const std::string& address, int64_t offset) {
+  auto parsed = ParseHostPort(address);
+  if (!parsed.ok() || parsed->port == 0) return address;
+  parsed->port = static_cast<uint16_t>(parsed->port + offset);
+  return parsed->ToString();
+}
+
+void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& child, const std::string& found,
+                        std::vector<std::string>* arguments) {
+  if (found.empty()) return;
+  auto open = [](const std::string& address) {
+    auto parsed = ParseHostPort(address);
+    return parsed.ok() && parsed->port == 0;
+  };
+  if (open(section.address())) arguments->push_back(absl::StrCat("synchronizer.address=", found));
+  if (child.role == "synchronizer" && open(section.listen())) {
+    arguments->push_back(absl::StrCat("synchronizer.listen=", found));
+  }
+}
+
+}  // namespace
+
+std::string ResolvedConfigPath(const std::string& run_dir) {
+  return (std::filesystem::path(run_dir) / "config.resolved.yaml").string();
+}
+
+Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
+                  const ChildId& child, const std::string& synchronizer) {
+  namespace fs = std::filesystem;
+  Launch launch;
+  launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
+  launch.log = (fs::path(run_dir) / "logs" / (child.Name() + ".log")).string();
+  launch.arguments = {ResolvedConfigPath(run_dir)};
+  AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
+  if (child.role == "trainer") launch.arguments.push_back("--exit-on-completion");  // its end is the run's
+  if (child.role != "rollouter") return launch;
+  launch.arguments.push_back(absl::StrCat("rollouter.index=", child.index));
+  if (!config.rollouter().name().empty()) launch.arguments.push_back("rollouter.name=");  // they are numbered here
+  if (child.index == 0) return launch;
+  const std::pair<const char*, std::string> addresses[] = {
+      {"rollouter.listen", config.rollouter().listen()},
+      {"rollouter.advertise", config.rollouter().advertise()},
+      {"rollouter.health_listen", config.rollouter().health_listen()},
+      {"metrics.rollouter_listen", config.metrics().rollouter_listen()}};
+  for (const auto& [key, address] : addresses) {
+    std::string shifted = Shifted(address, child.index);
+    if (shifted != address) launch.arguments.push_back(absl::StrCat(key, "=", shifted));
+  }
+  return launch;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "syncopate/v1/config.pb.h"
+#include "tools/run/supervision.h"
+
+namespace syncopate::services {
+
+// What one daemon of a local run is started with. Pure.
+struct Launch {
+  std::string binary;                  // "<binary_dir>/syncopate-rollouter"
+  std::vector<std::string> arguments;  // CONFIG and overrides
+  std::string log;                     // where its standard output and error go
+};
+
+// `synchronizer` is the address at which the synchronizer was found listening, "" before its first start. Every daemon
+// is told it, and a synchronizer that is started again must listen there. Rollouter i of a run with fixed ports gets
+// the i-th port from the configured one.
+Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
+                  const ChildId& child, const std::string& synchronizer);
+
+// <run.dir>/config.resolved.yaml
+std::string ResolvedConfigPath(const std::string& run_dir);
+
+}  // namespace syncopate::services

@@ -1,0 +1,304 @@
+#include "tools/run/local_run.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "services/auth/transport_security.h"
+#include "services/config/config_record.h"
+#include "services/config/duration.h"
+#include "services/config/run_config.h"
+#include "services/daemon/signals.h"
+#include "tools/run/child_process.h"
+#include "tools/run/launch.h"
+#include "tools/run/line_tail.h"
+#include "tools/run/monitor.h"
+#include "tools/run/run_directory.h"
+#include "tools/run/summary.h"
+#include "tools/run/supervision.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
+constexpr absl::Duration kRefreshEvery = absl::Milliseconds(100);
+constexpr size_t kLogLinesShown = 8;
+
+RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
+  RunSupervision::Options options;
+  options.rollouters = config.run().rollouters();
+  options.grace = CheckedDuration(config.run().grace());
+  return options;
+}
+
+// The shell round RunSupervision: processes, files, the terminal. One thread.
+class LocalRun {
+ public:
+  LocalRun(LocalRunOptions options, std::shared_ptr<const TransportSecurity> security, RunDirectory directory,
+           SignalInbox signals)
+      : config_(std::move(options.config)),
+        binary_dir_(std::move(options.binary_dir)),
+        err_(*options.err),
+        directory_(std::move(directory)),
+        signals_(std::move(signals)),
+        display_(MakeDisplay(options.output, options.program, options.out)),
+        supervision_(SupervisionOptions(config_)),
+        steps_(directory_.Path("metrics.jsonl")),
+        summary_before_(ReadSummary(directory_.path())),
+        monitor_(std::move(security)),
+        started_at_(Clock::Real()->Now()) {
+    view_.name = config_.run().name();
+    view_.steps_total = config_.run().steps();
+  }
+
+  int Execute() {
+    absl::Status written =
+        WriteFileAtomically(FileSystem::Real(), ResolvedConfigPath(directory_.path()), ToYaml(config_));
+    if (!written.ok()) {
+      err_ << written.message() << "\n";
+      return kConfigExitCode;
+    }
+    Perform(supervision_.Start(Now()));
+    while (!supervision_.done()) {
+      SignalInbox::Received received = signals_.Wait(kTick);
+      if (received.interrupt) Interrupt();
+      NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
+      if (received.child) Reap();
+      Perform(supervision_.OnTick(Now()));
+      ReadSteps();
+      Refresh();
+    }
+    monitor_.Stop();
+    return Finish();
+  }
+
+ private:
+  struct Process {
+    ChildId child;
+    bool ready = false;
+  };
+
+  static absl::Time Now() { return Clock::Real()->Now(); }
+
+  void Interrupt() {
+    if (!supervision_.stopping()) display_->Daemon("run", "drains and stops; interrupt again to stop at once");
+    Perform(supervision_.OnInterrupt(Now()));
+  }
+
+  void Perform(const std::vector<ChildAction>& actions) {
+    for (const ChildAction& action : actions) {
+      if (action.kind == ChildAction::Kind::kStart) {
+        StartOne(action.child);
+        continue;
+      }
+      for (const auto& [pid, process] : processes_) {
+        if (process.child == action.child) ::kill(pid, action.kind == ChildAction::Kind::kKill ? SIGKILL : SIGTERM);
+      }
+    }
+  }
+
+  void StartOne(const ChildId& child) {
+    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_);
+    auto pid = StartChild(launch);
+    if (pid.ok()) {
+      processes_[*pid] = {child, false};
+      return;
+    }
+    std::string why(pid.status().message());
+    display_->Daemon(child.Name(), why);
+    // Counted like a process that died at once, so that it is tried again later or given up.
+    Perform(supervision_.OnExit(child, {false, kRunFailedExitCode}, Now()));
+  }
+
+  void Reap() {
+    int status = 0;
+    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      auto found = processes_.find(pid);
+      if (found == processes_.end()) continue;
+      ChildId child = found->second.child;
+      processes_.erase(found);
+      endpoints_.erase(child);
+      bool by_signal = WIFSIGNALED(status);
+      ChildExit exit{by_signal, by_signal ? WTERMSIG(status) : WEXITSTATUS(status)};
+      bool expected = supervision_.stopping();
+      std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
+      if (supervision_.outcome() == RunOutcome::kCompleted) expected = true;
+      const char* next = supervision_.WillRestart(child) ? "; it is started again" : "";
+      if (!expected) display_->Daemon(child.Name(), exit.ToString() + next);
+      Perform(actions);
+    }
+  }
+
+  void NoticeReady() {
+    std::vector<ChildId> ready;
+    for (auto& [pid, process] : processes_) {
+      if (process.ready) continue;
+      auto endpoint = ReadDaemonEndpoint(EndpointPath(directory_.path(), process.child.role, process.child.index));
+      if (!endpoint.ok() || endpoint->pid != pid) continue;  // not yet, or what an earlier life wrote
+      process.ready = true;
+      endpoints_[process.child] = *endpoint;
+      if (process.child.role == "synchronizer") synchronizer_ = endpoint->grpc;
+      ready.push_back(process.child);
+    }
+    if (ready.empty()) return;
+    Publish();
+    // Acting on readiness starts processes, so not inside the loop over them.
+    for (const ChildId& child : ready) {
+      bool again = supervision_.Restarts().at(child) > 0;
+      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", endpoints_[child].pid));
+      Perform(supervision_.OnReady(child, Now()));
+    }
+  }
+
+  // Tells everybody who asks where the daemons are.
+  void Publish() {
+    std::vector<DaemonEndpoint> daemons;
+    for (const auto& [child, endpoint] : endpoints_) daemons.push_back(endpoint);
+    absl::Status written = WriteRunEndpoints(directory_.path(), daemons);
+    if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
+    monitor_.SetEndpoints(daemons);
+    bool all = daemons.size() == static_cast<size_t>(config_.run().rollouters()) + 2;
+    if (all && !std::exchange(announced_, true)) display_->Started(directory_.path(), daemons);
+  }
+
+  void ReadSteps() {
+    for (const std::string& line : steps_.Next()) {
+      auto record = ParseStepRecord(line);
+      if (!record.ok()) continue;  // a line that a crash cut short
+      view_.steps.Add(*record);
+      display_->Step(*record, line);
+    }
+  }
+
+  void Refresh() {
+    if (!announced_ || Now() < next_refresh_) return;
+    next_refresh_ = Now() + kRefreshEvery;
+    UpdateView();
+    display_->Refresh(view_);
+  }
+
+  void UpdateView() {
+    RunMonitor::Snapshot snapshot = monitor_.Get();
+    view_.elapsed_seconds = absl::ToDoubleSeconds(Now() - started_at_);
+    view_.syncs = snapshot.syncs;
+    view_.waiting = supervision_.stopping() ? "stopping" : snapshot.waiting;
+    view_.alarm = snapshot.alarm;
+    view_.daemons.clear();
+    for (const auto& [child, restarts] : supervision_.Restarts()) {
+      DaemonRow row = snapshot.daemons[child.Name()];
+      auto endpoint = endpoints_.find(child);
+      bool ready = endpoint != endpoints_.end();
+      row.name = child.Name();
+      row.pid = ready ? endpoint->second.pid : 0;
+      if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
+      if (row.state.empty()) row.state = "ready";  // and not asked yet
+      row.restarts = restarts;
+      if (child.role == "trainer") {
+        row.tokens_per_second = view_.steps.TokensPerSecond();
+        row.idle = view_.steps.Idle();
+      }
+      view_.daemons.push_back(std::move(row));
+    }
+  }
+
+  int Finish() {
+    ReadSteps();
+    UpdateView();
+    RunEnd end{supervision_.outcome(), supervision_.reason(), absl::ToDoubleSeconds(Now() - started_at_),
+               supervision_.Restarts()};
+    if (end.outcome == RunOutcome::kFailed) ShowLog();
+    auto summary = FinishSummary(directory_.path(), end, summary_before_);
+    if (!summary.ok()) {
+      err_ << "the summary is lost: " << summary.status().message() << "\n";
+      return kRunFailedExitCode;
+    }
+    display_->Ended(view_, directory_.path(), *summary);
+    if (end.outcome == RunOutcome::kCompleted) return 0;
+    return end.outcome == RunOutcome::kInterrupted ? kRunInterruptedExitCode : kRunFailedExitCode;
+  }
+
+  void ShowLog() {
+    err_ << "the run failed: " << supervision_.reason() << "\n";
+    if (supervision_.culprit().empty()) return;
+    std::string log = directory_.Path(absl::StrCat("logs/", supervision_.culprit(), ".log"));
+    err_ << "the end of " << log << ":\n";
+    for (const std::string& line : LastLines(log, kLogLinesShown)) err_ << "  " << line << "\n";
+  }
+
+  const v1::RunConfig config_;
+  const std::string binary_dir_;
+  std::ostream& err_;
+  const RunDirectory directory_;
+  SignalInbox signals_;
+  const std::unique_ptr<RunDisplay> display_;
+  RunSupervision supervision_;
+  LineTail steps_;
+  const std::string summary_before_;  // of an earlier life; "" if there is none
+  RunMonitor monitor_;
+  RunView view_;
+  const absl::Time started_at_;
+  absl::Time next_refresh_ = absl::InfinitePast();
+  bool announced_ = false;    // that all daemons are ready
+  std::string synchronizer_;  // its address, "" before it was first ready
+  std::map<pid_t, Process> processes_;
+  std::map<ChildId, DaemonEndpoint> endpoints_;  // of ready processes
+};
+
+std::string LocalTime() {
+  return absl::FormatTime("%Y%m%d-%H%M%S",
+                          absl::FromUnixMicros(static_cast<int64_t>(1e6 * Clock::Real()->UnixSeconds())),
+                          absl::LocalTimeZone());
+}
+
+// Paths that hold from anywhere, for whoever reads config.resolved.yaml.
+void MakeAbsolute(v1::SecuritySection* security) {
+  for (std::string* path : {security->mutable_tls_cert(), security->mutable_tls_key(), security->mutable_tls_ca(),
+                            security->mutable_token_file()}) {
+    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
+  }
+}
+
+// What this process shows to the daemons that it watches, when theirs can be used too.
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadSecurity(const v1::SecuritySection& section) {
+  for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
+    SYNCOPATE_RETURN_IF_ERROR(TransportSecurity::Load(section, role).status());
+  }
+  return TransportSecurity::Load(section, "viewer");
+}
+
+}  // namespace
+
+int RunLocally(LocalRunOptions options) {
+  auto refuse = [&options](const absl::Status& status) {
+    *options.err << status.message() << "\n";
+    return kConfigExitCode;
+  };
+  absl::Status binaries = CheckBinaries(options.binary_dir, {"synchronizer", "trainer", "rollouter"});
+  if (!binaries.ok()) return refuse(binaries);
+  // Before the threads of what follows: a signal that one of them could take would be lost.
+  auto signals = SignalInbox::Open();
+  if (!signals.ok()) return refuse(signals.status());
+  MakeAbsolute(options.config.mutable_security());
+  auto security = LoadSecurity(options.config.security());
+  if (!security.ok()) return refuse(security.status());
+  if (options.config.run().resume()) {  // before the first byte of its directory is changed
+    auto changed = CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
+    if (!changed.ok()) return refuse(changed.status());
+  }
+  auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
+  if (!directory.ok()) return refuse(directory.status());
+  // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
+  options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
+  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "syncopate/v1/config.pb.h"
+#include "tools/run/display.h"
+
+namespace syncopate::services {
+
+// Exit codes of `syncopate run`, beside kConfigExitCode: configuration or run directory refused, nothing was started.
+inline constexpr int kRunFailedExitCode = 1;
+inline constexpr int kRunInterruptedExitCode = 130;  // ended in order after SIGINT, SIGTERM or SIGHUP
+
+struct LocalRunOptions {
+  v1::RunConfig config;               // checked
+  std::string program = "syncopate";  // how this program was called
+  std::string binary_dir;             // where syncopate-trainer and the others are
+  RunOutput output = RunOutput::kPlain;
+  std::ostream* out = nullptr;
+  std::ostream* err = nullptr;
+};
+
+// Runs a synchronizer, a trainer and run.rollouters rollouters as child processes until the run ends (supervision.h),
+// and returns the exit code. No child is left when it returns, nor when this process is killed. Blocks; call it from
+// the main thread, before others were started.
+int RunLocally(LocalRunOptions options);
+
+}  // namespace syncopate::services

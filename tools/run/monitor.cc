@@ -1,0 +1,196 @@
+#include "tools/run/monitor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "services/rpc/channel.h"
+#include "services/telemetry/sync_outcome.h"
+#include "services/telemetry/words.h"
+#include "syncopate/v1/rollout.grpc.pb.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
+
+namespace syncopate::services {
+namespace {
+
+using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
+
+constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
+constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
+constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
+constexpr size_t kRecentSyncs = 100;
+constexpr size_t kRecentPolls = 5;  // two seconds
+
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> Ask(const DaemonEndpoint& endpoint, const std::shared_ptr<const TransportSecurity>& security,
+                             grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                             MakeChannel(endpoint.grpc, {.security = security, .peer_role = endpoint.role}));
+  auto stub = Service::NewStub(channel);
+  return CallUnary(stub.get(), method, Request(), kAnswerWithin);
+}
+
+double Median(const std::deque<double>& values) {
+  if (values.empty()) return 0;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<int64_t>(sorted.size() / 2), sorted.end());
+  return sorted[sorted.size() / 2];
+}
+
+void Push(double value, std::deque<double>* recent) {
+  recent->push_back(value);
+  if (recent->size() > kRecentSyncs) recent->pop_front();
+}
+
+std::string WhoWaits(const v1::Explanation& why) {
+  if (why.waiting_for().empty() || why.waiting_for() == "nothing") return "";
+  std::string text = absl::StrCat("the trainer waits for ", why.waiting_for());
+  if (!why.rollouter().empty()) absl::StrAppend(&text, " on ", why.rollouter());
+  if (!why.detail().empty()) absl::StrAppend(&text, ": ", why.detail());
+  return text;
+}
+
+}  // namespace
+
+RunMonitor::RunMonitor(std::shared_ptr<const TransportSecurity> security)
+    : security_(std::move(security)), poll_thread_([this] { PollLoop(); }), watch_thread_([this] { WatchLoop(); }) {}
+
+RunMonitor::~RunMonitor() { Stop(); }
+
+void RunMonitor::SetEndpoints(std::vector<DaemonEndpoint> endpoints) {
+  MutexLock lock(&mutex_);
+  endpoints_ = std::move(endpoints);
+}
+
+RunMonitor::Snapshot RunMonitor::Get() const {
+  MutexLock lock(&mutex_);
+  return snapshot_;
+}
+
+void RunMonitor::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    if (watch_ != nullptr) watch_->TryCancel();
+  }
+  if (poll_thread_.joinable()) poll_thread_.join();
+  if (watch_thread_.joinable()) watch_thread_.join();
+}
+
+bool RunMonitor::StoppedWithin(absl::Duration time) {
+  MutexLock lock(&mutex_);
+  auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; };
+  return mutex_.AwaitWithTimeout(Condition(&stopped), time);
+}
+
+void RunMonitor::PollLoop() {
+  while (!StoppedWithin(kPollEvery)) {
+    std::vector<DaemonEndpoint> endpoints;
+    {
+      MutexLock lock(&mutex_);
+      endpoints = endpoints_;
+    }
+    for (const DaemonEndpoint& endpoint : endpoints) {
+      if (endpoint.role == "trainer") PollTrainer(endpoint);
+      if (endpoint.role == "rollouter") PollRollouter(endpoint);
+      if (endpoint.role == "synchronizer") PollSynchronizer(endpoint);
+    }
+  }
+}
+
+void RunMonitor::PollTrainer(const DaemonEndpoint& endpoint) {
+  auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
+  if (!status.ok()) return;
+  auto trained = status->groups().find("trained");
+  MutexLock lock(&mutex_);
+  DaemonRow& row = snapshot_.daemons[endpoint.Name()];
+  row.state = status->state();
+  row.version = Version(status->version());
+  row.groups = trained == status->groups().end() ? 0 : trained->second;
+  snapshot_.waiting = WhoWaits(status->explanation());
+  snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
+}
+
+void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
+  auto status = Ask<RolloutService>(endpoint, security_, &RolloutService::Stub::GetStatus);
+  if (!status.ok()) return;
+  Counters now{Clock::Real()->Now(), status->generated_tokens(), status->busy_seconds(), status->idle_seconds()};
+  std::deque<Counters>& recent = counters_[endpoint.Name()];
+  if (!recent.empty() && now.tokens < recent.back().tokens) recent.clear();  // it was started again
+  recent.push_back(now);
+  if (recent.size() > kRecentPolls) recent.pop_front();
+  const Counters& before = recent.front();
+  double idle = now.idle_seconds - before.idle_seconds;
+  double busy = now.busy_seconds - before.busy_seconds;
+  double tokens = static_cast<double>(now.tokens - before.tokens);
+  MutexLock lock(&mutex_);
+  DaemonRow& row = snapshot_.daemons[endpoint.Name()];
+  row.state = status->state();
+  row.version = Version(status->serving());
+  row.groups = status->groups_submitted();
+  row.idle = Share(idle, idle + busy);
+  row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
+}
+
+void RunMonitor::PollSynchronizer(const DaemonEndpoint& endpoint) {
+  auto status = Ask<SynchronizerService>(endpoint, security_, &SynchronizerService::Stub::GetStatus);
+  if (!status.ok()) return;
+  MutexLock lock(&mutex_);
+  DaemonRow& row = snapshot_.daemons[endpoint.Name()];
+  row.state = "running";
+  row.version = Version(status->newest());
+}
+
+std::string RunMonitor::SynchronizerAddress() const {
+  MutexLock lock(&mutex_);
+  for (const DaemonEndpoint& endpoint : endpoints_) {
+    if (endpoint.role == "synchronizer") return endpoint.grpc;
+  }
+  return "";
+}
+
+void RunMonitor::WatchLoop() {
+  while (!StoppedWithin(kReconnectAfter)) {
+    std::string address = SynchronizerAddress();
+    if (!address.empty()) WatchSyncs(address);
+  }
+}
+
+void RunMonitor::WatchSyncs(const std::string& address) {
+  auto channel = MakeChannel(address, {.security = security_, .peer_role = "synchronizer"});
+  if (!channel.ok()) return;
+  auto stub = SynchronizerService::NewStub(*channel);
+  grpc::ClientContext context;  // no deadline: it follows the run; keepalive finds a dead synchronizer
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    watch_ = &context;
+  }
+  v1::WatchSyncsRequest request;
+  request.set_follow(true);
+  auto reader = stub->WatchSyncs(&context, request);
+  v1::WatchSyncsResponse response;
+  while (reader->Read(&response)) Count(response.record());
+  reader->Finish();
+  MutexLock lock(&mutex_);
+  watch_ = nullptr;
+}
+
+void RunMonitor::Count(const v1::SyncRecord& record) {
+  MutexLock lock(&mutex_);
+  const SyncOutcome outcome = SyncOutcomeOf(record.result());
+  if (outcome == SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == SyncOutcome::kRehearsed) return;   // no version was to be moved
+  const bool ok = outcome != SyncOutcome::kFailed;
+  ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
+  auto total = record.seconds().find("total");
+  if (!ok || total == record.seconds().end()) return;
+  Push(total->second, &totals_);
+  Push(record.pause_seconds(), &pauses_);
+  snapshot_.syncs.last_seconds = total->second;
+  snapshot_.syncs.median_seconds = Median(totals_);
+  snapshot_.syncs.median_pause_seconds = Median(pauses_);
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,137 @@
+#include "tools/run/run_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "services/telemetry/table.h"
+#include "services/telemetry/words.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr size_t kRecentSteps = 20;
+constexpr size_t kMaxSampleText = 60;
+constexpr char kBetweenFigures[] = "   ";
+
+std::string RewardLine(const RunView& view) {
+  const StepRecord& step = *view.steps.last_step();
+  std::string line = absl::StrFormat("reward %.3f", step.reward_mean);
+  if (view.steps.best_exact().has_value()) {
+    absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
+                          view.steps.last_evaluation()->eval_exact.value_or(0), *view.steps.best_exact(),
+                          view.steps.best_exact_step());
+  }
+  return line + absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.entropy, step.grad_norm);
+}
+
+std::string StalenessLine(const RunView& view) {
+  const StepRecord& step = *view.steps.last_step();
+  std::string line = absl::StrFormat("staleness %.2f mean, %d max", step.staleness_mean, step.staleness_max);
+  if (view.syncs.ok + view.syncs.failed == 0) return line;
+  absl::StrAppend(&line, "   sync ", Milliseconds(view.syncs.median_seconds), " median, ",
+                  Milliseconds(view.syncs.last_seconds), " last, ", Thousands(view.syncs.ok), " ok");
+  if (view.syncs.failed > 0) absl::StrAppend(&line, ", ", Thousands(view.syncs.failed), " failed");
+  return absl::StrCat(line, "   pause ", Milliseconds(view.syncs.median_pause_seconds));
+}
+
+std::string Daemons(const RunView& view) {
+  constexpr auto kRight = Table::Align::kRight;
+  Table table({{"DAEMON"},
+               {"STATE"},
+               {"PID", kRight},
+               {"VERSION"},
+               {"GROUPS", kRight},
+               {"TOKENS/S", kRight},
+               {"IDLE", kRight},
+               {"RESTARTS", kRight}});
+  for (const DaemonRow& row : view.daemons) {
+    bool works = row.name.rfind("synchronizer", 0) != 0;
+    table.AddRow({row.name, row.state, row.pid == 0 ? "-" : absl::StrCat(row.pid), row.version,
+                  works ? Thousands(row.groups) : "", works ? Thousands(std::llround(row.tokens_per_second)) : "",
+                  works ? Percent(row.idle) : "", absl::StrCat(row.restarts)});
+  }
+  return table.ToString();
+}
+
+// `line` in lines of at most `width`, as far as it can be broken where `between` stands.
+std::vector<std::string> Wrapped(const std::string& line, const std::string& between, size_t width) {
+  std::vector<std::string> lines;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(line, between))) {
+    const bool fits = !lines.empty() && lines.back().size() + between.size() + part.size() <= width;
+    if (fits) absl::StrAppend(&lines.back(), between, part);
+    if (!fits) lines.push_back(part);
+  }
+  return lines;
+}
+
+std::string Shortened(const std::string& text) {
+  return text.size() <= kMaxSampleText ? text : text.substr(0, kMaxSampleText - 3) + "...";
+}
+
+}  // namespace
+
+void StepFigures::Add(const StepRecord& record) {
+  alarms_ = record.alarms;
+  if (record.is_evaluation) {
+    last_evaluation_ = record;
+    double exact = record.eval_exact.value_or(0);
+    if (best_exact_.has_value() && exact <= *best_exact_) return;
+    best_exact_ = exact;
+    best_exact_step_ = record.step;
+    return;
+  }
+  last_step_ = record;
+  recent_.push_back(record);
+  if (recent_.size() > kRecentSteps) recent_.pop_front();
+}
+
+double StepFigures::TokensPerSecond() const {
+  double tokens = 0, seconds = 0;
+  for (const StepRecord& step : recent_) {
+    tokens += static_cast<double>(step.tokens);
+    seconds += step.step_seconds;
+  }
+  return Share(tokens, seconds);
+}
+
+double StepFigures::Idle() const {
+  double waited = 0, seconds = 0;
+  for (const StepRecord& step : recent_) {
+    waited += step.wait_seconds;
+    seconds += step.step_seconds;
+  }
+  return Share(waited, seconds);
+}
+
+std::vector<std::string> RenderTable(const RunView& view, size_t width) {
+  int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
+  std::vector<std::string> lines = {
+      "", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total, Clocked(view.elapsed_seconds))};
+  const auto append = [&lines](const std::vector<std::string>& more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
+  if (view.steps.last_step().has_value()) {
+    append(Wrapped(RewardLine(view), kBetweenFigures, width));
+    append(Wrapped(StalenessLine(view), kBetweenFigures, width));
+    if (!view.steps.alarms().empty()) append(Wrapped(ToString(view.steps.alarms()), " ", width));
+  }
+  append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
+  if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
+  for (std::string& line : lines) line.resize(std::min(line.size(), width));
+  return lines;
+}
+
+std::vector<std::string> RenderSamples(const StepRecord& evaluation) {
+  std::vector<std::string> lines;
+  for (const SampleAnswer& sample : evaluation.samples) {
+    bool right = sample.answer == sample.expected;
+    lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer),
+                                 right ? "   right" : absl::StrCat("   expected ", Shortened(sample.expected))));
+  }
+  return lines;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/telemetry/step_record.h"
+
+// What somebody in front of a local run sees. Plain data and pure functions.
+namespace syncopate::services {
+
+// Weight syncs so far, over all receivers.
+struct SyncFigures {
+  int64_t ok = 0;
+  int64_t failed = 0;
+  double last_seconds = 0;    // publish to commit
+  double median_seconds = 0;  // of the last 100
+  double median_pause_seconds = 0;
+};
+
+struct DaemonRow {
+  std::string name;
+  std::string state;  // "starting", "running", ...
+  std::string version;
+  int64_t pid = 0;
+  int64_t groups = 0;  // trainer: taken; rollouter: submitted
+  double tokens_per_second = 0;
+  double idle = 0;  // share of the time
+  int64_t restarts = 0;
+};
+
+// Figures of the training steps, the rates over the last 20 of them.
+class StepFigures {
+ public:
+  void Add(const StepRecord& record);
+
+  const std::optional<StepRecord>& last_step() const { return last_step_; }
+  const std::optional<StepRecord>& last_evaluation() const { return last_evaluation_; }
+  std::optional<double> best_exact() const { return best_exact_; }
+  int64_t best_exact_step() const { return best_exact_step_; }
+  // Of learning, that stand: of the last record of either kind.
+  const std::vector<std::string>& alarms() const { return alarms_; }
+  double TokensPerSecond() const;
+  double Idle() const;
+
+ private:
+  std::deque<StepRecord> recent_;
+  std::optional<StepRecord> last_step_;
+  std::optional<StepRecord> last_evaluation_;
+  std::vector<std::string> alarms_;
+  std::optional<double> best_exact_;
+  int64_t best_exact_step_ = 0;
+};
+
+struct RunView {
+  std::string name;
+  int64_t steps_total = 0;
+  double elapsed_seconds = 0;
+  StepFigures steps;
+  SyncFigures syncs;
+  std::string waiting;  // who waits for whom, a sentence; "" if nobody
+  std::string alarm;    // what somebody must mend, a sentence; "" if nothing
+  std::vector<DaemonRow> daemons;
+};
+
+// The live table, lines of at most `width` characters: figures and sentences go on in the next line, rows are cut.
+std::vector<std::string> RenderTable(const RunView& view, size_t width);
+
+// Samples of an evaluation, one line each.
+std::vector<std::string> RenderSamples(const StepRecord& evaluation);
+
+}  // namespace syncopate::services

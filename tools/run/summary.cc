@@ -1,0 +1,56 @@
+#include "tools/run/summary.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.h"
+
+namespace syncopate::services {
+
+using nlohmann::json;
+
+namespace {
+
+std::string PathOf(const std::string& run_dir) { return (std::filesystem::path(run_dir) / "summary.json").string(); }
+
+}  // namespace
+
+std::string OutcomeName(RunOutcome outcome) {
+  switch (outcome) {
+    case RunOutcome::kRunning:
+      return "running";
+    case RunOutcome::kCompleted:
+      return "completed";
+    case RunOutcome::kInterrupted:
+      return "interrupted";
+    case RunOutcome::kFailed:
+      return "failed";
+  }
+  return "failed";
+}
+
+std::string ReadSummary(const std::string& run_dir) {
+  constexpr int64_t kMaxBytes = 16 << 20;
+  auto text = ReadFile(FileSystem::Real(), PathOf(run_dir), kMaxBytes);
+  return text.ok() ? *std::move(text) : "";
+}
+
+absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end, const std::string& before) {
+  const std::string text = ReadSummary(run_dir);
+  json summary = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) summary = json::object();
+  if (end.outcome == RunOutcome::kFailed || !summary.contains("status")) {
+    summary["status"] = OutcomeName(end.outcome);
+  }
+  json restarts = json::object();
+  for (const auto& [child, count] : end.restarts) restarts[child.Name()] = count;
+  summary["run"] = {{"outcome", OutcomeName(end.outcome)},
+                    {"reason", end.reason},
+                    {"wall_seconds", end.wall_seconds},
+                    {"restarts", restarts}};
+  if (!before.empty() && text == before) return summary;
+  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir), summary.dump(2) + "\n"));
+  return summary;
+}
+
+}  // namespace syncopate::services

@@ -1,0 +1,226 @@
+#include "tools/run/supervision.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "services/config/run_config.h"
+
+namespace syncopate::services {
+namespace {
+
+constexpr char kSynchronizer[] = "synchronizer";
+constexpr char kTrainer[] = "trainer";
+constexpr char kRollouter[] = "rollouter";
+constexpr double kTrainerShareOfGrace = 0.7;  // when a trainer that is still there is killed
+constexpr double kAllShareOfGrace = 0.9;      // the same for everybody, so that all is over within the grace
+
+constexpr absl::Duration kOneInterrupt = absl::Milliseconds(200);
+
+const ChildId kTrainerId{kTrainer, 0};
+const ChildId kSynchronizerId{kSynchronizer, 0};
+
+}  // namespace
+
+std::string ChildId::Name() const { return absl::StrCat(role, "-", index); }
+
+std::string ChildExit::ToString() const {
+  return by_signal ? absl::StrCat("was killed by signal ", code) : absl::StrCat("exited with code ", code);
+}
+
+RunSupervision::RunSupervision(const Options& options) : options_(options) {
+  children_[kSynchronizerId];
+  children_[kTrainerId];
+  for (int64_t i = 0; i < options_.rollouters; ++i) children_[{kRollouter, i}];
+}
+
+std::vector<ChildAction> RunSupervision::Start(absl::Time now) {
+  std::vector<ChildAction> actions;
+  StartChild(kSynchronizerId, now, &actions);
+  return actions;
+}
+
+void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<ChildAction>* actions) {
+  Child& child = children_[id];
+  child.state = State::kStarting;
+  child.since = now;
+  actions->push_back({ChildAction::Kind::kStart, id});
+}
+
+std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time now) {
+  std::vector<ChildAction> actions;
+  Child& child = children_[id];
+  if (child.state != State::kStarting) return actions;
+  child.state = State::kReady;
+  child.since = now;
+  child.failed_starts = 0;
+  if (id != kSynchronizerId || stopping()) return actions;
+  for (auto& [other, state] : children_) {
+    if (state.state == State::kAbsent) StartChild(other, now, &actions);
+  }
+  return actions;
+}
+
+std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildExit& exit, absl::Time now) {
+  std::vector<ChildAction> actions;
+  Child& child = children_[id];
+  bool was_ready = child.state == State::kReady;
+  child.state = State::kAbsent;
+  child.since = now;
+  if (stopping()) {
+    if (id == kTrainerId) StopOthers(&actions);
+    return actions;
+  }
+  bool refused = !exit.by_signal && exit.code == kConfigExitCode;
+  if (id == kTrainerId) {
+    bool well = !exit.by_signal && exit.code == 0;
+    if (well) {
+      Settle(RunOutcome::kCompleted, now, &actions);
+    } else {
+      Fail(id.Name(), exit.ToString(), now, &actions);
+    }
+  } else if (refused) {
+    Fail(id.Name(), "refuses its configuration", now, &actions);
+  } else {
+    ScheduleRestart(id, was_ready, exit, now, &actions);
+  }
+  return actions;
+}
+
+void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const ChildExit& exit, absl::Time now,
+                                     std::vector<ChildAction>* actions) {
+  Child& child = children_[id];
+  if (!was_ready) ++child.failed_starts;
+  while (!child.restarts.empty() && child.restarts.front() <= now - absl::Minutes(1)) child.restarts.pop_front();
+  if (child.failed_starts >= options_.max_failed_starts) {
+    GiveUp(id, absl::StrCat("failed to start ", child.failed_starts, " times; the last time it ", exit.ToString()), now,
+           actions);
+    return;
+  }
+  if (static_cast<int>(child.restarts.size()) >= options_.max_restarts_per_minute) {
+    GiveUp(id, absl::StrCat("died ", child.restarts.size() + 1, " times within a minute"), now, actions);
+    return;
+  }
+  absl::Duration backoff = options_.min_backoff;
+  for (int i = 1; i < child.failed_starts && backoff < options_.max_backoff; ++i) backoff *= 2;
+  child.state = State::kBackoff;
+  child.since = now + std::min(backoff, options_.max_backoff);
+}
+
+void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Time now,
+                            std::vector<ChildAction>* actions) {
+  children_[id].state = State::kGivenUp;
+  if (id == kSynchronizerId || !AnyRollouterLeft()) {
+    Fail(id.Name(), why, now, actions);
+  }
+}
+
+bool RunSupervision::AnyRollouterLeft() const {
+  return std::any_of(children_.begin(), children_.end(), [](const auto& entry) {
+    return entry.first.role == kRollouter && entry.second.state != State::kGivenUp;
+  });
+}
+
+void RunSupervision::Fail(const std::string& culprit, const std::string& reason, absl::Time now,
+                          std::vector<ChildAction>* actions) {
+  culprit_ = culprit;
+  reason_ = culprit.empty() ? reason : absl::StrCat(culprit, " ", reason);
+  Settle(RunOutcome::kFailed, now, actions);
+}
+
+void RunSupervision::Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions) {
+  outcome_ = outcome;
+  stop_since_ = now;
+  if (Alive(children_[kTrainerId])) {
+    actions->push_back({ChildAction::Kind::kTerminate, kTrainerId});
+  } else {
+    StopOthers(actions);
+  }
+}
+
+void RunSupervision::StopOthers(std::vector<ChildAction>* actions) {
+  if (others_asked_) return;
+  others_asked_ = true;
+  for (const auto& [id, child] : children_) {
+    if (Alive(child)) actions->push_back({ChildAction::Kind::kTerminate, id});
+  }
+}
+
+void RunSupervision::KillAll(std::vector<ChildAction>* actions) const {
+  for (const auto& [id, child] : children_) {
+    if (Alive(child)) actions->push_back({ChildAction::Kind::kKill, id});
+  }
+}
+
+std::vector<ChildAction> RunSupervision::OnInterrupt(absl::Time now) {
+  std::vector<ChildAction> actions;
+  if (interrupted_at_ != absl::InfiniteFuture()) {
+    if (now - interrupted_at_ >= kOneInterrupt) KillAll(&actions);
+    return actions;
+  }
+  interrupted_at_ = now;
+  if (!stopping()) Settle(RunOutcome::kInterrupted, now, &actions);
+  return actions;
+}
+
+std::vector<ChildAction> RunSupervision::OnFailure(const std::string& reason, absl::Time now) {
+  std::vector<ChildAction> actions;
+  if (!stopping()) Fail("", reason, now, &actions);
+  return actions;
+}
+
+std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
+  std::vector<ChildAction> actions;
+  if (stopping()) {
+    if (!late_trainer_killed_ && now >= stop_since_ + kTrainerShareOfGrace * options_.grace) {
+      late_trainer_killed_ = true;
+      if (Alive(children_[kTrainerId])) actions.push_back({ChildAction::Kind::kKill, kTrainerId});
+    }
+    if (!late_others_killed_ && now >= stop_since_ + kAllShareOfGrace * options_.grace) {
+      late_others_killed_ = true;
+      KillAll(&actions);
+    }
+    return actions;
+  }
+  for (auto& [id, child] : children_) {
+    if (child.state == State::kBackoff && now >= child.since) {
+      ++child.restarts_total;
+      child.restarts.push_back(now);
+      StartChild(id, now, &actions);
+    } else if (child.state == State::kStarting && now >= child.since + options_.start_timeout) {
+      child.since = now;  // once; its exit is reported like any other
+      actions.push_back({ChildAction::Kind::kKill, id});
+    }
+  }
+  return actions;
+}
+
+absl::Time RunSupervision::NextTick() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (stopping()) {
+    if (!late_trainer_killed_) return stop_since_ + kTrainerShareOfGrace * options_.grace;
+    return late_others_killed_ ? next : stop_since_ + kAllShareOfGrace * options_.grace;
+  }
+  for (const auto& [id, child] : children_) {
+    if (child.state == State::kBackoff) next = std::min(next, child.since);
+    if (child.state == State::kStarting) next = std::min(next, child.since + options_.start_timeout);
+  }
+  return next;
+}
+
+bool RunSupervision::done() const {
+  return stopping() &&
+         std::none_of(children_.begin(), children_.end(), [this](const auto& entry) { return Alive(entry.second); });
+}
+
+bool RunSupervision::WillRestart(const ChildId& child) const {
+  return !stopping() && children_.at(child).state == State::kBackoff;
+}
+
+std::map<ChildId, int64_t> RunSupervision::Restarts() const {
+  std::map<ChildId, int64_t> restarts;
+  for (const auto& [id, child] : children_) restarts[id] = child.restarts_total;
+  return restarts;
+}
+
+}  // namespace syncopate::services
