@@ -11,7 +11,7 @@
 #include "bench/sync/bench_model.h"
 #include "bench/sync/sync_bench.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr char kSyncFooter[] =
@@ -118,4 +118,4 @@ void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
   AddControlBenchCommand(bench, chosen);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 std::string OwnBinaryDir() {
   std::error_code error;
@@ -26,4 +26,4 @@ int ReportBenchError(const absl::Status& status, bool json) {
   return bad_case ? kBenchBadCase : kBenchFailed;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

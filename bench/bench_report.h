@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 
 // What the benchmarks of the command line have in common.
-namespace syncopate::services {
+namespace syncopate::bench {
 
 inline constexpr int kBenchFailed = 1;
 inline constexpr int kBenchBadCase = 2;
@@ -17,4 +17,4 @@ void TellProgress(const std::string& what);
 // The error for people on standard error, and for programs, if `json`, on standard output. Returns the exit code.
 int ReportBenchError(const absl::Status& status, bool json);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

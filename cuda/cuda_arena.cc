@@ -5,7 +5,7 @@
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(int64_t bytes, const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(GpuMemoryBlock block,
@@ -37,4 +37,4 @@ absl::Status ZeroGpuMemory(int device, char* data, int64_t bytes) {
   return done.Wait(kDeadline, "zeroing GPU memory");
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

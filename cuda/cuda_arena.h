@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/gpu_memory.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 // GPU memory at a fixed address: a send arena, or another process's arena mapped here. Immutable but for its bytes, so
 // thread-safe.
@@ -44,4 +44,4 @@ class CudaArena {
 // Sets `bytes` at `data` to zero and waits until that is done.
 absl::Status ZeroGpuMemory(int device, char* data, int64_t bytes);
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

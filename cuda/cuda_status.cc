@@ -6,7 +6,7 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 namespace {
 
 absl::Status NoGpu(const std::string& what, const char* words) {
@@ -88,4 +88,4 @@ absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what) 
        {"device", absl::StrCat(device)}});
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 // What the CUDA runtime or driver answered, as a status; OK for success. `what` is what was tried ("copying a bucket").
 // An error is no longer the runtime's last error of this thread afterwards.
@@ -23,4 +23,4 @@ absl::Status DriverStatus(CUresult error, const std::string& what);
 // are free. Metadata: needed, free, total (bytes), device.
 absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what);
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -12,7 +12,7 @@
 #include "cuda/cuda_status.h"
 #include "cuda/driver.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 namespace {
 
 constexpr int kComputeCapability = 9;  // major; what the kernels are built for
@@ -133,4 +133,4 @@ DeviceScope::~DeviceScope() {
   if (previous_ >= 0) cudaSetDevice(previous_);
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 // GPUs that this process can use. 0 without a driver; never an error.
 int GpuCount();
@@ -49,4 +49,4 @@ class DeviceScope {
   int previous_ = -1;
 };
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -6,7 +6,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 namespace {
 
 template <typename Function>
@@ -55,4 +55,4 @@ absl::StatusOr<const Driver*> Driver::Load() {
   return loaded;
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 // The driver calls that the CUDA runtime has no equivalent of, mostly those of virtual memory. They are looked up at
 // run time, so that a program starts, and can say what is missing, on a machine without a driver. Immutable.
@@ -29,4 +29,4 @@ struct Driver {
   static absl::StatusOr<const Driver*> Load();
 };
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

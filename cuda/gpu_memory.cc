@@ -9,7 +9,7 @@
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 namespace {
 
 // What the driver rounds to on every GPU that is supported; reserved addresses of any process are multiples of it.
@@ -200,4 +200,4 @@ absl::Status AddressRange::Unmap() {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

@@ -10,7 +10,7 @@
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 absl::StatusOr<Stream> Stream::Create(int device, Priority priority) {
   DeviceScope scope(device);
@@ -142,4 +142,4 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
   return *this;
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

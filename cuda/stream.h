@@ -11,7 +11,7 @@
 
 // Owners of the runtime's objects. All move-only; destructors never fail. Freeing a buffer waits for the work of its
 // device, as CUDA wants it; nothing else here waits, except where it says so.
-namespace syncopate::synchronizer {
+namespace syncopate::cuda {
 
 // A stream of one device that does not synchronise with the legacy default stream.
 class Stream {
@@ -110,4 +110,4 @@ class PinnedBuffer {
   int64_t bytes_ = 0;
 };
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::cuda

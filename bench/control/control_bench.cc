@@ -20,7 +20,7 @@
 #include "bench/process/work_dir.h"
 #include "services/rpc/accept/descriptor_limit.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 // Sleeps: a benchmark measures for a time.
@@ -263,11 +263,11 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
 
 absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(control_case.Validate());
-  RaiseDescriptorLimit();  // the processes that are started inherit it
+  rpc::RaiseDescriptorLimit();  // the processes that are started inherit it
   SYNCOPATE_ASSIGN_OR_RETURN(WorkDir work_dir, WorkDir::Make());
   absl::StatusOr<ControlResult> result = ControlBench(control_case, options, work_dir.path()).Run();
   if (!result.ok()) work_dir.Keep();
   return result;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

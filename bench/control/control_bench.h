@@ -7,7 +7,7 @@
 #include "bench/control/control_case.h"
 #include "bench/control/control_result.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 struct ControlBenchOptions {
   std::string binary_dir;  // of the programs that it starts
@@ -21,4 +21,4 @@ struct ControlBenchOptions {
 // failed.
 absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

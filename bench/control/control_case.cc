@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 const std::vector<std::string>& ControlParts() {
   static const auto* parts = new std::vector<std::string>{"unary", "overload", "stream", "ack", "members", "restart"};
@@ -34,4 +34,4 @@ absl::Status ControlCase::Validate() const {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Certificates of the benchmark's processes, as the keys of the configuration's section `security`; none: plaintext.
 struct BenchTls {
@@ -45,4 +45,4 @@ struct ControlCase {
 // and GET /metrics meanwhile; "restart": the synchronizer is killed under them.
 const std::vector<std::string>& ControlParts();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -10,7 +10,7 @@
 #include "bench/bench_report.h"
 #include "bench/control/control_bench.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr char kControlFooter[] =
@@ -80,4 +80,4 @@ void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen) {
   control->callback([=] { *chosen = [=] { return RunControl(*arguments); }; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -3,9 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Adds `control` to `syncopate bench`; as AddBenchCommand.
 void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

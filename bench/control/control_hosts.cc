@@ -10,7 +10,7 @@
 #include "bench/process/json_fields.h"
 #include "services/daemon/daemon_endpoints.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
@@ -23,9 +23,9 @@ absl::Status NotReady(const BenchChild& child) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadBenchSecurity(const BenchTls& tls,
-                                                                           const std::string& role) {
-  return TransportSecurity::Load({.role = role, .tls_cert = tls.cert, .tls_key = tls.key, .tls_ca = tls.ca});
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadBenchSecurity(const BenchTls& tls,
+                                                                                 const std::string& role) {
+  return auth::TransportSecurity::Load({.role = role, .tls_cert = tls.cert, .tls_key = tls.key, .tls_ca = tls.ca});
 }
 
 absl::Status ControlHosts::StartSynchronizer() {
@@ -47,10 +47,10 @@ absl::Status ControlHosts::StartSynchronizer() {
       synchronizer_, BenchChild::Start({"synchronizer", absl::StrCat(options_.binary_dir, "/syncopate-synchronizer"),
                                         arguments, absl::StrCat(options_.work_dir, "/synchronizer.log")},
                                        &events_));
-  const std::string endpoint_path = EndpointPath(run_dir, "synchronizer", 0);
+  const std::string endpoint_path = daemon::EndpointPath(run_dir, "synchronizer", 0);
   const absl::Time deadline = Clock::Real()->Now() + kStartLimit;
   while (Clock::Real()->Now() < deadline) {
-    auto endpoint = ReadDaemonEndpoint(endpoint_path);
+    auto endpoint = daemon::ReadDaemonEndpoint(endpoint_path);
     if (endpoint.ok() && endpoint->pid == synchronizer_->pid()) {
       synchronizer_address_ = endpoint->grpc;
       synchronizer_metrics_ = endpoint->metrics;
@@ -85,4 +85,4 @@ absl::Status ControlHosts::StartData() {
   return NotReady(*data_);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

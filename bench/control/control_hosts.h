@@ -12,12 +12,12 @@
 #include "bench/process/process_usage.h"
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What a process of that role shows and asks for ("": a command line); null without TLS. Errors of
 // TransportSecurity::Load.
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadBenchSecurity(const BenchTls& tls,
-                                                                           const std::string& role);
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadBenchSecurity(const BenchTls& tls,
+                                                                                 const std::string& role);
 
 // The daemons that `syncopate bench control` loads, as processes of their own. Used by one thread, which must outlive
 // them; they are killed with it.
@@ -54,4 +54,4 @@ class ControlHosts {
   std::string data_address_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

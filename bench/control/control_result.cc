@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 std::string Number(double value) {
@@ -60,4 +60,4 @@ std::string ToText(const ControlResult& result) {
   return text;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

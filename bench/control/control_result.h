@@ -8,7 +8,7 @@
 
 #include "bench/sync/sync_result.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // One thing that was measured, and what it should reach.
 struct ControlFigure {
@@ -34,4 +34,4 @@ nlohmann::json ToJson(const ControlResult& result);
 // The same for people: a table.
 std::string ToText(const ControlResult& result);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

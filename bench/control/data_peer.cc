@@ -20,7 +20,7 @@
 #include "services/trainer/trajectory_service.h"
 #include "trainer/data/tasks.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int64_t kNoBound = int64_t{1} << 30;  // steps of staleness: the rollouters' version is never too old
@@ -28,8 +28,8 @@ constexpr int32_t kVocabulary = 151936;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 constexpr int64_t kPruneEvery = 32;  // steps
 
-TrainingData::Options DataOptions(const DataPeerOptions& options) {
-  TrainingData::Options data;
+trainerd::TrainingData::Options DataOptions(const DataPeerOptions& options) {
+  trainerd::TrainingData::Options data;
   data.ledger.gate = {options.batch_groups, static_cast<double>(kNoBound), kNoBound};
   data.ledger.vocab_size = kVocabulary;
   data.ledger.samples = options.samples;
@@ -42,7 +42,7 @@ TrainingData::Options DataOptions(const DataPeerOptions& options) {
 // What a trainer's step thread does with its batches, but for the training.
 class StepThread {
  public:
-  explicit StepThread(TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
+  explicit StepThread(trainerd::TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
   ~StepThread() {
     stopping_ = true;
     thread_.join();
@@ -52,7 +52,7 @@ class StepThread {
   void Run() {
     for (int64_t steps = 1; !stopping_;) {
       if (!data_->AwaitBatch(Clock::Real()->Now() + kLookAgain).ok()) continue;
-      absl::StatusOr<TrainingData::Batch> batch = data_->TakeBatch();
+      absl::StatusOr<trainerd::TrainingData::Batch> batch = data_->TakeBatch();
       if (!batch.ok()) {
         SYNCOPATE_LOG(kError, "no batch: %s", batch.status().ToString());
         continue;
@@ -63,7 +63,7 @@ class StepThread {
     }
   }
 
-  TrainingData* const data_;
+  trainerd::TrainingData* const data_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
@@ -73,23 +73,23 @@ class StepThread {
 absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto prompts, trainer::MakeTask({}));
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto data,
-      TrainingData::Open(DataOptions(options), {FileSystem::Real(), Clock::Real(), prompts.get(), prompts.get()},
-                         {kBenchVersion, kBenchRunId, ""}));
+      auto data, trainerd::TrainingData::Open(DataOptions(options),
+                                              {FileSystem::Real(), Clock::Real(), prompts.get(), prompts.get()},
+                                              {kBenchVersion, kBenchRunId, ""}));
   data->OnPublished(kBenchVersion);
-  TrajectoryServiceImpl service(data.get());
+  trainerd::TrajectoryServiceImpl service(data.get());
   prometheus::Registry registry;
-  GrpcServerMetrics metrics(registry, {v1::TrajectoryService::service_full_name()});
+  telemetry::GrpcServerMetrics metrics(registry, {v1::TrajectoryService::service_full_name()});
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto security,
-      TransportSecurity::Load(
+      auth::TransportSecurity::Load(
           {.role = "trainer", .tls_cert = options.tls.cert, .tls_key = options.tls.key, .tls_ca = options.tls.ca}));
-  Server::Options server_options;
+  rpc::Server::Options server_options;
   server_options.security = security;
   server_options.address = options.listen;
   server_options.max_receive_bytes = int64_t{64} << 20;  // as the daemons have it
-  server_options.interceptors = {metrics.InterceptorFactory(), AuditInterceptors(security)};
-  SYNCOPATE_ASSIGN_OR_RETURN(auto server, Server::Start(server_options, {&service}));
+  server_options.interceptors = {metrics.InterceptorFactory(), auth::AuditInterceptors(security)};
+  SYNCOPATE_ASSIGN_OR_RETURN(auto server, rpc::Server::Start(server_options, {&service}));
   absl::Status status;
   {
     StepThread steps(data.get());
@@ -101,4 +101,4 @@ absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
   return status;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "base/strict_json.h"
 #include "bench/process/json_fields.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 std::string ToJsonText(const DataPeerOptions& options) {
   const nlohmann::json object = {
@@ -34,4 +34,4 @@ absl::StatusOr<DataPeerOptions> ParseDataPeerOptions(const std::string& text) {
                absl::StrCat("these options name no folder, address, batch or samples: ", text));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

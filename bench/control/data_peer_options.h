@@ -7,7 +7,7 @@
 #include "base/policy_version.h"
 #include "bench/control/control_case.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 inline constexpr char kBenchRunId[] = "bench";
 inline constexpr PolicyVersion kBenchVersion = {1, 0};  // what the rollouters of the benchmark serve, for ever
@@ -25,4 +25,4 @@ std::string ToJsonText(const DataPeerOptions& options);
 // INVALID_ARGUMENT reason BAD_PEER_OPTIONS.
 absl::StatusOr<DataPeerOptions> ParseDataPeerOptions(const std::string& text);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

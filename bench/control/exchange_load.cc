@@ -14,7 +14,7 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int32_t kFirstToken = 20000;  // ids as those of a large vocabulary
@@ -36,7 +36,7 @@ v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const MemberId& m
       sample->add_logprobs(-0.001f * static_cast<float>(1 + token % 1000));
     }
     v1::VersionSpan* span = sample->add_spans();
-    *span->mutable_version() = ToProto(kBenchVersion);
+    *span->mutable_version() = wire::ToProto(kBenchVersion);
     span->set_end(tokens);
     sample->set_finish(v1::FINISH_REASON_LENGTH);
     sample->set_reward(static_cast<float>(i));
@@ -48,7 +48,7 @@ v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const MemberId& m
 
 class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
  public:
-  using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+  using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 
   Rollouter(const Options& options, int32_t index)
       : options_(options),
@@ -56,7 +56,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
         member_{"rollouter", absl::StrCat("rollouter-", index), 0, 1, secret_.incarnation()},
         stream_(Stream::Create()) {
     *request_.mutable_group() = MakeAnswer(options.samples, options.message_bytes, member_);
-    *request_.mutable_serving() = ToProto(kBenchVersion);
+    *request_.mutable_serving() = wire::ToProto(kBenchVersion);
   }
 
   int64_t answer_bytes() const { return static_cast<int64_t>(request_.ByteSizeLong()); }
@@ -64,7 +64,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   void Start(const std::shared_ptr<grpc::Channel>& channel) {
     auto stub = v1::TrajectoryService::NewStub(channel);
     v1::ExchangeRequest hello;
-    *hello.mutable_hello()->mutable_member() = ToProto(member_);
+    *hello.mutable_hello()->mutable_member() = wire::ToProto(member_);
     hello.mutable_hello()->set_secret(secret_.Reveal());
     hello.mutable_hello()->set_run_id(options_.run_id);
     stream_->Write(std::move(hello));
@@ -106,7 +106,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   // and not for each group.
   void Ask() {
     v1::ExchangeRequest request;
-    *request.mutable_serving() = ToProto(kBenchVersion);
+    *request.mutable_serving() = wire::ToProto(kBenchVersion);
     request.mutable_credits()->set_groups(options_.window - in_hand_);
     unasked_ = 0;
     stream_->Write(std::move(request));
@@ -128,12 +128,12 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
 
   void Send(const v1::LeaseId& lease) {
     *request_.mutable_group()->mutable_lease() = lease;
-    sent_[FromProto(lease).group] = Clock::Real()->Now();
+    sent_[wire::FromProto(lease).group] = Clock::Real()->Now();
     stream_->Write(request_);
   }
 
   void Acknowledged(const v1::ExchangeResponse::Ack& ack) {
-    auto sent = sent_.find(FromProto(ack.lease()).group);
+    auto sent = sent_.find(wire::FromProto(ack.lease()).group);
     if (sent == sent_.end()) return;
     const absl::Duration latency = Clock::Real()->Now() - sent->second;
     sent_.erase(sent);
@@ -154,7 +154,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
     }
     ++totals_.failed;
     if (!totals_.first_failure.ok()) return;
-    totals_.first_failure = FromProto(ack.error());
+    totals_.first_failure = rpc::FromProto(ack.error());
     if (totals_.first_failure.ok()) {
       totals_.first_failure = absl::InternalError(v1::ExchangeResponse::AckResult_Name(ack.result()));
     }
@@ -191,7 +191,7 @@ absl::StatusOr<std::unique_ptr<ExchangeLoad>> ExchangeLoad::Start(const Options&
   }
   std::unique_ptr<ExchangeLoad> load(new ExchangeLoad());
   for (int32_t i = 0; i < options.streams; ++i) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.address, options.channel));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(options.address, options.channel));
     load->rollouters_.push_back(std::make_shared<Rollouter>(options, i));
     load->answer_bytes_ = load->rollouters_.back()->answer_bytes();
     load->rollouters_.back()->Start(channel);
@@ -212,4 +212,4 @@ LoadTotals ExchangeLoad::Take() {
   return totals;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -10,7 +10,7 @@
 #include "bench/control/unary_load.h"
 #include "services/rpc/channel.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Rollouters without an engine that send answers to a trainer as fast as it takes them: one Exchange stream each, over
 // a connection of its own, and at most `window` answers of which are not acknowledged. Thread-safe.
@@ -23,7 +23,7 @@ class ExchangeLoad {
   struct Options {
     std::string address;  // host:port
     std::string run_id;
-    ChannelOptions channel = {};
+    rpc::ChannelOptions channel = {};
     Answers answers = Answers::kLate;
     int32_t streams = 4;
     int32_t window = 32;
@@ -52,4 +52,4 @@ class ExchangeLoad {
   int64_t answer_bytes_ = 0;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

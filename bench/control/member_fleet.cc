@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "bench/sync/bench_model.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 // A thousand farewells one after the other would each wait for an answer.
@@ -18,7 +18,7 @@ constexpr size_t kLeaveTogether = 16;
 }  // namespace
 
 // No trainer joins, so nobody ever asks.
-class MemberFleet::Refusal final : public SyncParticipant {
+class MemberFleet::Refusal final : public member::SyncParticipant {
  public:
   synchronizer::SyncReport Prepare(const synchronizer::Prepare&) override { return Refuse(); }
   void Transfer(const synchronizer::Transfer&, Done done) override { done(Refuse()); }
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<MemberFleet>> MemberFleet::Start(const Options& o
   auto model = std::make_shared<const Manifest>(std::move(manifest));
   std::unique_ptr<MemberFleet> fleet(new MemberFleet());
   for (int32_t i = 0; i < options.members; ++i) {
-    MemberClient::Options member;
+    member::MemberClient::Options member;
     member.synchronizer_address = options.synchronizer;
     member.secret = MemberSecret::Draw();
     member.hello.member = {synchronizer::kRollouterRole, absl::StrCat("rollouter-", i), 0, 1,
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<MemberFleet>> MemberFleet::Start(const Options& o
     member.hello.transports = {"grpc"};
     member.security = options.security;
     SYNCOPATE_ASSIGN_OR_RETURN(fleet->members_.emplace_back(),
-                               MemberClient::Start(std::move(member), fleet->refusal_.get()));
+                               member::MemberClient::Start(std::move(member), fleet->refusal_.get()));
   }
   return fleet;
 }
@@ -74,4 +74,4 @@ absl::Status MemberFleet::AwaitWelcomes(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

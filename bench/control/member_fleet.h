@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "services/member/member_client.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Many rollouters as the synchronizer sees them, in this process: each joins with the product's own client over a
 // connection of its own, sends heartbeats, and joins again when the synchronizer has been away. They hold no weights,
@@ -19,7 +19,7 @@ class MemberFleet {
   struct Options {
     std::string synchronizer;  // host:port
     int32_t members = 1000;
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
   };
 
   // Starts all of them; they join in the background. Errors of MemberClient::Start.
@@ -34,7 +34,7 @@ class MemberFleet {
   MemberFleet();
 
   std::unique_ptr<Refusal> refusal_;  // the participant of all
-  std::vector<std::unique_ptr<MemberClient>> members_;
+  std::vector<std::unique_ptr<member::MemberClient>> members_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

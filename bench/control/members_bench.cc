@@ -11,7 +11,7 @@
 #include "services/rpc/channel.h"
 #include "services/telemetry/latency_histogram.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr absl::Duration kJoinLimit = absl::Minutes(1);
@@ -25,8 +25,8 @@ double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 }  // namespace
 
 int64_t MembersBench::Alive() {
-  auto status = CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
-                          v1::SynchronizerServiceGetStatusRequest(), kCallLimit);
+  auto status = rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
+                               v1::SynchronizerServiceGetStatusRequest(), kCallLimit);
   return status.ok() ? status->rollouters_alive() : 0;
 }
 
@@ -47,7 +47,7 @@ absl::Status MembersBench::Join() {
   SYNCOPATE_ASSIGN_OR_RETURN(auto admin, LoadBenchSecurity(case_.tls, ""));
   SYNCOPATE_ASSIGN_OR_RETURN(auto rollouter, LoadBenchSecurity(case_.tls, "rollouter"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
-                             MakeChannel(hosts_.synchronizer(), {.security = admin, .peer_role = "synchronizer"}));
+                             rpc::MakeChannel(hosts_.synchronizer(), {.security = admin, .peer_role = "synchronizer"}));
   stub_ = v1::SynchronizerService::NewStub(channel);
   SYNCOPATE_ASSIGN_OR_RETURN(fleet_, MemberFleet::Start({hosts_.synchronizer(), case_.members, rollouter}));
   SYNCOPATE_RETURN_IF_ERROR(fleet_->AwaitWelcomes(Clock::Real()->Now() + kJoinLimit));
@@ -80,7 +80,7 @@ absl::Status MembersBench::MeasureAtRest() {
   Tell(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
   const absl::Time began = Clock::Real()->Now();
-  LatencyHistogram probes;
+  telemetry::LatencyHistogram probes;
   int64_t least = case_.members;
   while (Clock::Real()->Now() < began + case_.steady) {
     const absl::Time asked = Clock::Real()->Now();
@@ -139,4 +139,4 @@ absl::Status MembersBench::MeasureRestart() {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

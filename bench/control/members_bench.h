@@ -11,7 +11,7 @@
 #include "bench/control/member_fleet.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // The parts of `syncopate bench control` in which many rollouters have joined a synchronizer that has just started. All
 // pointers are borrowed. Errors of MemberFleet and ControlHosts, and of the calls to the synchronizer.
@@ -44,4 +44,4 @@ class MembersBench {
   std::unique_ptr<MemberFleet> fleet_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -15,10 +15,10 @@
 #include "base/status.h"
 #include "services/rpc/accept/acceptor.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration limit) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const Endpoint endpoint, Endpoint::Parse(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(const rpc::Endpoint endpoint, rpc::Endpoint::Parse(address));
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(endpoint.port));
@@ -46,4 +46,4 @@ absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration 
   return Scrape{Clock::Real()->Now() - began, static_cast<int64_t>(answer.size())};
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 struct Scrape {
   absl::Duration took;  // from the connection to the last byte
@@ -17,4 +17,4 @@ struct Scrape {
 // answer is not 200, or does not come within `limit`. Blocks.
 absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration limit);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

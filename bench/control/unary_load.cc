@@ -9,7 +9,7 @@
 #include "services/rpc/status.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 void LoadTotals::Merge(const LoadTotals& other) {
   ok += other.ok;
@@ -26,11 +26,11 @@ class UnaryLoad::Caller {
 
   void Call() {
     context_.emplace();
-    context_->set_deadline(CallDeadline(call_limit_));
+    context_->set_deadline(rpc::CallDeadline(call_limit_));
     response_.Clear();
     began_ = Clock::Real()->Now();
     stub_->async()->GetStatus(&*context_, &request_, &response_,
-                              [this](const grpc::Status& status) { Answered(FromGrpc(status)); });
+                              [this](const grpc::Status& status) { Answered(rpc::FromGrpc(status)); });
   }
 
   LoadTotals Take() {
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<UnaryLoad>> UnaryLoad::Start(const Options& optio
   }
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int32_t i = 0; i < options.connections; ++i) {
-    SYNCOPATE_ASSIGN_OR_RETURN(channels.emplace_back(), MakeChannel(options.address, options.channel));
+    SYNCOPATE_ASSIGN_OR_RETURN(channels.emplace_back(), rpc::MakeChannel(options.address, options.channel));
   }
   std::unique_ptr<UnaryLoad> load(new UnaryLoad());
   for (int32_t i = 0; i < options.callers; ++i) {
@@ -107,4 +107,4 @@ LoadTotals UnaryLoad::Take() {
   return totals;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -10,14 +10,14 @@
 #include "services/rpc/channel.h"
 #include "services/telemetry/latency_histogram.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What a load has done in some time.
 struct LoadTotals {
   int64_t ok = 0;
   int64_t failed = 0;
-  absl::Status first_failure;  // OK if none did
-  LatencyHistogram latency;    // of those that went well
+  absl::Status first_failure;           // OK if none did
+  telemetry::LatencyHistogram latency;  // of those that went well
 
   void Merge(const LoadTotals& other);
 };
@@ -28,7 +28,7 @@ class UnaryLoad {
  public:
   struct Options {
     std::string address;  // host:port
-    ChannelOptions channel = {};
+    rpc::ChannelOptions channel = {};
     int32_t connections = 4;  // callers share them
     int32_t callers = 64;
     absl::Duration call_limit = absl::Seconds(5);
@@ -50,4 +50,4 @@ class UnaryLoad {
   std::vector<std::unique_ptr<Caller>> callers_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

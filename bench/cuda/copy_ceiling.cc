@@ -7,66 +7,66 @@
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 namespace {
 
 // One of several copies that are measured together.
 class MeasuredCopy {
  public:
   static absl::StatusOr<MeasuredCopy> Create(const PeerCopy& copy, int64_t bytes) {
-    if (copy.from != copy.to) SYNCOPATE_RETURN_IF_ERROR(CheckPeerAccess(copy.to, copy.from));
+    if (copy.from != copy.to) SYNCOPATE_RETURN_IF_ERROR(cuda::CheckPeerAccess(copy.to, copy.from));
     MeasuredCopy measured;
     measured.device_ = copy.to;
     measured.bytes_ = bytes;
-    SYNCOPATE_ASSIGN_OR_RETURN(measured.source_, CudaArena::Create(bytes, {copy.from, 0, "the copies' source"}));
-    SYNCOPATE_ASSIGN_OR_RETURN(ExportedMemory exported, measured.source_->Export());
-    SYNCOPATE_ASSIGN_OR_RETURN(measured.mapped_, CudaArena::Import(exported, copy.to));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.source_, cuda::CudaArena::Create(bytes, {copy.from, 0, "the copies' source"}));
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, measured.source_->Export());
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.mapped_, cuda::CudaArena::Import(exported, copy.to));
     SYNCOPATE_ASSIGN_OR_RETURN(measured.destination_,
-                               CudaArena::Create(bytes, {copy.to, 0, "the copies' destination"}));
-    DeviceScope scope(copy.to);
-    SYNCOPATE_ASSIGN_OR_RETURN(measured.stream_, Stream::Create(copy.to));
-    SYNCOPATE_ASSIGN_OR_RETURN(measured.begun_, Event::Create(copy.to, Event::Timing::kOn));
-    SYNCOPATE_ASSIGN_OR_RETURN(measured.done_, Event::Create(copy.to, Event::Timing::kOn));
+                               cuda::CudaArena::Create(bytes, {copy.to, 0, "the copies' destination"}));
+    cuda::DeviceScope scope(copy.to);
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.stream_, cuda::Stream::Create(copy.to));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.begun_, cuda::Event::Create(copy.to, cuda::Event::Timing::kOn));
+    SYNCOPATE_ASSIGN_OR_RETURN(measured.done_, cuda::Event::Create(copy.to, cuda::Event::Timing::kOn));
     return measured;
   }
 
   // Never of zeros, which can be faster to move than real weights are.
   absl::Status Fill() const {
     constexpr absl::Duration kDeadline = absl::Seconds(30);
-    DeviceScope scope(source_->device());
-    SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(source_->device()));
-    SYNCOPATE_ASSIGN_OR_RETURN(Event filled, Event::Create(source_->device()));
+    cuda::DeviceScope scope(source_->device());
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(source_->device()));
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event filled, cuda::Event::Create(source_->device()));
     SYNCOPATE_RETURN_IF_ERROR(FillWithRandomWeights(source_->data(), bytes_, 1, stream.get()));
     SYNCOPATE_RETURN_IF_ERROR(filled.Record(stream.get()));
     return filled.Wait(kDeadline, "making random weights");
   }
 
   absl::Status Begin() const {
-    DeviceScope scope(device_);
+    cuda::DeviceScope scope(device_);
     SYNCOPATE_RETURN_IF_ERROR(begun_.Record(stream_.get()));
     SYNCOPATE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(destination_->data(), mapped_->data(), static_cast<size_t>(bytes_),
-                                   cudaMemcpyDeviceToDevice, stream_.get()),
-                   "copying between GPUs"));
+        cuda::CudaStatus(cudaMemcpyAsync(destination_->data(), mapped_->data(), static_cast<size_t>(bytes_),
+                                         cudaMemcpyDeviceToDevice, stream_.get()),
+                         "copying between GPUs"));
     return done_.Record(stream_.get());
   }
 
   absl::StatusOr<double> End() const {
     constexpr absl::Duration kDeadline = absl::Seconds(60);
     SYNCOPATE_RETURN_IF_ERROR(done_.Wait(kDeadline, "copying between GPUs"));
-    SYNCOPATE_ASSIGN_OR_RETURN(double seconds, Event::SecondsBetween(begun_, done_));
+    SYNCOPATE_ASSIGN_OR_RETURN(double seconds, cuda::Event::SecondsBetween(begun_, done_));
     return static_cast<double>(bytes_) / seconds / 1e9;
   }
 
  private:
   int device_ = 0;
   int64_t bytes_ = 0;
-  std::unique_ptr<CudaArena> source_;
-  std::unique_ptr<CudaArena> mapped_;  // the source, as `device_` sees it
-  std::unique_ptr<CudaArena> destination_;
-  Stream stream_;
-  Event begun_;
-  Event done_;
+  std::unique_ptr<cuda::CudaArena> source_;
+  std::unique_ptr<cuda::CudaArena> mapped_;  // the source, as `device_` sees it
+  std::unique_ptr<cuda::CudaArena> destination_;
+  cuda::Stream stream_;
+  cuda::Event begun_;
+  cuda::Event done_;
 };
 
 double Median(std::vector<double> values) {
@@ -96,4 +96,4 @@ absl::StatusOr<std::vector<double>> MeasurePeerCopies(const std::vector<PeerCopy
   return medians;
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

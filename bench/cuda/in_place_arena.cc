@@ -4,15 +4,15 @@
 
 #include "base/status.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 
 absl::StatusOr<std::unique_ptr<InPlaceArena>> InPlaceArena::Create(int64_t bytes, Generation generation,
                                                                    const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(
-      std::unique_ptr<CudaArena> arena,
-      CudaArena::Create(bytes, {options.device, options.chunk_bytes, "the weights' only arena"}));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaShadowChecker> checker,
-                             CudaShadowChecker::Create({options.device, options.max_check_blocks}));
+      std::unique_ptr<cuda::CudaArena> arena,
+      cuda::CudaArena::Create(bytes, {options.device, options.chunk_bytes, "the weights' only arena"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<synchronizer::CudaShadowChecker> checker,
+                             synchronizer::CudaShadowChecker::Create({options.device, options.max_check_blocks}));
   return std::unique_ptr<InPlaceArena>(
       new InPlaceArena(std::move(arena), std::move(checker), std::move(generation), options.clock));
 }
@@ -51,7 +51,8 @@ void InPlaceArena::Invalidate() {
   serving_ = served_ = PolicyVersion();
 }
 
-absl::StatusOr<InstallResult> InPlaceArena::Install(const PolicyVersion& version, uint64_t, absl::Duration) {
+absl::StatusOr<synchronizer::InstallResult> InPlaceArena::Install(const PolicyVersion& version, uint64_t,
+                                                                  absl::Duration) {
   absl::Time since;
   {
     MutexLock lock(&mutex_);
@@ -63,17 +64,18 @@ absl::StatusOr<InstallResult> InPlaceArena::Install(const PolicyVersion& version
     since = paused_since_;
   }
   generation_.resume();
-  return InstallResult{absl::ToDoubleSeconds(clock_->Now() - since)};
+  return synchronizer::InstallResult{absl::ToDoubleSeconds(clock_->Now() - since)};
 }
 
-absl::StatusOr<InstallResult> InPlaceArena::Relabel(const PolicyVersion& version, absl::Duration) {
+absl::StatusOr<synchronizer::InstallResult> InPlaceArena::Relabel(const PolicyVersion& version, absl::Duration) {
   MutexLock lock(&mutex_);
   serving_ = version;
-  return InstallResult();
+  return synchronizer::InstallResult();
 }
 
-absl::StatusOr<std::unique_ptr<ShadowCheck>> InPlaceArena::BeginCheck(ShadowContents contents) {
+absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> InPlaceArena::BeginCheck(
+    synchronizer::ShadowContents contents) {
   return checker_->Begin(arena_->data(), std::move(contents));
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

@@ -11,12 +11,12 @@
 #include "synchronizer/cuda/cuda_shadow_check.h"
 #include "synchronizer/transport/weight_target.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 
 // One weight set, for models that fill the card: what serves is what receives, so generation stands still from the
 // first byte of a transfer to the install, and after a transfer that failed until the next good one. The target of
 // receivers whose decode loop is not an engine. Thread-safe, except that shadow() belongs to one receiver.
-class InPlaceArena final : public WeightTarget {
+class InPlaceArena final : public synchronizer::WeightTarget {
  public:
   struct Options {
     int device = 0;
@@ -45,18 +45,18 @@ class InPlaceArena final : public WeightTarget {
   absl::Status BeginInPlace(absl::Duration deadline) override;
   void CancelInPlace() override;
   void Invalidate() override;
-  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
-                                        absl::Duration deadline) override;
-  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
-  absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
+  absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                      absl::Duration deadline) override;
+  absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
 
  private:
-  InPlaceArena(std::unique_ptr<CudaArena> arena, std::unique_ptr<CudaShadowChecker> checker, Generation generation,
-               const Clock* clock)
+  InPlaceArena(std::unique_ptr<cuda::CudaArena> arena, std::unique_ptr<synchronizer::CudaShadowChecker> checker,
+               Generation generation, const Clock* clock)
       : arena_(std::move(arena)), checker_(std::move(checker)), generation_(std::move(generation)), clock_(clock) {}
 
-  const std::unique_ptr<CudaArena> arena_;
-  const std::unique_ptr<CudaShadowChecker> checker_;
+  const std::unique_ptr<cuda::CudaArena> arena_;
+  const std::unique_ptr<synchronizer::CudaShadowChecker> checker_;
   const Generation generation_;
   const Clock* const clock_;
   mutable Mutex mutex_;
@@ -66,4 +66,4 @@ class InPlaceArena final : public WeightTarget {
   PolicyVersion served_ ABSL_GUARDED_BY(mutex_);  // before the pause
 };
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

@@ -14,7 +14,7 @@
 #include "cuda/device.h"
 #include "synchronizer/cuda/kernels.h"
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 namespace {
 
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
@@ -33,18 +33,18 @@ class Capture {
   }
   absl::Status Begin() {
     SYNCOPATE_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a decode step"));
+        cuda::CudaStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a decode step"));
     open_ = true;
     return absl::OkStatus();
   }
   absl::StatusOr<cudaGraphExec_t> End() {
     open_ = false;
     cudaGraph_t graph = nullptr;
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaStreamEndCapture(stream_, &graph), "capturing a decode step"));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamEndCapture(stream_, &graph), "capturing a decode step"));
     cudaGraphExec_t executable = nullptr;
     cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
     cudaGraphDestroy(graph);
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(made, "making a graph of a decode step"));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(made, "making a graph of a decode step"));
     return executable;
   }
 
@@ -56,10 +56,10 @@ class Capture {
 }  // namespace
 
 struct DecodeLikeLoop::Graph {
-  Stream stream;
-  Event done;
-  DeviceBuffer sum;
-  PinnedBuffer host_sum;
+  cuda::Stream stream;
+  cuda::Event done;
+  cuda::DeviceBuffer sum;
+  cuda::PinnedBuffer host_sum;
   cudaGraphExec_t executable = nullptr;
 
   ~Graph() {
@@ -68,10 +68,10 @@ struct DecodeLikeLoop::Graph {
 
   static absl::StatusOr<std::unique_ptr<Graph>> Make(const char* weights, int64_t bytes, const Options& options) {
     auto graph = std::make_unique<Graph>();
-    SYNCOPATE_ASSIGN_OR_RETURN(graph->stream, Stream::Create(options.device));
-    SYNCOPATE_ASSIGN_OR_RETURN(graph->done, Event::Create(options.device));
-    SYNCOPATE_ASSIGN_OR_RETURN(graph->sum, DeviceBuffer::Create(options.device, 8, "the decode loop's sum"));
-    SYNCOPATE_ASSIGN_OR_RETURN(graph->host_sum, PinnedBuffer::Create(8));
+    SYNCOPATE_ASSIGN_OR_RETURN(graph->stream, cuda::Stream::Create(options.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(graph->done, cuda::Event::Create(options.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(graph->sum, cuda::DeviceBuffer::Create(options.device, 8, "the decode loop's sum"));
+    SYNCOPATE_ASSIGN_OR_RETURN(graph->host_sum, cuda::PinnedBuffer::Create(8));
     Capture capture(graph->stream.get());
     SYNCOPATE_RETURN_IF_ERROR(capture.Begin());
     SYNCOPATE_RETURN_IF_ERROR(graph->Step(weights, bytes, options));
@@ -81,16 +81,17 @@ struct DecodeLikeLoop::Graph {
 
   absl::Status Step(const char* weights, int64_t bytes, const Options& options) const {
     const std::string what = "a decode step";
-    const int blocks = BlocksThatFill(options.device);
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(sum.data(), 0, 8, stream.get()), what));
-    const int64_t vectors = bytes / kVectorBytes;
+    const int blocks = synchronizer::BlocksThatFill(options.device);
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaMemsetAsync(sum.data(), 0, 8, stream.get()), what));
+    const int64_t vectors = bytes / synchronizer::kVectorBytes;
     for (int64_t k = 0; k < options.kernels_a_step; ++k) {
-      const int64_t begin = vectors * k / options.kernels_a_step * kVectorBytes;
-      const int64_t end = vectors * (k + 1) / options.kernels_a_step * kVectorBytes;
-      SYNCOPATE_RETURN_IF_ERROR(
-          CudaStatus(LaunchReadWeights(weights + begin, end - begin, sum.as<uint64_t>(), blocks, stream.get()), what));
+      const int64_t begin = vectors * k / options.kernels_a_step * synchronizer::kVectorBytes;
+      const int64_t end = vectors * (k + 1) / options.kernels_a_step * synchronizer::kVectorBytes;
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+          LaunchReadWeights(weights + begin, end - begin, sum.as<uint64_t>(), blocks, stream.get()), what));
     }
-    return CudaStatus(cudaMemcpyAsync(host_sum.data(), sum.data(), 8, cudaMemcpyDeviceToHost, stream.get()), what);
+    return cuda::CudaStatus(cudaMemcpyAsync(host_sum.data(), sum.data(), 8, cudaMemcpyDeviceToHost, stream.get()),
+                            what);
   }
 };
 
@@ -99,8 +100,8 @@ DecodeLikeLoop::DecodeLikeLoop(int64_t bytes, int device, std::unique_ptr<Graph>
 
 absl::StatusOr<std::unique_ptr<DecodeLikeLoop>> DecodeLikeLoop::Start(const char* weights, int64_t bytes,
                                                                       const Options& options) {
-  SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
-  DeviceScope scope(options.device);
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(options.device));
+  cuda::DeviceScope scope(options.device);
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Graph> graph, Graph::Make(weights, bytes, options));
   std::unique_ptr<DecodeLikeLoop> loop(new DecodeLikeLoop(bytes, options.device, std::move(graph)));
   loop->thread_ = std::thread([raw = loop.get()] { raw->Run(); });
@@ -116,7 +117,7 @@ DecodeLikeLoop::~DecodeLikeLoop() {
 }
 
 void DecodeLikeLoop::Run() {
-  DeviceScope scope(device_);
+  cuda::DeviceScope scope(device_);
   absl::Status status;
   while (status.ok() && ServeRequests(Clock::Real()->Now())) status = RunStep();
   MutexLock lock(&mutex_);
@@ -125,7 +126,8 @@ void DecodeLikeLoop::Run() {
 }
 
 absl::Status DecodeLikeLoop::RunStep() {
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(graph_->executable, graph_->stream.get()), "a decode step"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaGraphLaunch(graph_->executable, graph_->stream.get()), "a decode step"));
   SYNCOPATE_RETURN_IF_ERROR(graph_->done.Record(graph_->stream.get()));
   SYNCOPATE_RETURN_IF_ERROR(graph_->done.Wait(kStepDeadline, "a decode step", kStepDeadline));
   MutexLock lock(&mutex_);
@@ -217,11 +219,11 @@ absl::Status CheckContext(int device, absl::Duration deadline) {
   constexpr int64_t kNumbers = kSize * kSize;
   constexpr int64_t kBytes = kNumbers * sizeof(float);
   const std::string what = "proving that the GPU's context works";
-  DeviceScope scope(device);
-  SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(Event done, Event::Create(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer matrices, DeviceBuffer::Create(device, 3 * kBytes, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(PinnedBuffer host, PinnedBuffer::Create(3 * kBytes));
+  cuda::DeviceScope scope(device);
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event done, cuda::Event::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer matrices, cuda::DeviceBuffer::Create(device, 3 * kBytes, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer host, cuda::PinnedBuffer::Create(3 * kBytes));
   // Small integers: every product is exact.
   float* a = host.as<float>();
   for (int64_t i = 0; i < 2 * kNumbers; ++i) a[i] = static_cast<float>(i * 7 % 11 - 5);
@@ -229,10 +231,10 @@ absl::Status CheckContext(int device, absl::Duration deadline) {
   const float* c = b + kNumbers;
   float* on_device = matrices.as<float>();
   SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(on_device, a, 2 * kBytes, cudaMemcpyHostToDevice, stream.get()), what));
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(LaunchMatmul(on_device, on_device + kNumbers, on_device + 2 * kNumbers, kSize, stream.get()), what));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      cuda::CudaStatus(cudaMemcpyAsync(on_device, a, 2 * kBytes, cudaMemcpyHostToDevice, stream.get()), what));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+      LaunchMatmul(on_device, on_device + kNumbers, on_device + 2 * kNumbers, kSize, stream.get()), what));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpyAsync(a + 2 * kNumbers, on_device + 2 * kNumbers, kBytes, cudaMemcpyDeviceToHost, stream.get()), what));
   SYNCOPATE_RETURN_IF_ERROR(done.Record(stream.get()));
   SYNCOPATE_RETURN_IF_ERROR(done.Wait(deadline, what));
@@ -251,7 +253,7 @@ absl::Status CheckContext(int device, absl::Duration deadline) {
 
 absl::Status FillWithRandomWeights(char* data, int64_t bytes, uint64_t seed, cudaStream_t stream) {
   constexpr int kBlocks = 1024;
-  return CudaStatus(LaunchFillRandom(data, bytes, seed, kBlocks, stream), "making random weights");
+  return cuda::CudaStatus(LaunchFillRandom(data, bytes, seed, kBlocks, stream), "making random weights");
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

@@ -12,7 +12,7 @@
 #include "cuda/stream.h"
 
 // What benchmarks and tests watch a GPU with.
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 
 // A decode loop as weights see it: one step after another reads a range of weights from first byte to last, in a CUDA
 // graph of several kernels, bound by memory bandwidth as decoding is. Runs on a thread and a stream of its own until it
@@ -95,4 +95,4 @@ absl::StatusOr<std::vector<double>> MeasurePeerCopies(const std::vector<PeerCopy
 // function of `seed`. Asynchronous on `stream`.
 absl::Status FillWithRandomWeights(char* data, int64_t bytes, uint64_t seed, cudaStream_t stream);
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

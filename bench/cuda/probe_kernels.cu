@@ -2,7 +2,7 @@
 
 #include "synchronizer/cuda/word_digest.cuh"
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 namespace {
 
 constexpr int kUnroll = 8;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads) FillRandomKernel(uint32_t* data, int
 }  // namespace
 
 cudaError_t LaunchReadWeights(const char* data, int64_t bytes, uint64_t* sum, int blocks, cudaStream_t stream) {
-  return Launch(ReadWeightsKernel, blocks, blocks, stream, reinterpret_cast<const uint4*>(data), bytes / kVectorBytes,
-                sum);
+  return Launch(ReadWeightsKernel, blocks, blocks, stream, reinterpret_cast<const uint4*>(data),
+                bytes / synchronizer::kVectorBytes, sum);
 }
 
 cudaError_t LaunchMatmul(const float* a, const float* b, float* c, int n, cudaStream_t stream) {
@@ -78,4 +78,4 @@ cudaError_t LaunchFillRandom(char* data, int64_t bytes, uint64_t seed, int block
   return Launch(FillRandomKernel, blocks, blocks, stream, reinterpret_cast<uint32_t*>(data), bytes / 4, seed);
 }
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

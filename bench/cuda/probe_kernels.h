@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace syncopate::synchronizer {
+namespace syncopate::bench {
 
 // Adds the 32-bit words of `bytes` (a multiple of 16) at `data` to *sum. Reads everything once, as fast as it can.
 cudaError_t LaunchReadWeights(const char* data, int64_t bytes, uint64_t* sum, int blocks, cudaStream_t stream);
@@ -15,4 +15,4 @@ cudaError_t LaunchMatmul(const float* a, const float* b, float* c, int n, cudaSt
 // Random finite bf16 numbers that are not zero, from (seed, position).
 cudaError_t LaunchFillRandom(char* data, int64_t bytes, uint64_t seed, int blocks, cudaStream_t stream);
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate::bench

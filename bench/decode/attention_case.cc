@@ -14,10 +14,10 @@
 namespace syncopate::bench {
 namespace {
 
+using cuda::CudaStatus;
+using cuda::DeviceBuffer;
 using rollouter::AttentionScratch;
 using rollouter::PagedRows;
-using synchronizer::CudaStatus;
-using synchronizer::DeviceBuffer;
 
 template <typename T>
 absl::StatusOr<DeviceBuffer> Upload(const std::vector<T>& values) {
@@ -70,12 +70,12 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
   SYNCOPATE_ASSIGN_OR_RETURN(const DeviceBuffer queries, Zeros(2 * elements));
   SYNCOPATE_ASSIGN_OR_RETURN(const DeviceBuffer out, Zeros(2 * elements));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(FillNormal(queries.data(), elements, 0, 1, 7, nullptr), "drawing queries"));
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Driver* driver, synchronizer::Driver::Load());
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   rollouter::StorageMaps maps;
-  SYNCOPATE_RETURN_IF_ERROR(synchronizer::DriverStatus(
+  SYNCOPATE_RETURN_IF_ERROR(cuda::DriverStatus(
       rollouter::DescribeStorage(driver->encode_tensor_map, model.storage(), heads, &maps), "describing the blocks"));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(rollouter::PrepareAttention(heads), "loading the attention kernel"));
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Stream stream, synchronizer::Stream::Create(0));
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create(0));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "drawing queries"));
 
   const PagedRows paged = {slots.as<int32_t>(), lengths.as<int32_t>(), tables.as<int32_t>(),

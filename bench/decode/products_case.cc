@@ -12,9 +12,9 @@
 namespace syncopate::bench {
 namespace {
 
+using cuda::CudaStatus;
 using rollouter::DecodeBuffers;
 using rollouter::DecodeProducts;
-using synchronizer::CudaStatus;
 
 absl::StatusOr<double> TimeQueued(cudaStream_t stream, int repeats, const std::function<absl::Status()>& queue) {
   SYNCOPATE_RETURN_IF_ERROR(queue());
@@ -54,7 +54,7 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
                                                                  .input_places = 1,
                                                                  .result_places = 1}));
   SYNCOPATE_RETURN_IF_ERROR(FillActivations(named.shape, buffers, rows));
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Stream stream, synchronizer::Stream::Create(0));
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create(0));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, DecodeProducts::Create(library, named.shape, {.rows = rows}));
   SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(model.weights(), buffers, stream.get()));

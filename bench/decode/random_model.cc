@@ -9,9 +9,9 @@
 
 namespace syncopate::bench {
 
+using cuda::CudaStatus;
 using rollouter::DecodeLayer;
 using rollouter::DecodeShape;
-using synchronizer::CudaStatus;
 
 const std::vector<NamedShape>& NamedShapes() {
   auto qwen = [](const char* name, int32_t layers, int32_t hidden, int32_t intermediate, int32_t vocab,
@@ -34,8 +34,7 @@ const std::vector<NamedShape>& NamedShapes() {
 }
 
 absl::StatusOr<void*> RandomModel::Take(int64_t count, float mean, float deviation) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::DeviceBuffer buffer,
-                             synchronizer::DeviceBuffer::Create(0, count * 2, "a random model"));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::Create(0, count * 2, "a random model"));
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(FillNormal(buffer.data(), count, mean, deviation, buffers_.size() + 1, nullptr), "drawing weights"));
   buffers_.push_back(std::move(buffer));

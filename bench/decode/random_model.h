@@ -31,7 +31,7 @@ class RandomModel {
   absl::StatusOr<void*> Take(int64_t count, float mean, float deviation);
   absl::Status TakeWeights(const NamedShape& named);
 
-  std::vector<synchronizer::DeviceBuffer> buffers_;
+  std::vector<cuda::DeviceBuffer> buffers_;
   rollouter::DecodeWeights weights_;
   rollouter::BlockStorage storage_;
 };

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int kCannotExecute = 127;
@@ -148,4 +148,4 @@ void BenchChild::ReadLines(int output) {
   events_->Put({options_.name, "ended", nlohmann::json::object(), Clock::Real()->Now()});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

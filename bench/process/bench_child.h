@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "bench/process/event_queue.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // One process of a benchmark: takes commands as JSON lines on standard input, answers with JSON lines on standard
 // output, and logs to a file. Its lines become events of the queue, and so does its end ("ended", once, last). It dies
@@ -56,4 +56,4 @@ class BenchChild {
   std::thread reader_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "bench/process/json_fields.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 using nlohmann::json;
 
@@ -24,4 +24,4 @@ absl::Status RunCommands(const PeerCommands& commands) {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

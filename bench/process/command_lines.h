@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // The commands of one process of a benchmark by name: what each does with its arguments.
 using PeerCommand = std::function<absl::Status(const nlohmann::json&)>;
@@ -17,4 +17,4 @@ using PeerCommands = std::map<std::string, PeerCommand>;
 // "quit", its end, or an error. INVALID_ARGUMENT reason BAD_COMMAND for a command that there is not.
 absl::Status RunCommands(const PeerCommands& commands);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 void EventQueue::Put(BenchEvent event) {
   MutexLock lock(&mutex_);
@@ -20,4 +20,4 @@ std::optional<BenchEvent> EventQueue::Next(absl::Time deadline) {
   return event;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

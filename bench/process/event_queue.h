@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Something that a process of a benchmark said, or that was noticed about it.
 struct BenchEvent {
@@ -31,4 +31,4 @@ class EventQueue {
   std::deque<BenchEvent> events_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

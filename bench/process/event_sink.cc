@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 double MachineSeconds() { return absl::ToDoubleSeconds(Clock::Real()->Now() - absl::UnixEpoch()); }
 
@@ -25,4 +25,4 @@ void EventSink::Say(const std::string& event, nlohmann::json body) {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

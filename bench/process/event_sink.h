@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What a process of a benchmark tells its conductor: one JSON object a line on standard output, each with "event" and
 // the machine's clock as "at". Thread-safe.
@@ -21,4 +21,4 @@ class EventSink {
 // The machine's clock in seconds; processes of one machine may compare it.
 double MachineSeconds();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

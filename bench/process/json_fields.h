@@ -5,7 +5,7 @@
 #include <string>
 
 // Fields of an object that another process of the benchmark wrote; the fallback if one is missing or of another type.
-namespace syncopate::services {
+namespace syncopate::bench {
 
 inline double NumberIn(const nlohmann::json& object, const char* key, double fallback = 0) {
   auto found = object.find(key);
@@ -27,4 +27,4 @@ inline bool FlagIn(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_boolean() && found->get<bool>();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

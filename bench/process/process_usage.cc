@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 absl::StatusOr<ProcessUsage> ReadProcessUsage(pid_t pid) {
   const std::string folder = absl::StrCat("/proc/", pid);
@@ -55,4 +55,4 @@ absl::StatusOr<ProcessUsage> ReadProcessUsage(pid_t pid) {
   return usage;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What a process of this machine has used so far.
 struct ProcessUsage {
@@ -19,4 +19,4 @@ struct ProcessUsage {
 // UNAVAILABLE reason PEER_GONE if there is no such process, or it belongs to somebody else.
 absl::StatusOr<ProcessUsage> ReadProcessUsage(pid_t pid);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

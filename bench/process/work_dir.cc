@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 absl::StatusOr<WorkDir> WorkDir::Make() {
   std::string path = (std::filesystem::temp_directory_path() / "syncopate-bench-XXXXXX").string();
@@ -26,4 +26,4 @@ WorkDir::~WorkDir() {
   if (!path_.empty() && !keep_) std::filesystem::remove_all(path_, error);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // A folder of its own that goes with it, unless something went wrong: then the logs in it say what.
 class WorkDir {
@@ -23,4 +23,4 @@ class WorkDir {
   bool keep_ = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

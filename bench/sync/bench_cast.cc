@@ -14,7 +14,7 @@
 #include "bench/sync/peer_options.h"
 #include "services/daemon/daemon_endpoints.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -70,7 +70,7 @@ absl::Status BenchCast::StartSynchronizer() {
   const std::string config = absl::StrCat(options_.work_dir, "/bench.yaml");
   std::ofstream(config) << "run: {name: bench}\n";
   const std::string listen = synchronizer_.empty() ? "127.0.0.1:0" : synchronizer_;
-  const std::string endpoint_path = EndpointPath(run_dir, "synchronizer", 0);
+  const std::string endpoint_path = daemon::EndpointPath(run_dir, "synchronizer", 0);
   const std::string device = options_.sync_case.cpu ? "cpu" : "cuda";
   SYNCOPATE_ASSIGN_OR_RETURN(
       children_[kSynchronizerName],
@@ -84,7 +84,7 @@ absl::Status BenchCast::StartSynchronizer() {
                         &events_));
   const pid_t pid = children_[kSynchronizerName]->pid();
   while (true) {
-    auto endpoint = ReadDaemonEndpoint(endpoint_path);
+    auto endpoint = daemon::ReadDaemonEndpoint(endpoint_path);
     if (endpoint.ok() && endpoint->pid == pid) {
       synchronizer_ = endpoint->grpc;
       return absl::OkStatus();
@@ -379,4 +379,4 @@ void BenchCast::OnSync(const json& record, absl::Time when) {
   samples_[sample.step].push_back(std::move(sample));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

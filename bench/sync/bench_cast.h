@@ -20,7 +20,7 @@
 #include "bench/sync/sync_result.h"
 #include "bench/sync/sync_watch.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 std::string SourceName(int32_t rank);                     // "source-0"
 std::string ReceiverName(int32_t replica, int32_t rank);  // "receiver-1.0"
@@ -137,4 +137,4 @@ class BenchCast {
   std::vector<Saying> sayings_;                                     // in order
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

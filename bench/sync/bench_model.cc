@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "synchronizer/plan/model_shapes.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using synchronizer::ModelShape;
@@ -48,4 +48,4 @@ absl::StatusOr<int64_t> BenchHeadDim(const std::string& model) {
   return shape.head_dim;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

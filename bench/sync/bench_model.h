@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Models of which only the shapes matter: those of synchronizer/plan/model_shapes.h, and "tiny" (about 1 MB) for tests.
 std::vector<std::string> BenchModelNames();
@@ -16,4 +16,4 @@ absl::StatusOr<Manifest> BenchManifest(const std::string& model);
 // Elements of one attention head.
 absl::StatusOr<int64_t> BenchHeadDim(const std::string& model);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

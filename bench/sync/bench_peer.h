@@ -7,7 +7,7 @@
 #include "bench/sync/peer_device.h"
 #include "bench/sync/peer_options.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // One process of a benchmark, from its join to its leave: blocks until it is told to quit or standard input ends. Says
 // "ready" when it holds its weights and has been welcomed. Commands, one JSON object a line, "do" saying which:
@@ -23,4 +23,4 @@ namespace syncopate::services {
 absl::Status RunSourcePeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
 absl::Status RunReceiverPeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 // The weights of a benchmark: a pure function of tensor, element and step, so that a receiver can compare what it got
 // with what was meant, whatever lay in between. Finite, never zero, without pattern; one in sixteen changes with each
 // step. Hosts and GPUs compute the same.
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // The bits of a float. A weight in bf16 is the nearest.
 constexpr uint32_t BenchWeightBits(uint64_t tensor, uint64_t element, uint64_t step) {
@@ -25,4 +25,4 @@ constexpr uint16_t BenchWeightBFloat16(uint64_t tensor, uint64_t element, uint64
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

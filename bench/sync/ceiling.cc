@@ -11,7 +11,7 @@
 #include "bench/process/bench_child.h"
 #include "bench/process/json_fields.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -63,4 +63,4 @@ absl::StatusOr<std::map<std::string, Ceiling>> MeasureCeilings(const SyncCase& s
   return std::map<std::string, Ceiling>{{"grpc", {"TCP over loopback", rate}}};
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

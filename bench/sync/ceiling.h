@@ -9,7 +9,7 @@
 #include "bench/sync/sync_case.h"
 #include "bench/sync/sync_result.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What the links between the case's processes give without our protocol, in the pattern of its transfer: every receiver
 // takes an equal part from each source, all at once. By transport that it bounds; only those that the case may use.
@@ -25,4 +25,4 @@ absl::StatusOr<std::map<std::string, Ceiling>> MeasureCeilings(const SyncCase& s
 // time.
 absl::StatusOr<double> LoopbackRate(int connections, int64_t bytes);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -30,11 +30,11 @@
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
-using synchronizer::CudaStatus;
-using synchronizer::DeviceScope;
+using cuda::CudaStatus;
+using cuda::DeviceScope;
 using synchronizer::Piece;
 
 constexpr absl::Duration kStageLimit = absl::Seconds(30);
@@ -90,10 +90,10 @@ class CudaSource final : public SourceWeights {
 
   absl::Status Allocate() {
     const int64_t bytes = std::max<int64_t>(plan_.source.arena_bytes(options_.rank), Manifest::kAlignment);
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        shard_, synchronizer::CudaArena::Create(bytes, {.device = options_.device, .what = "the shards"}));
+    SYNCOPATE_ASSIGN_OR_RETURN(shard_,
+                               cuda::CudaArena::Create(bytes, {.device = options_.device, .what = "the shards"}));
     bases_ = synchronizer::FlatShard(plan_.manifest, shard_->data());
-    SYNCOPATE_ASSIGN_OR_RETURN(stream_, synchronizer::Stream::Create(options_.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(stream_, cuda::Stream::Create(options_.device));
     SYNCOPATE_ASSIGN_OR_RETURN(arena_, synchronizer::CudaSendArena::Create(plan_.manifest, plan_.plan, options_.rank,
                                                                            {.device = options_.device}));
     return absl::OkStatus();
@@ -120,9 +120,9 @@ class CudaSource final : public SourceWeights {
 
   const PeerOptions options_;
   const PeerPlan& plan_;
-  std::unique_ptr<synchronizer::CudaArena> shard_;
+  std::unique_ptr<cuda::CudaArena> shard_;
   synchronizer::ShardBases bases_;
-  synchronizer::Stream stream_;
+  cuda::Stream stream_;
   std::unique_ptr<synchronizer::CudaSendArena> arena_;
   // These read the arena, so they end before it.
   std::unique_ptr<synchronizer::CudaLendingStore> lending_;
@@ -135,8 +135,8 @@ class CudaSource final : public SourceWeights {
 class WeightReading {
  public:
   static absl::StatusOr<std::unique_ptr<WeightReading>> Create(int device, const char* weights, int64_t bytes) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto stream, synchronizer::Stream::Create(device));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto sum, synchronizer::DeviceBuffer::Create(device, sizeof(uint64_t), "a sum"));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto stream, cuda::Stream::Create(device));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto sum, cuda::DeviceBuffer::Create(device, sizeof(uint64_t), "a sum"));
     return std::unique_ptr<WeightReading>(new WeightReading(device, weights, bytes, std::move(stream), std::move(sum)));
   }
 
@@ -148,15 +148,14 @@ class WeightReading {
       const int64_t end = kernel + 1 == kKernelsAStep ? bytes_ : begin + share;
       if (begin == end) continue;
       SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-          synchronizer::LaunchReadWeights(weights_ + begin, end - begin, sum_.as<uint64_t>(), blocks_, stream_.get()),
+          bench::LaunchReadWeights(weights_ + begin, end - begin, sum_.as<uint64_t>(), blocks_, stream_.get()),
           "reading weights"));
     }
     return CudaStatus(cudaStreamSynchronize(stream_.get()), "reading weights");
   }
 
  private:
-  WeightReading(int device, const char* weights, int64_t bytes, synchronizer::Stream stream,
-                synchronizer::DeviceBuffer sum)
+  WeightReading(int device, const char* weights, int64_t bytes, cuda::Stream stream, cuda::DeviceBuffer sum)
       : device_(device),
         weights_(weights),
         bytes_(bytes),
@@ -168,8 +167,8 @@ class WeightReading {
   const char* const weights_;
   const int64_t bytes_;  // a multiple of 16, as every arena
   const int blocks_;
-  synchronizer::Stream stream_;
-  synchronizer::DeviceBuffer sum_;
+  cuda::Stream stream_;
+  cuda::DeviceBuffer sum_;
 };
 
 class CudaReceiver final : public ReceiverWeights {
@@ -218,19 +217,19 @@ class CudaReceiver final : public ReceiverWeights {
   }
 
   absl::Status MakeInPlace(int64_t bytes) {
-    synchronizer::InPlaceArena::Generation generation;
+    bench::InPlaceArena::Generation generation;
     generation.pause = [this](absl::Duration deadline) { return loop_->Hold(deadline); };
     generation.resume = [this] { loop_->Release(); };
     SYNCOPATE_ASSIGN_OR_RETURN(
-        in_place_, synchronizer::InPlaceArena::Create(
-                       bytes, std::move(generation), {.device = options_.device, .chunk_bytes = options_.chunk_bytes}));
+        in_place_, bench::InPlaceArena::Create(bytes, std::move(generation),
+                                               {.device = options_.device, .chunk_bytes = options_.chunk_bytes}));
     target_ = in_place_.get();
     live_ = in_place_->live();
     return absl::OkStatus();
   }
 
   absl::Status OpenIpc() {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto facts, synchronizer::ReadGpuFacts(options_.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto facts, cuda::ReadGpuFacts(options_.device));
     SYNCOPATE_ASSIGN_OR_RETURN(engine_, synchronizer::ipc::CudaCopyEngine::Create(options_.device));
     synchronizer::IpcReceiver::Options options;
     options.engine = engine_.get();
@@ -255,7 +254,7 @@ class CudaReceiver final : public ReceiverWeights {
 
   const PeerOptions options_;
   std::unique_ptr<synchronizer::CudaArenaPair> pair_;  // one of these two
-  std::unique_ptr<synchronizer::InPlaceArena> in_place_;
+  std::unique_ptr<bench::InPlaceArena> in_place_;
   synchronizer::WeightTarget* target_ = nullptr;
   const char* live_ = nullptr;
   std::unique_ptr<synchronizer::ipc::CudaCopyEngine> engine_;
@@ -271,10 +270,10 @@ class CudaDevice final : public PeerDevice {
 
   synchronizer::DeviceFacts facts() const override { return facts_; }
   absl::StatusOr<int64_t> MemoryUsed() const override {
-    SYNCOPATE_ASSIGN_OR_RETURN(const auto memory, synchronizer::ReadGpuMemory(device_));
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto memory, cuda::ReadGpuMemory(device_));
     return memory.total - memory.free;
   }
-  absl::Status CheckHealthy() override { return synchronizer::CheckContext(device_); }
+  absl::Status CheckHealthy() override { return bench::CheckContext(device_); }
   absl::StatusOr<std::unique_ptr<SourceWeights>> MakeSource(const PeerOptions& options, const PeerPlan& plan) override {
     return CudaSource::Create(options, plan);
   }
@@ -291,18 +290,18 @@ class CudaDevice final : public PeerDevice {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerDevice>> MakeCudaDevice(int device) {
-  SYNCOPATE_RETURN_IF_ERROR(synchronizer::CheckGpu(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto facts, ReadDeviceFacts(device));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto facts, daemon::ReadDeviceFacts(device));
   return std::make_unique<CudaDevice>(device, std::move(facts));
 }
 
 CudaDevices FindCudaDevices() {
   CudaDevices found;
-  found.count = synchronizer::GpuCount();
+  found.count = cuda::GpuCount();
   cudaDeviceProp properties{};
   if (found.count > 0 && cudaGetDeviceProperties(&properties, 0) == cudaSuccess) found.name = properties.name;
-  if (found.count == 0) found.error = std::string(synchronizer::CheckGpu(0).message());
+  if (found.count == 0) found.error = std::string(cuda::CheckGpu(0).message());
   return found;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

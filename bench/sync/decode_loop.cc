@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 DecodeLoop::DecodeLoop(std::function<absl::Status()> step) : step_(std::move(step)), idle_since_(Clock::Real()->Now()) {
   if (step_ != nullptr) thread_ = std::thread([this] { Run(); });
@@ -99,4 +99,4 @@ void DecodeLoop::Run() {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Runs a step over and over, as an engine decodes, and knows when each one ran: so one can say what a weight sync costs
 // whoever generates. Thread-safe.
@@ -57,4 +57,4 @@ class DecodeLoop {
   std::thread thread_;  // last: it uses the rest
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

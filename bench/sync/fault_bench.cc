@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "bench/process/json_fields.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -118,4 +118,4 @@ absl::StatusOr<bool> FaultBench::AllHealthy() {
   return healthy;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

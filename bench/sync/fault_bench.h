@@ -9,7 +9,7 @@
 #include "bench/sync/sync_result.h"
 #include "bench/sync/sync_rounds.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // One process falls in the middle of a sync: SIGKILL or SIGSTOP, at the stage that the case names. Sources and
 // synchronizer are then started again, as an operator's tools would do (a stopped synchronizer is continued); a
@@ -43,4 +43,4 @@ class FaultBench {
   SyncRounds& rounds_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

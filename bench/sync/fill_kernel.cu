@@ -1,7 +1,7 @@
 #include "bench/sync/bench_weights.h"
 #include "bench/sync/fill_kernel.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int kThreads = 256;
@@ -29,4 +29,4 @@ cudaError_t LaunchFill(const FillPiece& piece, uint64_t step, cudaStream_t strea
   return cudaGetLastError();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // A piece of a tensor in a shard: elements first + row * stride + column of the tensor, densely at `to`.
 struct FillPiece {
@@ -21,4 +21,4 @@ struct FillPiece {
 // device.
 cudaError_t LaunchFill(const FillPiece& piece, uint64_t step, cudaStream_t stream);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

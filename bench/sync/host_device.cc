@@ -15,7 +15,7 @@
 #include "synchronizer/transport/host_buffer.h"
 #include "synchronizer/transport/send_arena.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using synchronizer::HostBuffer;
@@ -121,7 +121,7 @@ class HostReceiver final : public ReceiverWeights, private synchronizer::WeightT
 
   synchronizer::ArenaPair arenas_;
   const int64_t bytes_;
-  GrpcReceiver grpc_;
+  member::GrpcReceiver grpc_;
   volatile uint64_t sum_ = 0;  // so that the reading is not left out
   DecodeLoop loop_;            // last: its thread uses the rest
 };
@@ -153,4 +153,4 @@ class HostDevice final : public PeerDevice {
 
 std::unique_ptr<PeerDevice> MakeHostDevice() { return std::make_unique<HostDevice>(); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "bench/sync/ceiling.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr size_t kChunk = 1 << 20;
@@ -121,4 +121,4 @@ absl::StatusOr<double> LoopbackRate(int connections, int64_t bytes) {
   return rates[rates.size() / 2];
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

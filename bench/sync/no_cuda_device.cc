@@ -2,7 +2,7 @@
 #include "base/status.h"
 #include "bench/sync/peer_device.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr char kNoCuda[] = "this build has no CUDA (preset 'cuda' has)";
@@ -15,4 +15,4 @@ absl::StatusOr<std::unique_ptr<PeerDevice>> MakeCudaDevice(int) {
 
 CudaDevices FindCudaDevices() { return {0, "", kNoCuda}; }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

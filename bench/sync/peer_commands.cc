@@ -7,7 +7,7 @@
 #include "bench/sync/bench_model.h"
 #include "synchronizer/plan/layout_text.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 using nlohmann::json;
 
@@ -35,4 +35,4 @@ PeerCommands CommonCommands(PeerDevice* device, WatchedParticipant* watched, Eve
   return commands;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -5,9 +5,9 @@
 #include "bench/sync/peer_device.h"
 #include "bench/sync/watched_participant.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Those that sources and receivers have in common. All are borrowed.
 PeerCommands CommonCommands(PeerDevice* device, WatchedParticipant* watched, EventSink* sink);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "bench/sync/peer_options.h"
 
 // What both sides of a benchmarked sync do alike.
-namespace syncopate::services {
+namespace syncopate::bench {
 
 inline constexpr absl::Duration kWelcomeLimit = absl::Seconds(60);  // to be a member
 inline constexpr absl::Duration kGrace = absl::Seconds(2);          // to say farewell
@@ -20,4 +20,4 @@ std::vector<Transport*> Offered(const PeerOptions& options, std::vector<Transpor
   return all;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -18,7 +18,7 @@
 #include "synchronizer/transport/weight_store.h"
 #include "synchronizer/transport/weight_target.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What both ends of a benchmark make their weights from.
 struct PeerPlan {
@@ -84,4 +84,4 @@ struct CudaDevices {
 };
 CudaDevices FindCudaDevices();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

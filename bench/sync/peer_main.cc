@@ -15,7 +15,7 @@
 #include "bench/sync/peer_device.h"
 #include "bench/sync/peer_options.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 absl::Status Run(const std::string& argument, EventSink* sink) {
@@ -38,7 +38,7 @@ absl::Status Run(const std::string& argument, EventSink* sink) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -46,8 +46,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  syncopate::services::EventSink sink;
-  const absl::Status status = syncopate::services::Run(argv[1], &sink);
+  syncopate::bench::EventSink sink;
+  const absl::Status status = syncopate::bench::Run(argv[1], &sink);
   if (status.ok()) return 0;
   sink.Say("failed", {{"error", std::string(status.message())}});
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "base/strict_json.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -79,4 +79,4 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
   return options;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

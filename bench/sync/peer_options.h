@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // What one process of a benchmark is told at its start, as the JSON object that is its only argument.
 struct PeerOptions {
@@ -32,4 +32,4 @@ std::string ToJsonText(const PeerOptions& options);
 // INVALID_ARGUMENT reason BAD_PEER_OPTIONS.
 absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

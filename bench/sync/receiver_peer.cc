@@ -13,7 +13,7 @@
 #include "services/member/member_client.h"
 #include "synchronizer/transport/weight_receiver.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -63,9 +63,9 @@ class ReceiverPeer {
   const MemberId id_;
   std::unique_ptr<ReceiverWeights> weights_;
   std::unique_ptr<synchronizer::WeightReceiver> receiver_;
-  std::unique_ptr<ReceiverParticipant> participant_;
+  std::unique_ptr<member::ReceiverParticipant> participant_;
   std::unique_ptr<WatchedParticipant> watched_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::MemberClient> client_;
 };
 
 absl::Status ReceiverPeer::Join(PeerDevice* device) {
@@ -76,10 +76,10 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
   receiver.member = id_;
   receiver.layout = options_.receiver_layout;
   receiver_ = std::make_unique<synchronizer::WeightReceiver>(std::move(receiver), weights_->target(), transports);
-  participant_ = std::make_unique<ReceiverParticipant>(receiver_.get());
+  participant_ = std::make_unique<member::ReceiverParticipant>(receiver_.get());
   watched_ = std::make_unique<WatchedParticipant>(participant_.get(), sink_);
 
-  MemberClient::Options client;
+  member::MemberClient::Options client;
   client.synchronizer_address = options_.synchronizer;
   client.hello.member = id_;
   client.secret = secret_;
@@ -89,12 +89,12 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
   client.hello.layout = options_.receiver_layout;
   for (const auto* transport : transports) client.hello.transports.push_back(transport->name());
   client.serving = [receiver = receiver_.get()] {
-    return MemberClient::Serving{receiver->serving(), receiver->serving_digest()};
+    return member::MemberClient::Serving{receiver->serving(), receiver->serving_digest()};
   };
   client.on_refused = [sink = sink_](const absl::Status& status) {
     sink->Say("failed", {{"error", std::string(status.message())}});
   };
-  SYNCOPATE_ASSIGN_OR_RETURN(client_, MemberClient::Start(std::move(client), watched_.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(client_, member::MemberClient::Start(std::move(client), watched_.get()));
   return client_->WaitForWelcome(kWelcomeLimit).status();
 }
 
@@ -179,4 +179,4 @@ absl::Status RunReceiverPeer(const PeerOptions& options, PeerDevice* device, Eve
   return peer.Run(device);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

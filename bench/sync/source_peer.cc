@@ -19,7 +19,7 @@
 #include "synchronizer/transport/weight_source.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -59,34 +59,34 @@ class SourcePeer {
   const MemberSecret secret_;
   const MemberId id_;
   std::unique_ptr<SourceWeights> weights_;
-  std::unique_ptr<WeightServiceImpl> service_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<GrpcSource> grpc_;
+  std::unique_ptr<member::WeightServiceImpl> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<member::GrpcSource> grpc_;
   std::unique_ptr<synchronizer::WeightSource> source_;
-  std::unique_ptr<SourceParticipant> participant_;
+  std::unique_ptr<member::SourceParticipant> participant_;
   std::unique_ptr<WatchedParticipant> watched_;
   std::unique_ptr<v1::SynchronizerService::Stub> stub_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::MemberClient> client_;
   int64_t epoch_ = 0;
 };
 
 absl::Status SourcePeer::Join(PeerDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(weights_, device->MakeSource(options_, plan_));
-  service_ = std::make_unique<WeightServiceImpl>(weights_->store());
-  SYNCOPATE_ASSIGN_OR_RETURN(server_, Server::Start({}, {service_.get()}));
-  grpc_ = std::make_unique<GrpcSource>(server_->address());
+  service_ = std::make_unique<member::WeightServiceImpl>(weights_->store());
+  SYNCOPATE_ASSIGN_OR_RETURN(server_, rpc::Server::Start({}, {service_.get()}));
+  grpc_ = std::make_unique<member::GrpcSource>(server_->address());
   std::vector<synchronizer::SourceTransport*> transports = weights_->transports();
   transports.push_back(grpc_.get());
   transports = Offered(options_, std::move(transports));
   source_ = std::make_unique<synchronizer::WeightSource>(
       weights_->store(), transports,
       synchronizer::WeightSource::Options{options_.source_layout, options_.receiver_layout});
-  participant_ = std::make_unique<SourceParticipant>(source_.get());
+  participant_ = std::make_unique<member::SourceParticipant>(source_.get());
   watched_ = std::make_unique<WatchedParticipant>(participant_.get(), sink_);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options_.synchronizer));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(options_.synchronizer));
   stub_ = v1::SynchronizerService::NewStub(channel);
 
-  MemberClient::Options client;
+  member::MemberClient::Options client;
   client.synchronizer_address = options_.synchronizer;
   client.hello.member = id_;
   client.secret = secret_;
@@ -100,7 +100,7 @@ absl::Status SourcePeer::Join(PeerDevice* device) {
   client.on_refused = [sink = sink_](const absl::Status& status) {
     sink->Say("failed", {{"error", std::string(status.message())}});
   };
-  SYNCOPATE_ASSIGN_OR_RETURN(client_, MemberClient::Start(std::move(client), watched_.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(client_, member::MemberClient::Start(std::move(client), watched_.get()));
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, client_->WaitForWelcome(kWelcomeLimit));
   epoch_ = welcome.epoch;
   return absl::OkStatus();
@@ -129,9 +129,9 @@ absl::Status SourcePeer::Publish(int64_t step) {
   SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage(version));
   v1::PublishVersionRequest request;
   request.set_request_id(RandomUuid());
-  *request.mutable_member() = ToProto(id_);
+  *request.mutable_member() = wire::ToProto(id_);
   request.set_secret(secret_.Reveal());
-  *request.mutable_version() = ToProto(version);
+  *request.mutable_version() = wire::ToProto(version);
   request.mutable_bucket_digests()->Assign(staged.digests.begin(), staged.digests.end());
   request.set_manifest_fingerprint(plan_.manifest.fingerprint());
   request.set_stage_seconds(staged.seconds);
@@ -145,7 +145,7 @@ absl::Status SourcePeer::Tell(const v1::PublishVersionRequest& request) {
   const absl::Time deadline = Clock::Real()->Now() + kPublishLimit;
   while (true) {
     absl::Status status =
-        CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kCallLimit).status();
+        rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kCallLimit).status();
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!away || Clock::Real()->Now() > deadline) return status;
     SYNCOPATE_LOG(kWarning, "not published yet: %s", status.ToString());
@@ -166,4 +166,4 @@ absl::Status RunSourcePeer(const PeerOptions& options, PeerDevice* device, Event
   return peer.Run(device);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

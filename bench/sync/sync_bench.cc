@@ -22,7 +22,7 @@
 #include "synchronizer/plan/sync_plan.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -194,10 +194,10 @@ absl::Status Bench::CheckWeights() {
 }
 
 absl::Status Bench::CheckDigests() {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(cast_.synchronizer()));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(cast_.synchronizer()));
   auto stub = v1::SynchronizerService::NewStub(channel);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto versions, CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListVersions,
-                                                      v1::ListVersionsRequest(), kCallLimit));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto versions, rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListVersions,
+                                                           v1::ListVersionsRequest(), kCallLimit));
   if (versions.versions().empty()) return absl::OkStatus();
   const v1::VersionStatus& newest = versions.versions(0);
   result_.digests_equal = true;
@@ -250,4 +250,4 @@ absl::StatusOr<std::string> DescribePlan(const SyncCase& sync_case) {
   return planned.plan.ToString();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "bench/sync/sync_case.h"
 #include "bench/sync/sync_result.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 struct SyncBenchOptions {
   std::string binary_dir;  // of the programs that it starts
@@ -24,4 +24,4 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
 // The plan of the case as text (SyncPlan::ToString). Starts nothing.
 absl::StatusOr<std::string> DescribePlan(const SyncCase& sync_case);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int32_t kMostProcesses = 64;
@@ -82,4 +82,4 @@ std::string ReceiverLayoutOf(const SyncCase& sync_case, int64_t head_dim) {
   return absl::StrCat("tp:", sync_case.tensor_parallel, ":head", head_dim);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // A blow to one process of a benchmark, and when it falls.
 struct BenchFault {
@@ -54,4 +54,4 @@ std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices);
 std::string SourceLayoutOf(const SyncCase& sync_case);
 std::string ReceiverLayoutOf(const SyncCase& sync_case, int64_t head_dim);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using nlohmann::json;
@@ -180,4 +180,4 @@ json ToJson(const SyncResult& result) {
   return object;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -8,7 +8,7 @@
 
 #include "bench/sync/sync_case.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Median and extremes of what was measured several times.
 struct Spread {
@@ -104,4 +104,4 @@ nlohmann::json ToJson(const SyncResult& result);
 // The same for people, several lines.
 std::string ToText(const SyncResult& result);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

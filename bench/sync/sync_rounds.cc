@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 SyncRounds::SyncRounds(const SyncCase& sync_case, BenchCast* cast,
                        const std::function<void(const std::string&)>& progress)
@@ -50,4 +50,4 @@ std::vector<std::string> SyncRounds::Sources() const {
   return names;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

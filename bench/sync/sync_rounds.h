@@ -11,7 +11,7 @@
 #include "bench/sync/sync_case.h"
 #include "bench/sync/sync_result.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 inline constexpr absl::Duration kSyncLimit = absl::Minutes(1);
 inline constexpr absl::Duration kAnswerLimit = absl::Seconds(30);
@@ -49,4 +49,4 @@ class SyncRounds {
   int64_t step_ = 0;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -8,7 +8,7 @@
 #include "bench/sync/sync_result.h"
 #include "services/telemetry/table.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr double kMega = 1e6;
@@ -25,12 +25,12 @@ std::vector<std::string> Row(const std::string& name, const Spread& spread) {
 }
 
 std::string PhaseTable(const SyncResult& result) {
-  using Align = Table::Align;
-  Table table({{"PHASE", Align::kLeft},
-               {"MEDIAN ms", Align::kRight},
-               {"MIN", Align::kRight},
-               {"MAX", Align::kRight},
-               {"FIRST SYNC", Align::kRight}});
+  using Align = telemetry::Table::Align;
+  telemetry::Table table({{"PHASE", Align::kLeft},
+                          {"MEDIAN ms", Align::kRight},
+                          {"MIN", Align::kRight},
+                          {"MAX", Align::kRight},
+                          {"FIRST SYNC", Align::kRight}});
   const auto spreads = PhaseSpreads(result.samples);
   const auto first = PhaseSpreads(result.first);
   for (const std::string& phase : SyncPhases()) {
@@ -121,4 +121,4 @@ std::string ToText(const SyncResult& result) {
   return text;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -6,7 +6,7 @@
 #include "services/rpc/channel.h"
 #include "services/telemetry/sync_outcome.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 constexpr int kPast = 1000;  // records that a new stream repeats
@@ -31,7 +31,7 @@ nlohmann::json ToJson(const v1::SyncRecord& record) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SyncWatch>> SyncWatch::Start(const std::string& synchronizer, EventQueue* events) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(synchronizer));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(synchronizer));
   return std::unique_ptr<SyncWatch>(new SyncWatch(std::move(channel), events));
 }
 
@@ -69,7 +69,7 @@ void SyncWatch::ReadStream() {
   v1::WatchSyncsResponse response;
   while (reader->Read(&response)) {
     const v1::SyncRecord& record = response.record();
-    if (SyncOutcomeOf(record.result()) == SyncOutcome::kRehearsed) continue;
+    if (telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kRehearsed) continue;
     if (!seen_.emplace(record.attempt(), record.replica_id()).second) continue;
     events_->Put({"syncs", "sync", ToJson(record), Clock::Real()->Now()});
   }
@@ -80,4 +80,4 @@ void SyncWatch::ReadStream() {
   reader->Finish();  // why it ended does not matter: it is opened again
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

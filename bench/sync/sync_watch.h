@@ -11,7 +11,7 @@
 #include "bench/process/event_queue.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // Turns what WatchSyncs tells into events: kind "sync", body the SyncRecord as JSON with its proto names. Watches for
 // ever, also over restarts of the synchronizer; each record comes once. Thread-safe.
@@ -37,4 +37,4 @@ class SyncWatch {
   std::thread thread_;                                           // last: it uses the rest
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 using synchronizer::SyncReport;
 
@@ -117,4 +117,4 @@ void WatchedParticipant::Enter(const std::string& stage, int64_t attempt) {
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

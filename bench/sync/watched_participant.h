@@ -11,11 +11,11 @@
 #include "bench/sync/decode_loop.h"
 #include "services/member/sync_participant.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 
 // A participant that tells the conductor of each stage as it begins, remembers when transfers ran, and falls dead at a
 // stage if it was told to. Thread-safe as SyncParticipant asks.
-class WatchedParticipant final : public SyncParticipant {
+class WatchedParticipant final : public member::SyncParticipant {
  public:
   struct Strike {
     std::string stage;     // "prepare", "transfer" or "install": the next one
@@ -24,7 +24,7 @@ class WatchedParticipant final : public SyncParticipant {
   };
 
   // Both are borrowed.
-  WatchedParticipant(SyncParticipant* inner, EventSink* sink) : inner_(inner), sink_(sink) {}
+  WatchedParticipant(member::SyncParticipant* inner, EventSink* sink) : inner_(inner), sink_(sink) {}
 
   void Arm(Strike strike);
 
@@ -47,7 +47,7 @@ class WatchedParticipant final : public SyncParticipant {
   void EndAttempt();
   void NoteTransfer(absl::Time begin, const absl::Status& status);
 
-  SyncParticipant* const inner_;
+  member::SyncParticipant* const inner_;
   EventSink* const sink_;
   mutable Mutex mutex_;
   int64_t rehearsal_ ABSL_GUARDED_BY(mutex_) = 0;  // the last one: nothing is said of it
@@ -59,4 +59,4 @@ class WatchedParticipant final : public SyncParticipant {
   std::jthread striker_;  // of the commands' thread; set once
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -7,8 +7,8 @@
 
 namespace syncopate::model {
 
-using synchronizer::CudaStatus;
-using synchronizer::Event;
+using cuda::CudaStatus;
+using cuda::Event;
 
 absl::StatusOr<CudaGraph> CudaGraph::Capture(cudaStream_t stream, const std::function<absl::Status()>& queue) {
   SYNCOPATE_RETURN_IF_ERROR(

@@ -18,9 +18,9 @@
 namespace syncopate::rollouter {
 namespace {
 
-using synchronizer::CudaArena;
+using cuda::CudaArena;
+using cuda::ExportedMemory;
 using synchronizer::CudaShadowChecker;
-using synchronizer::ExportedMemory;
 using synchronizer::RemappableArenas;
 
 // Views of the weights at `address`, which stays theirs.
@@ -57,7 +57,7 @@ class CudaBackend::Arenas : public WeightArenas {
 // Two weight sets; which memory is behind the live address changes, the address does not.
 class CudaBackend::Remapped final : public Arenas {
  public:
-  Remapped(std::unique_ptr<RemappableArenas> arenas, synchronizer::Stream copies, model::TransformerWeights weights,
+  Remapped(std::unique_ptr<RemappableArenas> arenas, cuda::Stream copies, model::TransformerWeights weights,
            std::unique_ptr<CudaShadowChecker> checker)
       : Arenas(std::move(weights), std::move(checker)),
         copies_(std::move(copies)),
@@ -89,14 +89,14 @@ class CudaBackend::Remapped final : public Arenas {
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
     SYNCOPATE_RETURN_IF_ERROR(MapShadow());
-    const synchronizer::DeviceScope scope(copies_.device());
+    const cuda::DeviceScope scope(copies_.device());
     for (const ByteRange& range : ranges) {
-      SYNCOPATE_RETURN_IF_ERROR(synchronizer::CudaStatus(
-          cudaMemcpyAsync(shadow_ + range.begin, live_ + range.begin, static_cast<size_t>(range.size()),
-                          cudaMemcpyDeviceToDevice, copies_.get()),
-          kWhat));
+      SYNCOPATE_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaMemcpyAsync(shadow_ + range.begin, live_ + range.begin,
+                                           static_cast<size_t>(range.size()), cudaMemcpyDeviceToDevice, copies_.get()),
+                           kWhat));
     }
-    return synchronizer::CudaStatus(cudaStreamSynchronize(copies_.get()), kWhat);
+    return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), kWhat);
   }
   absl::StatusOr<ExportedMemory> ExportShadow() const override {
     MutexLock lock(&mutex_);
@@ -109,7 +109,7 @@ class CudaBackend::Remapped final : public Arenas {
     return arenas_->MapShadow();
   }
 
-  const synchronizer::Stream copies_;
+  const cuda::Stream copies_;
   char* const live_;
   char* const shadow_;
   const int64_t bytes_;
@@ -150,7 +150,7 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   std::unique_ptr<Arenas> arenas;
   if (install == CudaInstall::kRemap) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto copies, synchronizer::Stream::Create(device));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto copies, cuda::Stream::Create(device));
     auto weights = ViewsAt(config, manifest, pair->live(), place);
     arenas = std::make_unique<Remapped>(std::move(pair), std::move(copies), std::move(weights), std::move(checker));
   } else {

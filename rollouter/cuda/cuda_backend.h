@@ -25,7 +25,7 @@ class CudaBackend final : public EngineBackend {
   std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override;
 
   // For transports that lend the shadow's memory; thread-safe. FAILED_PRECONDITION reason NOT_LENT with kInPlace.
-  absl::StatusOr<synchronizer::ExportedMemory> ExportShadow() const;
+  absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
  private:
   class Arenas;

@@ -11,25 +11,25 @@
 
 namespace syncopate::rollouter {
 
-using synchronizer::CudaStatus;
+using cuda::CudaStatus;
 using synchronizer::ReceiveRequest;
 
 absl::StatusOr<std::unique_ptr<HostBounce>> HostBounce::Create(std::unique_ptr<synchronizer::ReceiverTransport> inner,
                                                                int device, int64_t arena_bytes) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Stream stream, synchronizer::Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(device));
   return std::unique_ptr<HostBounce>(new HostBounce(std::move(inner), arena_bytes, std::move(stream)));
 }
 
 absl::Status HostBounce::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
-  const synchronizer::DeviceScope scope(stream_.device());
+  const cuda::DeviceScope scope(stream_.device());
   if (buffer_.data() == nullptr) {
-    SYNCOPATE_ASSIGN_OR_RETURN(buffer_, synchronizer::PinnedBuffer::Create(arena_bytes_));
+    SYNCOPATE_ASSIGN_OR_RETURN(buffer_, cuda::PinnedBuffer::Create(arena_bytes_));
   }
   Mutex mutex;
   absl::Status copied;  // guarded by it: the inner transport may announce from several threads
   ReceiveRequest to_host = request;
   to_host.on_arrived = [&](ByteRange range, void*) {
-    const synchronizer::DeviceScope here(stream_.device());
+    const cuda::DeviceScope here(stream_.device());
     {
       MutexLock lock(&mutex);
       if (!copied.ok()) return;

@@ -33,13 +33,13 @@ class HostBounce final : public synchronizer::ReceiverTransport {
   void Close(int64_t attempt) override { inner_->Close(attempt); }
 
  private:
-  HostBounce(std::unique_ptr<synchronizer::ReceiverTransport> inner, int64_t arena_bytes, synchronizer::Stream stream)
+  HostBounce(std::unique_ptr<synchronizer::ReceiverTransport> inner, int64_t arena_bytes, cuda::Stream stream)
       : inner_(std::move(inner)), arena_bytes_(arena_bytes), stream_(std::move(stream)) {}
 
   const std::unique_ptr<synchronizer::ReceiverTransport> inner_;
   const int64_t arena_bytes_;
-  const synchronizer::Stream stream_;
-  synchronizer::PinnedBuffer buffer_;  // of the receiving thread
+  const cuda::Stream stream_;
+  cuda::PinnedBuffer buffer_;  // of the receiving thread
 };
 
 }  // namespace syncopate::rollouter

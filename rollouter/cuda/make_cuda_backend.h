@@ -18,7 +18,7 @@ enum class CudaInstall { kRemap, kInPlace };
 struct CudaEngine {
   std::shared_ptr<EngineBackend> backend;
   // CudaBackend::ExportShadow, for as long as somebody holds this function.
-  std::function<absl::StatusOr<synchronizer::ExportedMemory>()> export_shadow;
+  std::function<absl::StatusOr<cuda::ExportedMemory>()> export_shadow;
 };
 
 // Errors as CudaBackend::Create.

@@ -7,7 +7,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 constexpr size_t kSchemeBytes = 7;  // "Bearer "
@@ -43,4 +43,4 @@ absl::Status Authorize(const Caller& caller, const std::string& path) {
                absl::StrCat("the role ", AuthRoleName(caller.role), " may not call ", path, "; ", who, " may"));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -9,7 +9,7 @@
 #include "services/auth/tokens.h"
 
 // Who calls, and whether they may. Pure functions over what a connection and a call show; thread-safe.
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // What a peer has shown. URI names are those of a certificate that was verified.
 struct Shown {
@@ -30,4 +30,4 @@ absl::StatusOr<Caller> Authenticate(const Shown& shown, const std::string& trust
 // OK if that role may call "/package.Service/Method"; else PERMISSION_DENIED (reason NOT_ALLOWED) naming who may.
 absl::Status Authorize(const Caller& caller, const std::string& path);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

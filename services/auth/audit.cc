@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "services/auth/permissions.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using grpc::experimental::InterceptionHookPoints;
@@ -99,4 +99,4 @@ std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterf
   };
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -8,7 +8,7 @@
 
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // One line for each call that acts (permissions.h) and was let through, when it has ended:
 //
@@ -26,4 +26,4 @@ AuditSink LogAudit();
 std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()> AuditInterceptors(
     std::shared_ptr<const TransportSecurity> security, AuditSink sink = LogAudit());
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

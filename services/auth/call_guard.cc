@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 constexpr char kPath[] = ":path";
@@ -109,4 +109,4 @@ std::shared_ptr<grpc::ServerCredentials> PlaintextServerCredentials(std::shared_
   return std::make_shared<GuardedPlaintext>(std::move(guard));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

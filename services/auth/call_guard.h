@@ -10,7 +10,7 @@
 #include "services/auth/credentials.h"
 #include "services/auth/refusal_log.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // Judges each call before a service sees it: who makes it, and whether the table lets them. Thread-safe.
 class CallGuard {
@@ -33,4 +33,4 @@ std::shared_ptr<grpc::AuthMetadataProcessor> MakeProcessor(std::shared_ptr<const
 // Plaintext with a guard: gRPC's own plaintext credentials of C++ take none.
 std::shared_ptr<grpc::ServerCredentials> PlaintextServerCredentials(std::shared_ptr<const CallGuard> guard);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 constexpr int kMaxCertificates = 64;  // of one PEM text
@@ -172,4 +172,4 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
   return Explain(X509_STORE_CTX_get_error(context.get()), certificate, X509_STORE_CTX_get_current_cert(context.get()));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "services/auth/bad_security.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
@@ -47,4 +47,4 @@ absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, Secrecy 
   return contents;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

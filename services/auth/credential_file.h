@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 enum class Secrecy {
   kPublic,
@@ -15,4 +15,4 @@ enum class Secrecy {
 // INVALID_ARGUMENT (reason BAD_SECURITY) naming the file, what is wrong and the remedy; never with its contents.
 absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, Secrecy secrecy);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -8,7 +8,7 @@
 #include "services/auth/bad_security.h"
 #include "services/auth/credential_file.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 // `status` as an error of that file.
@@ -129,4 +129,4 @@ void CredentialWatch::Look() {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -14,7 +14,7 @@
 #include "services/auth/certificate.h"
 #include "services/auth/tokens.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // Which files say who a process is and whom it trusts. Paths are final here: no {role} in them.
 struct CredentialFiles {
@@ -76,4 +76,4 @@ class CredentialWatch {
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

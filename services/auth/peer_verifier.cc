@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 std::string CopyOf(const grpc::string_ref& text) { return std::string(text.data(), text.size()); }
@@ -41,4 +41,4 @@ bool PeerVerifier::Verify(grpc::experimental::TlsCustomVerificationCheckRequest*
   return true;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

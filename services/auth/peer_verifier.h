@@ -10,7 +10,7 @@
 #include "services/auth/credentials.h"
 #include "services/auth/refusal_log.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // Judges the certificate of a peer when a TLS handshake is otherwise done. Made by gRPC's ExternalCertificateVerifier;
 // runs on gRPC's threads and does not block. Thread-safe.
@@ -36,4 +36,4 @@ class PeerVerifier final : public grpc::experimental::ExternalCertificateVerifie
   const Options options_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

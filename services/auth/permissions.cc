@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using enum AuthRole;
@@ -93,4 +93,4 @@ const Permission* FindPermission(const std::string& path) {
   return found == index->end() ? nullptr : found->second;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -5,7 +5,7 @@
 
 #include "services/auth/role.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 enum class CallEffect {
   kReads,  // changes nothing that outlives the call
@@ -26,4 +26,4 @@ const std::vector<Permission>& AllPermissions();
 // The entry of "/package.Service/Method", or null if there is none.
 const Permission* FindPermission(const std::string& path);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 void RefusalLog::Add(const std::string& refusal) {
   int64_t unsaid = 0;
@@ -30,4 +30,4 @@ int64_t RefusalLog::count() const {
   return count_;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // Says in the log who was refused and why, at most once a second: whoever is refused decides how often they try.
 // Thread-safe.
@@ -23,4 +23,4 @@ class RefusalLog {
   absl::Time next_line_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -5,7 +5,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 const std::vector<AuthRole>& AllAuthRoles() {
   static const auto* roles = new std::vector<AuthRole>{AuthRole::kTrainer, AuthRole::kRollouter,
@@ -65,4 +65,4 @@ absl::StatusOr<AuthRole> RoleOfUris(const std::vector<std::string>& uris, const 
   return role.ok() ? role : refused(std::string(role.status().message()));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // What a peer is, as its certificate or its token says.
 enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer };
@@ -44,4 +44,4 @@ absl::StatusOr<AuthRole> RoleOfSpiffeId(const std::string& uri, const std::strin
 // trusted with the sum of both. PERMISSION_DENIED (reason NO_ROLE) saying what the certificate has instead.
 absl::StatusOr<AuthRole> RoleOfUris(const std::vector<std::string>& uris, const std::string& trust_domain);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "services/auth/bad_security.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 absl::Status BadLine(size_t line, const std::string& what) {
@@ -63,4 +63,4 @@ std::string BearerTokens::Of(AuthRole role) const {
   return "";
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "services/auth/role.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // The bearer tokens that a daemon accepts, each with the role it gives, and the one that it shows itself. A file has a
 // line for each, comments begin with '#':
@@ -41,4 +41,4 @@ class BearerTokens {
   std::vector<Entry> entries_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -13,7 +13,7 @@
 #include "services/auth/peer_verifier.h"
 #include "services/config/duration.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 constexpr AuthRoles kDaemons = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer};
@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Load
                .tls_cert = section.tls_cert(),
                .tls_key = section.tls_key(),
                .tls_ca = section.tls_ca(),
-               .tls_reload = CheckedDuration(section.tls_reload()),
+               .tls_reload = config::CheckedDuration(section.tls_reload()),
                .trust_domain = section.trust_domain(),
                .token_file = section.token_file()});
 }
@@ -147,4 +147,4 @@ absl::StatusOr<Caller> TransportSecurity::CallerOf(const grpc::ServerContextBase
   return Authenticate(shown, options_.trust_domain, credentials->tokens.has_value() ? &*credentials->tokens : nullptr);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -22,7 +22,7 @@ namespace grpc::experimental {
 class CertificateProviderInterface;
 }
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // How one process proves who it is, and what it asks of its peers: mutual TLS with roles in certificates, bearer
 // tokens, or both. Goes into Server::Options and ChannelOptions; a null pointer there means plaintext that lets
@@ -84,4 +84,4 @@ class TransportSecurity {
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> identity_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

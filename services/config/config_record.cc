@@ -7,7 +7,7 @@
 #include "services/config/field_value.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
@@ -64,4 +64,4 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
                             "\nresume it with its own values, or begin another run in another run.dir"));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

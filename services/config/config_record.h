@@ -10,7 +10,7 @@
 
 // What a run remembers of its configuration, so that a resume with another one is noticed: <run.dir>/state/trainer/
 // config.json, one JSON object from keys to values as YAML. The trainer writes it each time it has joined.
-namespace syncopate::services {
+namespace syncopate::config {
 
 // `run_id` is what run.id turned out to be. Errors of FileSystem.
 absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, const v1::RunConfig& config,
@@ -23,4 +23,4 @@ absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, co
 absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, const std::string& run_dir,
                                                           const v1::RunConfig& config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

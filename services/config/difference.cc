@@ -3,7 +3,7 @@
 #include "services/config/field_value.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 std::vector<ConfigDifference> Differences(const v1::RunConfig& before, const v1::RunConfig& after) {
   std::vector<ConfigDifference> differences;
@@ -15,4 +15,4 @@ std::vector<ConfigDifference> Differences(const v1::RunConfig& before, const v1:
   return differences;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

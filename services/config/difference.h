@@ -5,7 +5,7 @@
 
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // One key that has different values in two configurations, both as YAML.
 struct ConfigDifference {
@@ -18,4 +18,4 @@ struct ConfigDifference {
 // In the order of config.proto.
 std::vector<ConfigDifference> Differences(const v1::RunConfig& before, const v1::RunConfig& after);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

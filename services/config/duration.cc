@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   absl::Duration duration;
@@ -23,4 +23,4 @@ absl::Duration CheckedDuration(const std::string& text, absl::Duration if_empty)
   return *duration;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

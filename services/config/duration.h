@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // Reads a duration of the configuration: one or more numbers with units, such as "250ms", "10s", "1h30m".
 // INVALID_ARGUMENT (reason BAD_DURATION) unless it is finite, above zero and every number has a unit.
@@ -14,4 +14,4 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
 // For a value that passed LoadRunConfig or ParseRunConfig, where a malformed one would be a bug. "" gives `if_empty`.
 absl::Duration CheckedDuration(const std::string& text, absl::Duration if_empty = absl::InfiniteDuration());
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "services/config/duration.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -96,4 +96,4 @@ std::string GetValue(const ConfigKey& key, const v1::RunConfig& config) {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

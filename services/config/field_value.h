@@ -4,7 +4,7 @@
 
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // Writes `text` into the field of `config` that `key` names. False, and `config` is unchanged, if the text is not what
 // key.Expected() says.
@@ -13,4 +13,4 @@ bool SetValue(const ConfigKey& key, const std::string& text, v1::RunConfig* conf
 // The value as YAML: numbers so that they read back exactly, strings in double quotes.
 std::string GetValue(const ConfigKey& key, const v1::RunConfig& config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

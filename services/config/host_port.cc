@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 bool HostPort::IsLoopback() const { return absl::StartsWith(host, "127.") || host == "::1" || host == "localhost"; }
 
@@ -40,4 +40,4 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
   return parsed;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // An address as configurations and endpoint files write it.
 struct HostPort {
@@ -20,4 +20,4 @@ struct HostPort {
 // "127.0.0.1:7070", "[::1]:0", "trainer.rl:7071". INVALID_ARGUMENT (reason BAD_ADDRESS) otherwise.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -6,7 +6,7 @@
 #include "services/config/field_value.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -82,4 +82,4 @@ std::string ConfigJsonSchema() {
   return root.dump(2) + "\n";
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

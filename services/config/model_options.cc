@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/rules.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 absl::Status DoesNotFit(const std::string& key, const std::string& value, const model::DeviceRequest& request,
@@ -87,4 +87,4 @@ rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config) {
   return options;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -6,7 +6,7 @@
 #include "syncopate/v1/config.pb.h"
 
 // From a run configuration that has passed its checks to the options of what trainer and rollouter both have. Pure.
-namespace syncopate::services {
+namespace syncopate::config {
 
 // model.vocab_size 0 becomes the task's vocabulary.
 model::ModelConfig ModelConfigOf(const v1::RunConfig& config);
@@ -30,4 +30,4 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 // The engine on the CPU; a GPU's backend is for the caller to set.
 rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 std::string ConfigProblem::ToString() const {
   std::string text = absl::StrCat(where, ": ");
@@ -18,4 +18,4 @@ std::string ToString(const std::vector<ConfigProblem>& problems) {
                        [](std::string* out, const ConfigProblem& problem) { out->append(problem.ToString()); });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // One thing wrong with a configuration, complete enough to mend it without opening a manual.
 struct ConfigProblem {
@@ -20,4 +20,4 @@ struct ConfigProblem {
 // One line each, in the order given.
 std::string ToString(const std::vector<ConfigProblem>& problems);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

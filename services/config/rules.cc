@@ -10,7 +10,7 @@
 #include "services/config/duration.h"
 #include "services/config/host_port.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 constexpr int64_t kMaxBatchSamples = 1 << 20;                     // rows of one training batch
@@ -287,4 +287,4 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   return rules.Take();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

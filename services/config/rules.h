@@ -5,7 +5,7 @@
 
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // A combination of values, each right by itself, that cannot work.
 struct BrokenRule {
@@ -25,4 +25,4 @@ struct TaskShape {
 };
 TaskShape ShapeOf(const v1::DataSection& data);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -19,7 +19,7 @@
 #include "services/config/schema.h"
 #include "services/config/settings.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 // Applies settings one by one and remembers where each value came from.
@@ -176,4 +176,4 @@ int64_t GroupsInFlight(const v1::RunConfig& config) {
   return (rollout.max_sequences() + rollout.samples() - 1) / rollout.samples();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -7,7 +7,7 @@
 #include "services/config/problem.h"
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // What every binary returns when its configuration is wrong, before anything was started.
 inline constexpr int kConfigExitCode = 2;
@@ -39,4 +39,4 @@ double TargetStaleness(const v1::RunConfig& config);
 // Leases one rollouter holds at once: rollout.max_groups_in_flight with 0 resolved to what fills max_sequences.
 int64_t GroupsInFlight(const v1::RunConfig& config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

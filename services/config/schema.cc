@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "services/config/field_value.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -139,4 +139,4 @@ void SetDefaults(const ConfigSchema& schema, v1::RunConfig* config) {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

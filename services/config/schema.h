@@ -7,7 +7,7 @@
 #include "syncopate/v1/config.pb.h"
 #include "syncopate/v1/options.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // One key that a configuration may set.
 struct ConfigKey {
@@ -48,4 +48,4 @@ size_t EditDistance(const std::string& a, const std::string& b);
 // Sets every key of `config` to its default.
 void SetDefaults(const ConfigSchema& schema, v1::RunConfig* config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -6,7 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 std::string Where(const std::string& source, const YAML::Mark& mark) {
@@ -106,4 +106,4 @@ ParsedSettings ParseOverrides(const std::vector<std::string>& overrides) {
   return parsed;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

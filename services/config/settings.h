@@ -5,7 +5,7 @@
 
 #include "services/config/problem.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 // What `where` is for overrides.
 inline constexpr char kCommandLine[] = "command line";
@@ -30,4 +30,4 @@ ParsedSettings ParseYamlSettings(const std::string& text, const std::string& sou
 // Reads "section.key=value" overrides. The value is taken as it stands: no YAML quotes.
 ParsedSettings ParseOverrides(const std::vector<std::string>& overrides);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -2,7 +2,7 @@
 
 #include "services/config/model_options.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 trainer::PolicyLossOptions LossOptionsOf(const v1::TrainSection& train) {
@@ -69,4 +69,4 @@ SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::
   return sampling;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

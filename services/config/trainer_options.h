@@ -7,7 +7,7 @@
 #include "trainer/step/policy_trainer.h"
 
 // From a run configuration that has passed its checks to the options of the trainer's parts. Pure.
-namespace syncopate::services {
+namespace syncopate::config {
 
 trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
 
@@ -18,4 +18,4 @@ SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSour
 // The same for evaluation: greedy.
 SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -3,7 +3,7 @@
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 
 std::string ToYaml(const v1::RunConfig& config, YamlComments comments) {
   std::string yaml;
@@ -22,4 +22,4 @@ std::string ToYaml(const v1::RunConfig& config, YamlComments comments) {
   return yaml;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 constexpr char kExitOnCompletion[] = "--exit-on-completion";
@@ -70,4 +70,4 @@ std::string UsageOf(const std::string& role) {
       "`syncopate config show` prints every key with its default.\n");
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

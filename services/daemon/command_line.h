@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // How a daemon was called: `syncopate-<role> CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind]
 // [section.key=value ...]`.
@@ -26,4 +26,4 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
 // What --help and a wrong command line print.
 std::string UsageOf(const std::string& role);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -8,7 +8,7 @@
 #include "cuda/device.h"
 #include "synchronizer/nccl/nccl_comm.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 // 22809 is 2.28.9.
@@ -30,7 +30,7 @@ bool MayOffer(const v1::RunConfig& config, const std::string& name) {
 }
 
 absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::GpuFacts gpu, synchronizer::ReadGpuFacts(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts gpu, cuda::ReadGpuFacts(device));
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts nccl, synchronizer::ReadNcclFacts(device));
   synchronizer::DeviceFacts facts;
   facts.host = std::move(gpu.host);
@@ -47,4 +47,4 @@ absl::Status RequiredTransport(const v1::RunConfig& config, const std::string& n
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

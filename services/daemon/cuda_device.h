@@ -9,7 +9,7 @@
 #include "syncopate/v1/config.pb.h"
 
 // What trainer and rollouter on a GPU have in common.
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // N of "cuda:N", as model::ChooseDevice says it.
 int CudaIndex(const std::string& device);
@@ -23,4 +23,4 @@ absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device);
 // OK, or `why` if sync.transport asks for `name` alone; with "auto" the run does without it, and the log says so.
 absl::Status RequiredTransport(const v1::RunConfig& config, const std::string& name, const absl::Status& why);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

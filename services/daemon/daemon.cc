@@ -19,7 +19,7 @@
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 constexpr int64_t kMaxHealthCheckBytes = 4096;
@@ -47,7 +47,7 @@ int Fail(const std::string& role, const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-HealthFeed::Source HealthOf(const Health& health, const std::vector<std::string>& services) {
+rpc::HealthFeed::Source HealthOf(const Health& health, const std::vector<std::string>& services) {
   return {.live = [&health] { return health.Live().ok(); },
           .ready = [&health] { return health.Ready().ok(); },
           .services = services};
@@ -62,7 +62,7 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       command_line_(std::move(command_line)),
       config_(std::move(config)),
       index_(role_ == "rollouter" ? config_.rollouter().index() : 0),
-      grace_(CheckedDuration(config_.run().grace())),
+      grace_(config::CheckedDuration(config_.run().grace())),
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),
       signals_(std::move(signals)),
@@ -84,9 +84,9 @@ absl::Status Daemon::Prepare() {
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
-  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name()));
-  PublishBuildInfo(*registry_, BuildVersion(), role_);
-  SYNCOPATE_ASSIGN_OR_RETURN(security_, TransportSecurity::Load(config_.security(), role_));
+  SYNCOPATE_ASSIGN_OR_RETURN(events_, telemetry::EventRecorder::Open(FileSystem::Real(), run_dir(), name()));
+  telemetry::PublishBuildInfo(*registry_, BuildVersion(), role_);
+  SYNCOPATE_ASSIGN_OR_RETURN(security_, auth::TransportSecurity::Load(config_.security(), role_));
   SYNCOPATE_LOG(kInfo, "syncopate-%s %s starts in %s as %s", role_, BuildVersion(), run_dir(), incarnation_);
   return absl::OkStatus();
 }
@@ -94,21 +94,22 @@ absl::Status Daemon::Prepare() {
 absl::StatusOr<std::string> Daemon::StartMetrics(const std::string& listen,
                                                  std::vector<std::shared_ptr<const prometheus::Collectable>> more) {
   more.push_back(registry_);
-  more.push_back(std::make_shared<ProcessCollector>());
-  if (security_ != nullptr) more.push_back(std::make_shared<CertificateCollector>(role_, security_));
+  more.push_back(std::make_shared<telemetry::ProcessCollector>());
+  if (security_ != nullptr) more.push_back(std::make_shared<telemetry::CertificateCollector>(role_, security_));
   // Shows no secret and takes no command, so whoever has shut the gRPC port with TLS may open this one.
   const bool encrypted = security_ != nullptr && security_->encrypted();
-  MetricsResponder::Options options{.address = listen, .insecure_bind = config_.run().insecure_bind() || encrypted};
+  telemetry::MetricsResponder::Options options{.address = listen,
+                                               .insecure_bind = config_.run().insecure_bind() || encrypted};
   options.probes = {{"/livez", [this] { return health_.Live(); }}, {"/readyz", [this] { return health_.Ready(); }}};
-  SYNCOPATE_ASSIGN_OR_RETURN(responder_, MetricsResponder::Start(options, std::move(more)));
+  SYNCOPATE_ASSIGN_OR_RETURN(responder_, telemetry::MetricsResponder::Start(options, std::move(more)));
   return metrics_address_ = responder_->address();
 }
 
-absl::StatusOr<std::unique_ptr<Server>> Daemon::StartServer(const std::string& listen,
-                                                            const std::vector<grpc::Service*>& services,
-                                                            const std::vector<std::string>& names) {
-  grpc_metrics_ = std::make_unique<GrpcServerMetrics>(*registry_, names);
-  Server::Options options;
+absl::StatusOr<std::unique_ptr<rpc::Server>> Daemon::StartServer(const std::string& listen,
+                                                                 const std::vector<grpc::Service*>& services,
+                                                                 const std::vector<std::string>& names) {
+  grpc_metrics_ = std::make_unique<telemetry::GrpcServerMetrics>(*registry_, names);
+  rpc::Server::Options options;
   options.address = listen;
   options.insecure_bind = config_.run().insecure_bind();
   // A group of trajectories is one message, and a prompt may be long; what the synchronizer is told is short.
@@ -116,10 +117,10 @@ absl::StatusOr<std::unique_ptr<Server>> Daemon::StartServer(const std::string& l
   options.connections = {static_cast<int>(config_.run().connections()),
                          static_cast<int>(config_.run().connections_per_peer())};
   options.security = security_;
-  options.interceptors = {grpc_metrics_->InterceptorFactory(), AuditInterceptors(security_)};
+  options.interceptors = {grpc_metrics_->InterceptorFactory(), auth::AuditInterceptors(security_)};
   options.health = HealthOf(health_, names);
   SYNCOPATE_RETURN_IF_ERROR(StartHealthServer(HealthListen()));
-  return Server::Start(options, services);
+  return rpc::Server::Start(options, services);
 }
 
 std::string Daemon::HealthListen() const {
@@ -129,12 +130,12 @@ std::string Daemon::HealthListen() const {
 
 absl::Status Daemon::StartHealthServer(const std::string& listen) {
   if (listen.empty()) return absl::OkStatus();
-  Server::Options options;
+  rpc::Server::Options options;
   options.address = listen;
   options.max_receive_bytes = kMaxHealthCheckBytes;
   options.health = HealthOf(health_, {});
   options.health_only = true;
-  SYNCOPATE_ASSIGN_OR_RETURN(health_server_, Server::Start(options, {}));
+  SYNCOPATE_ASSIGN_OR_RETURN(health_server_, rpc::Server::Start(options, {}));
   SYNCOPATE_LOG(kInfo, "health checks alone, without TLS, at %s", health_server_->address());
   return absl::OkStatus();
 }
@@ -175,10 +176,10 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
     std::fputs(UsageOf(role).c_str(), stdout);
     return kExitDone;
   }
-  absl::StatusOr<v1::RunConfig> config = LoadRunConfig(line->config, line->overrides);
+  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
   PrepareToServe();
-  RaiseDescriptorLimit();
+  rpc::RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());
   Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));
@@ -190,4 +191,4 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   return daemon.stop_requested_ ? daemon.command_line_.interrupted_code : kExitDone;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -23,7 +23,7 @@
 #include "services/telemetry/responder.h"
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // The version of this build, e.g. "0.1.0".
 const char* BuildVersion();
@@ -50,10 +50,10 @@ class Daemon {
   Health& health() { return health_; }
 
   // Who this process is to others, and whom it lets in; null: plaintext, and everybody.
-  std::shared_ptr<const TransportSecurity> security() const { return security_; }
+  std::shared_ptr<const auth::TransportSecurity> security() const { return security_; }
 
   // Where this process records what happens in it.
-  EventRecorder* events() const { return events_.get(); }
+  telemetry::EventRecorder* events() const { return events_.get(); }
 
   // The identity that this process joins with, as the only rank of its replica.
   MemberId Member() const;
@@ -64,9 +64,9 @@ class Daemon {
                                            std::vector<std::shared_ptr<const prometheus::Collectable>> more = {});
   // Serves `services` (full names in `names`, for their metrics and health) at `listen`, and where health_listen of
   // this role says so, health alone. Both answer with health() until this object is gone.
-  absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::string& listen,
-                                                      const std::vector<grpc::Service*>& services,
-                                                      const std::vector<std::string>& names);
+  absl::StatusOr<std::unique_ptr<rpc::Server>> StartServer(const std::string& listen,
+                                                           const std::vector<grpc::Service*>& services,
+                                                           const std::vector<std::string>& names);
   // Says in <run.dir>/endpoints/ that the daemon is ready at `grpc_address`.
   absl::Status Announce(const std::string& grpc_address) const;
 
@@ -96,17 +96,17 @@ class Daemon {
   SignalInbox signals_;
   bool stop_requested_ = false;
   Health health_;
-  std::shared_ptr<const TransportSecurity> security_;
+  std::shared_ptr<const auth::TransportSecurity> security_;
   const std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<EventRecorder> events_;
+  std::unique_ptr<telemetry::EventRecorder> events_;
   std::string metrics_address_;
-  std::unique_ptr<GrpcServerMetrics> grpc_metrics_;
-  std::unique_ptr<MetricsResponder> responder_;
-  std::unique_ptr<Server> health_server_;
+  std::unique_ptr<telemetry::GrpcServerMetrics> grpc_metrics_;
+  std::unique_ptr<telemetry::MetricsResponder> responder_;
+  std::unique_ptr<rpc::Server> health_server_;
 };
 
 // The whole of a daemon's main: reads the command line (command_line.h) and the configuration, blocks signals, opens
 // the log, runs `body` and turns its status into an exit code (exit_code.h); an error is printed with its remedy.
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -9,7 +9,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +148,4 @@ absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir) {
   return newest;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

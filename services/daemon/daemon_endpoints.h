@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // Where one running daemon can be reached. A daemon writes its own as <run.dir>/endpoints/<name>.json once its
 // servers listen; that file is how `syncopate run` knows that it is ready, and where `syncopate ctl` finds it.
@@ -41,4 +41,4 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& 
 // The run directory under `runs_dir` whose endpoints were written last. NOT_FOUND (reason NO_RUN) if there is none.
 absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

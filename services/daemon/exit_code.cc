@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 constexpr std::pair<const char*, int> kCodes[] = {
@@ -57,4 +57,4 @@ int ExitCodeOf(const absl::Status& status) {
   return known == std::end(kCodes) ? kExitFailed : known->second;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // Exit codes of every daemon, for whoever starts them again or does not.
 inline constexpr int kExitDone = 0;       // the run is complete, or the process was asked to stop
@@ -14,4 +14,4 @@ inline constexpr int kExitLostPeer = 4;   // a peer or a device is lost to this 
 // By the error's reason (base/status.h); reasons that are not listed give kExitFailed.
 int ExitCodeOf(const absl::Status& status);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 void Health::Moved() {
   MutexLock lock(&mutex_);
@@ -40,4 +40,4 @@ absl::Status Health::Ready() const {
   return ready_;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // How one daemon is, for whoever probes it (GET /livez and /readyz, gRPC health). The daemon's event loop says that it
 // moves, its main thread whether it can do its work. Thread-safe; nothing blocks.
@@ -44,4 +44,4 @@ class Health {
   std::string why_stopping_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

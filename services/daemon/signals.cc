@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 absl::StatusOr<SignalInbox> SignalInbox::Open() {
   sigset_t wanted, before;
@@ -48,4 +48,4 @@ SignalInbox::Received SignalInbox::Wait(absl::Duration timeout) {
   return received;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // SIGINT, SIGTERM, SIGHUP and SIGCHLD as events that one thread waits for, instead of handlers. Make it before any
 // other thread starts, so that they inherit the mask; SIGPIPE is ignored from then on. Restores the mask at its end.
@@ -31,4 +31,4 @@ class SignalInbox {
   sigset_t before_{};
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 StopDeadline::StopDeadline(absl::Duration grace, std::function<void()> expired)
     : thread_([this, grace, expired = std::move(expired)] {
@@ -21,4 +21,4 @@ StopDeadline::~StopDeadline() {
   thread_.join();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

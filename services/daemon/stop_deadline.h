@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 
 // Sees to it that an orderly stop ends: calls `expired` once, on a thread of its own, unless this object is gone
 // within `grace`. The daemon's `expired` ends the process.
@@ -24,4 +24,4 @@ class StopDeadline {
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 using synchronizer::SyncReport;
@@ -146,4 +146,4 @@ void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipa
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

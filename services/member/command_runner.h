@@ -14,7 +14,7 @@
 #include "services/rpc/worker.h"
 #include "synchronizer/messages.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // Carries out the sync commands of one Join stream after the other, on one thread in their order. Each command gets
 // exactly one report; a stream that is gone gets no more. A source's Transfer is only begun in that order: its report
@@ -75,7 +75,7 @@ class CommandRunner {
   const Clock* const clock_;
   Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
-  Worker thread_;                                           // last: its tasks use the rest
+  rpc::Worker thread_;                                      // last: its tasks use the rest
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 void DirectoryFeed::SetListener(Listener listener) {
   MutexLock lock(&mutex_);
@@ -36,4 +36,4 @@ void DirectoryFeed::Deliver() {
   listener(directory);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -7,7 +7,7 @@
 #include "services/rpc/worker.h"
 #include "synchronizer/messages.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // Passes the latest directory on to one listener, on the thread of a Worker, in order. Never more than one call is
 // queued: while the listener is busy, directories that are overtaken are skipped. Thread-safe; does not block.
@@ -16,7 +16,7 @@ class DirectoryFeed {
   using Listener = std::function<void(const synchronizer::Directory&)>;
 
   // `thread` is borrowed; no call comes after its Stop. The feed must live until then.
-  explicit DirectoryFeed(Worker* thread) : thread_(thread) {}
+  explicit DirectoryFeed(rpc::Worker* thread) : thread_(thread) {}
 
   // Replaces the listener, which is told the latest directory as soon as there is one, and each change from then on.
   void SetListener(Listener listener);
@@ -26,7 +26,7 @@ class DirectoryFeed {
   void QueueLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver();
 
-  Worker* const thread_;
+  rpc::Worker* const thread_;
   Mutex mutex_;
   Listener listener_ ABSL_GUARDED_BY(mutex_);
   std::optional<synchronizer::Directory> latest_ ABSL_GUARDED_BY(mutex_);
@@ -34,4 +34,4 @@ class DirectoryFeed {
   bool queued_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

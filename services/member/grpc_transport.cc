@@ -9,7 +9,7 @@
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 using synchronizer::Copy;
@@ -70,7 +70,7 @@ absl::Status Explain(const absl::Status& status, const std::string& rendezvous, 
 v1::FetchWeightsRequest MakeRequest(const ReceiveRequest& request, const std::vector<Copy>& copies) {
   v1::FetchWeightsRequest message;
   message.set_attempt(request.attempt);
-  *message.mutable_version() = ToProto(request.version);
+  *message.mutable_version() = wire::ToProto(request.version);
   message.set_manifest_fingerprint(request.manifest_fingerprint);
   for (const Copy& copy : copies) {
     v1::FetchWeightsRequest::Range* range = message.add_ranges();
@@ -86,7 +86,8 @@ absl::StatusOr<std::shared_ptr<GrpcReceiver::Stub>> GrpcReceiver::StubFor(const 
   MutexLock lock(&mutex_);
   std::shared_ptr<Stub>& stub = stubs_[rendezvous];
   if (stub == nullptr) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(rendezvous, {.security = security_, .peer_role = "trainer"}));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                               rpc::MakeChannel(rendezvous, {.security = security_, .peer_role = "trainer"}));
     stub = v1::WeightService::NewStub(std::move(channel));
   }
   return stub;
@@ -133,7 +134,7 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
                                        const std::stop_token& stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<Stub> stub, StubFor(rendezvous));
   grpc::ClientContext context;
-  context.set_deadline(CallDeadline(request.deadline - clock_->Now()));
+  context.set_deadline(rpc::CallDeadline(request.deadline - clock_->Now()));
   std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   auto stream = stub->FetchWeights(&context, MakeRequest(request, copies));
   Placement placement(copies, destination, request.on_arrived);
@@ -148,10 +149,10 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   SYNCOPATE_RETURN_IF_ERROR(placed);
   if (!ended.ok()) {
     if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) ForgetStub(rendezvous);  // a new source has a new address
-    return Explain(FromGrpc(ended), rendezvous, stop);
+    return Explain(rpc::FromGrpc(ended), rendezvous, stop);
   }
   if (!placement.complete()) return BadChunk("it ended early");
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

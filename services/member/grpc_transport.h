@@ -15,7 +15,7 @@
 
 // The transport "grpc": receivers pull from the sources' WeightService over host memory. For CPUs, and for networks
 // that let nothing else through.
-namespace syncopate::services {
+namespace syncopate::member {
 
 // The source's end: says where its WeightService listens; everything else happens there.
 class GrpcSource final : public synchronizer::SourceTransport {
@@ -34,7 +34,8 @@ class GrpcSource final : public synchronizer::SourceTransport {
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
   // `security` null: plaintext.
-  explicit GrpcReceiver(std::shared_ptr<const TransportSecurity> security = nullptr, const Clock* clock = Clock::Real())
+  explicit GrpcReceiver(std::shared_ptr<const auth::TransportSecurity> security = nullptr,
+                        const Clock* clock = Clock::Real())
       : security_(std::move(security)), clock_(clock) {}
   std::string name() const override { return "grpc"; }
   absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
@@ -52,10 +53,10 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
                            const std::vector<synchronizer::Copy>& copies, char* destination,
                            const std::stop_token& stop);
 
-  const std::shared_ptr<const TransportSecurity> security_;
+  const std::shared_ptr<const auth::TransportSecurity> security_;
   const Clock* const clock_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<Stub>> stubs_ ABSL_GUARDED_BY(mutex_);  // by rendezvous
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

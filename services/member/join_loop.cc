@@ -14,7 +14,7 @@
 #include "services/wire/codec.h"
 #include "services/wire/sync_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 constexpr absl::Duration kShortestHeartbeat = absl::Milliseconds(10);  // whatever the peer asks for
@@ -53,22 +53,22 @@ void JoinLoop::Connect() {
     stream_ = stream;
     welcomed_ = false;
     verdict_ = absl::OkStatus();
-    *request.mutable_hello() = ToProto(hello_);
+    *request.mutable_hello() = wire::ToProto(hello_);
     request.mutable_hello()->set_secret(options_.secret.Reveal());
     SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
   }
   if (options_.serving) {
     const MemberClient::Serving serving = options_.serving();
-    *request.mutable_hello()->mutable_serving() = ToProto(serving.version);
+    *request.mutable_hello()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_hello()->set_serving_digest(serving.digest);
   }
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
   // It may take as long to connect as to be welcomed: a thousand members that come back at once have a thousand TLS
   // handshakes to wait for, and those who give up early make more of them.
-  ChannelOptions channel_options{.security = options_.security, .peer_role = "synchronizer"};
+  rpc::ChannelOptions channel_options{.security = options_.security, .peer_role = "synchronizer"};
   channel_options.max_reconnect_backoff = std::max(channel_options.max_reconnect_backoff, options_.welcome_timeout);
-  auto channel = MakeChannel(options_.synchronizer_address, channel_options);
+  auto channel = rpc::MakeChannel(options_.synchronizer_address, channel_options);
   if (channel.ok()) {
     Open(stream, *channel);
   } else {
@@ -87,7 +87,7 @@ void JoinLoop::Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr
 
 void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchronizer::SyncReport& report) {
   v1::JoinRequest request;
-  *request.mutable_report() = ToProto(report);
+  *request.mutable_report() = wire::ToProto(report);
   {
     MutexLock lock(&mutex_);  // Write only queues
     ++reports_;
@@ -97,7 +97,7 @@ void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchroni
 }
 
 void JoinLoop::OnMessage(const v1::JoinResponse& message) {
-  absl::StatusOr<synchronizer::Command> command = FromProto(message);
+  absl::StatusOr<synchronizer::Command> command = wire::FromProto(message);
   if (!command.ok()) {
     SYNCOPATE_LOG(kWarning, "ignored a message of the synchronizer at %s: %s", options_.synchronizer_address,
                   command.status().ToString());
@@ -149,7 +149,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
     welcomed_ = false;
     if (leaving_) return;
     CancelTimerLocked();
-    over = IsRefusal(why);
+    over = rpc::IsRefusal(why);
     if (!over && Clock::Real()->Now() - alone_since_ >= options_.lost_after) {
       over = true;
       why = Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
@@ -171,7 +171,8 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
 
 absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
   const std::string& address = options_.synchronizer_address;
-  if (IsRefusal(status)) return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
+  if (rpc::IsRefusal(status))
+    return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
   if (!verdict_.ok()) return verdict_;
   if (status.ok()) {
     return absl::UnavailableError(absl::StrCat("the synchronizer at ", address, " closed the stream"));
@@ -236,7 +237,7 @@ void JoinLoop::SendHeartbeat() {
   request.mutable_heartbeat();
   if (options_.serving) {
     const MemberClient::Serving serving = options_.serving();
-    *request.mutable_heartbeat()->mutable_serving() = ToProto(serving.version);
+    *request.mutable_heartbeat()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_heartbeat()->set_serving_digest(serving.digest);
   }
   MutexLock lock(&mutex_);
@@ -322,4 +323,4 @@ void JoinLoop::Stop(absl::Duration deadline) {
   callbacks_.Stop();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

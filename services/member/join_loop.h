@@ -20,7 +20,7 @@
 #include "services/rpc/worker.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // What MemberClient is a handle of, and what outlives it for as long as gRPC may still call: one Join stream after the
 // other, and one timer for whatever is due next (a try, a welcome that does not come, a heartbeat, the end of an
@@ -39,7 +39,7 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   void Stop(absl::Duration deadline);
 
  private:
-  using Stream = ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
+  using Stream = rpc::ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
   void Open(const std::shared_ptr<Stream>& stream, const std::shared_ptr<grpc::Channel>& channel);
   void SendReport(const std::shared_ptr<Stream>& stream, const synchronizer::SyncReport& report);
@@ -84,17 +84,17 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   absl::Time alone_since_ ABSL_GUARDED_BY(mutex_);                        // while not welcomed
   std::optional<synchronizer::Welcome> welcome_ ABSL_GUARDED_BY(mutex_);  // the latest
-  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
-  Timer timer_ ABSL_GUARDED_BY(mutex_);
+  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  rpc::Timer timer_ ABSL_GUARDED_BY(mutex_);
   int64_t timers_ ABSL_GUARDED_BY(mutex_) = 0;   // how often it was set or cancelled: the number of the present one
   int64_t reports_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far
   int heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;   // being made now
 
   // Last: their threads use the rest.
-  Worker callbacks_;
+  rpc::Worker callbacks_;
   DirectoryFeed directory_{&callbacks_};
   RecordedParticipant participant_;
   CommandRunner commands_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -6,10 +6,10 @@
 #include "services/member/join_loop.h"
 #include "services/rpc/accept/acceptor.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 absl::Status MemberClient::Options::Validate() const {
-  SYNCOPATE_RETURN_IF_ERROR(CheckTarget(synchronizer_address));
+  SYNCOPATE_RETURN_IF_ERROR(rpc::CheckTarget(synchronizer_address));
   auto bad = [](const std::string& message) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "MemberClient: " + message);
   };
@@ -46,4 +46,4 @@ void MemberClient::Leave(const std::string& reason) { loop_->Leave(reason); }
 
 void MemberClient::Stop(absl::Duration deadline) { loop_->Stop(deadline); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

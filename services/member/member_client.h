@@ -13,7 +13,7 @@
 #include "services/telemetry/event_recorder.h"
 #include "synchronizer/messages.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 class JoinLoop;
 
@@ -46,8 +46,8 @@ class MemberClient {
   };
 
   struct Options {
-    std::string synchronizer_address;                             // host:port
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+    std::string synchronizer_address;                                   // host:port
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
     // Who we are. `serving` and `serving_digest` come from the callback below. Once welcomed, `run_id` and for
     // trainers `held_epoch` are what the synchronizer said, in every later hello of this client.
     synchronizer::Hello hello;
@@ -60,7 +60,7 @@ class MemberClient {
     std::function<void(const absl::Status&)> on_refused = nullptr;
     // Where the phases of syncs are recorded (recorded_participant.h). Borrowed, also by transfers that have not ended
     // when the client has; null: nowhere.
-    EventRecorder* events = nullptr;
+    telemetry::EventRecorder* events = nullptr;
     // Between tries; halved at random at most. A restarted synchronizer wants everybody back well within 5 s.
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
@@ -102,4 +102,4 @@ class MemberClient {
   const std::shared_ptr<JoinLoop> loop_;  // shared with the calls and timers under way
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

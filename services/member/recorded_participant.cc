@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 using synchronizer::SyncReport;
 
@@ -60,10 +60,10 @@ PolicyVersion RecordedParticipant::VersionOf(int64_t attempt) const {
   return found == versions_.end() ? PolicyVersion() : found->second;
 }
 
-void RecordedParticipant::Record(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
-                                 absl::Duration elapsed, const SyncReport& report) {
+void RecordedParticipant::Record(telemetry::EventRecorder* events, int64_t attempt, PolicyVersion version,
+                                 const char* phase, absl::Duration elapsed, const SyncReport& report) {
   if (events == nullptr) return;
-  RunEvent event{"phase", version, attempt, {{"phase", phase}}};
+  telemetry::RunEvent event{"phase", version, attempt, {{"phase", phase}}};
   event.fields["seconds"] = absl::StrCat(absl::ToDoubleSeconds(elapsed));
   if (report.connect_seconds > 0) event.fields["connect_seconds"] = absl::StrCat(report.connect_seconds);
   if (report.verify_seconds > 0) event.fields["verify_seconds"] = absl::StrCat(report.verify_seconds);
@@ -73,4 +73,4 @@ void RecordedParticipant::Record(EventRecorder* events, int64_t attempt, PolicyV
   events->Record(event);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -9,7 +9,7 @@
 #include "services/member/sync_participant.h"
 #include "services/telemetry/event_recorder.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // Passes commands on and records, for each that was carried out, how long it took: event "phase" with the fields
 // phase (prepare, transfer or in a rehearsal connect, install), seconds, and where they mean something connect_seconds
@@ -17,7 +17,7 @@ namespace syncopate::services {
 class RecordedParticipant final : public SyncParticipant {
  public:
   // All are borrowed, `events` also by transfers that end when this is no more. It may be null: nothing is recorded.
-  RecordedParticipant(SyncParticipant* inner, EventRecorder* events, const Clock* clock = Clock::Real())
+  RecordedParticipant(SyncParticipant* inner, telemetry::EventRecorder* events, const Clock* clock = Clock::Real())
       : inner_(inner), events_(events), clock_(clock) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
@@ -29,14 +29,14 @@ class RecordedParticipant final : public SyncParticipant {
 
  private:
   PolicyVersion VersionOf(int64_t attempt) const;
-  static void Record(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
+  static void Record(telemetry::EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
                      absl::Duration elapsed, const synchronizer::SyncReport& report);
 
   SyncParticipant* const inner_;
-  EventRecorder* const events_;
+  telemetry::EventRecorder* const events_;
   const Clock* const clock_;
   mutable Mutex mutex_;
   std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts that are under way
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 using synchronizer::SyncReport;
@@ -80,4 +80,4 @@ void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done don
 
 SyncReport SourceParticipant::Install(const synchronizer::Install&) { return OnlySends(); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -7,7 +7,7 @@
 #include "synchronizer/transport/weight_receiver.h"
 #include "synchronizer/transport/weight_source.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and Settle
 // are called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
@@ -68,4 +68,4 @@ class SourceParticipant final : public SyncParticipant {
   synchronizer::WeightSource* const source_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -11,10 +11,10 @@
 #include "services/wire/codec.h"
 #include "synchronizer/transport/transport.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
-using Stream = ServerWriteStream<v1::FetchWeightsResponse>;
+using Stream = rpc::ServerWriteStream<v1::FetchWeightsResponse>;
 
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
 
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<synchronizer::WeightReader>> OpenVersion(synchron
     return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
                  absl::StrFormat("[%d, %d) are no bytes of an arena", range.begin(), range.end()));
   }
-  return store.Open(FromProto(request.version()));
+  return store.Open(wire::FromProto(request.version()));
 }
 
 // One receiver's fetch. Its methods run one at a time: at the start, then whenever the stream has drained.
@@ -83,4 +83,4 @@ grpc::ServerWriteReactor<v1::FetchWeightsResponse>* WeightServiceImpl::FetchWeig
   return stream->Start({.on_drained = [fetch, raw = stream.get()] { fetch->Continue(*raw); }});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -3,7 +3,7 @@
 #include "synchronizer/transport/weight_store.h"
 #include "syncopate/v1/weights.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // WeightService over a WeightStore: streams what a receiver's plan asks for, at most kChunkBytes a message, the next
 // chunk only when gRPC has taken the one before. So a receiver that does not read holds one chunk and its reader, and
@@ -22,4 +22,4 @@ class WeightServiceImpl final : public v1::WeightService::CallbackService {
   synchronizer::WeightStore* const store_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -9,25 +9,25 @@
 #include "services/daemon/daemon.h"
 #include "services/rollouter/rollout_node.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-RolloutNode::Options NodeOptions(const Daemon& daemon) {
+RolloutNode::Options NodeOptions(const daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   RolloutNode::Options options;
-  options.engine = EngineOptionsOf(config);
+  options.engine = config::EngineOptionsOf(config);
   options.member = daemon.Member();
   options.secret = daemon.secret();
   options.run_id = config.run().id();
   options.run_name = config.run().name();
   options.synchronizer_address = config.synchronizer().address();
-  options.leases.max_groups = GroupsInFlight(config);
+  options.leases.max_groups = config::GroupsInFlight(config);
   options.leases.samples_per_group = static_cast<int32_t>(config.rollout().samples());
-  options.heartbeat = CheckedDuration(config.sync().heartbeat());
-  options.build = BuildVersion();
-  options.lost_after = CheckedDuration(config.synchronizer().lost_after());
+  options.heartbeat = config::CheckedDuration(config.sync().heartbeat());
+  options.build = daemon::BuildVersion();
+  options.lost_after = config::CheckedDuration(config.synchronizer().lost_after());
   // One publication behind is always allowed: that is what a weight sync is under way for.
   options.allowed_lag = std::max(config.staleness().max_staleness(), config.sync().every_steps());
   options.events = daemon.events();
@@ -36,7 +36,7 @@ RolloutNode::Options NodeOptions(const Daemon& daemon) {
 }
 
 // Until somebody wants it to stop, it cannot go on, or with the flag, the run is complete.
-void AwaitEnd(Daemon& daemon, const RolloutNode& node) {
+void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
   while (!daemon.StopRequested(kPoll) && node.CheckAlive().ok()) {
     if (node.Moves()) daemon.health().Moved();
     daemon.health().SetReady(node.CheckReady());
@@ -44,9 +44,9 @@ void AwaitEnd(Daemon& daemon, const RolloutNode& node) {
   }
 }
 
-absl::Status RunRollouter(Daemon& daemon) {
+absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
-  const absl::Duration grace = CheckedDuration(config.run().grace());
+  const absl::Duration grace = config::CheckedDuration(config.run().grace());
   RolloutNode::Options options = NodeOptions(daemon);
   SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config, daemon.security()));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
@@ -67,8 +67,8 @@ absl::Status RunRollouter(Daemon& daemon) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd
 
 int main(int argc, char** argv) {
-  return syncopate::services::DaemonMain(argc, argv, "rollouter", syncopate::services::RunRollouter);
+  return syncopate::daemon::DaemonMain(argc, argv, "rollouter", syncopate::rollouterd::RunRollouter);
 }

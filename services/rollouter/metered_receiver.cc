@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 void MeteredReceiver::Transfer(const synchronizer::Transfer& command, Done done) {
   // Not `this`: a transfer may end when this is no more.
@@ -16,4 +16,4 @@ void MeteredReceiver::Transfer(const synchronizer::Transfer& command, Done done)
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

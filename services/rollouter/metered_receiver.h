@@ -3,11 +3,11 @@
 #include "services/member/sync_participant.h"
 #include "services/telemetry/rollout_metrics.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 // A rollouter's part in weight syncs, with what it received and how long that took counted. Threads as of
 // SyncParticipant.
-class MeteredReceiver final : public SyncParticipant {
+class MeteredReceiver final : public member::SyncParticipant {
  public:
   // `receiver` and `clock` are borrowed; the registry must outlive this.
   MeteredReceiver(synchronizer::WeightReceiver* receiver, prometheus::Registry& registry,
@@ -23,9 +23,9 @@ class MeteredReceiver final : public SyncParticipant {
   void FinishAll() override { receiver_.FinishAll(); }
 
  private:
-  ReceiverParticipant receiver_;
+  member::ReceiverParticipant receiver_;
   const Clock* const clock_;
-  ReceiveMetrics metrics_;
+  telemetry::ReceiveMetrics metrics_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 absl::Status NotReady(const char* reason, const std::string& message) {
@@ -41,4 +41,4 @@ absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersi
   return CheckVersion(engine.serving, newest, allowed_lag);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -4,12 +4,12 @@
 
 #include "services/member/grpc_transport.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
-std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const TransportSecurity> security) {
+std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::TransportSecurity> security) {
   auto device = std::make_shared<RolloutDevice>();
-  device->transports.push_back(std::make_unique<GrpcReceiver>(std::move(security)));
+  device->transports.push_back(std::make_unique<member::GrpcReceiver>(std::move(security)));
   return device;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

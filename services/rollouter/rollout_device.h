@@ -10,7 +10,7 @@
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 // What a rollouter has because of where it computes.
 struct RolloutDevice {
@@ -22,14 +22,14 @@ struct RolloutDevice {
 };
 
 // The CPU, with the transport "grpc".
-std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const TransportSecurity> security = nullptr);
+std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
 
 // What rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. Which
 // implementation a binary has is decided by linking: syncopate_rollout_device_cpu, or syncopate_rollout_device_cuda,
 // which knows both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT
 // reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. `security` is of connections to
 // sources that are reached by gRPC; null: plaintext.
-absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config,
-                                                                 std::shared_ptr<const TransportSecurity> security);
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
+    const v1::RunConfig& config, std::shared_ptr<const auth::TransportSecurity> security);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

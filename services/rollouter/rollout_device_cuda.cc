@@ -12,7 +12,7 @@
 #include "synchronizer/ipc/ipc_receiver.h"
 #include "synchronizer/nccl/nccl_comm.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 using synchronizer::ipc::CudaCopyEngine;
@@ -24,7 +24,7 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
   options.engine = copies.get();
   options.shadow = [export_shadow = engine.export_shadow,
                     gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
-    SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::ExportedMemory memory, export_shadow());
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, export_shadow());
     return synchronizer::LendGpuMemory(std::move(memory), gpu);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::IpcReceiver::Create(std::move(options)));
@@ -42,42 +42,42 @@ absl::Status AddNccl(int index, RolloutDevice* device) {
   return absl::OkStatus();
 }
 
-absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const TransportSecurity> security,
+absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth::TransportSecurity> security,
                      RolloutDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto receiver,
-      rollouter::HostBounce::Create(std::make_unique<GrpcReceiver>(std::move(security)), index, arena_bytes));
+      rollouter::HostBounce::Create(std::make_unique<member::GrpcReceiver>(std::move(security)), index, arena_bytes));
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(const v1::RunConfig& config,
-                                                                 std::shared_ptr<const TransportSecurity> security) {
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
+    const v1::RunConfig& config, std::shared_ptr<const auth::TransportSecurity> security) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
-                             model::ChooseDevice(RolloutDeviceRequest(config), model::ProbeHardware()));
-  SYNCOPATE_RETURN_IF_ERROR(CheckRolloutDevice(config, name));
+                             model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
   if (!model::IsCuda(name)) return HostRolloutDevice(std::move(security));
-  const int index = CudaIndex(name);
+  const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
-  SYNCOPATE_ASSIGN_OR_RETURN(device->facts, ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, WireManifestOf(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config));
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
-      rollouter::MakeCudaBackend(ModelConfigOf(config), wire, index,
+      rollouter::MakeCudaBackend(config::ModelConfigOf(config), wire, index,
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap));
   device->backend = engine.backend;
-  if (MayOffer(config, "ipc")) {
-    SYNCOPATE_RETURN_IF_ERROR(RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
+  if (daemon::MayOffer(config, "ipc")) {
+    SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }
-  if (MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, device.get()));
-  if (MayOffer(config, "grpc"))
+  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, device.get()));
+  if (daemon::MayOffer(config, "grpc"))
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
-                DTypeName(WireDTypeOf(config)), in_place ? "transfer in place" : "remap");
+                DTypeName(config::WireDTypeOf(config)), in_place ? "transfer in place" : "remap");
   return device;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -9,13 +9,13 @@
 #include "base/log.h"
 #include "services/rollouter/readiness.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 constexpr double kLongRound = 1;  // seconds; a decode step takes milliseconds
 
-RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
-  RolloutFigures figures;
+telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
+  telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
   figures.running_sequences = engine.running_sequences;
   figures.waiting_sequences = engine.waiting_sequences;
@@ -108,7 +108,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       target_(engine_.get(), options.events, registry),
       receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, TransportsOf(*options.device)),
       participant_(&receiver_, registry),
-      metrics_(std::make_shared<RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
+      metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });
@@ -117,7 +117,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
 RolloutNode::~RolloutNode() { Leave(absl::ZeroDuration()); }
 
 absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address) {
-  MemberClient::Options member;
+  member::MemberClient::Options member;
   member.synchronizer_address = options_.synchronizer_address;
   member.security = options_.security;
   member.hello.member = options_.member;
@@ -132,14 +132,14 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return MemberClient::Serving{status.serving, status.serving_digest};
+    return member::MemberClient::Serving{status.serving, status.serving_digest};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);
     if (refused_.ok()) refused_ = why;
   };
   member.lost_after = options_.lost_after;
-  SYNCOPATE_ASSIGN_OR_RETURN(member_, MemberClient::Start(std::move(member), &participant_));
+  SYNCOPATE_ASSIGN_OR_RETURN(member_, member::MemberClient::Start(std::move(member), &participant_));
   member_->SetDirectoryListener([this](const synchronizer::Directory& directory) {
     {
       MutexLock lock(&mutex_);
@@ -166,7 +166,7 @@ absl::Status RolloutNode::CheckReady() const {
     MutexLock lock(&mutex_);
     newest = directory_.newest;
   }
-  return services::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
+  return rollouterd::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
 }
 
 bool RolloutNode::Moves() const { return engine_->GetStatus().round_seconds < kLongRound; }
@@ -195,4 +195,4 @@ void RolloutNode::Leave(absl::Duration grace) {
   engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -24,7 +24,7 @@
 #include "services/telemetry/rollout_metrics.h"
 #include "synchronizer/transport/weight_receiver.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 // One rollouter without its process: the engine, the service over it, the receiver of weights, the membership and the
 // client for work. Weights come by weight sync alone; the trainer is found through the synchronizer.
@@ -47,9 +47,9 @@ class RolloutNode {
     absl::Duration heartbeat = absl::Seconds(1);           // the trainer hears from this node at least this often
     std::string build = {};                                // version of the binary
     absl::Duration lost_after = absl::InfiniteDuration();  // without a synchronizer for so long it cannot go on
-    int64_t allowed_lag = 1;          // it is ready while it serves a version at most so many steps behind the newest
-    EventRecorder* events = nullptr;  // borrowed; null: not recorded
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // of its connections to others; null: plaintext
+    int64_t allowed_lag = 1;  // it is ready while it serves a version at most so many steps behind the newest
+    telemetry::EventRecorder* events = nullptr;                         // borrowed; null: not recorded
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its connections to others; null: plaintext
     // Where it computes, made for the engine's model; null: on the CPU.
     std::shared_ptr<RolloutDevice> device = nullptr;
   };
@@ -90,7 +90,7 @@ class RolloutNode {
   // Measures and records what installs cost the decode loop.
   class MeasuredTarget final : public synchronizer::WeightTarget {
    public:
-    MeasuredTarget(rollouter::EngineLoop* engine, EventRecorder* events, prometheus::Registry& registry)
+    MeasuredTarget(rollouter::EngineLoop* engine, telemetry::EventRecorder* events, prometheus::Registry& registry)
         : engine_(engine), events_(events), metrics_(registry) {}
     char* shadow() override { return engine_->shadow(); }
     absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
@@ -111,8 +111,8 @@ class RolloutNode {
 
    private:
     rollouter::EngineLoop* const engine_;
-    EventRecorder* const events_;
-    InstallMetrics metrics_;
+    telemetry::EventRecorder* const events_;
+    telemetry::InstallMetrics metrics_;
   };
 
   RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
@@ -128,10 +128,10 @@ class RolloutNode {
   synchronizer::WeightReceiver receiver_;
   MeteredReceiver participant_;
   const std::shared_ptr<const prometheus::Collectable> metrics_;
-  std::unique_ptr<MemberClient> member_;  // null before Join
+  std::unique_ptr<member::MemberClient> member_;  // null before Join
   mutable Mutex mutex_;
   synchronizer::Directory directory_ ABSL_GUARDED_BY(mutex_);  // the latest
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

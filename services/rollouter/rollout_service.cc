@@ -10,7 +10,7 @@
 #include "rollouter/trajectory/logprob_check.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 // Apart from the names that WorkClient gives its leases.
@@ -89,29 +89,29 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
 // Answers Generate when the one sample has ended.
 class RolloutService::UnarySink final : public rollouter::GenerationSink {
  public:
-  UnarySink(Name name, std::shared_ptr<UnaryCall> call, v1::GenerateResponse* response)
+  UnarySink(Name name, std::shared_ptr<rpc::UnaryCall> call, v1::GenerateResponse* response)
       : name_(std::move(name)), call_(std::move(call)), response_(response) {}
 
   void OnFinished(int32_t, Trajectory trajectory) override {
     response_->set_request_id(*name_);
     response_->mutable_tokens()->Add(trajectory.tokens.begin(), trajectory.tokens.end());
     response_->mutable_logprobs()->Add(trajectory.logprobs.begin(), trajectory.logprobs.end());
-    for (const VersionSpan& span : trajectory.spans) *response_->add_spans() = ToProto(span);
-    response_->set_finish(ToProto(trajectory.finish));
+    for (const VersionSpan& span : trajectory.spans) *response_->add_spans() = wire::ToProto(span);
+    response_->set_finish(wire::ToProto(trajectory.finish));
     name_.reset();  // before the client can ask again
     call_->Finish(rollouter::CheckLogProbs(trajectory.logprobs));
   }
 
  private:
   Name name_;
-  const std::shared_ptr<UnaryCall> call_;
+  const std::shared_ptr<rpc::UnaryCall> call_;
   v1::GenerateResponse* const response_;  // gRPC's, until Finish
 };
 
 // Passes tokens on as they come, one behind, because the last message says how the answer ended.
 class RolloutService::StreamSink final : public rollouter::GenerationSink {
  public:
-  using Stream = ServerWriteStream<v1::GenerateStreamResponse>;
+  using Stream = rpc::ServerWriteStream<v1::GenerateStreamResponse>;
   StreamSink(Name name, std::shared_ptr<Stream> stream) : name_(std::move(name)), stream_(std::move(stream)) {}
 
   void OnToken(int32_t, int32_t token, float logprob, const PolicyVersion& version) override {
@@ -121,7 +121,7 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     pending_.emplace();
     pending_->set_token(token);
     pending_->set_logprob(logprob);
-    *pending_->mutable_version() = ToProto(version);
+    *pending_->mutable_version() = wire::ToProto(version);
   }
   void OnFinished(int32_t, Trajectory trajectory) override {
     name_.reset();
@@ -131,7 +131,7 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
                           : good_);
       return;
     }
-    pending_->set_finish(good_.ok() ? ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
+    pending_->set_finish(good_.ok() ? wire::ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
     stream_->Write(*std::move(pending_));
     stream_->Finish(good_);
   }
@@ -153,7 +153,7 @@ RolloutService::~RolloutService() {
 }
 
 absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::GenerateRequest& request) {
-  SYNCOPATE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  SYNCOPATE_RETURN_IF_ERROR(rpc::CheckRequestId(request.request_id()));
   if (request.sampling().stop_token_ids_size() > kMaxStopTokens) {
     return BadRequest(
         absl::StrCat(request.sampling().stop_token_ids_size(), " stop tokens, the limit is ", kMaxStopTokens));
@@ -165,7 +165,7 @@ absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::Generat
   SYNCOPATE_ASSIGN_OR_RETURN(admitted.name, active_->Add(request.request_id()));
   admitted.request.id = EngineId(*admitted.name);
   admitted.request.prompt_ids.assign(request.prompt_ids().begin(), request.prompt_ids().end());
-  admitted.request.sampling = FromProto(request.sampling());
+  admitted.request.sampling = wire::FromProto(request.sampling());
   admitted.request.seeds = {request.seed()};
   return admitted;
 }
@@ -178,8 +178,8 @@ void RolloutService::AbortLater(const std::string& engine_id) {
 grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* context,
                                                    const v1::GenerateRequest* request, v1::GenerateResponse* response) {
   absl::StatusOr<Admitted> admitted = Admit(*request);
-  if (!admitted.ok()) return Reply(context, admitted.status());
-  auto call = UnaryCall::Create();
+  if (!admitted.ok()) return rpc::Reply(context, admitted.status());
+  auto call = rpc::UnaryCall::Create();
   std::string engine_id = admitted->request.id;
   auto sink = std::make_shared<UnarySink>(std::move(admitted->name), call, response);
   absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
@@ -207,11 +207,11 @@ grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateSt
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Request* request, Response* response,
-                                                  Worker& worker, std::function<absl::Status()> work) {
-  auto call = UnaryCall::Create();
+                                                  rpc::Worker& worker, std::function<absl::Status()> work) {
+  auto call = rpc::UnaryCall::Create();
   request_ids_.Run(
       method, *request, request->request_id(), response,
-      [&worker, &work](google::protobuf::Message*, RequestIds::Done done) {
+      [&worker, &work](google::protobuf::Message*, rpc::RequestIds::Done done) {
         if (worker.Post([work = std::move(work), done] { done(work()); })) return;
         done(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
       },
@@ -222,8 +222,8 @@ grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Requ
 // Not remembered by request_id, which names the request to end here: a second Abort of it finds nothing.
 grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
-  if (absl::Status good = CheckRequestId(request->request_id()); !good.ok()) return Reply(context, good);
-  auto call = UnaryCall::Create();
+  if (absl::Status good = rpc::CheckRequestId(request->request_id()); !good.ok()) return rpc::Reply(context, good);
+  auto call = rpc::UnaryCall::Create();
   std::string engine_id = request->request_id().empty() ? std::string() : EngineId(request->request_id());
   bool posted = control_.Post([this, engine_id, call, response] {
     response->set_aborted(engine_->Abort(engine_id));
@@ -267,35 +267,35 @@ grpc::ServerUnaryReactor* RolloutService::RolloutMode(grpc::CallbackServerContex
                                                       const v1::RolloutServiceRolloutModeRequest*,
                                                       v1::RolloutServiceRolloutModeResponse* response) {
   response->set_acted(false);
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* RolloutService::TrainerMode(grpc::CallbackServerContext* context,
                                                       const v1::RolloutServiceTrainerModeRequest*,
                                                       v1::RolloutServiceTrainerModeResponse* response) {
   response->set_acted(false);
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* RolloutService::LoadCheckpoint(grpc::CallbackServerContext* context,
                                                          const v1::LoadCheckpointRequest*,
                                                          v1::LoadCheckpointResponse*) {
-  return Reply(context, NoActor("loads"));
+  return rpc::Reply(context, NoActor("loads"));
 }
 
 grpc::ServerUnaryReactor* RolloutService::SaveCheckpoint(grpc::CallbackServerContext* context,
                                                          const v1::RolloutServiceSaveCheckpointRequest*,
                                                          v1::RolloutServiceSaveCheckpointResponse*) {
-  return Reply(context, NoActor("saves"));
+  return rpc::Reply(context, NoActor("saves"));
 }
 
 grpc::ServerUnaryReactor* RolloutService::GetStatus(grpc::CallbackServerContext* context,
                                                     const v1::RolloutServiceGetStatusRequest*,
                                                     v1::RolloutServiceGetStatusResponse* response) {
   rollouter::EngineStatus status = engine_->GetStatus();
-  *response->mutable_member() = ToProto(options_.member);
+  *response->mutable_member() = wire::ToProto(options_.member);
   response->set_state(StateName(status.state));
-  *response->mutable_serving() = ToProto(status.serving);
+  *response->mutable_serving() = wire::ToProto(status.serving);
   response->set_serving_digest(status.serving_digest);
   response->set_running_sequences(static_cast<int32_t>(status.running_sequences));
   response->set_waiting_sequences(static_cast<int32_t>(status.waiting_sequences));
@@ -305,7 +305,7 @@ grpc::ServerUnaryReactor* RolloutService::GetStatus(grpc::CallbackServerContext*
   response->set_installs(status.installs);
   response->set_busy_seconds(status.busy_seconds);
   response->set_idle_seconds(status.idle_seconds);
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -16,7 +16,7 @@
 #include "services/rpc/worker.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 // RolloutService over the engine. There is no actor here: RolloutMode and TrainerMode answer OK with acted=false and
 // touch nothing, and checkpoints are refused before anything is opened. Methods do not block: what waits for the engine
@@ -29,7 +29,7 @@ class RolloutService final : public v1::RolloutService::CallbackService {
     absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
     // A token is a small message, and an engine makes thousands a second: the longest answer may wait as a whole for a
     // client that stands still for a moment. Who does not read at all is cut by the stream's stalled_after.
-    StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
+    rpc::StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
     // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
     std::function<void(bool draining)> set_draining = nullptr;
     std::function<void(bool paused)> set_paused = nullptr;  // as set_draining, for Pause and Resume
@@ -88,15 +88,15 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   void AbortLater(const std::string& engine_id);
   // Runs `work` on `worker` and answers with its status, once per request_id.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, Worker& worker,
+  grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, rpc::Worker& worker,
                                     std::function<absl::Status()> work);
 
   const Options options_;
   rollouter::EngineLoop* const engine_;
   const std::shared_ptr<ActiveRequests> active_;
-  RequestIds request_ids_;
-  Worker control_;  // Pause, Resume, Abort: a decode step each
-  Worker drains_;   // Drain may take minutes, and must not hold up Resume
+  rpc::RequestIds request_ids_;
+  rpc::Worker control_;  // Pause, Resume, Abort: a decode step each
+  rpc::Worker drains_;   // Drain may take minutes, and must not hold up Resume
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

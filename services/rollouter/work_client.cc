@@ -8,7 +8,7 @@
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 // Unique among the engine's requests, also when a restored trainer issues the same attempt again.
@@ -150,14 +150,14 @@ void WorkClient::Connect() {
     number = book_.OnConnecting();
     ++counters_.streams;
     v1::ExchangeRequest hello;
-    *hello.mutable_hello()->mutable_member() = ToProto(options_.member);
+    *hello.mutable_hello()->mutable_member() = wire::ToProto(options_.member);
     hello.mutable_hello()->set_run_id(trainer.run_id);
     hello.mutable_hello()->set_secret(options_.secret.Reveal());
     SendLocked(std::move(hello));
   }
-  auto channel =
-      MakeChannel(trainer.address,
-                  {.max_send_bytes = options_.max_send_bytes, .security = options_.security, .peer_role = "trainer"});
+  auto channel = rpc::MakeChannel(
+      trainer.address,
+      {.max_send_bytes = options_.max_send_bytes, .security = options_.security, .peer_role = "trainer"});
   if (!channel.ok()) {
     OnStreamDone(channel.status());
     return;
@@ -184,7 +184,7 @@ void WorkClient::Beat(int64_t stream) {
   MutexLock lock(&mutex_);
   if (stream != book_.stream() || !book_.welcomed()) return;
   for (const LeaseId& lease : book_.TakeProgress(engine.generated_tokens + engine.prefilled_tokens)) {
-    *beat.mutable_progress()->add_leases() = ToProto(lease);
+    *beat.mutable_progress()->add_leases() = wire::ToProto(lease);
   }
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
@@ -264,10 +264,10 @@ void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
 }
 
 void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message) {
-  absl::StatusOr<Lease> lease = FromProto(message);
+  absl::StatusOr<Lease> lease = wire::FromProto(message);
   if (!lease.ok()) {
     SYNCOPATE_LOG(kWarning, "a lease from the trainer cannot be read: %s", lease.status().ToString());
-    GiveBack(FromProto(message.id()), lease.status());
+    GiveBack(wire::FromProto(message.id()), lease.status());
     return;
   }
   absl::Status taken;
@@ -303,17 +303,17 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::share
 void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
   v1::ExchangeRequest request = WorkSoFar();
   if (group.ok()) {
-    *request.mutable_group() = ToProto(*group);
-    if (MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
+    *request.mutable_group() = wire::ToProto(*group);
+    if (rpc::MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
       group = Error(absl::StatusCode::kInvalidArgument, "GROUP_TOO_LARGE",
-                    absl::StrCat(Name(lease), " has ", MessageBytes(request), " bytes; a message may have ",
+                    absl::StrCat(Name(lease), " has ", rpc::MessageBytes(request), " bytes; a message may have ",
                                  options_.max_send_bytes, ". Ask for fewer samples or tokens"));
     }
   }
   if (!group.ok()) {
     request.mutable_return_lease();
-    *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
-    *request.mutable_return_lease()->mutable_error() = ToProto(group.status());
+    *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
+    *request.mutable_return_lease()->mutable_error() = rpc::ToProto(group.status());
   }
   MutexLock lock(&mutex_);
   const rollouter::LeaseBook::Ended ended = book_.OnGenerated(stream, lease, group.ok());
@@ -330,19 +330,19 @@ void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusO
 void WorkClient::OnAck(const v1::ExchangeResponse::Ack& ack) {
   bool accepted = ack.result() == v1::ExchangeResponse::ACK_RESULT_ACCEPTED ||
                   ack.result() == v1::ExchangeResponse::ACK_RESULT_ALREADY_ACCEPTED;
-  LeaseId lease = FromProto(ack.lease());
+  LeaseId lease = wire::FromProto(ack.lease());
   {
     MutexLock lock(&mutex_);
     book_.OnAck(lease);
     ++(accepted ? counters_.accepted : counters_.refused);
   }
   if (ack.result() == v1::ExchangeResponse::ACK_RESULT_INVALID) {
-    SYNCOPATE_LOG(kError, "the trainer refused %s as invalid: %s", Name(lease), FromProto(ack.error()).ToString());
+    SYNCOPATE_LOG(kError, "the trainer refused %s as invalid: %s", Name(lease), rpc::FromProto(ack.error()).ToString());
   }
 }
 
 void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke) {
-  LeaseId lease = FromProto(revoke.lease());
+  LeaseId lease = wire::FromProto(revoke.lease());
   bool generating = false;
   {
     MutexLock lock(&mutex_);
@@ -368,14 +368,14 @@ void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
 // Written under the lock, so that the versions which messages carry never go back. Write neither blocks nor calls back.
 void WorkClient::SendLocked(v1::ExchangeRequest request) {
   if (stream_ == nullptr) return;
-  *request.mutable_serving() = ToProto(serving_);
+  *request.mutable_serving() = wire::ToProto(serving_);
   stream_->Write(std::move(request));  // if it is ending, on_done will say so
 }
 
 void WorkClient::SendReturnLocked(const LeaseId& lease, const absl::Status& why) {
   v1::ExchangeRequest request;
-  *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
-  *request.mutable_return_lease()->mutable_error() = ToProto(why);
+  *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
+  *request.mutable_return_lease()->mutable_error() = rpc::ToProto(why);
   SendLocked(std::move(request));
 }
 
@@ -385,4 +385,4 @@ void WorkClient::SendCreditsLocked(v1::ExchangeRequest request) {
   SendLocked(std::move(request));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -19,7 +19,7 @@
 #include "services/rpc/worker.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 // The rollouter's end of TrajectoryService.Exchange: asks the trainer for leases with credits, has the engine generate
 // them, says with each heartbeat which of them come further, scores, submits. Keeps one stream to the trainer that the
@@ -36,8 +36,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from us at least this often
     int64_t max_send_bytes = 64 << 20;            // a group that is larger cannot be submitted and is handed back
-    StreamOptions stream = {};
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+    rpc::StreamOptions stream = {};
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
 
     absl::Status Validate() const;
   };
@@ -78,7 +78,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   Counters counters() const;
 
  private:
-  using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+  using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
   struct Trainer {
     std::string address;
     std::string run_id;
@@ -111,19 +111,19 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   const Options options_;
   rollouter::EngineLoop* const engine_;
   const rollouter::RewardRegistry* const rewards_;
-  Worker aborts_;  // EngineLoop::Abort blocks for a decode step
+  rpc::Worker aborts_;  // EngineLoop::Abort blocks for a decode step
 
   mutable Mutex mutex_;
   rollouter::LeaseBook book_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null while there is none
   Trainer trainer_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
-  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
-  Timer reconnect_ ABSL_GUARDED_BY(mutex_);
-  Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
+  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
+  rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

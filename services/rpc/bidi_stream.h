@@ -9,7 +9,7 @@
 
 #include "services/rpc/server_stream.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // The server's end of a bidirectional call. Write, Finish, Cancel and peer() as in ServerStreamCore.
 //
@@ -284,4 +284,4 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -13,7 +13,7 @@
 #include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 absl::Status ChannelOptions::Validate() const {
   auto positive = [](bool good, const char* name) {
@@ -68,4 +68,4 @@ std::chrono::system_clock::time_point CallDeadline(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -12,7 +12,7 @@
 #include "services/auth/transport_security.h"
 #include "services/rpc/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 struct ChannelOptions {
   int64_t max_receive_bytes = 4 << 20;  // a larger message from the server ends the call: RESOURCE_EXHAUSTED
@@ -23,7 +23,7 @@ struct ChannelOptions {
   absl::Duration max_reconnect_backoff = absl::Seconds(2);
   int64_t max_metadata_bytes = 8 << 10;
   // How we prove who we are and what the server must prove; null: plaintext.
-  std::shared_ptr<const TransportSecurity> security = nullptr;
+  std::shared_ptr<const auth::TransportSecurity> security = nullptr;
   std::string peer_role = "";  // the daemon that must be there: "synchronizer", ...; "": any. Checked with TLS alone
 
   absl::Status Validate() const;
@@ -55,4 +55,4 @@ absl::StatusOr<Response> CallUnary(Stub* stub,
   return response;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 // Said of every TLS connection that was dialled by address, where it means nothing.
@@ -33,4 +33,4 @@ void RouteGrpcLog() {
   absl::call_once(once, [] { gpr_set_log_function(&Say); });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

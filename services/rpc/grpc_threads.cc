@@ -7,7 +7,7 @@
 
 #include "absl/base/call_once.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 // A callback call is what makes a channel hold the threads. This channel fails every call at once, without a network.
@@ -31,4 +31,4 @@ void KeepGrpcThreads() {
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

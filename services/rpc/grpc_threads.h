@@ -1,6 +1,6 @@
 #pragma once
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // Keeps gRPC's callback threads until the process ends. gRPC 1.51 stops them when the last channel or server is freed,
 // and joins them from whatever thread freed it: if that is one of themselves (the end of a stream frees its channel in
@@ -8,4 +8,4 @@ namespace syncopate::services {
 // thread-safe.
 void KeepGrpcThreads();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

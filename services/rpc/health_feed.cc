@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 HealthFeed::HealthFeed(Source source, grpc::HealthCheckServiceInterface* health)
     : source_(std::move(source)), health_(health) {
@@ -39,4 +39,4 @@ void HealthFeed::Say() {
   for (const std::string& service : source_.services) health_->SetServingStatus(service, ready);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -13,7 +13,7 @@ namespace grpc {
 class HealthCheckServiceInterface;
 }
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // What health v1 answers on one server, kept current by a thread that asks a few times a second: health checks are
 // answered, and watchers are told, from what was said last.
@@ -46,4 +46,4 @@ class HealthFeed {
   std::thread thread_;  // last: uses the members above
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

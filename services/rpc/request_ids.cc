@@ -4,7 +4,7 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 absl::Status CheckRequestId(const std::string& request_id) {
   if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
@@ -84,4 +84,4 @@ void RequestIds::ForgetOldestLocked() {
   ready_order_.pop_front();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

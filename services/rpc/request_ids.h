@@ -13,7 +13,7 @@
 #include "base/mutex.h"
 #include "google/protobuf/message.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // What a client may call a request: INVALID_ARGUMENT (reason REQUEST_ID_TOO_LONG) for more than kMaxRequestIdBytes.
 inline constexpr size_t kMaxRequestIdBytes = 128;
@@ -68,4 +68,4 @@ class RequestIds {
   int64_t ready_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

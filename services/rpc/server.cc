@@ -21,7 +21,7 @@
 #include "services/rpc/grpc_log.h"
 #include "services/rpc/grpc_threads.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 absl::Status CheckPositive(bool good, const char* name) {
@@ -210,4 +210,4 @@ void Server::Stop(absl::Duration grace) {
   server_->Wait();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -20,7 +20,7 @@
 #include "services/rpc/accept/connection_watch.h"
 #include "services/rpc/health_feed.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // One gRPC server of a daemon, with health v1, reflection and channelz beside the daemon's own services.
 //
@@ -38,7 +38,7 @@ class Server {
     // Without TLS only loopback addresses are allowed, unless the operator says that the network is trusted.
     bool insecure_bind = false;
     // Who may connect and call what; null: everybody, everything, in plaintext.
-    std::shared_ptr<const TransportSecurity> security = nullptr;
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     int64_t max_receive_bytes = 4 << 20;  // a larger message ends its call with RESOURCE_EXHAUSTED
     int64_t max_send_bytes = 64 << 20;
     int64_t max_metadata_bytes = 8 << 10;
@@ -95,4 +95,4 @@ class Server {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -17,7 +17,7 @@
 
 // Server calls over gRPC's callback API, which aborts the process when two writes are in flight and forgets nothing
 // that it was told too late. These classes are the only ones that talk to it.
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // What both kinds of writing server stream share: the outgoing queue, the stall check and the end of the call.
 // Reactor is grpc::ServerBidiReactor<...> or grpc::ServerWriteReactor<...>.
@@ -322,4 +322,4 @@ class ServerWriteStream final : public ServerStreamCore<grpc::ServerWriteReactor
   std::function<void()> on_drained_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

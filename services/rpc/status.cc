@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "google/rpc/error_details.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 std::string Shortened(absl::string_view message) {
@@ -75,4 +75,4 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), WithHint(status.error_message()));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

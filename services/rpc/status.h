@@ -10,7 +10,7 @@
 // A reason and its metadata (base/status.h) travel as google.rpc.ErrorInfo{reason, domain "syncopate", metadata} in
 // a google.rpc.Status: in the binary error details of a call, or in a message field. Errors of strangers keep code and
 // message. Pure functions; thread-safe.
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 constexpr char kErrorDomain[] = "syncopate";
 
@@ -31,4 +31,4 @@ inline bool IsRefusal(const absl::Status& status) {
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& status);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

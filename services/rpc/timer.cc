@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 void Timer::Set(absl::Duration delay, std::function<void()> fire) {
   alarm_ = std::make_unique<grpc::Alarm>();
@@ -13,4 +13,4 @@ void Timer::Set(absl::Duration delay, std::function<void()> fire) {
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // A one-shot timer on gRPC's own threads, for stall checks, heartbeats and reconnect backoff. Not thread-safe: its
 // owner's lock guards it, and may be held during Set and Cancel, which never call `fire` inline.
@@ -23,4 +23,4 @@ class Timer {
   std::unique_ptr<grpc::Alarm> alarm_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

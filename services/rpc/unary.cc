@@ -1,6 +1,6 @@
 #include "services/rpc/unary.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 grpc::ServerUnaryReactor* UnaryCall::Start(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
@@ -43,4 +43,4 @@ void UnaryCall::OnDone() {
   callbacks_ = {};
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -11,7 +11,7 @@
 #include "base/mutex.h"
 #include "services/rpc/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // Answers a unary call at once: `return Reply(context, status);` with the response filled in already.
 inline grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -55,4 +55,4 @@ class UnaryCall final : private grpc::ServerUnaryReactor, public std::enable_sha
   absl::Status early_ ABSL_GUARDED_BY(mutex_);  // given to Finish before Start
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 Worker::Worker(size_t capacity) : capacity_(capacity), thread_([this] { Loop(); }) {}
 
@@ -39,4 +39,4 @@ void Worker::Loop() {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

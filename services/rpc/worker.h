@@ -7,7 +7,7 @@
 
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // One thread for what must not run in a gRPC callback because it blocks. Tasks run one after the other. Thread-safe.
 class Worker {
@@ -33,4 +33,4 @@ class Worker {
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

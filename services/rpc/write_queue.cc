@@ -2,7 +2,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 absl::Status StreamOptions::Validate() const {
   if (max_queued_messages > 0 && max_queued_bytes > 0 && stalled_after > absl::ZeroDuration() &&
@@ -12,4 +12,4 @@ absl::Status StreamOptions::Validate() const {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "StreamOptions: every bound must be positive");
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "google/protobuf/message_lite.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // How much a stream holds for a peer that reads slowly, and how long it bears with one that does nothing.
 struct StreamOptions {
@@ -101,4 +101,4 @@ class WriteQueue {
   int64_t queued_bytes_ = 0;  // of those that are counted
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "services/wire/sync_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 using synchronizer::Action;
 using synchronizer::ControlPlane;
@@ -155,7 +155,7 @@ absl::Status ControlLoop::CarryOut() {
       SYNCOPATE_RETURN_IF_ERROR(log_->Append(persist->record));
       changed = true;
     } else if (const auto* ended = std::get_if<synchronizer::SyncEnded>(&action)) {
-      const v1::SyncRecord record = ToProto(ended->record, options_.clock->UnixSeconds());
+      const v1::SyncRecord record = wire::ToProto(ended->record, options_.clock->UnixSeconds());
       syncs_.Add(record);
       ended_.Add(record);
       observer_->OnSyncEnded(ended->record);
@@ -176,7 +176,7 @@ absl::Status ControlLoop::CarryOut() {
 void ControlLoop::WriteEndedSyncs() {
   if (ended_.count() == 0) return;
   const absl::Status written = log_->AppendSyncs(ended_);
-  if (written.ok()) ended_ = SyncTally();
+  if (written.ok()) ended_ = telemetry::SyncTally();
   if (!written.ok()) SYNCOPATE_LOG(kWarning, "the count of syncs is not written down: %s", written.ToString());
 }
 
@@ -186,4 +186,4 @@ std::shared_ptr<ControlLoop::Session> ControlLoop::FindSession(SessionId session
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

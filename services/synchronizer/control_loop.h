@@ -15,7 +15,7 @@
 #include "services/synchronizer/state_log.h"
 #include "synchronizer/control_plane.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 // The synchronizer's one loop: a thread that feeds events to the ControlPlane and carries out its actions, in order.
 // It waits for the next event or the plane's next deadline, and for nothing else but the disk. Thread-safe.
@@ -77,7 +77,7 @@ class ControlLoop {
   void CloseAll(const absl::Status& status);
 
   // Of the whole run, over all lives. For events and the observer, on the loop's thread.
-  const SyncTally& syncs() const { return syncs_; }
+  const telemetry::SyncTally& syncs() const { return syncs_; }
 
   // Ends the thread after what was posted before. Idempotent.
   void Stop();
@@ -105,8 +105,8 @@ class ControlLoop {
   // Of the thread alone.
   synchronizer::ControlPlane plane_;
   std::unique_ptr<StateLog> log_;
-  SyncTally syncs_;
-  SyncTally ended_;  // of those, what is not in the log yet
+  telemetry::SyncTally syncs_;
+  telemetry::SyncTally ended_;  // of those, what is not in the log yet
 
   Mutex mutex_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
@@ -118,4 +118,4 @@ class ControlLoop {
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -7,7 +7,7 @@
 #include "services/wire/codec.h"
 #include "services/wire/sync_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::ControlPlane;
@@ -28,7 +28,7 @@ grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* JoinSession::Serve(s
                         .on_done = [session](const absl::Status&) { session->loop_->Closed(session->id_); }});
 }
 
-void JoinSession::Send(const synchronizer::Command& command) { stream_->Write(ToProto(command)); }
+void JoinSession::Send(const synchronizer::Command& command) { stream_->Write(wire::ToProto(command)); }
 
 void JoinSession::Handle(const v1::JoinRequest& message) {
   absl::Status status = Dispatch(message);
@@ -44,14 +44,14 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   said_hello_ = true;
   switch (message.message_case()) {
     case v1::JoinRequest::kHello: {
-      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, FromProto(message.hello()));
+      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, wire::FromProto(message.hello()));
       SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
       Post(
           [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kHeartbeat: {
-      PolicyVersion serving = FromProto(message.heartbeat().serving());
+      PolicyVersion serving = wire::FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
       PostSoon([id = id_, serving, digest](ControlPlane& plane, absl::Time now) {
         plane.OnHeartbeat(id, serving, digest, now);
@@ -59,7 +59,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
       return absl::OkStatus();
     }
     case v1::JoinRequest::kReport: {
-      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncReport report, FromProto(message.report()));
+      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncReport report, wire::FromProto(message.report()));
       Post([id = id_, report = std::move(report)](ControlPlane& plane, absl::Time now) {
         plane.OnReport(id, report, now);
       });
@@ -87,4 +87,4 @@ ControlLoop::Event JoinSession::Counted(ControlLoop::Event event) {
   };
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -7,12 +7,12 @@
 #include "services/synchronizer/control_loop.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 // One Join stream: turns the member's messages into events of the loop and the plane's commands into messages.
 class JoinSession final : public ControlLoop::Session, public std::enable_shared_from_this<JoinSession> {
  public:
-  using Stream = ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
+  using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
   // Serves the stream until it ends. Returns what the service method has to return.
   static grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Serve(std::shared_ptr<Stream> stream,
@@ -39,4 +39,4 @@ class JoinSession final : public ControlLoop::Session, public std::enable_shared
   std::atomic<int> waiting_ = 0;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

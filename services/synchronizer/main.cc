@@ -14,23 +14,23 @@
 #include "services/synchronizer/completion_linger.h"
 #include "services/synchronizer/synchronizer_service.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that run when the daemon stops
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-ControlLoop::Options LoopOptionsOf(Daemon& daemon) {
+ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
   ControlLoop::Options options;
   const v1::SyncSection& sync = daemon.config().sync();
   const std::string& run_id = daemon.config().run().id();
   options.plane.run_id = run_id.empty() ? RandomUuid() : run_id;
-  options.plane.membership.heartbeat = CheckedDuration(sync.heartbeat());
-  options.plane.membership.suspect_after = CheckedDuration(sync.suspect_after());
-  options.plane.membership.dead_after = CheckedDuration(sync.dead_after());
+  options.plane.membership.heartbeat = config::CheckedDuration(sync.heartbeat());
+  options.plane.membership.suspect_after = config::CheckedDuration(sync.suspect_after());
+  options.plane.membership.dead_after = config::CheckedDuration(sync.dead_after());
   options.plane.sync.transport = sync.transport();
-  options.plane.sync.min_deadline = CheckedDuration(sync.deadline());
-  options.plane.sync.prepare_deadline = CheckedDuration(sync.prepare_deadline());
+  options.plane.sync.min_deadline = config::CheckedDuration(sync.deadline());
+  options.plane.sync.prepare_deadline = config::CheckedDuration(sync.prepare_deadline());
   // Above every attempt of an earlier life, which has not started one a microsecond.
   options.plane.sync.first_attempt = static_cast<int64_t>(Clock::Real()->UnixSeconds() * 1e6);
   options.state_dir = daemon.Path("state/synchronizer");
@@ -39,12 +39,12 @@ ControlLoop::Options LoopOptionsOf(Daemon& daemon) {
 }
 
 CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& config) {
-  const absl::Duration shortest = CheckedDuration(config.sync().dead_after());
-  return {.shortest = shortest, .longest = shortest + CheckedDuration(config.run().grace())};
+  const absl::Duration shortest = config::CheckedDuration(config.sync().dead_after());
+  return {.shortest = shortest, .longest = shortest + config::CheckedDuration(config.run().grace())};
 }
 
 // Until somebody wants it to stop, or with the flag, until the run is complete and everybody knows.
-void AwaitEnd(Daemon& daemon, const SynchronizerServiceImpl& service) {
+void AwaitEnd(daemon::Daemon& daemon, const SynchronizerServiceImpl& service) {
   CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
   while (!daemon.StopRequested(kPoll)) {
     const SynchronizerServiceImpl::Progress progress = service.progress();
@@ -55,9 +55,9 @@ void AwaitEnd(Daemon& daemon, const SynchronizerServiceImpl& service) {
   }
 }
 
-absl::Status RunSynchronizer(Daemon& daemon) {
+absl::Status RunSynchronizer(daemon::Daemon& daemon) {
   std::atomic<bool> failed = false;
-  SyncMetrics metrics(*daemon.registry());
+  telemetry::SyncMetrics metrics(*daemon.registry());
   SynchronizerServiceImpl::Options options;
   options.loop = LoopOptionsOf(daemon);
   options.metrics = &metrics;
@@ -84,8 +84,8 @@ absl::Status RunSynchronizer(Daemon& daemon) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd
 
 int main(int argc, char** argv) {
-  return syncopate::services::DaemonMain(argc, argv, "synchronizer", &syncopate::services::RunSynchronizer);
+  return syncopate::daemon::DaemonMain(argc, argv, "synchronizer", &syncopate::synchronizerd::RunSynchronizer);
 }

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "services/wire/sync_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::LedgerRecord;
@@ -17,7 +17,7 @@ constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
 
 struct Contents {
   std::vector<LedgerRecord> records;
-  SyncTally syncs;
+  telemetry::SyncTally syncs;
   size_t count = 0;  // of both kinds
 };
 
@@ -32,15 +32,15 @@ absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path) {
       return Error(absl::StatusCode::kDataLoss, "BAD_LEDGER", path + " holds a record that is no synchronizer state");
     }
     if (message.has_syncs()) {
-      contents.syncs.Merge(SyncTally::FromProto(message.syncs()));
+      contents.syncs.Merge(telemetry::SyncTally::FromProto(message.syncs()));
       continue;
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(LedgerRecord record, FromProto(message));
+    SYNCOPATE_ASSIGN_OR_RETURN(LedgerRecord record, wire::FromProto(message));
     contents.records.push_back(std::move(record));
   }
 }
 
-std::string SyncsRecord(const SyncTally& syncs) {
+std::string SyncsRecord(const telemetry::SyncTally& syncs) {
   v1::SynchronizerLogRecord message;
   *message.mutable_syncs() = syncs.ToProto();
   return message.SerializeAsString();
@@ -50,11 +50,11 @@ std::string FreshPath(const std::string& path) { return path + ".new"; }
 
 // Writes the whole log beside the old one.
 absl::Status WriteFresh(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records,
-                        const SyncTally& syncs) {
+                        const telemetry::SyncTally& syncs) {
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, FreshPath(path)));
   for (const LedgerRecord& record : records) {
-    SYNCOPATE_RETURN_IF_ERROR(writer->Append(ToProto(record).SerializeAsString()));
+    SYNCOPATE_RETURN_IF_ERROR(writer->Append(wire::ToProto(record).SerializeAsString()));
   }
   if (syncs.count() > 0) SYNCOPATE_RETURN_IF_ERROR(writer->Append(SyncsRecord(syncs)));
   return writer->Sync();
@@ -96,13 +96,13 @@ absl::Status StateLog::Add(const std::string& record) {
 }
 
 absl::Status StateLog::Append(const LedgerRecord& record) {
-  SYNCOPATE_RETURN_IF_ERROR(Add(ToProto(record).SerializeAsString()));
+  SYNCOPATE_RETURN_IF_ERROR(Add(wire::ToProto(record).SerializeAsString()));
   return writer_->Sync();
 }
 
-absl::Status StateLog::AppendSyncs(const SyncTally& ended) { return Add(SyncsRecord(ended)); }
+absl::Status StateLog::AppendSyncs(const telemetry::SyncTally& ended) { return Add(SyncsRecord(ended)); }
 
-absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs) {
+absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const telemetry::SyncTally& syncs) {
   appended_ = 0;
   absl::Status written = WriteFresh(files_, path_, snapshot, syncs);
   if (!written.ok()) {
@@ -115,4 +115,4 @@ absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const 
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -12,7 +12,7 @@
 #include "services/telemetry/sync_tally.h"
 #include "synchronizer/versions/version_ledger.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 // The synchronizer's durable state: <dir>/log, a record log of SynchronizerLogRecord. Not thread-safe.
 class StateLog {
@@ -20,7 +20,7 @@ class StateLog {
   struct Opened {
     std::unique_ptr<StateLog> log;
     std::vector<synchronizer::LedgerRecord> records;  // in the order they were written
-    SyncTally syncs;                                  // all that were appended
+    telemetry::SyncTally syncs;                       // all that were appended
   };
   // Makes the folder and the file if they are missing. A log that has grown long is first rewritten as the shortest one
   // with the same meaning. DATA_LOSS reason BAD_LOG or BAD_LEDGER if the state is damaged beyond a torn end.
@@ -31,14 +31,14 @@ class StateLog {
 
   // Adds syncs that have ended to those that were added before. Durable with the next record, but known after the end
   // of this process, whatever ends it. An error changes nothing.
-  absl::Status AppendSyncs(const SyncTally& ended);
+  absl::Status AppendSyncs(const telemetry::SyncTally& ended);
 
   // True when so many records have been added that it is time for Compact.
   bool HasGrown() const { return appended_ >= kCompactEvery; }
   // Rewrites the log as `snapshot` and `syncs`, which must mean the same as all that was appended. Blocks for the disk.
   // If the new log cannot be written the old one stays, which is logged and no error, and this is tried again as many
   // records later. An error: nothing can be appended any more.
-  absl::Status Compact(const std::vector<synchronizer::LedgerRecord>& snapshot, const SyncTally& syncs);
+  absl::Status Compact(const std::vector<synchronizer::LedgerRecord>& snapshot, const telemetry::SyncTally& syncs);
 
  private:
   absl::Status Add(const std::string& record);    // without making it durable
@@ -53,4 +53,4 @@ class StateLog {
   int64_t appended_ = 0;                  // since the log was opened or rewritten
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

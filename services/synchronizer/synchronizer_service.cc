@@ -15,7 +15,7 @@
 #include "services/wire/codec.h"
 #include "services/wire/sync_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::ControlPlane;
@@ -53,11 +53,11 @@ v1::MemberState StateToProto(MemberState state) {
 
 v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const Member& member, absl::Time now) {
   v1::MemberStatus status;
-  *status.mutable_member() = ToProto(member.hello.member);
+  *status.mutable_member() = wire::ToProto(member.hello.member);
   status.set_state(StateToProto(member.state));
   status.set_address(member.hello.address);
   status.set_metrics_address(member.hello.metrics_address);
-  *status.mutable_serving() = ToProto(member.hello.serving);
+  *status.mutable_serving() = wire::ToProto(member.hello.serving);
   status.set_serving_digest(member.hello.serving_digest);
   status.set_silent_seconds(absl::ToDoubleSeconds(now - member.last_heard));
   status.set_detail(member.detail);
@@ -70,8 +70,8 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
-RunEvent EventOf(const synchronizer::SyncRecord& record) {
-  RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
+telemetry::RunEvent EventOf(const synchronizer::SyncRecord& record) {
+  telemetry::RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},
@@ -86,7 +86,7 @@ void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response)
   const auto& versions = plane.ledger().versions();
   for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
     v1::VersionStatus* status = response->add_versions();
-    *status->mutable_version() = ToProto(version->version);
+    *status->mutable_version() = wire::ToProto(version->version);
     status->set_digest(version->digest);
     status->set_published_unix_seconds(version->unix_seconds);
     std::set<std::string> replicas;
@@ -122,7 +122,7 @@ grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* SynchronizerServiceI
 }
 
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::Answer(Ask ask) {
-  auto call = UnaryCall::Create();
+  auto call = rpc::UnaryCall::Create();
   auto status = std::make_shared<absl::Status>();
   loop_->Post(
       [ask = std::move(ask), status](ControlPlane& plane, absl::Time now) { *status = ask(plane, now); },
@@ -134,8 +134,8 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::AnswerOnce(
     const char* method, const Request& request, Response* response,
     std::function<absl::Status(const Request&, Response*, ControlPlane&, absl::Time)> ask) {
-  auto call = UnaryCall::Create();
-  auto work = [this, request, ask = std::move(ask)](google::protobuf::Message* out, RequestIds::Done done) {
+  auto call = rpc::UnaryCall::Create();
+  auto work = [this, request, ask = std::move(ask)](google::protobuf::Message* out, rpc::RequestIds::Done done) {
     auto status = std::make_shared<absl::Status>();
     auto* answer = static_cast<Response*>(out);
     loop_->Post([request, answer, ask, status](ControlPlane& plane,
@@ -156,14 +156,14 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
       "PublishVersion", *request, response,
       [this](const auto& request, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
         ControlPlane::Publication publication;
-        SYNCOPATE_ASSIGN_OR_RETURN(publication.member, FromProto(request.member()));
+        SYNCOPATE_ASSIGN_OR_RETURN(publication.member, wire::FromProto(request.member()));
         SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(publication.member, request.secret()));
-        publication.version = FromProto(request.version());
+        publication.version = wire::FromProto(request.version());
         publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
         publication.manifest_fingerprint = request.manifest_fingerprint();
         publication.stage_seconds = std::max(0.0, request.stage_seconds());
         publication.unix_seconds = options_.loop.clock->UnixSeconds();
-        publication.subset = FromProto(request.subset());
+        publication.subset = wire::FromProto(request.subset());
         SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnPublish(publication, now));
         response->set_receivers(receivers);
         return absl::OkStatus();
@@ -176,9 +176,9 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::CompleteRun(grpc::CallbackSer
   return AnswerOnce<v1::CompleteRunRequest, v1::CompleteRunResponse>(
       "CompleteRun", *request, response,
       [](const auto& request, auto*, ControlPlane& plane, absl::Time) -> absl::Status {
-        SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, FromProto(request.member()));
+        SYNCOPATE_ASSIGN_OR_RETURN(MemberId member, wire::FromProto(request.member()));
         SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member, request.secret()));
-        return plane.OnComplete(member, FromProto(request.version()));
+        return plane.OnComplete(member, wire::FromProto(request.version()));
       });
 }
 
@@ -188,7 +188,8 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
   return Answer([this, response, with_syncs = request->with_syncs()](ControlPlane& plane, absl::Time now) {
     response->set_run_id(plane.ledger().run_id());
     response->set_epoch(plane.ledger().epoch());
-    if (plane.ledger().newest() != nullptr) *response->mutable_newest() = ToProto(plane.ledger().newest()->version);
+    if (plane.ledger().newest() != nullptr)
+      *response->mutable_newest() = wire::ToProto(plane.ledger().newest()->version);
     response->set_trainers_alive(static_cast<int32_t>(CountPresent(plane, kTrainerRole)));
     response->set_rollouters_alive(static_cast<int32_t>(CountPresent(plane, kRollouterRole)));
     response->set_attempts_under_way(plane.coordinator().attempts_under_way());
@@ -224,7 +225,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::ListVersions(grpc::CallbackSe
 
 grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::WatchSyncs(
     grpc::CallbackServerContext* context, const v1::WatchSyncsRequest* request) {
-  auto stream = ServerWriteStream<v1::WatchSyncsResponse>::Create(context);
+  auto stream = rpc::ServerWriteStream<v1::WatchSyncsResponse>::Create(context);
   int64_t id = next_watcher_++;
   int32_t last = std::clamp(request->last(), 0, kMaxReplay);
   bool follow = request->follow();
@@ -253,7 +254,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::TriggerSync(grpc::CallbackSer
       "TriggerSync", *request, response,
       [](const auto&, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
         SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnTrigger(now));
-        *response->mutable_version() = ToProto(plane.ledger().newest()->version);
+        *response->mutable_version() = wire::ToProto(plane.ledger().newest()->version);
         response->set_receivers(receivers);
         return absl::OkStatus();
       });
@@ -284,7 +285,7 @@ void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record
     options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes_by_kind, now});
   }
   if (options_.events != nullptr) options_.events->Record(EventOf(record));
-  history_.Add(ToProto(record, now));
+  history_.Add(wire::ToProto(record, now));
 }
 
 SynchronizerServiceImpl::Progress SynchronizerServiceImpl::progress() const {
@@ -307,4 +308,4 @@ void SynchronizerServiceImpl::OnFailed(const absl::Status& status) {
   if (options_.on_failed) options_.on_failed(status);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -14,7 +14,7 @@
 #include "services/telemetry/sync_metrics.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 // The synchronizer: SynchronizerService over a ControlLoop of its own. Every call becomes an event on the loop and is
 // answered from there; no method blocks a gRPC thread. Thread-safe.
@@ -28,8 +28,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  public:
   struct Options {
     ControlLoop::Options loop;
-    SyncMetrics* metrics = nullptr;   // borrowed; null: not counted
-    EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    telemetry::SyncMetrics* metrics = nullptr;   // borrowed; null: not counted
+    telemetry::EventRecorder* events = nullptr;  // borrowed; null: not recorded
     // The state cannot be written any more: the process should end. Called once, on the loop's thread.
     std::function<void(const absl::Status&)> on_failed = nullptr;
   };
@@ -88,7 +88,7 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
 
   const Options options_;
   const absl::Time started_;
-  RequestIds request_ids_;
+  rpc::RequestIds request_ids_;
   std::atomic<int64_t> next_watcher_ = 1;
   mutable Mutex mutex_;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
@@ -96,4 +96,4 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   std::unique_ptr<ControlLoop> loop_;  // last: its thread uses the members above
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

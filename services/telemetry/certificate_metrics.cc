@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 std::vector<prometheus::MetricFamily> CertificateCollector::Collect() const {
   const std::optional<absl::Time> expiry = security_->certificate_expiry();
@@ -22,4 +22,4 @@ std::vector<prometheus::MetricFamily> CertificateCollector::Collect() const {
   return {family};
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -9,19 +9,19 @@
 
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // syncopate_certificate_expiry_timestamp_seconds{role}: when the certificate that this process shows now ends. Absent
 // without one.
 class CertificateCollector final : public prometheus::Collectable {
  public:
-  CertificateCollector(std::string role, std::shared_ptr<const TransportSecurity> security)
+  CertificateCollector(std::string role, std::shared_ptr<const auth::TransportSecurity> security)
       : role_(std::move(role)), security_(std::move(security)) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const std::string role_;
-  const std::shared_ptr<const TransportSecurity> security_;
+  const std::shared_ptr<const auth::TransportSecurity> security_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -9,7 +9,7 @@
 #include "base/record_log.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 constexpr char kSuffix[] = ".binlog";
@@ -54,10 +54,10 @@ std::string ToJson(const v1::Event& event) {
   nlohmann::json json = {{"unix_seconds", event.unix_seconds()},
                          {"daemon", event.role()},
                          {"kind", event.kind()},
-                         {"version", FromProto(event.version()).ToString()}};
+                         {"version", wire::FromProto(event.version()).ToString()}};
   if (event.attempt() != 0) json["attempt"] = event.attempt();
   for (const auto& [key, value] : event.fields()) json[key] = value;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

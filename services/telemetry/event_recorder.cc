@@ -5,7 +5,7 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/records.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 absl::StatusOr<std::unique_ptr<EventRecorder>> EventRecorder::Open(FileSystem* files, const std::string& run_dir,
                                                                    const std::string& name, const Clock* clock) {
@@ -21,10 +21,10 @@ void EventRecorder::Record(const RunEvent& event) {
   message.set_mono_seconds(absl::ToDoubleSeconds(clock_->Now() - absl::UnixEpoch()));
   message.set_role(name_);
   message.set_kind(event.kind);
-  *message.mutable_version() = ToProto(event.version);
+  *message.mutable_version() = wire::ToProto(event.version);
   message.set_attempt(event.attempt);
   message.mutable_fields()->insert(event.fields.begin(), event.fields.end());
   log_->Append(message.SerializeAsString());
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -11,7 +11,7 @@
 #include "base/policy_version.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // Something that happened in a daemon, for those who reconstruct a run afterwards.
 struct RunEvent {
@@ -48,4 +48,4 @@ class EventRecorder {
   const std::unique_ptr<EventLog> log_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

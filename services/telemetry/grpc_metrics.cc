@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 constexpr int kCodes = 17;
@@ -110,4 +110,4 @@ const GrpcServerMetrics::Method& GrpcServerMetrics::Find(const std::string& path
   return found == methods_.end() ? methods_.at("") : found->second;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

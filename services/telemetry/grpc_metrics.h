@@ -10,7 +10,7 @@
 
 #include "services/telemetry/metric_names.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // grpc_server_started_total, grpc_server_handled_total and grpc_server_handling_seconds, with the names and labels of
 // go-grpc-prometheus. Methods are those of the given services; everything else (health, reflection) is counted as
@@ -45,4 +45,4 @@ class GrpcServerMetrics {
   std::map<std::string, Method> methods_;  // by path; "" is the rest. Not changed after construction
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

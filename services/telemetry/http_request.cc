@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 bool IsMethod(absl::string_view word) {
@@ -91,4 +91,4 @@ std::string HttpRefusal(int code) {
       absl::StrCat(code, " ", Reason(code), ": this port answers GET of /metrics, /livez and /readyz only\n"));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -4,7 +4,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // Longest request, line and headers together, that the metrics responder reads.
 constexpr size_t kMaxHttpRequestBytes = 4096;
@@ -24,4 +24,4 @@ std::string HttpPage(int code, const std::string& content_type, const std::strin
 // The same for a request that is refused, with a line that says why.
 std::string HttpRefusal(int code);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 void PublishBuildInfo(prometheus::Registry& registry, const std::string& version, const std::string& role) {
   prometheus::BuildGauge()
@@ -66,4 +66,4 @@ prometheus::Counter& AddCounter(prometheus::Registry& registry, const std::strin
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -14,7 +14,7 @@
 
 // What several components publish in the same way. One registry per process, made in main and passed by reference; it
 // outlives every metrics object. All methods of metrics objects are thread-safe and do not block.
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // syncopate_build_info{version, role} 1.
 void PublishBuildInfo(prometheus::Registry& registry, const std::string& version, const std::string& role);
@@ -62,4 +62,4 @@ prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& n
 // A counter without labels.
 prometheus::Counter& AddCounter(prometheus::Registry& registry, const std::string& name, const std::string& help);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -12,7 +12,7 @@
 #include <string>
 #include <system_error>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 void Add(std::vector<prometheus::MetricFamily>* families, const char* name, const char* help,
@@ -98,4 +98,4 @@ std::vector<prometheus::MetricFamily> ProcessCollector::Collect() const {
   return families;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // Prometheus' standard process_* metrics, read from /proc at each scrape: CPU seconds, resident and virtual memory,
 // open and allowed descriptors, threads, start time. What cannot be read is left out.
@@ -13,4 +13,4 @@ class ProcessCollector final : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 absl::StatusOr<std::unique_ptr<MetricsResponder>> MetricsResponder::Start(
     const Options& options, std::vector<std::shared_ptr<const prometheus::Collectable>> sources) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(options.address));
+  SYNCOPATE_ASSIGN_OR_RETURN(rpc::Endpoint endpoint, rpc::Endpoint::Parse(options.address));
   if (!endpoint.IsLoopback() && !options.insecure_bind) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to serve metrics on ", endpoint.ToString(),
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<MetricsResponder>> MetricsResponder::Start(
   std::unique_ptr<MetricsResponder> responder(new MetricsResponder());
   responder->options_ = options;
   responder->sources_ = std::move(sources);
-  SYNCOPATE_ASSIGN_OR_RETURN(responder->acceptor_, Acceptor::Listen(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(responder->acceptor_, rpc::Acceptor::Listen(endpoint));
   responder->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (responder->wake_ < 0) return absl::ResourceExhaustedError("no file descriptor left for the metrics responder");
   responder->thread_ = std::thread([self = responder.get()] { self->Loop(); });
@@ -156,4 +156,4 @@ std::string MetricsResponder::Collect() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -16,7 +16,7 @@
 #include "services/rpc/accept/acceptor.h"
 #include "services/telemetry/http_request.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // Answers GET over HTTP/1.x: /metrics with Prometheus' text format, and the probes that it is given with "ok" or with
 // 503 and the reason, as text. Nothing else. One thread serves all connections without blocking on any: each has
@@ -69,10 +69,10 @@ class MetricsResponder {
 
   Options options_;
   std::vector<std::shared_ptr<const prometheus::Collectable>> sources_;
-  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<rpc::Acceptor> acceptor_;
   int wake_ = -1;                      // eventfd that ends the loop
   std::list<Connection> connections_;  // of the thread alone
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using Labels = std::vector<prometheus::ClientMetric::Label>;
@@ -81,4 +81,4 @@ InstallMetrics::InstallMetrics(prometheus::Registry& registry)
                  .Add({}, prometheus::Histogram::BucketBoundaries{.00001, .000025, .00005, .0001, .00025, .0005, .001,
                                                                   .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5})) {}
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

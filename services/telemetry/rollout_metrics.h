@@ -8,7 +8,7 @@
 
 #include "services/telemetry/metric_names.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // The state of a rollouter at the moment of a scrape. Counts and seconds are since the start of the process.
 struct RolloutFigures {
@@ -65,4 +65,4 @@ class InstallMetrics {
   prometheus::Histogram& pause_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

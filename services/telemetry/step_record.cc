@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "services/telemetry/words.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using nlohmann::json;
@@ -90,4 +90,4 @@ std::string ToString(const std::vector<std::string>& alarms) {
   return text;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // A prompt with the answer that greedy decoding gave it, as text.
 struct SampleAnswer {
@@ -47,4 +47,4 @@ std::string ToString(const StepRecord& record);
 // "alarm: entropy has collapsed, the evaluation fell"; "" without one.
 std::string ToString(const std::vector<std::string>& alarms);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 const std::vector<std::string> kPhases = {"stage", "prepare", "transfer", "verify", "install", "total"};
@@ -92,4 +92,4 @@ void SyncMetrics::SetMembers(int64_t trainers, int64_t rollouters) {
   rollouters_.Set(static_cast<double>(rollouters));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

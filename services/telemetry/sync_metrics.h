@@ -7,7 +7,7 @@
 #include "services/telemetry/metric_names.h"
 #include "synchronizer/plan/payload.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // What weight syncs cost, as the synchronizer sees them: one sample per receiver and attempt.
 class SyncMetrics {
@@ -41,4 +41,4 @@ class SyncMetrics {
   PolicyVersionMetric newest_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -2,7 +2,7 @@
 
 #include "synchronizer/messages.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 SyncOutcome SyncOutcomeOf(const std::string& result) {
   if (result == "ok") return SyncOutcome::kDone;
@@ -12,4 +12,4 @@ SyncOutcome SyncOutcomeOf(const std::string& result) {
   return SyncOutcome::kFailed;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

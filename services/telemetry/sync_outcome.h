@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // How a weight sync to one receiver ended, for people who count.
 enum class SyncOutcome {
@@ -16,4 +16,4 @@ enum class SyncOutcome {
 // Of SyncRecord.result: "ok", "relabelled", or the reason of the error that ended it. Pure.
 SyncOutcome SyncOutcomeOf(const std::string& result);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 constexpr std::pair<SyncOutcome, const char*> kNames[] = {{SyncOutcome::kDone, "ok"},
@@ -108,4 +108,4 @@ SyncTally SyncTally::FromProto(const v1::SyncTally& message) {
   return tally;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

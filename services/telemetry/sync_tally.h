@@ -9,7 +9,7 @@
 #include "services/telemetry/sync_outcome.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // Weight syncs, counted over all receivers; rehearsals are none. Not thread-safe.
 class SyncTally {
@@ -44,4 +44,4 @@ class SyncTally {
   Times total_, pause_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

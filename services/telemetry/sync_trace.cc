@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using nlohmann::json;
@@ -37,7 +37,7 @@ struct Span {
 // Parts that follow each other and end at `end`; those that did not run leave nothing.
 void AddParts(const v1::Event& event, const std::string& thread, double end,
               const std::vector<std::pair<std::string, double>>& parts, std::vector<Span>* spans) {
-  json arguments = {{"version", FromProto(event.version()).ToString()}};
+  json arguments = {{"version", wire::FromProto(event.version()).ToString()}};
   for (const auto& [key, value] : event.fields()) arguments[key] = value;
   double begin = end;
   for (const auto& [name, seconds] : parts) begin -= seconds;
@@ -122,10 +122,10 @@ absl::StatusOr<std::string> SyncTrace(const std::vector<v1::Event>& events, std:
     if (event.attempt() != chosen) continue;
     if (event.kind() == "sync") AddSync(event, &spans);
     if (event.kind() == "phase") AddPhase(event, &spans);
-    if (event.kind() == "sync") version = FromProto(event.version());
+    if (event.kind() == "sync") version = wire::FromProto(event.version());
   }
   for (const v1::Event& event : events) {
-    if (event.kind() != "publish" || FromProto(event.version()) != version) continue;
+    if (event.kind() != "publish" || wire::FromProto(event.version()) != version) continue;
     AddParts(event, "sync", event.unix_seconds(), {{"stage", Seconds(event, "stage_seconds")}}, &spans);
   }
   if (spans.empty()) {
@@ -137,4 +137,4 @@ absl::StatusOr<std::string> SyncTrace(const std::vector<v1::Event>& events, std:
   return ToChrome(spans);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 void Table::AddRow(std::vector<std::string> cells) {
   SYNCOPATE_CHECK(cells.size() == columns_.size());
@@ -37,4 +37,4 @@ std::string Table::ToString() const {
   return text;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

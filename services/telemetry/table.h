@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // A plain text table: a line of headings, then rows, columns as wide as their widest cell and two blanks apart.
 class Table {
@@ -25,4 +25,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

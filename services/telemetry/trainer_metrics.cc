@@ -1,6 +1,6 @@
 #include "services/telemetry/trainer_metrics.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
@@ -109,4 +109,4 @@ void TrainerMetrics::SetMemory(int64_t allocated_bytes, int64_t reserved_bytes) 
   reserved_.Set(Double(reserved_bytes));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

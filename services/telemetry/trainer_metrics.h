@@ -6,7 +6,7 @@
 
 #include "services/telemetry/metric_names.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 // What one training step was like.
 struct StepFigures {
@@ -96,4 +96,4 @@ class TrainerMetrics {
   PolicyVersionMetric version_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 std::string Thousands(int64_t value) {
   std::string digits = absl::StrCat(value < 0 ? -static_cast<uint64_t>(value) : static_cast<uint64_t>(value));
@@ -34,4 +34,4 @@ std::string Version(const v1::PolicyVersion& version) {
 
 double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

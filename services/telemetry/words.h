@@ -7,7 +7,7 @@
 #include "syncopate/v1/common.pb.h"
 
 // Numbers as people read them. Pure.
-namespace syncopate::services {
+namespace syncopate::telemetry {
 
 std::string Thousands(int64_t value);                   // 12,345
 std::string Percent(double share);                      // 0.123 -> "12%"
@@ -18,4 +18,4 @@ std::string Version(const v1::PolicyVersion& version);  // "e1-s42", or "-" for 
 // part / whole, 0 where nothing is to be shared.
 double Share(double part, double whole);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

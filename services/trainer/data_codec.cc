@@ -12,7 +12,7 @@
 #include "syncopate/v1/records.pb.h"
 #include "trainer/data/prompt_queue.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using trainer::DropReason;
@@ -34,14 +34,14 @@ bool Parse(absl::string_view bytes, Message* message) {
 v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
   v1::TrainerLogRecord message;
   if (const auto* accepted = std::get_if<trainer::AcceptedRecord>(&record)) {
-    *message.mutable_accepted()->mutable_group() = ToProto(*accepted->group);
-    *message.mutable_accepted()->mutable_admitted() = ToProto(accepted->admitted);
+    *message.mutable_accepted()->mutable_group() = wire::ToProto(*accepted->group);
+    *message.mutable_accepted()->mutable_admitted() = wire::ToProto(accepted->admitted);
   } else if (const auto* take = std::get_if<trainer::TakeRecord>(&record)) {
-    *message.mutable_take()->mutable_produces() = ToProto(take->produces);
-    for (const LeaseId& lease : take->groups) *message.mutable_take()->add_groups() = ToProto(lease);
+    *message.mutable_take()->mutable_produces() = wire::ToProto(take->produces);
+    for (const LeaseId& lease : take->groups) *message.mutable_take()->add_groups() = wire::ToProto(lease);
   } else {
     const auto& drop = std::get<trainer::DropRecord>(record);
-    *message.mutable_drop()->mutable_lease() = ToProto(drop.lease);
+    *message.mutable_drop()->mutable_lease() = wire::ToProto(drop.lease);
     message.mutable_drop()->set_reason(trainer::DropReasonName(drop.reason));
   }
   return message;
@@ -96,19 +96,19 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
   if (!Parse(bytes, &message)) return BadRecord("cannot be parsed");
   switch (message.record_case()) {
     case v1::TrainerLogRecord::kAccepted: {
-      auto group = FromProto(message.accepted().group());
+      auto group = wire::FromProto(message.accepted().group());
       if (!group.ok()) return BadRecord(absl::StrCat("holds a bad group: ", group.status().message()));
-      return trainer::AcceptedRecord{FromProto(message.accepted().admitted()),
+      return trainer::AcceptedRecord{wire::FromProto(message.accepted().admitted()),
                                      std::make_shared<const TrajectoryGroup>(*std::move(group))};
     }
     case v1::TrainerLogRecord::kTake: {
-      trainer::TakeRecord take{FromProto(message.take().produces())};
-      for (const v1::LeaseId& lease : message.take().groups()) take.groups.push_back(FromProto(lease));
+      trainer::TakeRecord take{wire::FromProto(message.take().produces())};
+      for (const v1::LeaseId& lease : message.take().groups()) take.groups.push_back(wire::FromProto(lease));
       return take;
     }
     case v1::TrainerLogRecord::kDrop: {
       SYNCOPATE_ASSIGN_OR_RETURN(DropReason reason, DecodeReason(message.drop().reason()));
-      return trainer::DropRecord{FromProto(message.drop().lease()), reason};
+      return trainer::DropRecord{wire::FromProto(message.drop().lease()), reason};
     }
     case v1::TrainerLogRecord::RECORD_NOT_SET:
       break;
@@ -162,11 +162,11 @@ std::string EncodeDataState(const trainer::DataState& state) {
   message.set_next_ordinal(state.next.ordinal);
   for (const auto& [group, attempt] : state.attempts) {
     v1::DataState::AttemptCount* count = message.add_attempts();
-    *count->mutable_group() = ToProto(group);
+    *count->mutable_group() = wire::ToProto(group);
     count->set_attempt(attempt);
   }
-  for (const GroupId& group : state.consumed_above) *message.add_consumed_above() = ToProto(group);
-  *message.mutable_consumed_below() = ToProto(state.consumed_below);
+  for (const GroupId& group : state.consumed_above) *message.add_consumed_above() = wire::ToProto(group);
+  *message.mutable_consumed_below() = wire::ToProto(state.consumed_below);
   EncodeAccepted(state.accepted, message.mutable_accepted());
   *message.mutable_sums() = ToMessage(state.sums);
   return message.SerializeAsString();
@@ -176,24 +176,24 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
   v1::DataState message;
   if (!Parse(bytes, &message)) return BadSnapshot("cannot be parsed");
   trainer::DataState state{.next = {message.pass(), message.next_ordinal()},
-                           .consumed_below = FromProto(message.consumed_below())};
+                           .consumed_below = wire::FromProto(message.consumed_below())};
   const GroupId first;
   if (state.consumed_below < first || state.next < state.consumed_below) {
     return BadSnapshot(absl::StrCat("says that all before ", state.consumed_below.ToString(), " is consumed and ",
                                     state.next.ToString(), " comes next"));
   }
   for (const v1::GroupId& group : message.consumed_above()) {
-    state.consumed_above.push_back(FromProto(group));
+    state.consumed_above.push_back(wire::FromProto(group));
     if (state.consumed_above.back() < state.consumed_below || state.consumed_above.back() >= state.next) {
       return BadSnapshot(absl::StrCat("lists ", state.consumed_above.back().ToString(), " outside its range"));
     }
   }
   for (const v1::DataState::AttemptCount& count : message.attempts()) {
-    state.attempts[FromProto(count.group())] = count.attempt();
+    state.attempts[wire::FromProto(count.group())] = count.attempt();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(state.accepted, DecodeAccepted(message.accepted(), state.next));
   SYNCOPATE_ASSIGN_OR_RETURN(state.sums, FromMessage(message.sums()));
   return state;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

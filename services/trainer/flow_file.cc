@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 constexpr int64_t kMaxBytes = 4 << 20;
@@ -52,4 +52,4 @@ void FlowFile::Await() {
   failed_ = !written.ok();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

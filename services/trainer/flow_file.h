@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "services/trainer/flow_sums.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // <run.dir>/state/trainer/flow.pb. One caller at a time.
 class FlowFile {
@@ -38,4 +38,4 @@ class FlowFile {
   bool failed_ = false;  // the last one
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -9,13 +9,13 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/records.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 v1::FlowSums::Rollouter RollouterMessage(const RolloutRoster::Entry& entry) {
   v1::FlowSums::Rollouter message;
-  *message.mutable_member() = ToProto(entry.member);
-  *message.mutable_serving() = ToProto(entry.serving);
+  *message.mutable_member() = wire::ToProto(entry.member);
+  *message.mutable_serving() = wire::ToProto(entry.serving);
   message.set_generated_tokens(entry.work.generated_tokens);
   message.set_groups_submitted(entry.work.groups_submitted);
   message.set_busy_seconds(entry.work.busy_seconds);
@@ -90,12 +90,12 @@ absl::StatusOr<FlowSums> DecodeFlowSums(absl::string_view bytes) {
   if (message.has_last_exact()) sums.figures.last_exact = message.last_exact();
   std::deque<RolloutRoster::Entry> entries;
   for (const v1::FlowSums::Rollouter& one : message.rollouters()) {
-    absl::StatusOr<MemberId> member = FromProto(one.member());
+    absl::StatusOr<MemberId> member = wire::FromProto(one.member());
     if (!member.ok()) return BadFlow("names a rollouter that cannot be");
-    entries.push_back({.member = *std::move(member), .serving = FromProto(one.serving()), .work = WorkOf(one)});
+    entries.push_back({.member = *std::move(member), .serving = wire::FromProto(one.serving()), .work = WorkOf(one)});
   }
   sums.roster = RolloutRoster::Restore(std::move(entries), WorkOf(message.earlier()));
   return sums;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

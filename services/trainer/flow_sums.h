@@ -11,7 +11,7 @@
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/training_data.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // What passes in a run and is in no log: time, and answers that came to nothing. Of all lives of its trainer, as far as
 // they have written it down: each does so once a second.
@@ -34,4 +34,4 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunReporter::Figure
 std::string EncodeFlowSums(const FlowSums& sums);
 absl::StatusOr<FlowSums> DecodeFlowSums(absl::string_view bytes);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

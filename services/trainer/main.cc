@@ -4,11 +4,11 @@
 #include "services/trainer/trainer_daemon.h"
 
 int main(int argc, char** argv) {
-  using syncopate::services::Daemon;
-  using syncopate::services::TrainerDaemon;
-  return syncopate::services::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
+  using syncopate::daemon::Daemon;
+  using syncopate::trainerd::TrainerDaemon;
+  return syncopate::daemon::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::services::OpenTrainDevice(daemon.config()));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::trainerd::OpenTrainDevice(daemon.config()));
     SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon, std::move(device)));
     return trainer->Run();
   });

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 // A century of a fast GPU; sums of many processes stay far from overflow.
@@ -56,4 +56,4 @@ void RolloutRoster::OnWork(const std::string& incarnation, const Work& work) {
   if (entry != nullptr && IsPossible(work)) entry->work = work;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

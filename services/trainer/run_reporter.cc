@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using nlohmann::json;
@@ -170,4 +170,4 @@ RunReporter::Figures RunReporter::figures() const {
   return figures_;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -17,7 +17,7 @@
 #include "trainer/data/staleness_tally.h"
 #include "trainer/step/options.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // Everything one training step left behind for people.
 struct StepReport {
@@ -106,4 +106,4 @@ class RunReporter {
   Figures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

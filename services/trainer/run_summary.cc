@@ -14,7 +14,7 @@
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using nlohmann::json;
@@ -22,15 +22,16 @@ using nlohmann::json;
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
 absl::StatusOr<v1::RolloutServiceGetStatusResponse> AskRollouter(
-    const std::string& address, const std::shared_ptr<const TransportSecurity>& security) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(address, {.security = security, .peer_role = "rollouter"}));
+    const std::string& address, const std::shared_ptr<const auth::TransportSecurity>& security) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address, {.security = security, .peer_role = "rollouter"}));
   auto stub = v1::RolloutService::NewStub(channel);
-  return CallUnary(stub.get(), &v1::RolloutService::Stub::GetStatus, v1::RolloutServiceGetStatusRequest(), kPatience);
+  return rpc::CallUnary(stub.get(), &v1::RolloutService::Stub::GetStatus, v1::RolloutServiceGetStatusRequest(),
+                        kPatience);
 }
 
 // All at once, each on a thread of its own: this happens once in a run.
 std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(
-    const std::vector<v1::MemberStatus>& members, const std::shared_ptr<const TransportSecurity>& security) {
+    const std::vector<v1::MemberStatus>& members, const std::shared_ptr<const auth::TransportSecurity>& security) {
   std::vector<std::future<absl::StatusOr<v1::RolloutServiceGetStatusResponse>>> answers;
   for (const v1::MemberStatus& member : members) {
     answers.push_back(std::async(std::launch::async, AskRollouter, member.address(), security));
@@ -48,12 +49,12 @@ std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(
   return given;
 }
 
-json SyncSummary(const SyncTally& syncs) {
-  const SyncTally::Times& total = syncs.total();
+json SyncSummary(const telemetry::SyncTally& syncs) {
+  const telemetry::SyncTally::Times& total = syncs.total();
   return {{"count", syncs.count()},
-          {"failed", syncs.Count(SyncOutcome::kFailed)},
-          {"relabelled", syncs.Count(SyncOutcome::kRelabelled)},
-          {"superseded", syncs.Count(SyncOutcome::kSuperseded)},
+          {"failed", syncs.Count(telemetry::SyncOutcome::kFailed)},
+          {"relabelled", syncs.Count(telemetry::SyncOutcome::kRelabelled)},
+          {"superseded", syncs.Count(telemetry::SyncOutcome::kSuperseded)},
           {"total_ms",
            {{"p50", absl::ToDoubleMilliseconds(total.Quantile(0.5))},
             {"p99", absl::ToDoubleMilliseconds(total.Quantile(0.99))},
@@ -92,7 +93,7 @@ std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWi
     by_incarnation[status.member().incarnation()] = figures.size();
     figures.push_back({status.member().replica_id(),
                        status.member().incarnation(),
-                       FromProto(status.serving()),
+                       wire::FromProto(status.serving()),
                        {.generated_tokens = status.generated_tokens(),
                         .groups_submitted = status.groups_submitted(),
                         .busy_seconds = status.busy_seconds(),
@@ -123,28 +124,28 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
   }
   (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", input.data.sums.staleness.total_tokens()}};
   const RunReporter::Figures& figures = input.flow.figures;
-  (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
-                        {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
+  (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
+                        {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }
 
 }  // namespace
 
 RunWitnesses AskWitnesses(const std::string& synchronizer_address,
-                          const std::shared_ptr<const TransportSecurity>& security) {
+                          const std::shared_ptr<const auth::TransportSecurity>& security) {
   RunWitnesses witnesses;
-  auto channel = MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"});
+  auto channel = rpc::MakeChannel(synchronizer_address, {.security = security, .peer_role = "synchronizer"});
   if (!channel.ok()) return witnesses;
   auto stub = v1::SynchronizerService::NewStub(*channel);
   v1::SynchronizerServiceGetStatusRequest request;
   request.set_with_syncs(true);
-  auto status = CallUnary(stub.get(), &v1::SynchronizerService::Stub::GetStatus, request, kPatience);
+  auto status = rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::GetStatus, request, kPatience);
   if (status.ok()) {
-    witnesses.syncs = SyncTally::FromProto(status->syncs());
+    witnesses.syncs = telemetry::SyncTally::FromProto(status->syncs());
   } else {
     SYNCOPATE_LOG(kWarning, "the summary lacks weight syncs: %s", status.status().ToString());
   }
   auto members =
-      CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListMembers, v1::ListMembersRequest(), kPatience);
+      rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListMembers, v1::ListMembersRequest(), kPatience);
   if (!members.ok()) {
     SYNCOPATE_LOG(kWarning, "the summary lacks rollouters: %s", members.status().ToString());
     return witnesses;
@@ -161,7 +162,7 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
 json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
   const trainer::StalenessTally& staleness = input.data.sums.staleness;
-  const SyncTally::Times& pause = witnesses.syncs.pause();
+  const telemetry::SyncTally::Times& pause = witnesses.syncs.pause();
   json summary = {
       {"status", input.status},
       {"steps", input.data.version.step},
@@ -180,4 +181,4 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   return summary;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -13,11 +13,11 @@
 #include "syncopate/v1/rollout.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // What the other daemons know of the run at its end.
 struct RunWitnesses {
-  SyncTally syncs = {};                                              // of the whole run
+  telemetry::SyncTally syncs = {};                                   // of the whole run
   std::vector<v1::RolloutServiceGetStatusResponse> rollouters = {};  // those that answered
 };
 
@@ -25,7 +25,7 @@ struct RunWitnesses {
 // does not answer within a second is left out and said in the log: a summary must not hang on a dead peer. Blocks for
 // at most three seconds; not from a gRPC callback.
 RunWitnesses AskWitnesses(const std::string& synchronizer_address,
-                          const std::shared_ptr<const TransportSecurity>& security);
+                          const std::shared_ptr<const auth::TransportSecurity>& security);
 
 // summary.json, of the whole run. What rollouters did that are gone, or do not answer, is taken from what they said
 // last.
@@ -36,4 +36,4 @@ struct SummaryInput {
 };
 nlohmann::json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

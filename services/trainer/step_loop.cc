@@ -11,7 +11,7 @@
 #include "synchronizer/transport/finite_check.h"
 #include "trainer/checkpoint/policy_files.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 // How long one wait for a batch lasts before requests are looked at again.
@@ -480,4 +480,4 @@ void StepLoop::SetState(const std::string& state) {
   status_.state = state;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

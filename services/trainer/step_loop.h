@@ -23,7 +23,7 @@
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // The step thread of a trainer: takes batches, trains, stages and publishes versions, evaluates and saves, until the
 // run is over. Run() is that thread; everything else is thread-safe.
@@ -52,8 +52,8 @@ class StepLoop {
     trainer::WeightStager* stager;  // of `policy`
     RunReporter* reporter;
     trainer::CheckpointStore* checkpoints;
-    TrainerMetrics* metrics;
-    EventRecorder* events;
+    telemetry::TrainerMetrics* metrics;
+    telemetry::EventRecorder* events;
     const trainer::PromptSource* evaluation_prompts;
     // Tells the synchronizer of a staged version. Does not block.
     std::function<void(VersionPublisher::Publication)> publish;
@@ -172,4 +172,4 @@ class StepLoop {
   Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

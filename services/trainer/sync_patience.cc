@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 absl::Status SyncPatience::Observe(const Tally& tally, absl::Time now) {
   // What ended before somebody looked is not counted, nor is what a synchronizer that was started again has forgotten.
@@ -26,4 +26,4 @@ absl::Status SyncPatience::Observe(const Tally& tally, absl::Time now) {
                             failures_, " failed (sync.give_up_after)"));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

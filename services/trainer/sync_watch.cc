@@ -10,7 +10,7 @@
 #include "services/trainer/sync_patience.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 constexpr int32_t kLooksBack = 100;  // records, for one that failed
@@ -24,15 +24,15 @@ class SyncWatch::Caller {
 
   absl::StatusOr<SyncPatience::Tally> Ask() {
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::SynchronizerServiceGetStatusResponse status,
-                               CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
-                                         v1::SynchronizerServiceGetStatusRequest(), timeout_));
+                               rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
+                                              v1::SynchronizerServiceGetStatusRequest(), timeout_));
     return SyncPatience::Tally{status.syncs_ok(), status.syncs_failed(), status.rollouters_alive()};
   }
 
   // "" if it cannot be had.
   std::string LastFailure() {
     grpc::ClientContext context;
-    context.set_deadline(CallDeadline(timeout_));
+    context.set_deadline(rpc::CallDeadline(timeout_));
     v1::WatchSyncsRequest request;
     request.set_last(kLooksBack);
     auto stream = stub_->WatchSyncs(&context, request);
@@ -40,7 +40,7 @@ class SyncWatch::Caller {
     v1::WatchSyncsResponse response;
     while (stream->Read(&response)) {
       const v1::SyncRecord& record = response.record();
-      if (SyncOutcomeOf(record.result()) != SyncOutcome::kFailed) continue;
+      if (telemetry::SyncOutcomeOf(record.result()) != telemetry::SyncOutcome::kFailed) continue;
       last = absl::StrCat(record.replica_id(), ": ", record.result(), " ", record.detail());
     }
     return stream->Finish().ok() ? last : "";
@@ -52,8 +52,9 @@ class SyncWatch::Caller {
 };
 
 absl::StatusOr<std::unique_ptr<SyncWatch>> SyncWatch::Start(Options options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.synchronizer_address,
-                                                       {.security = options.security, .peer_role = "synchronizer"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto channel,
+      rpc::MakeChannel(options.synchronizer_address, {.security = options.security, .peer_role = "synchronizer"}));
   auto caller = std::make_unique<Caller>(std::move(channel), options.call_timeout);
   return std::unique_ptr<SyncWatch>(new SyncWatch(std::move(options), std::move(caller)));
 }
@@ -91,4 +92,4 @@ bool SyncWatch::AwaitStop() {
   return mutex_.AwaitWithTimeout(Condition(&stopping_), std::min(options_.poll, options_.give_up_after / 10));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

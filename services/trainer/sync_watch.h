@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // Looks at how the weight syncs of a run go, from a thread of its own, by asking the synchronizer what it counts. A
 // synchronizer that does not answer says nothing about syncs: who misses it is the member client. Thread-safe.
@@ -20,7 +20,7 @@ class SyncWatch {
  public:
   struct Options {
     std::string synchronizer_address;
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
     absl::Duration give_up_after = absl::Minutes(10);
     absl::Duration poll = absl::Seconds(1);  // or a tenth of the time above
     absl::Duration call_timeout = absl::Seconds(2);
@@ -54,4 +54,4 @@ class SyncWatch {
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

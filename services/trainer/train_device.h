@@ -10,7 +10,7 @@
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy_trainer.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // What a trainer has because of where it computes. Members are freed from the last to the first.
 struct TrainDevice {
@@ -32,4 +32,4 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config);
 // OUT_OF_GPU_MEMORY.
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -12,7 +12,7 @@
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/staging/host_stager.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 int SlotsOf(const v1::RunConfig& config, int otherwise) {
@@ -48,8 +48,9 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
       auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, SlotsOf(config, 1)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
-  if (MayOffer(config, "ipc")) SYNCOPATE_RETURN_IF_ERROR(RequiredTransport(config, "ipc", AddIpc(arena, device)));
-  if (MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
+  if (daemon::MayOffer(config, "ipc"))
+    SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(arena, device)));
+  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
   return absl::OkStatus();
 }
 
@@ -57,17 +58,17 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
 
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
-                             model::ChooseDevice(TrainDeviceRequest(config), model::ProbeHardware()));
-  SYNCOPATE_RETURN_IF_ERROR(CheckTrainDevice(config, name));
+                             model::ChooseDevice(config::TrainDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
   if (!model::IsCuda(name)) return HostTrainDevice(config);
-  const int index = CudaIndex(name);
+  const int index = daemon::CudaIndex(name);
   TrainDevice device;
-  SYNCOPATE_ASSIGN_OR_RETURN(device.facts, ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, WireManifestOf(config));
-  trainer::PolicyTrainer::Options options = PolicyTrainerOptionsOf(config);
+  SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config));
+  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config);
   options.device = name;
   SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
-  device.offers_grpc = MayOffer(config, "grpc");
+  device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
     SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
@@ -76,8 +77,8 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }
   SYNCOPATE_LOG(kInfo, "trains on %s (%s) in float32, sends %s weights", name, device.facts.gpu_uuid,
-                DTypeName(WireDTypeOf(config)));
+                DTypeName(config::WireDTypeOf(config)));
   return device;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -6,7 +6,7 @@
 #include "services/trainer/trainer_daemon.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 absl::Status Starting() {
@@ -64,7 +64,7 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
     v1::RollouterView* view = response->add_rollouters();
     view->set_replica_id(rollouter.replica_id);
     view->set_incarnation(rollouter.incarnation);
-    *view->mutable_serving() = ToProto(rollouter.serving);
+    *view->mutable_serving() = wire::ToProto(rollouter.serving);
     view->set_leased_groups(static_cast<int32_t>(rollouter.leased_groups));
     view->set_credits(static_cast<int32_t>(rollouter.credits));
     view->set_accepted_groups(rollouter.accepted_groups);
@@ -88,7 +88,7 @@ v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
     return response;
   }
   const StepLoop::Status status = loop->GetStatus();
-  *response.mutable_version() = ToProto(status.version);
+  *response.mutable_version() = wire::ToProto(status.version);
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
   FillData(data_->GetStatus(), &response);
@@ -126,4 +126,4 @@ void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
   loop->SaveCheckpoint(std::move(done));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

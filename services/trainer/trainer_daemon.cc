@@ -21,7 +21,7 @@
 #include "services/trainer/run_summary.h"
 #include "trainer/checkpoint/policy_files.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
@@ -47,29 +47,29 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::
                                     const std::string& log_folder) {
   TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
-                         .target_staleness = TargetStaleness(config),
+                         .target_staleness = config::TargetStaleness(config),
                          .max_staleness = config.staleness().max_staleness()};
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(config.model().vocab_size());
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
-  options.ledger.sampling = SamplingOf(config, prompts);
+  options.ledger.sampling = config::SamplingOf(config, prompts);
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
-  options.ledger.lease_limits = {.stall = CheckedDuration(config.data().lease_stall()),
-                                 .timeout = CheckedDuration(config.data().lease_timeout())};
+  options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
+                                 .timeout = config::CheckedDuration(config.data().lease_timeout())};
   options.log.segments.folder = log_folder;
   options.evaluation_prompts = config.eval().prompts();
   options.evaluation_samples_shown = config.eval().show_samples();
   options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
-  options.evaluation_sampling = EvaluationSamplingOf(config, prompts);
+  options.evaluation_sampling = config::EvaluationSamplingOf(config, prompts);
   return options;
 }
 
 StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
   StepLoop::Options options;
   options.steps = config.run().steps();
-  options.duration = CheckedDuration(config.run().duration());
+  options.duration = config::CheckedDuration(config.run().duration());
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
   options.checkpoint_every_steps = config.checkpoint().every_steps();
@@ -80,13 +80,13 @@ StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_comple
 }
 
 // As the gate counts between steps: trainer/data/staleness_gate.h.
-TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
+telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
   const auto batch = static_cast<double>(config.data().batch_groups());
   return {.max_staleness = config.staleness().max_staleness(),
-          .outstanding_groups = static_cast<int64_t>(std::ceil((TargetStaleness(config) + 1) * batch))};
+          .outstanding_groups = static_cast<int64_t>(std::ceil((config::TargetStaleness(config) + 1) * batch))};
 }
 
-void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
+void PublishFigures(const TrainingData::Status& data, telemetry::TrainerMetrics* metrics) {
   metrics->SetQueue(data.queued_groups, data.leased_groups);
   metrics->SetGroups("trained", data.groups.trained);
   metrics->SetGroups("dropped_stale", data.groups.dropped_stale);
@@ -101,22 +101,22 @@ void PublishFigures(const TrainingData::Status& data, TrainerMetrics* metrics) {
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.
 bool IsTakenOver(const absl::Status& refusal) {
-  return ExitCodeOf(refusal) == kExitFenced || ErrorReason(refusal) == "EVICTED";
+  return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == "EVICTED";
 }
 
 }  // namespace
 
-absl::Status TrainerDaemon::CheckConfig(const Daemon& daemon) {
+absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
   if (!daemon.config().run().resume()) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<ConfigDifference> changed,
-                             CheckResume(Files(), daemon.run_dir(), daemon.config()));
-  for (const ConfigDifference& one : changed) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<config::ConfigDifference> changed,
+                             config::CheckResume(Files(), daemon.run_dir(), daemon.config()));
+  for (const config::ConfigDifference& one : changed) {
     SYNCOPATE_LOG(kInfo, "%s is %s from here on; the run had %s", one.key, one.after, one.before);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(Daemon* daemon, TrainDevice device) {
+absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRun());
   SYNCOPATE_RETURN_IF_ERROR(trainer->MakeTasks());
@@ -150,15 +150,15 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
-  metrics_ = std::make_unique<TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
+  metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
   return absl::OkStatus();
 }
 
 absl::Status TrainerDaemon::MakeTasks() {
   const v1::RunConfig& config = daemon_->config();
-  trainer::TaskOptions evaluation = TaskOptionsOf(config);
+  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, trainer::MakeTask(TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, trainer::MakeTask(config::TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(evaluation_prompts_, trainer::MakeTask(evaluation));
   // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
   const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
@@ -201,8 +201,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreNewer(Restored res
 
 absl::Status TrainerDaemon::Listen() {
   const v1::RunConfig& config = daemon_->config();
-  weight_service_ = std::make_unique<WeightServiceImpl>(device_.stager->store());
-  const StreamOptions exchange = {.silent_after = CheckedDuration(config.sync().dead_after())};
+  weight_service_ = std::make_unique<member::WeightServiceImpl>(device_.stager->store());
+  const rpc::StreamOptions exchange = {.silent_after = config::CheckedDuration(config.sync().dead_after())};
   trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
   TrainerControl* control = this;
   trainer_service_ = std::make_unique<TrainerServiceImpl>(control, reporter_.get());
@@ -213,11 +213,11 @@ absl::Status TrainerDaemon::Listen() {
           config.trainer().listen(), {weight_service_.get(), trajectory_service_.get(), trainer_service_.get()},
           {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService", "syncopate.v1.TrainerService"}));
   const std::string address = config.trainer().advertise().empty() ? server_->address() : config.trainer().advertise();
-  grpc_source_ = std::make_unique<GrpcSource>(address);
+  grpc_source_ = std::make_unique<member::GrpcSource>(address);
   for (const auto& transport : device_.transports) transports_.push_back(transport.get());
   if (device_.offers_grpc) transports_.push_back(grpc_source_.get());
   source_ = std::make_unique<synchronizer::WeightSource>(device_.stager->store(), transports_);
-  participant_ = std::make_unique<SourceParticipant>(source_.get());
+  participant_ = std::make_unique<member::SourceParticipant>(source_.get());
   return absl::OkStatus();
 }
 
@@ -234,16 +234,16 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
   hello.facts = device_.facts;
   hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
-  hello.build = BuildVersion();
-  SYNCOPATE_ASSIGN_OR_RETURN(member_,
-                             MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
-                                                  .security = daemon_->security(),
-                                                  .hello = std::move(hello),
-                                                  .secret = daemon_->secret(),
-                                                  .on_refused = [this](const absl::Status& why) { GiveUp(why); },
-                                                  .events = daemon_->events(),
-                                                  .lost_after = CheckedDuration(config.synchronizer().lost_after())},
-                                                 participant_.get()));
+  hello.build = daemon::BuildVersion();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      member_, member::MemberClient::Start({.synchronizer_address = config.synchronizer().address(),
+                                            .security = daemon_->security(),
+                                            .hello = std::move(hello),
+                                            .secret = daemon_->secret(),
+                                            .on_refused = [this](const absl::Status& why) { GiveUp(why); },
+                                            .events = daemon_->events(),
+                                            .lost_after = config::CheckedDuration(config.synchronizer().lost_after())},
+                                           participant_.get()));
   const absl::Time deadline = Clock::Real()->Now() + kJoinDeadline;
   while (true) {
     absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(absl::Milliseconds(200));
@@ -253,7 +253,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     if (ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
     SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
-    SYNCOPATE_RETURN_IF_ERROR(WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
+    SYNCOPATE_RETURN_IF_ERROR(config::WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
     return welcome;
   }
@@ -291,7 +291,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       sync_watch_, SyncWatch::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                      .security = daemon_->security(),
-                                     .give_up_after = CheckedDuration(daemon_->config().sync().give_up_after()),
+                                     .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
                                      .on_failing = [this](const absl::Status& why) { GiveUp(why); }}));
   loop_ = std::make_unique<StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
@@ -399,7 +399,7 @@ absl::Status TrainerDaemon::AwaitEnd() {
     next_try = Clock::Real()->Now() + kCompletionRetry;
     told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(),
                           daemon_->secret(), last, kCompletionTimeout);
-    if (IsRefusal(told) || (ends && told.ok())) return told;
+    if (rpc::IsRefusal(told) || (ends && told.ok())) return told;
     if (ends && Clock::Real()->Now() > deadline) {
       return Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
                    absl::StrCat("the run is complete and saved, but the synchronizer could not be told: ",
@@ -455,4 +455,4 @@ StepLoop* TrainerDaemon::Loop() const {
   return started_ ? loop_.get() : nullptr;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -23,18 +23,18 @@
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/prompts.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
 class TrainerDaemon final : private TrainerControl {
  public:
   // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
   // FAILED_PRECONDITION (reason FIXED_KEY) if that cannot be; nothing has been done then.
-  static absl::Status CheckConfig(const Daemon& daemon);
+  static absl::Status CheckConfig(const daemon::Daemon& daemon);
   // `device` is where it computes. Restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks
   // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
   // run.resume is not set; the errors of the parts.
-  static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(Daemon* daemon, TrainDevice device);
+  static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(daemon::Daemon* daemon, TrainDevice device);
   ~TrainerDaemon() override;
 
   // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves and closes what is
@@ -54,7 +54,7 @@ class TrainerDaemon final : private TrainerControl {
     std::string data_snapshot;  // "" without one
   };
 
-  TrainerDaemon(Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
+  TrainerDaemon(daemon::Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
 
   absl::Status MakeTasks();
   absl::Status OpenRun();
@@ -89,23 +89,23 @@ class TrainerDaemon final : private TrainerControl {
   void SaveCheckpoint(CheckpointDone done) override;
   StepLoop* Loop() const;
 
-  Daemon* const daemon_;
+  daemon::Daemon* const daemon_;
   std::unique_ptr<trainer::PromptSource> prompts_, evaluation_prompts_;
   TrainDevice device_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
   std::unique_ptr<RunReporter> reporter_;
-  std::unique_ptr<TrainerMetrics> metrics_;
-  std::unique_ptr<WeightServiceImpl> weight_service_;
+  std::unique_ptr<telemetry::TrainerMetrics> metrics_;
+  std::unique_ptr<member::WeightServiceImpl> weight_service_;
   std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::string metrics_address_;
   std::unique_ptr<TrainingData> data_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<GrpcSource> grpc_source_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<member::GrpcSource> grpc_source_;
   std::vector<synchronizer::SourceTransport*> transports_;  // that are offered
   std::unique_ptr<synchronizer::WeightSource> source_;
-  std::unique_ptr<SourceParticipant> participant_;
-  std::unique_ptr<MemberClient> member_;
+  std::unique_ptr<member::SourceParticipant> participant_;
+  std::unique_ptr<member::MemberClient> member_;
   std::unique_ptr<VersionPublisher> publisher_;
   std::unique_ptr<SyncWatch> sync_watch_;
   std::unique_ptr<StepLoop> loop_;
@@ -118,4 +118,4 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -6,15 +6,15 @@
 #include "services/rpc/server_stream.h"
 #include "services/rpc/unary.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* TrainerServiceImpl::Mutate(const char* method, const Request* request, Response* response,
                                                      absl::Status (TrainerControl::*work)()) {
-  auto call = UnaryCall::Create();
+  auto call = rpc::UnaryCall::Create();
   request_ids_.Run(
       method, *request, request->request_id(), response,
-      [this, work](google::protobuf::Message*, RequestIds::Done done) { done((control_->*work)()); },
+      [this, work](google::protobuf::Message*, rpc::RequestIds::Done done) { done((control_->*work)()); },
       [call](const absl::Status& status) { call->Finish(status); });
   return call->Start({});
 }
@@ -23,7 +23,7 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::GetStatus(grpc::CallbackServerCont
                                                         const v1::TrainerServiceGetStatusRequest* request,
                                                         v1::TrainerServiceGetStatusResponse* response) {
   *response = control_->GetStatus();
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Pause(grpc::CallbackServerContext* context,
@@ -46,10 +46,10 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Stop(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* TrainerServiceImpl::SaveCheckpoint(grpc::CallbackServerContext* context,
                                                              const v1::TrainerServiceSaveCheckpointRequest* request,
                                                              v1::TrainerServiceSaveCheckpointResponse* response) {
-  auto call = UnaryCall::Create();
+  auto call = rpc::UnaryCall::Create();
   request_ids_.Run(
       "SaveCheckpoint", *request, request->request_id(), response,
-      [this](google::protobuf::Message* answer, RequestIds::Done done) {
+      [this](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
         control_->SaveCheckpoint([answer, done](const absl::StatusOr<std::string>& name) {
           if (name.ok()) static_cast<v1::TrainerServiceSaveCheckpointResponse*>(answer)->set_name(*name);
           done(name.status());
@@ -63,19 +63,19 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerCo
                                                           const v1::TrainerServiceRolloutModeRequest* request,
                                                           v1::TrainerServiceRolloutModeResponse* response) {
   response->set_acted(false);
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::TrainerMode(grpc::CallbackServerContext* context,
                                                           const v1::TrainerServiceTrainerModeRequest* request,
                                                           v1::TrainerServiceTrainerModeResponse* response) {
   response->set_acted(false);
-  return Reply(context, absl::OkStatus());
+  return rpc::Reply(context, absl::OkStatus());
 }
 
 grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps(grpc::CallbackServerContext* context,
                                                                                  const v1::WatchStepsRequest* request) {
-  auto stream = ServerWriteStream<v1::WatchStepsResponse>::Create(context);
+  auto stream = rpc::ServerWriteStream<v1::WatchStepsResponse>::Create(context);
   const size_t last = static_cast<size_t>(std::max(request->last(), 0));
   // The listener holds the stream, the stream's end takes the listener away.
   RunReporter::Listener listener;
@@ -90,4 +90,4 @@ grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps
   return stream->Start({.on_done = [unwatch](const absl::Status&) { unwatch(); }});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

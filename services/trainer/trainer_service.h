@@ -8,7 +8,7 @@
 #include "services/trainer/run_reporter.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // What TrainerService needs of the daemon behind it. Thread-safe; nothing blocks.
 class TrainerControl {
@@ -60,7 +60,7 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
 
   TrainerControl* const control_;
   RunReporter* const reporter_;
-  RequestIds request_ids_;
+  rpc::RequestIds request_ids_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

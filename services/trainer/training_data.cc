@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "services/trainer/data_codec.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 using trainer::Evaluation;
 using trainer::GroupLedger;
@@ -417,4 +417,4 @@ void TrainingData::Stop() {
   if (log_ != nullptr) log_->Stop();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -19,7 +19,7 @@
 #include "trainer/data/prompts.h"
 #include "trainer/data/trajectory_log.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
 // stream is over, calls do nothing.
@@ -250,4 +250,4 @@ class TrainingData {
   std::unique_ptr<trainer::TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

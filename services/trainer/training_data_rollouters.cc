@@ -11,7 +11,7 @@
 #include "services/trainer/data_codec.h"
 #include "services/trainer/training_data.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 using trainer::Evaluation;
 using trainer::GroupLedger;
@@ -226,4 +226,4 @@ void TrainingData::Disconnect(SessionId session) {
   Perform(std::move(actions));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

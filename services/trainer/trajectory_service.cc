@@ -13,10 +13,10 @@
 #include "services/rpc/status.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
-using ExchangeStream = ServerBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+using ExchangeStream = rpc::ServerBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 using Result = trainer::GroupLedger::Result;
 
 v1::ExchangeResponse::AckResult AckResultOf(Result result) {
@@ -53,7 +53,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
       stream_->Finish(Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "a stream has one hello, its first"));
       return;
     }
-    if (message.has_serving()) data_->OnServing(session_, FromProto(message.serving()));
+    if (message.has_serving()) data_->OnServing(session_, wire::FromProto(message.serving()));
     if (message.has_work()) {
       data_->OnWork(session_, {.generated_tokens = message.work().generated_tokens(),
                                .groups_submitted = message.work().groups_submitted(),
@@ -69,8 +69,8 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
         HandleGroup(message.group());
         break;
       case v1::ExchangeRequest::kReturnLease: {
-        absl::Status why = FromProto(message.return_lease().error());
-        data_->ReturnLease(session_, FromProto(message.return_lease().lease()), why);
+        absl::Status why = rpc::FromProto(message.return_lease().error());
+        data_->ReturnLease(session_, wire::FromProto(message.return_lease().lease()), why);
         break;
       }
       default:
@@ -86,21 +86,21 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 
   void SendLease(const Lease& lease) override {
     v1::ExchangeResponse response;
-    *response.mutable_lease() = ToProto(lease);
+    *response.mutable_lease() = wire::ToProto(lease);
     stream_->Write(std::move(response));
   }
 
   void SendAck(const Ack& ack) override {
     v1::ExchangeResponse response;
-    *response.mutable_ack()->mutable_lease() = ToProto(ack.lease);
+    *response.mutable_ack()->mutable_lease() = wire::ToProto(ack.lease);
     response.mutable_ack()->set_result(AckResultOf(ack.result));
-    if (!ack.error.ok()) *response.mutable_ack()->mutable_error() = ToProto(ack.error);
+    if (!ack.error.ok()) *response.mutable_ack()->mutable_error() = rpc::ToProto(ack.error);
     stream_->Write(std::move(response));
   }
 
   void SendRevoke(const LeaseId& lease, const std::string& reason) override {
     v1::ExchangeResponse response;
-    *response.mutable_revoke()->mutable_lease() = ToProto(lease);
+    *response.mutable_revoke()->mutable_lease() = wire::ToProto(lease);
     response.mutable_revoke()->set_reason(reason);
     stream_->Write(std::move(response));
   }
@@ -113,7 +113,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     if (!message.has_hello()) {
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(member_, FromProto(message.hello().member()));
+    SYNCOPATE_ASSIGN_OR_RETURN(member_, wire::FromProto(message.hello().member()));
     SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member_, message.hello().secret()));
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
@@ -125,12 +125,12 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 
   void HandleProgress(const v1::ExchangeRequest::Progress& message) {
     std::vector<LeaseId> leases;
-    for (const v1::LeaseId& lease : message.leases()) leases.push_back(FromProto(lease));
+    for (const v1::LeaseId& lease : message.leases()) leases.push_back(wire::FromProto(lease));
     data_->OnProgress(session_, leases);
   }
 
   void HandleGroup(const v1::TrajectoryGroup& message) {
-    absl::StatusOr<TrajectoryGroup> group = FromProto(message);
+    absl::StatusOr<TrajectoryGroup> group = wire::FromProto(message);
     if (group.ok() && (group->rollouter != member_.replica_id || group->incarnation != member_.incarnation)) {
       group =
           Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLLOUTER",
@@ -139,7 +139,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     if (group.ok()) {
       data_->Submit(session_, *std::move(group));
     } else {
-      data_->Reject(session_, FromProto(message.lease()), group.status());
+      data_->Reject(session_, wire::FromProto(message.lease()), group.status());
     }
   }
 
@@ -165,4 +165,4 @@ grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectorySe
                         .on_done = [session](const absl::Status& status) { session->Ended(status); }});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

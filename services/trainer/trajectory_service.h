@@ -6,7 +6,7 @@
 #include "services/trainer/training_data.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // TrajectoryService over TrainingData: one Exchange stream per rollouter. Leases go out the moment credits, a new
 // serving version or an answer allow them; acknowledgements when the group is durable. A stream that breaks gives its
@@ -21,7 +21,7 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
  public:
   // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE
   // (reason STARTING), because a trainer must listen before it is told its epoch.
-  explicit TrajectoryServiceImpl(TrainingData* data, const StreamOptions& options = {})
+  explicit TrajectoryServiceImpl(TrainingData* data, const rpc::StreamOptions& options = {})
       : data_(data), options_(options) {}
   void Attach(TrainingData* data) { data_ = data; }
 
@@ -30,7 +30,7 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
 
  private:
   std::atomic<TrainingData*> data_;
-  const StreamOptions options_;
+  const rpc::StreamOptions options_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

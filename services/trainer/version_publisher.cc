@@ -11,7 +11,7 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
@@ -27,13 +27,13 @@ class VersionPublisher::Caller {
   absl::Status Call(const Options& options, const Publication& publication) {
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
-    *request.mutable_member() = ToProto(options.member);
+    *request.mutable_member() = wire::ToProto(options.member);
     request.set_secret(options.secret.Reveal());
-    *request.mutable_version() = ToProto(publication.version);
+    *request.mutable_version() = wire::ToProto(publication.version);
     request.mutable_bucket_digests()->Assign(publication.bucket_digests.begin(), publication.bucket_digests.end());
     request.set_manifest_fingerprint(publication.manifest_fingerprint);
     request.set_stage_seconds(publication.stage_seconds);
-    return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, options.call_timeout)
+    return rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, options.call_timeout)
         .status();
   }
 
@@ -42,8 +42,9 @@ class VersionPublisher::Caller {
 };
 
 absl::StatusOr<std::unique_ptr<VersionPublisher>> VersionPublisher::Start(Options options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.synchronizer_address,
-                                                       {.security = options.security, .peer_role = "synchronizer"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto channel,
+      rpc::MakeChannel(options.synchronizer_address, {.security = options.security, .peer_role = "synchronizer"}));
   auto caller = std::make_unique<Caller>(std::move(channel));
   return std::unique_ptr<VersionPublisher>(new VersionPublisher(std::move(options), std::move(caller)));
 }
@@ -82,7 +83,7 @@ void VersionPublisher::Run() {
       backoff = kFirstBackoff;
       continue;
     }
-    if (IsRefusal(status)) {
+    if (rpc::IsRefusal(status)) {
       options_.on_refused(
           Annotate(status, absl::StrCat("the synchronizer refused version ", publication.version.ToString())));
       return;
@@ -95,4 +96,4 @@ void VersionPublisher::Run() {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -16,7 +16,7 @@
 #include "base/trajectory.h"
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // Tells the synchronizer which versions are staged, from a thread of its own, so that the step thread never waits for
 // the network. Only the newest version matters: while the synchronizer is away a newer publication replaces the one
@@ -31,7 +31,7 @@ class VersionPublisher {
   };
   struct Options {
     std::string synchronizer_address;
-    std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
     MemberId member;
     MemberSecret secret;  // of its incarnation
     absl::Duration call_timeout = absl::Seconds(5);
@@ -64,4 +64,4 @@ class VersionPublisher {
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
 
-namespace syncopate::services {
+namespace syncopate::wire {
 namespace {
 
 absl::Status BadMessage(const std::string& message) {
@@ -229,4 +229,4 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
   return manifest;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::wire

@@ -9,7 +9,7 @@
 // Core records to messages and back. Encoding cannot fail. Decoding trusts nothing: INVALID_ARGUMENT (reason
 // BAD_MESSAGE), naming the field, for an enum without a value, sizes that disagree or numbers that cannot be; what the
 // fields mean together (is the lease current, is the version known) is their users' business. Pure functions.
-namespace syncopate::services {
+namespace syncopate::wire {
 
 v1::PolicyVersion ToProto(const PolicyVersion& version);
 PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
@@ -38,4 +38,4 @@ absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message);
 v1::Manifest ToProto(const Manifest& manifest);
 absl::StatusOr<Manifest> FromProto(const v1::Manifest& message);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::wire

@@ -11,7 +11,7 @@
 #include "services/rpc/status.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::services {
+namespace syncopate::wire {
 namespace {
 
 constexpr int kMaxTransports = 16;
@@ -235,7 +235,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
   v1::JoinRequest::SyncReport message;
   message.set_attempt(report.attempt);
   message.set_stage(static_cast<v1::Stage>(report.stage));
-  if (!report.status.ok()) *message.mutable_error() = ToProto(report.status);
+  if (!report.status.ok()) *message.mutable_error() = rpc::ToProto(report.status);
   message.set_already_held(report.already_held);
   if (report.stage == synchronizer::SyncStage::kTransfer) {
     (*message.mutable_seconds())["verify"] = report.verify_seconds;
@@ -259,7 +259,7 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   synchronizer::SyncReport report;
   report.attempt = message.attempt();
   report.stage = static_cast<synchronizer::SyncStage>(message.stage());
-  if (message.has_error()) report.status = FromProto(message.error());
+  if (message.has_error()) report.status = rpc::FromProto(message.error());
   report.already_held = message.already_held();
   report.verify_seconds = SecondsOf(message, "verify");
   report.connect_seconds = SecondsOf(message, "connect");
@@ -402,10 +402,11 @@ absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRe
                                       in.unix_seconds(),
                                       FromProto(in.subset())});
     }
+    case v1::SynchronizerLogRecord::kSyncs:  // no record of the ledger: the state log reads it itself
     case v1::SynchronizerLogRecord::RECORD_NOT_SET:
       break;
   }
   return BadMessage("a record of the synchronizer's state is of a kind that this build does not know");
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::wire

@@ -7,7 +7,7 @@
 #include "syncopate/v1/synchronizer.pb.h"
 
 // The synchronizer's plain messages to protobuf and back; rules as in codec.h. Pure functions.
-namespace syncopate::services {
+namespace syncopate::wire {
 
 v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello);
 absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& message);
@@ -26,4 +26,4 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
 v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record);
 absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRecord& message);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::wire

@@ -20,19 +20,20 @@ absl::Status Unmapped(const absl::Status& cause) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
-  std::vector<GpuMemoryBlock> blocks;
+  std::vector<cuda::GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
     SYNCOPATE_ASSIGN_OR_RETURN(
-        GpuMemoryBlock block, GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver));
+        cuda::GpuMemoryBlock block,
+        cuda::GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver));
     blocks.push_back(std::move(block));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange live, AddressRange::Reserve(blocks[0].bytes(), options.driver));
-  SYNCOPATE_ASSIGN_OR_RETURN(AddressRange shadow, AddressRange::Reserve(blocks[1].bytes(), options.driver));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange live, cuda::AddressRange::Reserve(blocks[0].bytes(), options.driver));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange shadow, cuda::AddressRange::Reserve(blocks[1].bytes(), options.driver));
   std::unique_ptr<RemappableArenas> arenas(
       new RemappableArenas(options, bytes, std::move(blocks), std::move(live), std::move(shadow)));
   SYNCOPATE_RETURN_IF_ERROR(arenas->MapAs(0));
-  SYNCOPATE_RETURN_IF_ERROR(ZeroGpuMemory(options.device, arenas->live(), bytes));
-  SYNCOPATE_RETURN_IF_ERROR(ZeroGpuMemory(options.device, arenas->shadow(), bytes));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options.device, arenas->live(), bytes));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options.device, arenas->shadow(), bytes));
   return arenas;
 }
 
@@ -42,7 +43,7 @@ absl::Status RemappableArenas::MapAs(int live) {
 }
 
 absl::Status RemappableArenas::MapLive(int live) {
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   SYNCOPATE_RETURN_IF_ERROR(live_.Unmap());
   SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
   SYNCOPATE_RETURN_IF_ERROR(live_.Map(blocks_[live], options_.device));
@@ -51,13 +52,13 @@ absl::Status RemappableArenas::MapLive(int live) {
 }
 
 absl::Status RemappableArenas::UnmapShadow() {
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   return shadow_.Unmap();
 }
 
 absl::Status RemappableArenas::MapShadow() {
   if (shadow_.mapped() || broken_) return absl::OkStatus();
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   return shadow_.Map(blocks_[1 - live_block_], options_.device);
 }
 
@@ -90,7 +91,7 @@ uint64_t CudaArenaPair::shadow_id() const {
   return arenas_->shadow_id();
 }
 
-absl::StatusOr<ExportedMemory> CudaArenaPair::ExportShadow() const {
+absl::StatusOr<cuda::ExportedMemory> CudaArenaPair::ExportShadow() const {
   MutexLock lock(&mutex_);
   return arenas_->ExportShadow();
 }

@@ -23,8 +23,8 @@ class RemappableArenas {
  public:
   struct Options {
     int device = 0;
-    int64_t chunk_bytes = 0;         // 0: one handle a set; the exchange takes a time per handle, not per byte
-    const Driver* driver = nullptr;  // as GpuMemoryBlock::Create's: tests of failures give one that fails
+    int64_t chunk_bytes = 0;               // 0: one handle a set; the exchange takes a time per handle, not per byte
+    const cuda::Driver* driver = nullptr;  // as GpuMemoryBlock::Create's: tests of failures give one that fails
   };
 
   // Allocates 2 x `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
@@ -37,7 +37,7 @@ class RemappableArenas {
   // Of the memory that is behind the shadow's, the live address now.
   uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
   uint64_t live_id() const { return blocks_[live_block_].id(); }
-  absl::StatusOr<ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
+  absl::StatusOr<cuda::ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
 
   // What was shadow serves at the live address; what was live is behind no address until MapShadow(). Blocks for the
   // remap of one weight set, 0.6 to 1.0 ms with one handle, and for UnmapShadow() unless that was called. After an
@@ -50,8 +50,8 @@ class RemappableArenas {
   absl::Status MapShadow();
 
  private:
-  RemappableArenas(const Options& options, int64_t bytes, std::vector<GpuMemoryBlock> blocks, AddressRange live,
-                   AddressRange shadow)
+  RemappableArenas(const Options& options, int64_t bytes, std::vector<cuda::GpuMemoryBlock> blocks,
+                   cuda::AddressRange live, cuda::AddressRange shadow)
       : options_(options),
         bytes_(bytes),
         blocks_(std::move(blocks)),
@@ -63,9 +63,9 @@ class RemappableArenas {
 
   const Options options_;
   const int64_t bytes_;
-  std::vector<GpuMemoryBlock> blocks_;  // two
-  AddressRange live_;
-  AddressRange shadow_;
+  std::vector<cuda::GpuMemoryBlock> blocks_;  // two
+  cuda::AddressRange live_;
+  cuda::AddressRange shadow_;
   int live_block_ = 0;
   bool broken_ = false;
 };
@@ -94,7 +94,7 @@ class CudaArenaPair final : public WeightTarget {
   int64_t bytes() const { return arenas_->bytes(); }
   PolicyVersion serving() const;
   uint64_t shadow_id() const;
-  absl::StatusOr<ExportedMemory> ExportShadow() const;
+  absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;

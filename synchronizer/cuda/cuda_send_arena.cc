@@ -28,11 +28,11 @@ std::vector<TypedRange> NumbersOf(const Manifest& manifest, const std::vector<Pa
 }
 
 template <typename Item>
-absl::StatusOr<DeviceBuffer> Upload(int device, const std::vector<Item>& items, const std::string& what) {
+absl::StatusOr<cuda::DeviceBuffer> Upload(int device, const std::vector<Item>& items, const std::string& what) {
   const int64_t bytes = static_cast<int64_t>(items.size() * sizeof(Item));
-  SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, bytes, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::Create(device, bytes, what));
   if (bytes == 0) return buffer;
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpy(buffer.data(), items.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "loading " + what));
   return buffer;
 }
@@ -45,7 +45,7 @@ absl::Status Superseded() {
 
 class CudaSendArena::Reader final : public DeviceReader {
  public:
-  Reader(CudaSendArena* arena, Slot* slot, const CudaArena* memory, uint64_t occupancy,
+  Reader(CudaSendArena* arena, Slot* slot, const cuda::CudaArena* memory, uint64_t occupancy,
          std::function<void()> on_superseded)
       : arena_(arena), slot_(slot), memory_(memory), occupancy_(occupancy), on_superseded_(std::move(on_superseded)) {}
   ~Reader() override { arena_->Unpin(slot_, occupancy_, this); }
@@ -53,14 +53,14 @@ class CudaSendArena::Reader final : public DeviceReader {
   Reader& operator=(const Reader&) = delete;
 
   absl::Status Read(ByteRange range, char* to) override { return arena_->Read(slot_, occupancy_, range, to); }
-  const CudaArena& arena() const override { return *memory_; }
+  const cuda::CudaArena& arena() const override { return *memory_; }
   absl::Status CheckCurrent() const override { return arena_->CheckCurrent(slot_, occupancy_); }
   const std::function<void()>& on_superseded() const { return on_superseded_; }
 
  private:
   CudaSendArena* const arena_;
   Slot* const slot_;
-  const CudaArena* const memory_;
+  const cuda::CudaArena* const memory_;
   const uint64_t occupancy_;
   const std::function<void()> on_superseded_;
 };
@@ -74,7 +74,7 @@ absl::Status CudaSendArena::Options::Validate() const {
 absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manifest& manifest, const SyncPlan& plan,
                                                                      int32_t source, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(options.device));
   const std::vector<PackOp>& ops = plan.pack(source);
   std::vector<ByteRange> buckets = plan.StagedBuckets(source);
   const StageProgram program = MakeStageProgram(ops, buckets);
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
 
 absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors) {
   const int device = options_.device;
-  DeviceScope scope(device);
+  cuda::DeviceScope scope(device);
   {
     MutexLock lock(&mutex_);
     slots_.resize(options_.slots);
@@ -94,14 +94,14 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
       // A rank that sends nothing still has an address to be asked for.
       const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
       SYNCOPATE_ASSIGN_OR_RETURN(slot.arena,
-                                 CudaArena::Create(bytes, {device, options_.chunk_bytes, "the send arena"}));
+                                 cuda::CudaArena::Create(bytes, {device, options_.chunk_bytes, "the send arena"}));
     }
   }
   blocks_ = BlocksThatFill(device);
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
-  SYNCOPATE_ASSIGN_OR_RETURN(copies_, Stream::Create(device));
-  SYNCOPATE_ASSIGN_OR_RETURN(begun_, Event::Create(device, Event::Timing::kOn));
-  SYNCOPATE_ASSIGN_OR_RETURN(done_, Event::Create(device, Event::Timing::kOn));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
+  SYNCOPATE_ASSIGN_OR_RETURN(copies_, cuda::Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(begun_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
+  SYNCOPATE_ASSIGN_OR_RETURN(done_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
   return LoadTables(program, tensors);
 }
 
@@ -112,10 +112,11 @@ absl::Status CudaSendArena::LoadTables(const StageProgram& program, size_t tenso
   SYNCOPATE_ASSIGN_OR_RETURN(tables_.vectors, Upload(device, program.vectors, what));
   SYNCOPATE_ASSIGN_OR_RETURN(tables_.elements, Upload(device, program.elements, what));
   SYNCOPATE_ASSIGN_OR_RETURN(tables_.words, Upload(device, program.words, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.bases, DeviceBuffer::Create(device, static_cast<int64_t>(tensors) * 8, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.findings, DeviceBuffer::Create(device, findings, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_bases, PinnedBuffer::Create(static_cast<int64_t>(tensors) * 8));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_findings, PinnedBuffer::Create(findings));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.bases,
+                             cuda::DeviceBuffer::Create(device, static_cast<int64_t>(tensors) * 8, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.findings, cuda::DeviceBuffer::Create(device, findings, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_bases, cuda::PinnedBuffer::Create(static_cast<int64_t>(tensors) * 8));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_findings, cuda::PinnedBuffer::Create(findings));
   vector_items_ = static_cast<int64_t>(program.vectors.size());
   element_items_ = static_cast<int64_t>(program.elements.size());
   word_items_ = static_cast<int64_t>(program.words.size());
@@ -156,7 +157,7 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
     memory = slot->arena->data();
   }
   // The slot is empty now: nobody else touches its bytes, except superseded copies, whose results nobody uses.
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   std::copy(bases.begin(), bases.end(), tables_.host_bases.as<uint64_t>());
   SYNCOPATE_RETURN_IF_ERROR(RunKernels(memory, stream));
   staging_ = Staging{version, slot};
@@ -168,22 +169,22 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
   const uint64_t* bases = tables_.bases.as<uint64_t>();
   SYNCOPATE_RETURN_IF_ERROR(begun_.Record(stream));
   SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(tables_.bases.data(), tables_.host_bases.data(),
-                                 static_cast<size_t>(tables_.bases.bytes()), cudaMemcpyHostToDevice, stream),
-                 "staging weights"));
+      cuda::CudaStatus(cudaMemcpyAsync(tables_.bases.data(), tables_.host_bases.data(),
+                                       static_cast<size_t>(tables_.bases.bytes()), cudaMemcpyHostToDevice, stream),
+                       "staging weights"));
   SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings, static_cast<int64_t>(buckets_.size()), stream));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchPackElements(tables_.elements.as<ElementItem>(), element_items_, bases, arena, findings, blocks_, stream),
       "staging weights"));
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(LaunchPack(tables_.vectors.as<PackItem>(), vector_items_, bases, arena, findings, blocks_, stream),
-                 "staging weights"));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+      LaunchPack(tables_.vectors.as<PackItem>(), vector_items_, bases, arena, findings, blocks_, stream),
+      "staging weights"));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchCheck(tables_.words.as<CheckItem>(), word_items_, arena, findings, blocks_, stream), "digesting weights"));
   SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(tables_.host_findings.data(), tables_.findings.data(),
-                                 static_cast<size_t>(tables_.findings.bytes()), cudaMemcpyDeviceToHost, stream),
-                 "reading digests"));
+      cuda::CudaStatus(cudaMemcpyAsync(tables_.host_findings.data(), tables_.findings.data(),
+                                       static_cast<size_t>(tables_.findings.bytes()), cudaMemcpyDeviceToHost, stream),
+                       "reading digests"));
   return done_.Record(stream);
 }
 
@@ -207,7 +208,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
   Staged staged;
   staged.version = staging.version;
   staged.digests = FinishDigests(tables_.host_findings.as<uint64_t>(), buckets_);
-  SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, Event::SecondsBetween(begun_, done_));
+  SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, cuda::Event::SecondsBetween(begun_, done_));
   MutexLock lock(&mutex_);
   staging.slot->version = newest_ = staging.version;
   return staged;
@@ -282,12 +283,12 @@ absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range
     ++slot->copies;
     from = slot->arena->data() + range.begin;
   }
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   // To pageable memory: the bytes are there when this returns.
-  absl::Status copied =
-      CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(range.size()), cudaMemcpyDeviceToHost, copies_.get()),
-                 "copying weights to host memory");
-  if (copied.ok()) copied = CudaStatus(cudaStreamSynchronize(copies_.get()), "copying weights to host memory");
+  absl::Status copied = cuda::CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(range.size()), cudaMemcpyDeviceToHost, copies_.get()),
+      "copying weights to host memory");
+  if (copied.ok()) copied = cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), "copying weights to host memory");
   MutexLock lock(&mutex_);
   --slot->copies;
   return copied;

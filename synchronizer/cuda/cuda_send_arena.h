@@ -24,7 +24,7 @@ namespace syncopate::synchronizer {
 class DeviceReader : public WeightReader {
  public:
   // The slot: send_bytes of the plan at data(), in wire order, complete. Other processes map it by id() and Export().
-  virtual const CudaArena& arena() const = 0;
+  virtual const cuda::CudaArena& arena() const = 0;
   // OK while the bytes are those of the version; ABORTED reason SUPERSEDED once the memory has been taken for a newer
   // one. What was copied is good if this is OK after the copy has ended.
   virtual absl::Status CheckCurrent() const = 0;
@@ -90,7 +90,7 @@ class CudaSendArena final : public WeightStore {
   class Reader;
 
   struct Slot {
-    std::unique_ptr<CudaArena> arena;
+    std::unique_ptr<cuda::CudaArena> arena;
     PolicyVersion version;         // none: empty, or being staged
     uint64_t occupancy = 0;        // counts what was staged here; a reader of an older one is superseded
     std::vector<Reader*> readers;  // of the present occupancy
@@ -99,8 +99,8 @@ class CudaSendArena final : public WeightStore {
 
   // What is on the device and the host for the kernels.
   struct Tables {
-    DeviceBuffer vectors, elements, words, bases, findings;
-    PinnedBuffer host_bases, host_findings;
+    cuda::DeviceBuffer vectors, elements, words, bases, findings;
+    cuda::PinnedBuffer host_bases, host_findings;
   };
 
   struct Staging {
@@ -136,9 +136,9 @@ class CudaSendArena final : public WeightStore {
   int64_t element_items_ = 0;
   int64_t word_items_ = 0;
   Tables tables_;
-  Stream copies_;  // to host memory
-  Event begun_;
-  Event done_;
+  cuda::Stream copies_;  // to host memory
+  cuda::Event begun_;
+  cuda::Event done_;
   std::optional<Staging> staging_;
 
   mutable Mutex mutex_;

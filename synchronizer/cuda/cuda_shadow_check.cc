@@ -88,12 +88,12 @@ class CudaShadowChecker::Check final : public ShadowCheck {
 };
 
 absl::StatusOr<std::unique_ptr<CudaShadowChecker>> CudaShadowChecker::Create(const Options& options) {
-  SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
-  DeviceScope scope(options.device);
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(LoadCheckKernel(), "loading the check's kernel"));
-  SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(options.device, Stream::Priority::kLow));
-  SYNCOPATE_ASSIGN_OR_RETURN(Event arrived, Event::Create(options.device));
-  SYNCOPATE_ASSIGN_OR_RETURN(Event done, Event::Create(options.device));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(options.device));
+  cuda::DeviceScope scope(options.device);
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(LoadCheckKernel(), "loading the check's kernel"));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(options.device, cuda::Stream::Priority::kLow));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event arrived, cuda::Event::Create(options.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event done, cuda::Event::Create(options.device));
   const int fill = BlocksThatFill(options.device);
   const int blocks = options.max_blocks > 0 ? std::min(options.max_blocks, fill) : fill;
   return std::unique_ptr<CudaShadowChecker>(
@@ -107,12 +107,13 @@ absl::Status CudaShadowChecker::Load(ShadowContents contents) {
   std::vector<CheckItem> items = program.digests;
   items.insert(items.end(), program.numbers.begin(), program.numbers.end());
   const int64_t bytes = static_cast<int64_t>(items.size() * sizeof(CheckItem));
-  SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer table, DeviceBuffer::Create(options_.device, bytes, "the check's table"));
-  SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer findings,
-                             DeviceBuffer::Create(options_.device, (digests + 1) * 8, "the check's sums"));
-  SYNCOPATE_ASSIGN_OR_RETURN(PinnedBuffer result, PinnedBuffer::Create((digests + 1) * 8));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer table,
+                             cuda::DeviceBuffer::Create(options_.device, bytes, "the check's table"));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer findings,
+                             cuda::DeviceBuffer::Create(options_.device, (digests + 1) * 8, "the check's sums"));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer result, cuda::PinnedBuffer::Create((digests + 1) * 8));
   // From pageable memory: has been read when this returns.
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpyAsync(table.data(), items.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_.get()),
       "loading the check's table"));
   contents_ = std::move(contents);
@@ -128,7 +129,7 @@ Findings CudaShadowChecker::findings() const {
 }
 
 absl::StatusOr<std::unique_ptr<ShadowCheck>> CudaShadowChecker::Begin(const char* shadow, ShadowContents contents) {
-  DeviceScope scope(options_.device);
+  cuda::DeviceScope scope(options_.device);
   SYNCOPATE_RETURN_IF_ERROR(Load(std::move(contents)));
   SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings(), static_cast<int64_t>(contents_.buckets.size()), stream_.get()));
   return std::make_unique<Check>(this, shadow);
@@ -139,13 +140,13 @@ int64_t CudaShadowChecker::scratch_bytes() const { return items_.bytes() + findi
 CudaShadowChecker::Check::~Check() {
   // What was begun reads the shadow, which may be unmapped next.
   constexpr absl::Duration kDeadline = absl::Seconds(10);
-  DeviceScope scope(checker_->options_.device);
+  cuda::DeviceScope scope(checker_->options_.device);
   absl::Status ended = checker_->done_.Record(checker_->stream_.get());
   if (ended.ok()) checker_->done_.Wait(kDeadline, "ending a check").IgnoreError();
 }
 
 void CudaShadowChecker::Check::Arrived(ByteRange destination, void* stream) {
-  DeviceScope scope(checker_->options_.device);
+  cuda::DeviceScope scope(checker_->options_.device);
   MutexLock lock(&mutex_);
   if (!status_.ok()) return;
   status_ = Digest(destination, static_cast<cudaStream_t>(stream));
@@ -153,7 +154,7 @@ void CudaShadowChecker::Check::Arrived(ByteRange destination, void* stream) {
 
 absl::Status CudaShadowChecker::Check::Digest(ByteRange arrived, cudaStream_t stream) {
   if (stream != nullptr) {
-    SYNCOPATE_RETURN_IF_ERROR(OrderAfter(checker_->stream_.get(), stream, checker_->arrived_));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::OrderAfter(checker_->stream_.get(), stream, checker_->arrived_));
   }
   const CheckItem* items = checker_->items_.as<CheckItem>();
   auto launch = [this, items](int64_t first, int64_t count) { return Launch(items + first, count); };
@@ -164,14 +165,14 @@ absl::Status CudaShadowChecker::Check::Digest(ByteRange arrived, cudaStream_t st
 }
 
 absl::Status CudaShadowChecker::Check::Launch(const CheckItem* items, int64_t count) const {
-  return CudaStatus(
+  return cuda::CudaStatus(
       LaunchCheck(items, count, shadow_, checker_->findings(), checker_->blocks_, checker_->stream_.get()),
       "digesting what arrived");
 }
 
 absl::Status CudaShadowChecker::Check::RequestResult() const {
-  DeviceScope scope(checker_->options_.device);
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+  cuda::DeviceScope scope(checker_->options_.device);
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpyAsync(checker_->result_.data(), checker_->findings_.data(),
                       static_cast<size_t>(checker_->result_.bytes()), cudaMemcpyDeviceToHost, checker_->stream_.get()),
       "reading digests"));

@@ -34,7 +34,7 @@ class CudaShadowChecker {
  private:
   class Check;
 
-  CudaShadowChecker(const Options& options, int blocks, Stream stream, Event arrived, Event done)
+  CudaShadowChecker(const Options& options, int blocks, cuda::Stream stream, cuda::Event arrived, cuda::Event done)
       : options_(options),
         blocks_(blocks),
         stream_(std::move(stream)),
@@ -45,15 +45,15 @@ class CudaShadowChecker {
 
   const Options options_;
   const int blocks_;
-  const Stream stream_;
-  const Event arrived_;  // recorded on the stream that brings bytes
-  const Event done_;
+  const cuda::Stream stream_;
+  const cuda::Event arrived_;  // recorded on the stream that brings bytes
+  const cuda::Event done_;
   // Of the last check.
   ShadowContents contents_;
   CheckProgram program_;
-  DeviceBuffer items_;     // program_.digests, then program_.numbers
-  DeviceBuffer findings_;  // sums, then the first number that is not finite
-  PinnedBuffer result_;
+  cuda::DeviceBuffer items_;     // program_.digests, then program_.numbers
+  cuda::DeviceBuffer findings_;  // sums, then the first number that is not finite
+  cuda::PinnedBuffer result_;
 };
 
 }  // namespace syncopate::synchronizer

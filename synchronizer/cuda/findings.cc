@@ -22,9 +22,9 @@ absl::Status NonFinite(const std::string& where, const std::string& tensor) {
 
 absl::Status ClearFindings(Findings findings, int64_t digests, cudaStream_t stream) {
   const char what[] = "clearing the digests' sums";
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(findings.sums, 0, static_cast<size_t>(digests) * sizeof(uint64_t), stream), what));
-  return CudaStatus(cudaMemsetAsync(findings.first_non_finite, 0xff, sizeof(uint64_t), stream), what);
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemsetAsync(findings.sums, 0, static_cast<size_t>(digests) * sizeof(uint64_t), stream), what));
+  return cuda::CudaStatus(cudaMemsetAsync(findings.first_non_finite, 0xff, sizeof(uint64_t), stream), what);
 }
 
 std::vector<uint64_t> FinishDigests(const uint64_t* sums, const std::vector<ByteRange>& buckets) {
@@ -40,7 +40,7 @@ absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begi
                             const std::string& counted) {
   // An item's numbers, with room for one that is only partly in it.
   const int64_t end = begin + kCheckItemBytes + kVectorBytes;
-  DeviceScope scope(device);
+  cuda::DeviceScope scope(device);
   auto at = std::upper_bound(numbers.begin(), numbers.end(), begin,
                              [](int64_t from, const TypedRange& range) { return from < range.range.end; });
   for (; at != numbers.end() && at->range.begin < end; ++at) {
@@ -48,7 +48,7 @@ absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begi
     const int64_t first = std::max<int64_t>(0, begin - at->range.begin) / width;
     const int64_t last = (std::min(end, at->range.end) - at->range.begin) / width;
     std::vector<char> bytes(static_cast<size_t>((last - first) * width));
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaMemcpy(bytes.data(), arena + at->range.begin + first * width, bytes.size(), cudaMemcpyDeviceToHost),
         "reading weights that are not finite"));
     std::optional<int64_t> found = FindNonFinite(at->dtype, bytes.data(), last - first);

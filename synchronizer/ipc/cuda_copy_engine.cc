@@ -17,23 +17,23 @@ namespace {
 
 class MappedArena final : public MappedMemory {
  public:
-  explicit MappedArena(std::unique_ptr<CudaArena> arena) : arena_(std::move(arena)) {}
+  explicit MappedArena(std::unique_ptr<cuda::CudaArena> arena) : arena_(std::move(arena)) {}
   const char* data() const override { return arena_->data(); }
 
  private:
-  const std::unique_ptr<CudaArena> arena_;
+  const std::unique_ptr<cuda::CudaArena> arena_;
 };
 
 class CudaCopyQueue final : public CopyQueue {
  public:
-  CudaCopyQueue(int device, Stream stream) : device_(device), stream_(std::move(stream)) {}
+  CudaCopyQueue(int device, cuda::Stream stream) : device_(device), stream_(std::move(stream)) {}
 
   absl::Status Copy(char* to, const char* from, int64_t bytes) override {
-    DeviceScope scope(device_);
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+    cuda::DeviceScope scope(device_);
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_.get()), "copying weights"));
     if (spare_.empty()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(Event event, Event::Create(device_));
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(device_));
       spare_.push_back(std::move(event));
     }
     SYNCOPATE_RETURN_IF_ERROR(spare_.back().Record(stream_.get()));
@@ -49,7 +49,7 @@ class CudaCopyQueue final : public CopyQueue {
         cudaGetLastError();  // an answer, not an error of what comes next
         break;
       }
-      SYNCOPATE_RETURN_IF_ERROR(CudaStatus(state, "copying weights"));
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "copying weights"));
       Retire();
     }
     return finished_;
@@ -77,19 +77,19 @@ class CudaCopyQueue final : public CopyQueue {
   }
 
   const int device_;
-  const Stream stream_;
-  std::deque<Event> under_way_;  // after each copy
-  std::vector<Event> spare_;
+  const cuda::Stream stream_;
+  std::deque<cuda::Event> under_way_;  // after each copy
+  std::vector<cuda::Event> spare_;
   int64_t finished_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaCopyEngine>> CudaCopyEngine::Create(int device) {
-  SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(device));
   std::map<std::string, int> devices;
-  for (int other = 0; other < GpuCount(); ++other) {
-    absl::StatusOr<GpuFacts> facts = ReadGpuFacts(other);
+  for (int other = 0; other < cuda::GpuCount(); ++other) {
+    absl::StatusOr<cuda::GpuFacts> facts = cuda::ReadGpuFacts(other);
     if (facts.ok()) devices[facts->gpu_uuid] = other;
   }
   return std::unique_ptr<CudaCopyEngine>(new CudaCopyEngine(device, std::move(devices)));
@@ -99,18 +99,18 @@ absl::StatusOr<std::shared_ptr<const MappedMemory>> CudaCopyEngine::Map(LentMemo
   // A GPU that this process does not see can be reachable all the same: then the driver says whether it is.
   auto holder = devices_.find(memory.info.device);
   if (holder != devices_.end() && holder->second != device_) {
-    SYNCOPATE_RETURN_IF_ERROR(CheckPeerAccess(device_, holder->second));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CheckPeerAccess(device_, holder->second));
   }
-  ExportedMemory exported;
+  cuda::ExportedMemory exported;
   exported.id = memory.info.id;
   exported.chunks = std::move(memory.info.chunks);
   exported.fds = std::move(memory.handles);
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaArena> arena, CudaArena::Import(exported, device_));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaArena> arena, cuda::CudaArena::Import(exported, device_));
   return std::make_shared<const MappedArena>(std::move(arena));
 }
 
 absl::StatusOr<std::unique_ptr<CopyQueue>> CudaCopyEngine::NewQueue() {
-  SYNCOPATE_ASSIGN_OR_RETURN(Stream stream, Stream::Create(device_));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(device_));
   return std::unique_ptr<CopyQueue>(new CudaCopyQueue(device_, std::move(stream)));
 }
 

@@ -22,7 +22,7 @@ class LentSlot final : public LentVersion {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaLendingStore>> CudaLendingStore::Create(CudaSendArena* arena) {
-  SYNCOPATE_ASSIGN_OR_RETURN(GpuFacts facts, ReadGpuFacts(arena->device()));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts facts, cuda::ReadGpuFacts(arena->device()));
   return std::unique_ptr<CudaLendingStore>(new CudaLendingStore(arena, facts.gpu_uuid));
 }
 
@@ -32,13 +32,13 @@ absl::StatusOr<std::unique_ptr<LentVersion>> CudaLendingStore::Lend(PolicyVersio
                              arena_->OpenOnDevice(version, std::move(on_superseded)));
   ipc::SharedMemory memory = std::make_shared<ipc::LentMemory>();  // of a rank that sends nothing: nobody asks for it
   if (arena_->send_bytes() > 0) {
-    SYNCOPATE_ASSIGN_OR_RETURN(ExportedMemory exported, reader->arena().Export());
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, reader->arena().Export());
     memory = LendGpuMemory(std::move(exported), gpu_);
   }
   return std::make_unique<LentSlot>(std::move(reader), std::move(memory));
 }
 
-ipc::SharedMemory LendGpuMemory(ExportedMemory memory, const std::string& gpu) {
+ipc::SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu) {
   auto lent = std::make_shared<ipc::LentMemory>();
   lent->info = {memory.id, gpu, std::move(memory.chunks)};
   lent->handles = std::move(memory.fds);

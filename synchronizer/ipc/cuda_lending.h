@@ -30,6 +30,6 @@ class CudaLendingStore final : public LendingStore {
 
 // Memory of the GPU with this UUID as the transport "ipc" lends it: what IpcReceiver::Options::shadow answers, with
 // what CudaArenaPair::ExportShadow says.
-ipc::SharedMemory LendGpuMemory(ExportedMemory memory, const std::string& gpu);
+ipc::SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu);
 
 }  // namespace syncopate::synchronizer

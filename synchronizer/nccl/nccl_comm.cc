@@ -84,7 +84,7 @@ class NcclComm final : public Communicator {
  public:
   static absl::StatusOr<std::unique_ptr<Communicator>> Join(const NcclDeviceOptions& options, const UniqueId& id,
                                                             const Seat& seat, cudaStream_t stream) {
-    DeviceScope scope(options.device);
+    cuda::DeviceScope scope(options.device);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.commName = "syncopate";
@@ -103,7 +103,7 @@ class NcclComm final : public Communicator {
   }
 
   absl::Status Begin(const std::vector<Transmission>& messages, char* base) override {
-    DeviceScope scope(device_);
+    cuda::DeviceScope scope(device_);
     SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), comm_, "beginning a round"));
     absl::Status posted;
     for (const Transmission& message : messages) {
@@ -123,7 +123,7 @@ class NcclComm final : public Communicator {
 
   absl::Status Finalize(absl::Duration deadline) override {
     absl::Time until = Clock::Real()->Now() + deadline;
-    DeviceScope scope(device_);
+    cuda::DeviceScope scope(device_);
     SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclCommFinalize(comm_), comm_, "finalising a communicator"));
     Flag never;  // sleeps without a deadline of its own kind
     for (;;) {
@@ -171,12 +171,12 @@ class NcclComm final : public Communicator {
 class NcclDevice final : public GroupDevice {
  public:
   static absl::StatusOr<std::unique_ptr<GroupDevice>> Create(const NcclDeviceOptions& options) {
-    SYNCOPATE_RETURN_IF_ERROR(CheckGpu(options.device));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CheckGpu(options.device));
     std::unique_ptr<NcclDevice> device(new NcclDevice(options));
-    SYNCOPATE_ASSIGN_OR_RETURN(device->stream_, Stream::Create(options.device));
-    SYNCOPATE_ASSIGN_OR_RETURN(device->mark_, Event::Create(options.device));
-    SYNCOPATE_ASSIGN_OR_RETURN(device->scratch_,
-                               DeviceBuffer::Create(options.device, kScratchBytes, "the first message over NCCL"));
+    SYNCOPATE_ASSIGN_OR_RETURN(device->stream_, cuda::Stream::Create(options.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(device->mark_, cuda::Event::Create(options.device));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        device->scratch_, cuda::DeviceBuffer::Create(options.device, kScratchBytes, "the first message over NCCL"));
     return device;
   }
 
@@ -187,7 +187,7 @@ class NcclDevice final : public GroupDevice {
   void* stream() override { return stream_.get(); }
 
   absl::Status Mark() override {
-    DeviceScope scope(options_.device);
+    cuda::DeviceScope scope(options_.device);
     return mark_.Record(stream_.get());
   }
 
@@ -197,7 +197,7 @@ class NcclDevice final : public GroupDevice {
       cudaGetLastError();  // an answer, not an error of what comes next
       return false;
     }
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(state, "exchanging weights"));
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "exchanging weights"));
     return true;
   }
 
@@ -213,9 +213,9 @@ class NcclDevice final : public GroupDevice {
   explicit NcclDevice(const NcclDeviceOptions& options) : options_(options) {}
 
   const NcclDeviceOptions options_;
-  Stream stream_;
-  Event mark_;
-  DeviceBuffer scratch_;
+  cuda::Stream stream_;
+  cuda::Event mark_;
+  cuda::DeviceBuffer scratch_;
 };
 
 class PinnedSlot final : public StagedVersion {
@@ -232,7 +232,7 @@ class PinnedSlot final : public StagedVersion {
 }  // namespace
 
 absl::StatusOr<NcclFacts> ReadNcclFacts(int device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(GpuFacts gpu, ReadGpuFacts(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts gpu, cuda::ReadGpuFacts(device));
   NcclFacts facts;
   facts.gpu = gpu.gpu_uuid;
   // What NCCL believes of the host decides whether two processes on one GPU can be of one group.

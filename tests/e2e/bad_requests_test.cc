@@ -132,10 +132,10 @@ TEST_F(LiveRunTest, RequestsBeyondTheLimitsAreRefusedAndTheDaemonLives) {
   // 80 MB of ids: over the server's limit for one message, so our own may be larger.
   v1::GenerateRequest oversized = Request(5);
   for (int i = 0; i < (80 << 20); ++i) oversized.mutable_prompt_ids()->Add(1);
-  auto channel = services::MakeChannel(address_, {.max_send_bytes = 256 << 20});
+  auto channel = rpc::MakeChannel(address_, {.max_send_bytes = 256 << 20});
   ASSERT_THAT(channel, IsOk());
   auto stub = RolloutService::NewStub(*channel);
-  EXPECT_EQ(services::CallUnary(stub.get(), &RolloutService::Stub::Generate, oversized, kPatience).status().code(),
+  EXPECT_EQ(rpc::CallUnary(stub.get(), &RolloutService::Stub::Generate, oversized, kPatience).status().code(),
             absl::StatusCode::kResourceExhausted);
   ExpectTheRunGoesOn();
 }
@@ -162,7 +162,7 @@ TEST_F(LiveRunTest, ClientsThatNeverReadAreDroppedAndNobodyElseWaits) {
   std::vector<std::unique_ptr<Deaf>> clients;
   for (int i = 0; i < 4; ++i) {
     auto client = std::make_unique<Deaf>();
-    client->context.set_deadline(services::CallDeadline(2 * kPatience));
+    client->context.set_deadline(rpc::CallDeadline(2 * kPatience));
     client->stub = RolloutService::NewStub(NarrowChannel(address_));
     v1::GenerateStreamRequest request;
     *request.mutable_request() = Request(kContext);

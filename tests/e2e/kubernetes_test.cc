@@ -36,14 +36,14 @@ class KubernetesTest : public ::testing::Test {
  protected:
   // The manifests of cpu-demo with a configuration of its own.
   void Render(const std::string& more_config = "", const std::string& infra = "",
-              const std::vector<services::Document>& more_objects = {}) {
+              const std::vector<k8s::Document>& more_objects = {}) {
     std::ofstream(temp_.path() + "/run.yaml") << std::ifstream(ExamplePath("reverse.yaml")).rdbuf() << more_config;
     std::ofstream(temp_.path() + "/infra.yaml") << infra;
     auto rendered = RunCommand("syncopate", {"k8s", "render", temp_.path() + "/run.yaml", "--overlay", "cpu-demo",
                                              "--infra", temp_.path() + "/infra.yaml"});
     ASSERT_THAT(rendered, IsOk());
     ASSERT_EQ(rendered->code, 0) << rendered->output;
-    auto objects = services::ParseDocuments(rendered->output, "rendered");
+    auto objects = k8s::ParseDocuments(rendered->output, "rendered");
     ASSERT_THAT(objects, IsOk());
     objects->insert(objects->end(), more_objects.begin(), more_objects.end());
     auto cluster = TestCluster::Create(*objects, temp_.path());
@@ -53,12 +53,12 @@ class KubernetesTest : public ::testing::Test {
   }
 
   // Secrets as deploy/kustomize/components/mtls/create-secrets.sh makes them of what scripts/make-certs.sh wrote.
-  static std::vector<services::Document> SecretsOf(const std::string& folder) {
-    std::vector<services::Document> secrets;
+  static std::vector<k8s::Document> SecretsOf(const std::string& folder) {
+    std::vector<k8s::Document> secrets;
     for (const std::string role : {"synchronizer", "trainer", "rollouter"}) {
-      const services::Document files = {{"tls.crt", FileText(absl::StrCat(folder, "/", role, ".crt"))},
-                                        {"tls.key", FileText(absl::StrCat(folder, "/", role, ".key"))},
-                                        {"ca.crt", FileText(folder + "/ca.crt")}};
+      const k8s::Document files = {{"tls.crt", FileText(absl::StrCat(folder, "/", role, ".crt"))},
+                                   {"tls.key", FileText(absl::StrCat(folder, "/", role, ".key"))},
+                                   {"ca.crt", FileText(folder + "/ca.crt")}};
       secrets.push_back({{"kind", "Secret"}, {"metadata", {{"name", role + "-tls"}}}, {"stringData", files}});
     }
     return secrets;

@@ -285,9 +285,9 @@ TEST_F(LifecycleTest, ANamedRollouterIsKnownByItsNameEverywhere) {
   };
   EXPECT_TRUE(named("pod-a"));
   EXPECT_TRUE(named("pod-b"));
-  absl::StatusOr<std::vector<services::DaemonEndpoint>> endpoints;
+  absl::StatusOr<std::vector<daemon::DaemonEndpoint>> endpoints;
   ASSERT_TRUE(Eventually(kPatience, [&] {
-    endpoints = services::ReadRunEndpoints(run_->run_dir());
+    endpoints = daemon::ReadRunEndpoints(run_->run_dir());
     return endpoints.ok() && endpoints->size() == 4;
   }));
   EXPECT_EQ((*endpoints)[0].Name(), "pod-a");

@@ -59,7 +59,7 @@ class MutualTlsTest : public ::testing::Test {
 };
 
 // Seconds since 1970 at which the certificate that a daemon shows ends, by its own metrics; 0 if it says nothing.
-double CertificateExpiry(const services::DaemonEndpoint& daemon) {
+double CertificateExpiry(const daemon::DaemonEndpoint& daemon) {
   const std::string text = HttpGet(daemon.metrics, "/metrics").value_or("");
   const std::string name =
       absl::StrCat("\nsyncopate_certificate_expiry_timestamp_seconds{role=\"", daemon.role, "\"} ");
@@ -149,7 +149,7 @@ TEST_F(MutualTlsTest, CertificatesAreRenewedUnderARunThatGoesOn) {
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(2), IsOk());
-  std::vector<services::DaemonEndpoint> daemons;
+  std::vector<daemon::DaemonEndpoint> daemons;
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
     auto endpoint = run.Endpoint(role);
     ASSERT_THAT(endpoint, IsOk());

@@ -30,10 +30,10 @@ namespace syncopate::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using services::FakeRollouter;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using trainerd::FakeRollouter;
 using v1::SynchronizerService;
 using v1::TrainerService;
 
@@ -93,7 +93,7 @@ class HostileRollouterTest : public ::testing::Test {
   // be served ages, so they are asked for until one comes.
   absl::StatusOr<Lease> LeaseNumber(size_t n) {
     Eventually(kPatience, [&] {
-      hostile_->Credits(1000, services::FromProto(TrainerStatus().version()));
+      hostile_->Credits(1000, wire::FromProto(TrainerStatus().version()));
       return hostile_->leases() > n;
     });
     return hostile_->WaitForLease(n);
@@ -101,7 +101,7 @@ class HostileRollouterTest : public ::testing::Test {
 
   RunHarness run_;
   std::map<std::string, std::unique_ptr<Process>> daemons_;
-  services::DaemonEndpoint trainer_;
+  daemon::DaemonEndpoint trainer_;
   std::unique_ptr<FakeRollouter> hostile_;
 };
 
@@ -116,7 +116,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
     auto ack = hostile_->WaitForAck(answered);
     ASSERT_THAT(ack, IsOk());
     EXPECT_EQ(ack->result(), v1::ExchangeResponse::ACK_RESULT_INVALID);
-    const absl::Status why = services::FromProto(ack->error());
+    const absl::Status why = rpc::FromProto(ack->error());
     EXPECT_THAT(why, HasReason("BAD_LOGPROB"));
     EXPECT_THAT(why, HasMessage(AllOf(HasSubstr("sample 0"), HasSubstr("log-probability"))));
     ++answered;
@@ -137,7 +137,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
               AllOf(HasSubstr("quarantined"), HasSubstr("rollouter-66 gets no prompts"), HasSubstr("log-probability")));
 
   // It asks on and gets nothing; the others train on.
-  hostile_->Credits(1000, services::FromProto(TrainerStatus().version()));
+  hostile_->Credits(1000, wire::FromProto(TrainerStatus().version()));
   EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk());
   EXPECT_EQ(hostile_->leases(), answered);
   EXPECT_TRUE(View().connected());

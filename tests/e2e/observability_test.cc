@@ -27,10 +27,10 @@ using Samples = std::map<std::string, double>;  // "name{labels}" -> value
 
 // One message to `method` of a service whose .proto is not at hand, and the first that comes back, both serialized.
 absl::StatusOr<std::string> RawCall(const std::string& address, const std::string& method, const std::string& message) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, services::MakeChannel(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address));
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
-  context.set_deadline(services::CallDeadline(kPatience));  // every step below ends by then
+  context.set_deadline(rpc::CallDeadline(kPatience));  // every step below ends by then
   grpc::CompletionQueue queue;
   auto done = [&queue] {
     void* tag;
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> RawCall(const std::string& address, const std::strin
   good = good && done();
   call->Finish(&status, nullptr);
   done();
-  if (!status.ok()) return services::FromGrpc(status);
+  if (!status.ok()) return rpc::FromGrpc(status);
   if (!good) return absl::InternalError(method + " answered nothing");
   std::vector<grpc::Slice> slices;
   answer.Dump(&slices);
@@ -58,7 +58,7 @@ absl::StatusOr<std::string> RawCall(const std::string& address, const std::strin
   return bytes;
 }
 
-absl::StatusOr<Samples> Scrape(const services::DaemonEndpoint& daemon) {
+absl::StatusOr<Samples> Scrape(const daemon::DaemonEndpoint& daemon) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::string text, HttpGet(daemon.metrics, "/metrics"));
   Samples samples;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -124,7 +124,7 @@ class ObservabilityTest : public ::testing::Test {
 
   RunHarness run_;
   std::unique_ptr<Process> process_;
-  std::map<std::string, services::DaemonEndpoint> daemons_;
+  std::map<std::string, daemon::DaemonEndpoint> daemons_;
 };
 
 TEST_F(ObservabilityTest, EveryDaemonServesTheNamesOfTheDashboards) {

@@ -29,7 +29,7 @@ class ScriptedSynchronizer final
   explicit ScriptedSynchronizer(absl::Status publication = absl::OkStatus()) : publication_(std::move(publication)) {}
 
   grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(grpc::CallbackServerContext* context) override {
-    auto stream = services::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>::Create(context);
+    auto stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>::Create(context);
     return stream->Start({.on_message = [stream](const v1::JoinRequest& message) {
       if (!message.has_hello()) return;
       v1::JoinResponse welcome;
@@ -42,7 +42,7 @@ class ScriptedSynchronizer final
   }
   grpc::Status PublishVersion(grpc::ServerContext*, const v1::PublishVersionRequest*,
                               v1::PublishVersionResponse*) override {
-    return services::ToGrpc(publication_);
+    return rpc::ToGrpc(publication_);
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::SynchronizerServiceGetStatusRequest*,
                          v1::SynchronizerServiceGetStatusResponse* response) override {
@@ -70,7 +70,7 @@ class ScriptedSynchronizer final
 
 // What the trainer says last, and with which code it ends, where `synchronizer` is all there is.
 void ExpectEnd(ScriptedSynchronizer* synchronizer, std::vector<std::string> overrides, const std::string& reason) {
-  auto server = services::Server::Start({}, {synchronizer});
+  auto server = rpc::Server::Start({}, {synchronizer});
   ASSERT_THAT(server, IsOk());
   RunHarness run(std::move(overrides));
   auto trainer = run.LaunchDaemon("trainer", 0, {absl::StrCat("synchronizer.address=", (*server)->address())});

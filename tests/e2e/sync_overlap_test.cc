@@ -35,21 +35,20 @@ struct Window {
 
 // One answer of exactly kTokens tokens, as it arrives; empty, failing the test, if the stream breaks.
 std::vector<SeenToken> StreamOneAnswer(const std::string& address) {
-  auto stub = v1::RolloutService::NewStub(services::MakeChannel(address).value());
+  auto stub = v1::RolloutService::NewStub(rpc::MakeChannel(address).value());
   v1::GenerateStreamRequest request;
   for (int32_t id : {8, 1, 2, 3, 4, 9}) request.mutable_request()->add_prompt_ids(id);
   request.mutable_request()->mutable_sampling()->set_temperature(1);
   request.mutable_request()->mutable_sampling()->set_max_new_tokens(kTokens);
   grpc::ClientContext context;
-  context.set_deadline(services::CallDeadline(2 * kPatience));
+  context.set_deadline(rpc::CallDeadline(2 * kPatience));
   auto reader = stub->GenerateStream(&context, request);
   std::vector<SeenToken> tokens;
   v1::GenerateStreamResponse response;
   while (reader->Read(&response)) {
-    tokens.push_back(
-        {1e-9 * static_cast<double>(absl::GetCurrentTimeNanos()), services::FromProto(response.version())});
+    tokens.push_back({1e-9 * static_cast<double>(absl::GetCurrentTimeNanos()), wire::FromProto(response.version())});
   }
-  EXPECT_THAT(services::FromGrpc(reader->Finish()), IsOk());
+  EXPECT_THAT(rpc::FromGrpc(reader->Finish()), IsOk());
   EXPECT_EQ(response.finish(), v1::FINISH_REASON_LENGTH);
   return tokens;
 }

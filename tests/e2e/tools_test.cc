@@ -65,7 +65,7 @@ TEST(DoctorTest, WhereTheseTestsRunNothingIsBad) {
 }
 
 TEST(DoctorTest, NamesEverythingThatWouldStopARun) {
-  auto taken = services::Server::Start({}, {});
+  auto taken = rpc::Server::Start({}, {});
   ASSERT_THAT(taken, IsOk());
   const CommandResult result = Syncopate({"doctor", ExamplePath("reverse.yaml"), "--json", "run.dir=/proc/nowhere",
                                           "rollout.device=cuda:63", "trainer.listen=" + (*taken)->address()});

@@ -33,18 +33,18 @@ class ControlPlaneTest : public ::testing::Test {
     auto endpoint = run_.Endpoint("synchronizer");
     ASSERT_THAT(endpoint, IsOk());
     endpoint_ = *endpoint;
-    auto parsed = services::ParseHostPort(endpoint_.grpc);
+    auto parsed = config::ParseHostPort(endpoint_.grpc);
     ASSERT_THAT(parsed, IsOk());
     port_ = parsed->port;
-    auto channel = services::MakeChannel(endpoint_.grpc);
+    auto channel = rpc::MakeChannel(endpoint_.grpc);
     ASSERT_THAT(channel, IsOk());
     old_ = SynchronizerService::NewStub(*channel);
     ASSERT_THAT(AskOnOldConnection(), IsOk());
   }
 
   absl::Status AskOnOldConnection(absl::Duration limit = kPatience) {
-    return services::CallUnary(old_.get(), &SynchronizerService::Stub::GetStatus,
-                               v1::SynchronizerServiceGetStatusRequest(), limit)
+    return rpc::CallUnary(old_.get(), &SynchronizerService::Stub::GetStatus, v1::SynchronizerServiceGetStatusRequest(),
+                          limit)
         .status();
   }
   absl::Status AskOnNewConnection(absl::Duration limit = kPatience) {
@@ -52,15 +52,15 @@ class ControlPlaneTest : public ::testing::Test {
                                      v1::SynchronizerServiceGetStatusRequest(), limit)
         .status();
   }
-  services::ProcessUsage Usage() {
-    auto usage = services::ReadProcessUsage(daemon_->pid());
+  bench::ProcessUsage Usage() {
+    auto usage = bench::ReadProcessUsage(daemon_->pid());
     EXPECT_THAT(usage, IsOk());
-    return usage.value_or(services::ProcessUsage());
+    return usage.value_or(bench::ProcessUsage());
   }
 
   RunHarness run_;
   std::unique_ptr<Process> daemon_;
-  services::DaemonEndpoint endpoint_;
+  daemon::DaemonEndpoint endpoint_;
   int port_ = 0;
   std::unique_ptr<SynchronizerService::Stub> old_;
 };

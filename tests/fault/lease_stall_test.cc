@@ -19,7 +19,7 @@
 namespace syncopate::testing {
 namespace {
 
-using services::FakeRollouter;
+using trainerd::FakeRollouter;
 using v1::RolloutService;
 
 constexpr absl::Duration kStall = absl::Seconds(1);
@@ -92,7 +92,7 @@ TEST_F(LeaseStallTest, OneThatHeartbeatsAndNeverAnswersHoldsTheRunUpOnceAndGetsN
   FakeRollouter stuck(run_.Endpoint("trainer")->grpc);
   stuck.Hello({"rollouter", "rollouter-66", 0, 1, RandomUuid()}, watch_.Synchronizer()->run_id());
   ASSERT_THAT(stuck.WaitForWelcome(), IsOk());
-  auto lives = [&] { stuck.Credits(4, services::FromProto(watch_.Trainer()->version())); };
+  auto lives = [&] { stuck.Credits(4, wire::FromProto(watch_.Trainer()->version())); };
   ASSERT_TRUE(Eventually(kPatience, [&] {
     lives();
     return stuck.leases() > 0;

@@ -64,7 +64,7 @@ class NemesisTest : public ::testing::Test {
     auto status = watch_.Synchronizer();
     auto member = watch_.Member(rollouter);
     return status.ok() && member.ok() && member->state() == v1::MEMBER_STATE_ALIVE &&
-           services::FromProto(status->newest()) == services::FromProto(member->serving());
+           wire::FromProto(status->newest()) == wire::FromProto(member->serving());
   }
 
   // So short that a pause is often long enough to be taken for a death.

@@ -52,11 +52,11 @@ class RollouterStallTest : public ::testing::Test {
 
   PolicyVersion Newest() const {
     auto status = watch_.Synchronizer();
-    return status.ok() ? services::FromProto(status->newest()) : PolicyVersion{};
+    return status.ok() ? wire::FromProto(status->newest()) : PolicyVersion{};
   }
   PolicyVersion Served(int64_t rollouter) const {
     auto member = watch_.Member(rollouter);
-    return member.ok() ? services::FromProto(member->serving()) : PolicyVersion{};
+    return member.ok() ? wire::FromProto(member->serving()) : PolicyVersion{};
   }
 
   // Stops the process while a sync to it is under way, and stays so.

@@ -21,7 +21,7 @@ constexpr int kKills = 5;
 
 PolicyVersion Newest(const RunWatch& watch) {
   auto status = watch.Synchronizer();
-  return status.ok() ? services::FromProto(status->newest()) : PolicyVersion{};
+  return status.ok() ? wire::FromProto(status->newest()) : PolicyVersion{};
 }
 
 bool AllHere(const RunWatch& watch, int32_t rollouters) {

@@ -73,7 +73,7 @@ class ZombieTrainerTest : public ::testing::Test {
     EXPECT_THAT(response, IsOk());
     if (!response.ok()) return versions;
     for (const auto& version : response->versions()) {
-      if (version.version().epoch() == epoch) versions.push_back(services::FromProto(version.version()));
+      if (version.version().epoch() == epoch) versions.push_back(wire::FromProto(version.version()));
     }
     return versions;
   }

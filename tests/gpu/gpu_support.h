@@ -22,7 +22,7 @@ namespace syncopate::synchronizer {
 // Empty if there are enough.
 inline std::string WhyTooFewGpus(int needed) {
   for (int device = 0; device < needed; ++device) {
-    absl::Status status = CheckGpu(device);
+    absl::Status status = cuda::CheckGpu(device);
     if (!status.ok()) return std::string(status.message());
   }
   return "";
@@ -30,12 +30,12 @@ inline std::string WhyTooFewGpus(int needed) {
 
 // Plain copies between host and device, for tests; they wait for all work of the device.
 inline void ToDevice(int device, char* to, const void* from, int64_t bytes) {
-  DeviceScope scope(device);
+  cuda::DeviceScope scope(device);
   ASSERT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), cudaSuccess);
 }
 
 inline std::vector<char> ToHost(int device, const char* from, int64_t bytes) {
-  DeviceScope scope(device);
+  cuda::DeviceScope scope(device);
   std::vector<char> host(static_cast<size_t>(bytes));
   EXPECT_EQ(cudaMemcpy(host.data(), from, host.size(), cudaMemcpyDeviceToHost), cudaSuccess);
   return host;

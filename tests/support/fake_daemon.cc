@@ -23,7 +23,7 @@
 #include "services/daemon/command_line.h"
 #include "services/daemon/daemon_endpoints.h"
 
-namespace syncopate::services {
+namespace syncopate::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -35,7 +35,7 @@ std::set<std::string> Behaviour(const fs::path& folder, const std::string& name)
 
 // The port that the configuration fixes, or one made up from the process id: nobody listens on either.
 std::string AddressOf(const v1::RunConfig& config, const std::string& role) {
-  auto fixed = ParseHostPort(config.synchronizer().address());
+  auto fixed = config::ParseHostPort(config.synchronizer().address());
   bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;
   return is_fixed ? config.synchronizer().address() : absl::StrCat("127.0.0.1:", 1 + ::getpid() % 1000);
 }
@@ -48,7 +48,7 @@ bool Pace(const sigset_t& term) {
 
 bool RolloutersAreThere(const v1::RunConfig& config) {
   for (int64_t i = 0; i < config.run().rollouters(); ++i) {
-    if (!fs::exists(EndpointPath(config.run().dir(), "rollouter", i))) return false;
+    if (!fs::exists(daemon::EndpointPath(config.run().dir(), "rollouter", i))) return false;
   }
   return true;
 }
@@ -76,24 +76,24 @@ int Main(int argc, char** argv) {
   ::sigemptyset(&term);
   ::sigaddset(&term, SIGTERM);
   ::sigprocmask(SIG_BLOCK, &term, nullptr);
-  auto line = ParseCommandLine({argv + 1, argv + argc});
-  if (!line.ok()) return kConfigExitCode;
-  auto config = LoadRunConfig(line->config, line->overrides);
+  auto line = daemon::ParseCommandLine({argv + 1, argv + argc});
+  if (!line.ok()) return config::kConfigExitCode;
+  auto config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";
-    return kConfigExitCode;
+    return config::kConfigExitCode;
   }
   const fs::path self(argv[0]);
   std::string role = self.filename().string().substr(std::string("syncopate-").size());
-  DaemonEndpoint endpoint{role, role == "rollouter" ? config->rollouter().index() : 0, AddressOf(*config, role),
-                          "127.0.0.1:1", ::getpid()};
+  daemon::DaemonEndpoint endpoint{role, role == "rollouter" ? config->rollouter().index() : 0, AddressOf(*config, role),
+                                  "127.0.0.1:1", ::getpid()};
   auto behaviour = Behaviour(self.parent_path(), endpoint.Name());
-  if (behaviour.count("refuse") > 0) return kConfigExitCode;
+  if (behaviour.count("refuse") > 0) return config::kConfigExitCode;
   if (behaviour.count("fail") > 0) {
     std::cerr << endpoint.Name() << " fails as it was told to\n";
     return 3;
   }
-  if (!WriteDaemonEndpoint(config->run().dir(), endpoint).ok()) return 1;
+  if (!daemon::WriteDaemonEndpoint(config->run().dir(), endpoint).ok()) return 1;
   if (behaviour.count("ignore-term") > 0) {
     for (int ignored = 0;;) ::sigwait(&term, &ignored);
   }
@@ -107,6 +107,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::testing
 
-int main(int argc, char** argv) { return syncopate::services::Main(argc, argv); }
+int main(int argc, char** argv) { return syncopate::testing::Main(argc, argv); }

@@ -28,7 +28,7 @@ class CallBook {
     MutexLock lock(&mutex_);
     calls_.push_back(call);
     auto refusal = refusals_.find(call);
-    return services::ToGrpc(refusal == refusals_.end() ? absl::OkStatus() : refusal->second);
+    return rpc::ToGrpc(refusal == refusals_.end() ? absl::OkStatus() : refusal->second);
   }
   void Refuse(const std::string& call, absl::Status error) {
     MutexLock lock(&mutex_);
@@ -272,15 +272,15 @@ class FakeRun {
   FakeRollouter rollouters[2];
 
  private:
-  static std::unique_ptr<services::Server> Serve(grpc::Service* service) {
-    auto server = services::Server::Start({}, {service});
+  static std::unique_ptr<rpc::Server> Serve(grpc::Service* service) {
+    auto server = rpc::Server::Start({}, {service});
     SYNCOPATE_CHECK(server.ok());
     return *std::move(server);
   }
 
-  std::unique_ptr<services::Server> synchronizer_server_;
-  std::unique_ptr<services::Server> trainer_server_;
-  std::vector<std::unique_ptr<services::Server>> rollouter_servers_;
+  std::unique_ptr<rpc::Server> synchronizer_server_;
+  std::unique_ptr<rpc::Server> trainer_server_;
+  std::vector<std::unique_ptr<rpc::Server>> rollouter_servers_;
 };
 
 }  // namespace syncopate::testing

@@ -28,7 +28,7 @@ std::string RandomFrame(Dice& dice) {
 }  // namespace
 
 HostilePeer::HostilePeer(const std::string& address) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  auto parsed = services::ParseHostPort(address);
+  auto parsed = config::ParseHostPort(address);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

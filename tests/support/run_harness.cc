@@ -142,7 +142,7 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
 }
 
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, services::ParseHostPort(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, config::ParseHostPort(address));
   Socket socket(Connect(parsed.host, parsed.port));
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
@@ -204,11 +204,11 @@ absl::StatusOr<std::unique_ptr<Process>> RunHarness::LaunchDaemon(const std::str
 absl::StatusOr<std::unique_ptr<Process>> RunHarness::StartDaemon(const std::string& role, int64_t index,
                                                                  const std::vector<std::string>& more) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto process, LaunchDaemon(role, index, more));
-  const std::string file = services::EndpointPath(run_dir(), role, index);
+  const std::string file = daemon::EndpointPath(run_dir(), role, index);
   bool ended = false;
   bool ready = Eventually(kPatience, [&] {
     ended = !process->Running();
-    auto endpoint = services::ReadDaemonEndpoint(file);
+    auto endpoint = daemon::ReadDaemonEndpoint(file);
     return ended || (endpoint.ok() && endpoint->pid == process->pid());
   });
   if (ready && !ended) return process;
@@ -220,12 +220,12 @@ absl::StatusOr<CommandResult> RunHarness::Ctl(std::vector<std::string> args, abs
   return RunCommand("syncopate", Concat({"ctl", "--run", run_dir()}, args), timeout);
 }
 
-absl::StatusOr<services::DaemonEndpoint> RunHarness::Endpoint(const std::string& role, int64_t index, pid_t other_than,
-                                                              absl::Duration timeout) const {
-  absl::StatusOr<services::DaemonEndpoint> endpoint;
-  const std::string file = services::EndpointPath(run_dir(), role, index);
+absl::StatusOr<daemon::DaemonEndpoint> RunHarness::Endpoint(const std::string& role, int64_t index, pid_t other_than,
+                                                            absl::Duration timeout) const {
+  absl::StatusOr<daemon::DaemonEndpoint> endpoint;
+  const std::string file = daemon::EndpointPath(run_dir(), role, index);
   bool there = Eventually(timeout, [&] {
-    endpoint = services::ReadDaemonEndpoint(file);
+    endpoint = daemon::ReadDaemonEndpoint(file);
     // A file of an earlier life names a process that is gone.
     return endpoint.ok() && endpoint->pid != other_than && ::kill(static_cast<pid_t>(endpoint->pid), 0) == 0;
   });

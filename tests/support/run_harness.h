@@ -57,9 +57,9 @@ template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Call(const std::string& address,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                               const Request& request, absl::Duration timeout = kPatience) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, services::MakeChannel(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address));
   auto stub = Service::NewStub(channel);
-  return services::CallUnary(stub.get(), method, request, timeout);
+  return rpc::CallUnary(stub.get(), method, request, timeout);
 }
 
 // One run: its folder, its processes and what its files say. Processes are killed, stopped ones too, by their owner's
@@ -97,8 +97,8 @@ class RunHarness {
   absl::StatusOr<CommandResult> Ctl(std::vector<std::string> args, absl::Duration timeout = kPatience) const;
 
   // Where a ready daemon is, waiting for it; a life with process id `other_than` does not count.
-  absl::StatusOr<services::DaemonEndpoint> Endpoint(const std::string& role, int64_t index = 0, pid_t other_than = 0,
-                                                    absl::Duration timeout = kPatience) const;
+  absl::StatusOr<daemon::DaemonEndpoint> Endpoint(const std::string& role, int64_t index = 0, pid_t other_than = 0,
+                                                  absl::Duration timeout = kPatience) const;
 
   // summary.json; null where there is none.
   Json Summary() const;

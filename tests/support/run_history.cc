@@ -40,7 +40,7 @@ absl::Status ReadLog(const std::string& folder, RunHistory* history) {
   TempDir copy;
   SYNCOPATE_RETURN_IF_ERROR(CopyFolder(folder, copy.path()));
   auto add = [history](uint64_t sequence, absl::string_view payload) -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(trainer::LogRecord record, services::DecodeLogRecord(payload));
+    SYNCOPATE_ASSIGN_OR_RETURN(trainer::LogRecord record, trainerd::DecodeLogRecord(payload));
     if (history->log.empty()) history->first_record = sequence;
     history->log.push_back(std::move(record));
     return absl::OkStatus();
@@ -89,7 +89,7 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
       continue;
     }
     SYNCOPATE_ASSIGN_OR_RETURN(std::string bytes, store->ReadFile(*verified, kDataFile));
-    SYNCOPATE_ASSIGN_OR_RETURN(trainer::DataState data, services::DecodeDataState(bytes));
+    SYNCOPATE_ASSIGN_OR_RETURN(trainer::DataState data, trainerd::DecodeDataState(bytes));
     history->checkpoints.push_back({version, std::move(data)});
   }
   return absl::OkStatus();
@@ -97,11 +97,11 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
 
 // A run of before its first event, or on a full disk, has none.
 void ReadVersions(const std::string& run_dir, RunHistory* history) {
-  auto events = services::ReadRunEvents(FileSystem::Real(), run_dir);
+  auto events = telemetry::ReadRunEvents(FileSystem::Real(), run_dir);
   if (!events.ok()) return;
   for (const v1::Event& event : events->events) {
     const auto digest = event.fields().find("digest");
-    RunHistory::Served served{event.role(), services::FromProto(event.version()),
+    RunHistory::Served served{event.role(), wire::FromProto(event.version()),
                               digest == event.fields().end() ? "" : digest->second};
     if (event.kind() == "publish") history->published.push_back(served);
     if (event.kind() == "install" || event.kind() == "relabel") history->installed.push_back(served);

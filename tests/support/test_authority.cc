@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::testing {
 namespace {
 
 struct Free {
@@ -48,7 +48,7 @@ void AddExtension(X509* certificate, X509* issuer, int nid, const std::string& v
 Certificate NewCertificate(const std::string& name, EVP_PKEY* key, absl::Duration from, absl::Duration until) {
   static std::atomic<long> serial = 1;
   Certificate certificate(X509_new());
-  const absl::Time now = WallTime(*Clock::Real());
+  const absl::Time now = auth::WallTime(*Clock::Real());
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), serial++);
   ASN1_TIME_set(X509_getm_notBefore(certificate.get()), absl::ToTimeT(now + from));
@@ -122,7 +122,7 @@ std::string TestAuthority::WriteSecret(const std::string& name, const std::strin
   return path;
 }
 
-TransportSecurity::Options TestAuthority::OptionsFor(const std::string& role) const {
+auth::TransportSecurity::Options TestAuthority::OptionsFor(const std::string& role) const {
   const Files files = IssueFor(role);
   const bool daemon = role == "trainer" || role == "rollouter" || role == "synchronizer";
   return {.role = daemon ? role : "",
@@ -132,11 +132,11 @@ TransportSecurity::Options TestAuthority::OptionsFor(const std::string& role) co
           .tls_reload = absl::Seconds(1)};
 }
 
-std::shared_ptr<const TransportSecurity> TestAuthority::SecurityFor(const std::string& role) const {
-  auto security = TransportSecurity::Load(OptionsFor(role));
+std::shared_ptr<const auth::TransportSecurity> TestAuthority::SecurityFor(const std::string& role) const {
+  auto security = auth::TransportSecurity::Load(OptionsFor(role));
   if (!security.ok()) std::fprintf(stderr, "%s\n", security.status().ToString().c_str());
   SYNCOPATE_CHECK(security.ok());
   return *security;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::testing

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "services/auth/transport_security.h"
 
-namespace syncopate::services {
+namespace syncopate::testing {
 
 // A certificate authority of one test, and the certificates that it makes, right ones and wrong ones. Files are in a
 // folder of its own, removed with it. Any failure ends the test program.
@@ -39,8 +39,8 @@ class TestAuthority {
   std::string WriteSecret(const std::string& name, const std::string& contents) const;
 
   // What `role` says with a certificate of its own; files are looked at every second.
-  TransportSecurity::Options OptionsFor(const std::string& role) const;
-  std::shared_ptr<const TransportSecurity> SecurityFor(const std::string& role) const;
+  auth::TransportSecurity::Options OptionsFor(const std::string& role) const;
+  std::shared_ptr<const auth::TransportSecurity> SecurityFor(const std::string& role) const;
 
  private:
   struct Keys;
@@ -48,4 +48,4 @@ class TestAuthority {
   std::unique_ptr<Keys> keys_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::testing

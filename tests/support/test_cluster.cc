@@ -21,8 +21,8 @@
 namespace syncopate::testing {
 namespace {
 
-using services::Document;
-using services::Text;
+using k8s::Document;
+using k8s::Text;
 namespace fs = std::filesystem;
 
 constexpr char kBridge[] = "node";
@@ -153,7 +153,7 @@ absl::StatusOr<std::unique_ptr<TestCluster>> TestCluster::Create(std::vector<Doc
 
 const Document* TestCluster::Find(const std::string& kind, const std::string& name) const {
   for (const Document& object : objects_) {
-    if (services::NameOf(object) == absl::StrCat(kind, "/", name)) return &object;
+    if (k8s::NameOf(object) == absl::StrCat(kind, "/", name)) return &object;
   }
   return nullptr;
 }

@@ -17,7 +17,7 @@ class Probe {
  public:
   Probe() = default;
   // `probe` is the manifest's; FAILED_PRECONDITION for one that is not httpGet on a named port of `container`.
-  static absl::StatusOr<Probe> Parse(const services::Document& probe, const services::Document& container);
+  static absl::StatusOr<Probe> Parse(const k8s::Document& probe, const k8s::Document& container);
 
   // Asks if it is time to. `address` is the pod's.
   void AskIfDue(absl::Time now, const std::string& address);
@@ -62,7 +62,7 @@ struct TestPod {
 class TestCluster {
  public:
   // UNAVAILABLE (reason NO_NAMESPACES) where this process may not make namespaces and mounts.
-  static absl::StatusOr<std::unique_ptr<TestCluster>> Create(std::vector<services::Document> objects,
+  static absl::StatusOr<std::unique_ptr<TestCluster>> Create(std::vector<k8s::Document> objects,
                                                              const std::string& folder);
 
   // Starts one pod of the workload of `role`. Pods that have ended stay where they are.
@@ -81,20 +81,19 @@ class TestCluster {
   absl::StatusOr<ExitStatus> Terminate(TestPod* pod);
 
  private:
-  TestCluster(std::vector<services::Document> objects, std::string folder)
+  TestCluster(std::vector<k8s::Document> objects, std::string folder)
       : objects_(std::move(objects)), folder_(std::move(folder)) {}
 
-  absl::StatusOr<const services::Document*> WorkloadOf(const std::string& role) const;
-  absl::StatusOr<services::Document> SpecOf(const services::Document& pod, const TestPod& made);
-  absl::StatusOr<services::Document> MountsOf(const services::Document& pod, const services::Document& container,
-                                              const TestPod& made);
-  absl::StatusOr<std::string> VolumeFolder(const services::Document& volume, const TestPod& made);
-  absl::Status WriteProjected(const services::Document& projected, const std::string& folder) const;
-  const services::Document* Find(const std::string& kind, const std::string& name) const;
+  absl::StatusOr<const k8s::Document*> WorkloadOf(const std::string& role) const;
+  absl::StatusOr<k8s::Document> SpecOf(const k8s::Document& pod, const TestPod& made);
+  absl::StatusOr<k8s::Document> MountsOf(const k8s::Document& pod, const k8s::Document& container, const TestPod& made);
+  absl::StatusOr<std::string> VolumeFolder(const k8s::Document& volume, const TestPod& made);
+  absl::Status WriteProjected(const k8s::Document& projected, const std::string& folder) const;
+  const k8s::Document* Find(const std::string& kind, const std::string& name) const;
   // What the cluster's name service would answer: Services, by the pods that they select.
   absl::Status WriteHosts() const;
 
-  const std::vector<services::Document> objects_;
+  const std::vector<k8s::Document> objects_;
   const std::string folder_;
   std::vector<std::unique_ptr<TestPod>> pods_;
 };

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -135,4 +135,4 @@ std::vector<std::string> BreakingChanges(const ApiDescriptors& before, const Api
   return Comparison(before, after).TakeChanges();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

@@ -6,7 +6,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -67,4 +67,4 @@ std::vector<const EnumDescriptor*> EnumsOf(const FileDescriptor& file) {
   return enums;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

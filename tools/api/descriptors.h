@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 
 // The files of one package out of a compiled descriptor set, as `protoc --include_imports --descriptor_set_out` writes
 // it; with --include_source_info also their comments. Immutable; descriptors live as long as the object. Move-only.
@@ -38,4 +38,4 @@ std::vector<const google::protobuf::Descriptor*> MessagesOf(const google::protob
 // Every enum of a file, nested ones too.
 std::vector<const google::protobuf::EnumDescriptor*> EnumsOf(const google::protobuf::FileDescriptor& file);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

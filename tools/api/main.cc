@@ -14,7 +14,7 @@
 #include "tools/api/naming.h"
 #include "tools/api/reference.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 constexpr int64_t kMaxPageBytes = 4 << 20;
@@ -79,6 +79,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::api
 
-int main(int argc, char** argv) { return syncopate::services::Main(argc, argv); }
+int main(int argc, char** argv) { return syncopate::api::Main(argc, argv); }

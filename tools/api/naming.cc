@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -193,4 +193,4 @@ class Checker {
 
 std::vector<std::string> NamingBreaches(const ApiDescriptors& api) { return Checker(api).TakeBreaches(); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

@@ -5,7 +5,7 @@
 
 #include "tools/api/descriptors.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 
 // Where the interface departs from the STANDARD rules of buf (https://buf.build/docs/lint/rules), so that generated
 // code looks at home in every language and the next version can live beside this one. One line each: "<where>: <what it
@@ -13,4 +13,4 @@ namespace syncopate::services {
 // PROTOVALIDATE (not used).
 std::vector<std::string> NamingBreaches(const ApiDescriptors& api);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

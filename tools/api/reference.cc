@@ -13,7 +13,7 @@
 #include "services/config/field_value.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -129,14 +129,14 @@ std::string ServiceText(const ServiceDescriptor& service) {
   return text + "\n";
 }
 
-std::string SectionText(const FieldDescriptor& section, const ConfigSchema& schema) {
+std::string SectionText(const FieldDescriptor& section, const config::ConfigSchema& schema) {
   std::string text = absl::StrCat("### ", section.name(), "\n\n", Paragraph(CommentOf(section)),
                                   "| key | default | may be | |\n|---|---|---|---|\n");
   v1::RunConfig defaults;
-  SetDefaults(schema, &defaults);
-  for (const ConfigKey& key : schema.keys()) {
+  config::SetDefaults(schema, &defaults);
+  for (const config::ConfigKey& key : schema.keys()) {
     if (key.section->name() != section.name()) continue;
-    const std::string value = GetValue(key, defaults);
+    const std::string value = config::GetValue(key, defaults);
     absl::StrAppend(&text, "| `", key.path, "` | ", value == "\"\"" ? "" : absl::StrCat("`", value, "`"), " | ",
                     Cell(key.Expected()), " | ", Cell(key.Doc()), " |\n");
   }
@@ -165,7 +165,7 @@ std::string ApiReference(const ApiDescriptors& api) {
 std::string ConfigReference(const ApiDescriptors& api) {
   const Descriptor* config = api.pool().FindMessageTypeByName(v1::RunConfig::descriptor()->full_name());
   if (config == nullptr) return "";
-  const ConfigSchema schema;
+  const config::ConfigSchema schema;
   std::string text = "## Keys\n\n";
   for (int i = 0; i < config->field_count(); ++i) text += SectionText(*config->field(i), schema);
   return WithOneNewlineAtTheEnd(text);
@@ -181,4 +181,4 @@ absl::StatusOr<std::string> ReplaceGenerated(const std::string& page, const std:
   return absl::StrCat(page.substr(0, found), mark, "\n", reference);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

@@ -4,7 +4,7 @@
 
 #include "tools/api/descriptors.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 
 // Markdown of what the .proto files say, comments included: the set must have source information. Each ends in a
 // newline and is the same for the same set.
@@ -21,4 +21,4 @@ std::string ConfigReference(const ApiDescriptors& api);
 absl::StatusOr<std::string> ReplaceGenerated(const std::string& page, const std::string& reference);
 inline constexpr char kGeneratedBelow[] = "<!-- Generated from proto/ by scripts/docs.sh: edit the .proto files. -->";
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

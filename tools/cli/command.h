@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-namespace syncopate::services {
+namespace syncopate::cli {
 
 // What the parsed command line asks for; returns the exit code of the process.
 using Command = std::function<int()>;
@@ -33,4 +33,4 @@ std::string UnknownCommand(const CLI::App& app);
 // All of them, and what belongs to the command line as a whole.
 void AddCommands(CLI::App* app, const std::string& program, Command* chosen);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

@@ -8,11 +8,11 @@
 #include "services/config/schema.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 std::string Nearest(const std::string& word, const std::vector<const CLI::App*>& commands) {
-  const auto edits = [&word](const CLI::App* command) { return EditDistance(word, command->get_name()); };
+  const auto edits = [&word](const CLI::App* command) { return config::EditDistance(word, command->get_name()); };
   const auto nearest = std::min_element(commands.begin(), commands.end(),
                                         [&](const CLI::App* a, const CLI::App* b) { return edits(a) < edits(b); });
   return (*nearest)->get_name();
@@ -41,7 +41,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   app->description("Asynchronous reinforcement learning for language models");
   app->set_version_flag("--version", SYNCOPATE_VERSION);
   app->require_subcommand(1);
-  AddBenchCommand(app, chosen);
+  bench::AddBenchCommand(app, chosen);
   AddCompletionCommand(app, chosen);
   AddConfigCommand(app, chosen);
   AddCtlCommand(app, chosen);
@@ -52,4 +52,4 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddTokenizeCommand(app, chosen);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

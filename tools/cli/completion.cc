@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 // Works in both shells on what the tables say. Finds what the word under the cursor, $1, may be after the words before
@@ -191,9 +191,9 @@ void Describe(const CLI::App& app, const std::string& path, std::vector<std::str
                   " flags=", Quoted(absl::StrJoin(options, " ")), " operands=", Quoted(OperandsOf(app)), " ;;\n");
 }
 
-std::string KeysOf(const ConfigSchema& schema, Tables* tables) {
+std::string KeysOf(const config::ConfigSchema& schema, Tables* tables) {
   std::vector<std::string> keys;
-  for (const ConfigKey& key : schema.keys()) {
+  for (const config::ConfigKey& key : schema.keys()) {
     keys.push_back(key.path + "=");
     std::string values = absl::StrJoin(key.option.choices(), " ");
     if (key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_BOOL) values = "true false";
@@ -210,7 +210,7 @@ std::string Function(const std::string& name, const std::string& subject, const 
 
 }  // namespace
 
-std::string CompletionScript(const CLI::App& app, const ConfigSchema& schema, CompletionShell shell) {
+std::string CompletionScript(const CLI::App& app, const config::ConfigSchema& schema, CompletionShell shell) {
   const bool zsh = shell == CompletionShell::kZsh;
   const std::string name = zsh ? "zsh" : "bash";
   Tables tables;
@@ -227,4 +227,4 @@ std::string CompletionScript(const CLI::App& app, const ConfigSchema& schema, Co
   return script + absl::StrReplaceAll(zsh ? kZshEntry : kBashEntry, {{"PROGRAM", app.get_name()}});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

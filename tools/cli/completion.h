@@ -5,7 +5,7 @@
 
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 
 enum class CompletionShell { kBash, kZsh };
 
@@ -14,6 +14,6 @@ enum class CompletionShell { kBash, kZsh };
 // the two, options by the type names of command.h. Pure.
 //
 // An option's values are those of its CLI::IsMember; a command's words are completed in the order of its positionals.
-std::string CompletionScript(const CLI::App& app, const ConfigSchema& schema, CompletionShell shell);
+std::string CompletionScript(const CLI::App& app, const config::ConfigSchema& schema, CompletionShell shell);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

@@ -5,7 +5,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/completion.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 constexpr char kFooter[] =
@@ -25,10 +25,10 @@ void AddCompletionCommand(CLI::App* app, Command* chosen) {
   completion->callback([=] {
     *chosen = [=] {
       const auto kind = *shell == "zsh" ? CompletionShell::kZsh : CompletionShell::kBash;
-      std::cout << CompletionScript(*app, ConfigSchema(), kind);
+      std::cout << CompletionScript(*app, config::ConfigSchema(), kind);
       return 0;
     };
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

@@ -9,7 +9,7 @@
 #include "services/telemetry/table.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 // Of `config diff`, as of diff itself.
@@ -24,19 +24,19 @@ struct ConfigArguments {
 };
 
 absl::StatusOr<v1::RunConfig> Load(const std::string& path, const std::vector<std::string>& overrides) {
-  if (!path.empty()) return LoadRunConfig(path, overrides);
-  return ParseRunConfig("", "defaults").config;
+  if (!path.empty()) return config::LoadRunConfig(path, overrides);
+  return config::ParseRunConfig("", "defaults").config;
 }
 
 int Refused(const absl::Status& status) {
   std::cerr << status.message() << "\n";
-  return kConfigExitCode;
+  return config::kConfigExitCode;
 }
 
 int Show(const ConfigArguments& arguments) {
   auto config = Load(arguments.path, arguments.overrides);
   if (!config.ok()) return Refused(config.status());
-  std::cout << ToYaml(*config, arguments.docs ? YamlComments::kDocs : YamlComments::kNone);
+  std::cout << config::ToYaml(*config, arguments.docs ? config::YamlComments::kDocs : config::YamlComments::kNone);
   return 0;
 }
 
@@ -52,9 +52,9 @@ int Diff(const ConfigArguments& arguments) {
   if (!after.ok()) return Refused(after.status());
   auto before = Load(arguments.other, {});
   if (!before.ok()) return Refused(before.status());
-  const std::vector<ConfigDifference> differences = Differences(*before, *after);
-  Table table({{"KEY"}, {arguments.other.empty() ? "DEFAULT" : arguments.other}, {arguments.path}});
-  for (const ConfigDifference& difference : differences) {
+  const std::vector<config::ConfigDifference> differences = config::Differences(*before, *after);
+  telemetry::Table table({{"KEY"}, {arguments.other.empty() ? "DEFAULT" : arguments.other}, {arguments.path}});
+  for (const config::ConfigDifference& difference : differences) {
     table.AddRow({difference.key, difference.before, difference.after});
   }
   if (!differences.empty()) std::cout << table.ToString();
@@ -62,7 +62,7 @@ int Diff(const ConfigArguments& arguments) {
 }
 
 int Schema() {
-  std::cout << ConfigJsonSchema();
+  std::cout << config::ConfigJsonSchema();
   return 0;
 }
 
@@ -94,4 +94,4 @@ void AddConfigCommand(CLI::App* app, Command* chosen) {
   schema->callback([=] { *chosen = [] { return Schema(); }; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

@@ -8,7 +8,7 @@
 #include "tools/ctl/target_security.h"
 #include "tools/ctl/verbs.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 constexpr char kCtlExitCodes[] =
@@ -17,8 +17,8 @@ constexpr char kCtlExitCodes[] =
 
 // Everything any verb may be given.
 struct CtlArguments {
-  DaemonOptions daemons;
-  TargetSecurityFlags security;
+  ctl::DaemonOptions daemons;
+  ctl::TargetSecurityFlags security;
   std::string timeout;
   bool json = false;
   bool follow = false;
@@ -28,25 +28,25 @@ struct CtlArguments {
   std::string request_id;
   std::string reason = "asked for by an operator";
   std::string mode;
-  GenerateArguments generate;
+  ctl::GenerateArguments generate;
 };
 
-using Verb = std::function<absl::Status(const CtlContext&, const CtlArguments&)>;
+using Verb = std::function<absl::Status(const ctl::CtlContext&, const CtlArguments&)>;
 
 // Draining and saving wait for work to end, so they get more time unless told otherwise.
 int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const Verb& verb) {
-  CtlContext context{arguments.daemons, arguments.json, &std::cout};
+  ctl::CtlContext context{arguments.daemons, arguments.json, &std::cout};
   context.daemons.timeout = default_timeout;
   absl::Status status;
   if (!arguments.timeout.empty()) {
-    auto timeout = ParseDuration(arguments.timeout);
+    auto timeout = config::ParseDuration(arguments.timeout);
     if (!timeout.ok()) {
       std::cerr << "--timeout: " << timeout.status().message() << "\n";
       return 2;
     }
     context.daemons.timeout = *timeout;
   }
-  auto security = FindTargetSecurity(arguments.security, context.daemons);
+  auto security = ctl::FindTargetSecurity(arguments.security, context.daemons);
   if (!security.ok()) {
     std::cerr << security.status().message() << "\n";
     return 2;
@@ -54,7 +54,7 @@ int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const
   context.daemons.security = *std::move(security);
   status = verb(context, arguments);
   if (!status.ok()) std::cerr << status.message() << "\n";
-  return CtlExitCode(status);
+  return ctl::CtlExitCode(status);
 }
 
 class Verbs {
@@ -87,60 +87,63 @@ class Verbs {
 
 void AddReadingVerbs(Verbs* verbs) {
   CtlArguments* arguments = verbs->arguments();
-  verbs->Add("status", "One line for each daemon", [](auto& context, auto&) { return CtlStatus(context); });
+  verbs->Add("status", "One line for each daemon", [](auto& context, auto&) { return ctl::CtlStatus(context); });
   verbs->Add("versions", "Policy versions and who serves them",
-             [](auto& context, auto&) { return CtlVersions(context); });
+             [](auto& context, auto&) { return ctl::CtlVersions(context); });
   verbs->Add("members", "Who has joined and whether it is alive",
-             [](auto& context, auto&) { return CtlMembers(context); });
-  CLI::App* syncs = verbs->Add("syncs", "The last weight syncs, phase by phase",
-                               [](auto& context, auto& given) { return CtlSyncs(context, given.last, given.follow); });
+             [](auto& context, auto&) { return ctl::CtlMembers(context); });
+  CLI::App* syncs = verbs->Add("syncs", "The last weight syncs, phase by phase", [](auto& context, auto& given) {
+    return ctl::CtlSyncs(context, given.last, given.follow);
+  });
   syncs->add_option("--last", arguments->last, "How many of the past")->check(CLI::Range(0, 1000));
   syncs->add_flag("--follow", arguments->follow, "Then each one as it ends");
   CLI::App* watch = verbs->Add("watch", "The last training steps, then each one as it ends",
-                               [](auto& context, auto& given) { return CtlWatch(context, given.last); });
+                               [](auto& context, auto& given) { return ctl::CtlWatch(context, given.last); });
   watch->add_option("--last", arguments->last, "How many of the past")->check(CLI::Range(0, 1000));
   verbs->Add("explain", "What the trainer waits for, on whom, and what would end it",
-             [](auto& context, auto&) { return CtlExplain(context); });
+             [](auto& context, auto&) { return ctl::CtlExplain(context); });
 }
 
 void AddActingVerbs(Verbs* verbs) {
   CtlArguments* arguments = verbs->arguments();
   verbs->AddFor("the trainer", "pause", "Stop before the next step (trainer) or token (rollouter)",
-                [](auto& context, auto& given) { return CtlPause(context, given.who); });
+                [](auto& context, auto& given) { return ctl::CtlPause(context, given.who); });
   verbs->AddFor("the trainer", "resume", "Go on after a pause",
-                [](auto& context, auto& given) { return CtlResume(context, given.who); });
+                [](auto& context, auto& given) { return ctl::CtlResume(context, given.who); });
   verbs->AddFor(
       "the first rollouter", "drain", "Take no new work, finish what runs",
-      [](auto& context, auto& given) { return CtlDrain(context, given.who); }, absl::Minutes(5));
+      [](auto& context, auto& given) { return ctl::CtlDrain(context, given.who); }, absl::Minutes(5));
   CLI::App* abort =
       verbs->AddFor("the first rollouter", "abort", "End running requests",
-                    [](auto& context, auto& given) { return CtlAbort(context, given.who, given.request_id); });
+                    [](auto& context, auto& given) { return ctl::CtlAbort(context, given.who, given.request_id); });
   abort->add_option("--request", arguments->request_id, "This one only; otherwise all");
   verbs->Add("sync", "Send the newest version to receivers that do not serve it",
-             [](auto& context, auto&) { return CtlSync(context); });
+             [](auto& context, auto&) { return ctl::CtlSync(context); });
   CLI::App* evict = verbs->Add("evict", "Declare a member dead now", [](auto& context, auto& given) {
-    return CtlEvict(context, given.who, given.rank, given.reason);
+    return ctl::CtlEvict(context, given.who, given.rank, given.reason);
   });
   evict->add_option("REPLICA", arguments->who, "e.g. rollouter-1")->required();
   evict->add_option("--rank", arguments->rank, "Of the replica");
   evict->add_option("--reason", arguments->reason, "Shown to the member and in ctl members");
   verbs->Add(
-      "checkpoint", "Save a checkpoint now", [](auto& context, auto&) { return CtlCheckpoint(context); },
+      "checkpoint", "Save a checkpoint now", [](auto& context, auto&) { return ctl::CtlCheckpoint(context); },
       absl::Minutes(5));
   verbs->Add("stop", "End the run after the step under way, with a checkpoint",
-             [](auto& context, auto&) { return CtlStop(context); });
-  CLI::App* mode = verbs->AddFor("the trainer", "mode", "Switch a colocated worker between its modes",
-                                 [](auto& context, auto& given) { return CtlMode(context, given.who, given.mode); });
+             [](auto& context, auto&) { return ctl::CtlStop(context); });
+  CLI::App* mode =
+      verbs->AddFor("the trainer", "mode", "Switch a colocated worker between its modes",
+                    [](auto& context, auto& given) { return ctl::CtlMode(context, given.who, given.mode); });
   mode->add_option("--to", arguments->mode, "rollout or trainer")
       ->required()
       ->check(CLI::IsMember({"rollout", "trainer"}));
 }
 
 void AddGenerate(Verbs* verbs) {
-  GenerateArguments* generate = &verbs->arguments()->generate;
+  ctl::GenerateArguments* generate = &verbs->arguments()->generate;
   CLI::App* verb = verbs->AddFor(
       "the first rollouter", "generate", "Answer one prompt",
-      [](auto& context, auto& given) { return CtlGenerate(context, given.who, given.generate); }, absl::Minutes(1));
+      [](auto& context, auto& given) { return ctl::CtlGenerate(context, given.who, given.generate); },
+      absl::Minutes(1));
   // One word each, so that the daemon's name may follow.
   verb->add_option("--prompt", generate->prompt_ids, "Token ids, e.g. 8,1,2,3,4,9")
       ->delimiter(',')
@@ -186,4 +189,4 @@ void AddCtlCommand(CLI::App* app, Command* chosen) {
   AddGenerate(&verbs);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

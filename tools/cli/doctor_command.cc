@@ -10,7 +10,7 @@
 #include "tools/doctor/machine.h"
 #include "tools/run/child_process.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 constexpr char kDoctorExitCodes[] = "Exit codes: 0 nothing is bad; 1 something is; 2 the configuration is wrong.";
@@ -22,15 +22,16 @@ struct DoctorArguments {
 };
 
 int Examine(const DoctorArguments& arguments) {
-  absl::StatusOr<v1::RunConfig> config = ParseRunConfig("", "defaults").config;
-  if (!arguments.path.empty()) config = LoadRunConfig(arguments.path, arguments.overrides);
+  absl::StatusOr<v1::RunConfig> config = config::ParseRunConfig("", "defaults").config;
+  if (!arguments.path.empty()) config = config::LoadRunConfig(arguments.path, arguments.overrides);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";
-    return kConfigExitCode;
+    return config::kConfigExitCode;
   }
-  const std::vector<Finding> findings = Judge(LookAround(*config, OwnBinaryFolder()), *config);
-  std::cout << (arguments.json ? ToJsonLines(findings) : ToText(findings));
-  return AnyBad(findings) ? 1 : 0;
+  const std::vector<doctor::Finding> findings =
+      doctor::Judge(doctor::LookAround(*config, run::OwnBinaryFolder()), *config);
+  std::cout << (arguments.json ? doctor::ToJsonLines(findings) : doctor::ToText(findings));
+  return doctor::AnyBad(findings) ? 1 : 0;
 }
 
 }  // namespace
@@ -45,4 +46,4 @@ void AddDoctorCommand(CLI::App* app, Command* chosen) {
   doctor->callback([=] { *chosen = [=] { return Examine(*arguments); }; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

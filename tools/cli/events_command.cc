@@ -9,7 +9,7 @@
 #include "services/telemetry/sync_trace.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 struct EventsArguments {
@@ -18,14 +18,15 @@ struct EventsArguments {
   int64_t attempt = 0;  // 0: the last good one
 };
 
-void Warn(const RunEvents& events) {
+void Warn(const telemetry::RunEvents& events) {
   for (const std::string& warning : events.warnings) std::cerr << warning << "\n";
 }
 
 absl::StatusOr<std::string> TraceOf(const EventsArguments& arguments) {
-  SYNCOPATE_ASSIGN_OR_RETURN(RunEvents events, ReadRunEvents(FileSystem::Real(), arguments.run_dir));
+  SYNCOPATE_ASSIGN_OR_RETURN(telemetry::RunEvents events,
+                             telemetry::ReadRunEvents(FileSystem::Real(), arguments.run_dir));
   Warn(events);
-  return SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
+  return telemetry::SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
 }
 
 int PrintTrace(const EventsArguments& arguments) {
@@ -39,7 +40,7 @@ int PrintTrace(const EventsArguments& arguments) {
 }
 
 int PrintEvents(const EventsArguments& arguments) {
-  absl::StatusOr<RunEvents> events = ReadRunEvents(FileSystem::Real(), arguments.run_dir);
+  absl::StatusOr<telemetry::RunEvents> events = telemetry::ReadRunEvents(FileSystem::Real(), arguments.run_dir);
   if (!events.ok()) {
     std::cerr << events.status().message() << "\n";
     return 1;
@@ -48,7 +49,7 @@ int PrintEvents(const EventsArguments& arguments) {
   std::set<std::string> kinds;
   for (const v1::Event& event : events->events) {
     kinds.insert(event.kind());
-    if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << ToJson(event) << "\n";
+    if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << telemetry::ToJson(event) << "\n";
   }
   if (arguments.kind.empty() || kinds.contains(arguments.kind)) return 0;
   std::cerr << "no daemon of " << arguments.run_dir << " has recorded an event of kind " << arguments.kind
@@ -75,4 +76,4 @@ void AddEventsCommand(CLI::App* app, Command* chosen) {
   });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

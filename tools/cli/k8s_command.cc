@@ -10,7 +10,7 @@
 #include "tools/cli/command.h"
 #include "tools/k8s/render.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 constexpr char kRenderFooter[] =
@@ -28,7 +28,7 @@ struct RenderArguments {
   std::string folder;  // "" is standard output
 };
 
-absl::Status WriteTree(const Rendered& rendered, const std::string& folder) {
+absl::Status WriteTree(const k8s::Rendered& rendered, const std::string& folder) {
   for (const auto& [path, text] : rendered.tree) {
     const std::string target = JoinPath(folder, path);
     SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(target.substr(0, target.rfind('/'))));
@@ -41,27 +41,28 @@ absl::Status WriteTree(const Rendered& rendered, const std::string& folder) {
 }
 
 absl::Status RunRender(const RenderArguments& arguments) {
-  RenderRequest request{.config = "", .config_source = arguments.config, .infra = {}, .overlay = arguments.overlay};
+  k8s::RenderRequest request{
+      .config = "", .config_source = arguments.config, .infra = {}, .overlay = arguments.overlay};
   SYNCOPATE_ASSIGN_OR_RETURN(request.config, ReadFile(FileSystem::Real(), arguments.config, kMaxBytes));
   if (!arguments.infra.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string text, ReadFile(FileSystem::Real(), arguments.infra, kMaxBytes));
-    SYNCOPATE_ASSIGN_OR_RETURN(request.infra, Infra::Parse(text, arguments.infra));
+    SYNCOPATE_ASSIGN_OR_RETURN(request.infra, k8s::Infra::Parse(text, arguments.infra));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(Rendered rendered, Render(DeployTree(), request));
+  SYNCOPATE_ASSIGN_OR_RETURN(k8s::Rendered rendered, k8s::Render(k8s::DeployTree(), request));
   if (!arguments.folder.empty()) return WriteTree(rendered, arguments.folder);
-  std::cout << ToYaml(rendered.objects);
+  std::cout << k8s::ToYaml(rendered.objects);
   return absl::OkStatus();
 }
 
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return 0;
   std::cerr << status.message() << "\n";
-  return status.code() == absl::StatusCode::kInvalidArgument ? kConfigExitCode : 1;
+  return status.code() == absl::StatusCode::kInvalidArgument ? config::kConfigExitCode : 1;
 }
 
 int List() {
-  std::cout << "overlays: " << absl::StrJoin(OverlaysOf(DeployTree()), " ") << "\n"
-            << "components: " << absl::StrJoin(ComponentsOf(DeployTree()), " ") << "\n";
+  std::cout << "overlays: " << absl::StrJoin(k8s::OverlaysOf(k8s::DeployTree()), " ") << "\n"
+            << "components: " << absl::StrJoin(k8s::ComponentsOf(k8s::DeployTree()), " ") << "\n";
   return 0;
 }
 
@@ -76,7 +77,7 @@ void AddK8sCommand(CLI::App* app, Command* chosen) {
   render->footer(kRenderFooter);
   render->add_option("CONFIG", arguments->config, "YAML file of the run")->type_name(kFileType)->required();
   render->add_option("--overlay", arguments->overlay, "What to start from: `syncopate k8s list` prints the choices")
-      ->check(CLI::IsMember(OverlaysOf(DeployTree())))
+      ->check(CLI::IsMember(k8s::OverlaysOf(k8s::DeployTree())))
       ->required();
   render->add_option("--infra", arguments->infra, "YAML file of what the cluster has: image, storage class, GPUs, ...")
       ->type_name(kFileType);
@@ -87,4 +88,4 @@ void AddK8sCommand(CLI::App* app, Command* chosen) {
   list->callback([=] { *chosen = List; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

@@ -15,12 +15,12 @@ constexpr int kUsageExitCode = 2;
 int main(int argc, char** argv) {
   syncopate::PrepareToServe();
   CLI::App app;
-  syncopate::services::Command chosen;
-  syncopate::services::AddCommands(&app, argv[0], &chosen);
+  syncopate::cli::Command chosen;
+  syncopate::cli::AddCommands(&app, argv[0], &chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& error) {
-    const std::string unknown = syncopate::services::UnknownCommand(app);
+    const std::string unknown = syncopate::cli::UnknownCommand(app);
     if (unknown.empty()) return app.exit(error) == 0 ? 0 : kUsageExitCode;
     std::cerr << unknown << "\n";
     return kUsageExitCode;

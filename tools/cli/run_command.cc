@@ -13,7 +13,7 @@
 #include "tools/run/launch.h"
 #include "tools/run/local_run.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 constexpr char kRunExitCodes[] =
@@ -29,15 +29,15 @@ struct RunArguments {
   bool json = false;
 };
 
-RunOutput OutputOf(const RunArguments& arguments) {
-  if (arguments.json) return RunOutput::kJson;
-  if (arguments.quiet) return RunOutput::kQuiet;
-  return ::isatty(STDOUT_FILENO) == 1 ? RunOutput::kLive : RunOutput::kPlain;
+run::RunOutput OutputOf(const RunArguments& arguments) {
+  if (arguments.json) return run::RunOutput::kJson;
+  if (arguments.quiet) return run::RunOutput::kQuiet;
+  return ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
 }
 
 int Refuse(const std::string& message) {
   std::cerr << message << "\n";
-  return kConfigExitCode;
+  return config::kConfigExitCode;
 }
 
 int Run(const RunArguments& arguments, const std::string& program) {
@@ -48,16 +48,17 @@ int Run(const RunArguments& arguments, const std::string& program) {
     overrides.erase(overrides.begin());
   }
   if (!arguments.resume.empty()) {
-    if (config_path.empty()) config_path = ResolvedConfigPath(arguments.resume);
+    if (config_path.empty()) config_path = run::ResolvedConfigPath(arguments.resume);
     overrides.push_back(absl::StrCat("run.dir=", arguments.resume));
     overrides.push_back("run.resume=true");
   }
   if (config_path.empty()) return Refuse("CONFIG is missing: syncopate run CONFIG, or syncopate run --resume RUN_DIR");
   if (!arguments.steps.empty()) overrides.push_back(absl::StrCat("run.steps=", arguments.steps));
   if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
-  auto config = LoadRunConfig(config_path, overrides);
+  auto config = config::LoadRunConfig(config_path, overrides);
   if (!config.ok()) return Refuse(std::string(config.status().message()));
-  return RunLocally({*std::move(config), program, OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
+  return run::RunLocally(
+      {*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
 }
 
 }  // namespace
@@ -76,4 +77,4 @@ void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   run->callback([=] { *chosen = [=] { return Run(*arguments, program); }; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

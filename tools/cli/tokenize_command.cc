@@ -12,7 +12,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 using model::tokenizer::PieceCache;
@@ -86,4 +86,4 @@ void AddTokenizeCommand(CLI::App* app, Command* chosen) {
   tokenize->callback([=] { *chosen = [=] { return ConvertLines(*arguments); }; });
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

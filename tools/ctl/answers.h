@@ -8,7 +8,7 @@
 #include "syncopate/v1/trainer.pb.h"
 
 // Answers of the daemons as text. Pure.
-namespace syncopate::services {
+namespace syncopate::ctl {
 
 // proto3 JSON on one line, with the field names of the .proto and default values written out.
 std::string ToJson(const google::protobuf::Message& message);
@@ -31,4 +31,4 @@ std::string SyncRow(const v1::SyncRecord& record);
 
 std::string StateName(v1::MemberState state);  // "alive", ...
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

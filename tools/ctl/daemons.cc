@@ -10,7 +10,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 namespace {
 
 template <typename Service, typename Request, typename Response>
@@ -18,7 +18,7 @@ absl::Status Ask(const std::shared_ptr<grpc::Channel>& channel,
                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                  absl::Duration timeout) {
   auto stub = Service::NewStub(channel);
-  return CallUnary(stub.get(), method, Request(), timeout).status();
+  return rpc::CallUnary(stub.get(), method, Request(), timeout).status();
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channe
 absl::StatusOr<Daemons> Daemons::Find(const DaemonOptions& options) {
   Daemons daemons;
   if (!options.target.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.target, {.security = options.security}));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(options.target, {.security = options.security}));
     auto role = AskRole(channel, options.timeout);
     if (!role.ok()) return Annotate(role.status(), options.target);
     daemons.endpoints_.push_back({*role, 0, options.target, "", 0});
@@ -46,21 +46,22 @@ absl::StatusOr<Daemons> Daemons::Find(const DaemonOptions& options) {
   }
   std::string run_dir = options.run_dir;
   if (run_dir.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(run_dir, FindNewestRun(options.runs_dir));
+    SYNCOPATE_ASSIGN_OR_RETURN(run_dir, daemon::FindNewestRun(options.runs_dir));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(daemons.endpoints_, ReadRunEndpoints(run_dir));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemons.endpoints_, daemon::ReadRunEndpoints(run_dir));
   return daemons;
 }
 
-absl::StatusOr<DaemonEndpoint> Daemons::Pick(const std::string& who, const std::vector<std::string>& roles) const {
+absl::StatusOr<daemon::DaemonEndpoint> Daemons::Pick(const std::string& who,
+                                                     const std::vector<std::string>& roles) const {
   for (const std::string& role : roles) {
-    for (const DaemonEndpoint& endpoint : endpoints_) {
+    for (const daemon::DaemonEndpoint& endpoint : endpoints_) {
       bool named = who.empty() || who == endpoint.role || who == endpoint.Name();
       if (named && endpoint.role == role) return endpoint;
     }
   }
   std::vector<std::string> names;
-  for (const DaemonEndpoint& endpoint : endpoints_) {
+  for (const daemon::DaemonEndpoint& endpoint : endpoints_) {
     if (who == endpoint.role || who == endpoint.Name()) {
       return Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLE",
                    absl::StrCat(who, " does not do that; a ", absl::StrJoin(roles, " or "), " does"));
@@ -72,4 +73,4 @@ absl::StatusOr<DaemonEndpoint> Daemons::Pick(const std::string& who, const std::
                             absl::StrJoin(names, ", ")));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -11,14 +11,14 @@
 #include "services/auth/transport_security.h"
 #include "services/daemon/daemon_endpoints.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 
 struct DaemonOptions {
   std::string target;                          // host:port of one daemon; "" looks into a run directory
   std::string run_dir;                         // "" is the newest run under runs_dir
   std::string runs_dir = "runs";               // where `syncopate run` puts run directories unless told otherwise
   absl::Duration timeout = absl::Seconds(10);  // of one call
-  std::shared_ptr<const TransportSecurity> security = nullptr;  // null: plaintext
+  std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
 };
 
 // The daemons that a command line may talk to: one that was named by its address, or those of a run directory.
@@ -28,19 +28,19 @@ class Daemons {
   // INVALID_ARGUMENT (reason BAD_ADDRESS). Without: errors of FindNewestRun and ReadRunEndpoints.
   static absl::StatusOr<Daemons> Find(const DaemonOptions& options);
 
-  const std::vector<DaemonEndpoint>& all() const { return endpoints_; }
+  const std::vector<daemon::DaemonEndpoint>& all() const { return endpoints_; }
 
   // The daemon named `who` ("rollouter-1", or "trainer" for the first of a role); with who == "" the first whose role
   // is among `roles`, in their order. NOT_FOUND (reason NO_SUCH_DAEMON) naming those there are; INVALID_ARGUMENT
   // (reason WRONG_ROLE) if that daemon's role is not among `roles`.
-  absl::StatusOr<DaemonEndpoint> Pick(const std::string& who, const std::vector<std::string>& roles) const;
+  absl::StatusOr<daemon::DaemonEndpoint> Pick(const std::string& who, const std::vector<std::string>& roles) const;
 
  private:
-  std::vector<DaemonEndpoint> endpoints_;
+  std::vector<daemon::DaemonEndpoint> endpoints_;
 };
 
 // "synchronizer", "trainer" or "rollouter", by which service answers. FAILED_PRECONDITION (reason NOT_A_DAEMON) if
 // none does; otherwise the call's error.
 absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -5,13 +5,13 @@
 #include "services/config/run_config.h"
 #include "services/daemon/daemon_endpoints.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 namespace {
 
 constexpr char kResolvedConfig[] = "config.resolved.yaml";  // written by `syncopate run`
 
-TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
-  TransportSecurity::Options options;
+auth::TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
+  auth::TransportSecurity::Options options;
   options.tls_cert = flags.tls_cert;
   options.tls_key = flags.tls_key;
   options.tls_ca = flags.tls_ca;
@@ -22,21 +22,21 @@ TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
-                                                                            const DaemonOptions& daemons) {
-  if (!flags.empty()) return TransportSecurity::Load(OptionsOf(flags));
-  const std::shared_ptr<const TransportSecurity> plaintext;
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
+                                                                                  const DaemonOptions& daemons) {
+  if (!flags.empty()) return auth::TransportSecurity::Load(OptionsOf(flags));
+  const std::shared_ptr<const auth::TransportSecurity> plaintext;
   std::string run_dir = daemons.run_dir;
   if (run_dir.empty()) {
     if (!daemons.target.empty()) return plaintext;
-    absl::StatusOr<std::string> newest = FindNewestRun(daemons.runs_dir);
+    absl::StatusOr<std::string> newest = daemon::FindNewestRun(daemons.runs_dir);
     if (!newest.ok()) return plaintext;  // whoever looks for the daemons says so
     run_dir = *newest;
   }
-  absl::StatusOr<v1::RunConfig> config = LoadRunConfig(JoinPath(run_dir, kResolvedConfig));
+  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, kResolvedConfig));
   if (absl::IsNotFound(config.status())) return plaintext;  // of daemons that were started by hand
   SYNCOPATE_RETURN_IF_ERROR(config.status());
-  return TransportSecurity::Load(config->security(), "");
+  return auth::TransportSecurity::Load(config->security(), "");
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -7,7 +7,7 @@
 #include "services/auth/transport_security.h"
 #include "tools/ctl/daemons.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 
 // What a command line was told to show to daemons. All may be "".
 struct TargetSecurityFlags {
@@ -23,7 +23,7 @@ struct TargetSecurityFlags {
 // By the flags if there are any; else by the configuration that the run directory holds, with {role} read as admin;
 // null (plaintext) if that says nothing, or if there is only a target. Errors of TransportSecurity::Load, and of a
 // configuration that cannot be read.
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
-                                                                            const DaemonOptions& daemons);
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
+                                                                                  const DaemonOptions& daemons);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -18,7 +18,7 @@
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tools/ctl/answers.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 namespace {
 
 using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
@@ -40,25 +40,25 @@ struct Connection {
 };
 
 template <typename Service>
-absl::StatusOr<Connection<Service>> ConnectTo(const CtlContext& context, const DaemonEndpoint& endpoint) {
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto channel, MakeChannel(endpoint.grpc, {.security = context.daemons.security, .peer_role = endpoint.role}));
+absl::StatusOr<Connection<Service>> ConnectTo(const CtlContext& context, const daemon::DaemonEndpoint& endpoint) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(endpoint.grpc, {.security = context.daemons.security,
+                                                                            .peer_role = endpoint.role}));
   return Connection<Service>{absl::StrCat(endpoint.Name(), " at ", endpoint.grpc), Service::NewStub(channel)};
 }
 
 // Asks the daemon that `who` names, among those of one role.
 template <typename Service, typename Request, typename Response>
-absl::StatusOr<Response> Call(const CtlContext& context, const DaemonEndpoint& endpoint,
+absl::StatusOr<Response> Call(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                               const Request& request) {
   SYNCOPATE_ASSIGN_OR_RETURN(Connection<Service> daemon, ConnectTo<Service>(context, endpoint));
-  auto answer = CallUnary(daemon.stub.get(), method, request, context.daemons.timeout);
+  auto answer = rpc::CallUnary(daemon.stub.get(), method, request, context.daemons.timeout);
   if (!answer.ok()) return Annotate(answer.status(), daemon.name);
   return answer;
 }
 
-absl::StatusOr<DaemonEndpoint> Pick(const CtlContext& context, const std::string& who,
-                                    const std::vector<std::string>& roles) {
+absl::StatusOr<daemon::DaemonEndpoint> Pick(const CtlContext& context, const std::string& who,
+                                            const std::vector<std::string>& roles) {
   SYNCOPATE_ASSIGN_OR_RETURN(Daemons daemons, Daemons::Find(context.daemons));
   return daemons.Pick(who, roles);
 }
@@ -67,7 +67,7 @@ template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> CallOne(const CtlContext& context, const std::string& role,
                                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                  const Request& request) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {role}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, "", {role}));
   return Call<Service>(context, endpoint, method, request);
 }
 
@@ -77,7 +77,7 @@ void Print(const CtlContext& context, const google::protobuf::Message& answer, c
 
 // A mutating call that answers nothing but OK.
 template <typename Service, typename Request, typename Response>
-absl::Status Order(const CtlContext& context, const DaemonEndpoint& endpoint,
+absl::Status Order(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                    grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                    const std::string& done) {
   Request request;
@@ -95,29 +95,29 @@ struct DaemonState {
   std::string json;
 };
 
-absl::StatusOr<DaemonState> Describe(const CtlContext& context, const DaemonEndpoint& endpoint) {
+absl::StatusOr<DaemonState> Describe(const CtlContext& context, const daemon::DaemonEndpoint& endpoint) {
   if (endpoint.role == kSynchronizer) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                                Call<SynchronizerService>(context, endpoint, &SynchronizerService::Stub::GetStatus, {}));
-    return DaemonState{"running", Version(status.newest()), Summary(status), ToJson(status)};
+    return DaemonState{"running", telemetry::Version(status.newest()), Summary(status), ToJson(status)};
   }
   if (endpoint.role == kTrainer) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                                Call<TrainerService>(context, endpoint, &TrainerService::Stub::GetStatus, {}));
-    return DaemonState{status.state(), Version(status.version()), Summary(status), ToJson(status)};
+    return DaemonState{status.state(), telemetry::Version(status.version()), Summary(status), ToJson(status)};
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                              Call<RolloutService>(context, endpoint, &RolloutService::Stub::GetStatus, {}));
-  return DaemonState{status.state(), Version(status.serving()), Summary(status), ToJson(status)};
+  return DaemonState{status.state(), telemetry::Version(status.serving()), Summary(status), ToJson(status)};
 }
 
 // Reads a server stream to its end. The end of a stream is no error; a break is.
 template <typename Response>
-absl::Status Read(const DaemonEndpoint& endpoint, std::unique_ptr<grpc::ClientReader<Response>> reader,
+absl::Status Read(const daemon::DaemonEndpoint& endpoint, std::unique_ptr<grpc::ClientReader<Response>> reader,
                   const std::function<void(const Response&)>& print) {
   Response response;
   while (reader->Read(&response)) print(response);
-  return Annotate(FromGrpc(reader->Finish()), absl::StrCat(endpoint.Name(), " at ", endpoint.grpc));
+  return Annotate(rpc::FromGrpc(reader->Finish()), absl::StrCat(endpoint.Name(), " at ", endpoint.grpc));
 }
 
 v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
@@ -134,15 +134,16 @@ v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
   return request;
 }
 
-absl::Status StreamTokens(const CtlContext& context, const DaemonEndpoint& endpoint,
+absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                           const GenerateArguments& arguments) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<RolloutService>(context, endpoint));
   grpc::ClientContext call;
-  call.set_deadline(CallDeadline(context.daemons.timeout));
+  call.set_deadline(rpc::CallDeadline(context.daemons.timeout));
   v1::GenerateStreamRequest request;
   *request.mutable_request() = MakeRequest(arguments);
   auto print = [&context](const v1::GenerateStreamResponse& token) {
-    Print(context, token, absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), Version(token.version())));
+    Print(context, token,
+          absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), telemetry::Version(token.version())));
   };
   return Read<v1::GenerateStreamResponse>(endpoint, daemon.stub->GenerateStream(&call, request), print);
 }
@@ -177,10 +178,10 @@ int CtlExitCode(const absl::Status& status) {
 
 absl::Status CtlStatus(const CtlContext& context) {
   SYNCOPATE_ASSIGN_OR_RETURN(Daemons daemons, Daemons::Find(context.daemons));
-  Table table({{"DAEMON"}, {"STATE"}, {"VERSION"}, {"ADDRESS"}, {"DETAIL"}});
+  telemetry::Table table({{"DAEMON"}, {"STATE"}, {"VERSION"}, {"ADDRESS"}, {"DETAIL"}});
   nlohmann::json all = nlohmann::json::object();
   absl::Status first_error;
-  for (const DaemonEndpoint& endpoint : daemons.all()) {
+  for (const daemon::DaemonEndpoint& endpoint : daemons.all()) {
     auto state = Describe(context, endpoint);
     if (state.ok()) {
       table.AddRow({endpoint.Name(), state->state, state->version, endpoint.grpc, state->detail});
@@ -210,14 +211,14 @@ absl::Status CtlMembers(const CtlContext& context) {
 }
 
 absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {kSynchronizer}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, "", {kSynchronizer}));
   SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<SynchronizerService>(context, endpoint));
   v1::WatchSyncsRequest request;
   request.set_last(last);
   request.set_follow(follow);
   if (!context.json) *context.out << SyncHeading();
   grpc::ClientContext call;
-  if (!follow) call.set_deadline(CallDeadline(context.daemons.timeout));
+  if (!follow) call.set_deadline(rpc::CallDeadline(context.daemons.timeout));
   auto print = [&context](const v1::WatchSyncsResponse& sync) {
     Print(context, sync.record(), SyncRow(sync.record()));
   };
@@ -225,15 +226,15 @@ absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
 }
 
 absl::Status CtlWatch(const CtlContext& context, int32_t last) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {kTrainer}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, "", {kTrainer}));
   SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<TrainerService>(context, endpoint));
   v1::WatchStepsRequest request;
   request.set_last(last);
   grpc::ClientContext call;  // no deadline: it follows the run; keepalive finds a dead trainer
   auto print = [&context](const v1::WatchStepsResponse& step) {
-    auto record = ParseStepRecord(step.metrics_json());
+    auto record = telemetry::ParseStepRecord(step.metrics_json());
     bool readable = !context.json && record.ok();
-    *context.out << (readable ? ToString(*record) : step.metrics_json()) << "\n" << std::flush;
+    *context.out << (readable ? telemetry::ToString(*record) : step.metrics_json()) << "\n" << std::flush;
   };
   return Read<v1::WatchStepsResponse>(endpoint, daemon.stub->WatchSteps(&call, request), print);
 }
@@ -246,7 +247,7 @@ absl::Status CtlExplain(const CtlContext& context) {
 }
 
 absl::Status CtlPause(const CtlContext& context, const std::string& who) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
   if (endpoint.role == kTrainer) {
     return Order<TrainerService>(context, endpoint, &TrainerService::Stub::Pause, "is paused");
   }
@@ -254,7 +255,7 @@ absl::Status CtlPause(const CtlContext& context, const std::string& who) {
 }
 
 absl::Status CtlResume(const CtlContext& context, const std::string& who) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
   if (endpoint.role == kTrainer) {
     return Order<TrainerService>(context, endpoint, &TrainerService::Stub::Resume, "goes on");
   }
@@ -262,12 +263,12 @@ absl::Status CtlResume(const CtlContext& context, const std::string& who) {
 }
 
 absl::Status CtlDrain(const CtlContext& context, const std::string& who) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
   return Order<RolloutService>(context, endpoint, &RolloutService::Stub::Drain, "is drained");
 }
 
 absl::Status CtlAbort(const CtlContext& context, const std::string& who, const std::string& request_id) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
   v1::AbortRequest request;
   request.set_request_id(request_id);
   SYNCOPATE_ASSIGN_OR_RETURN(auto answer,
@@ -282,7 +283,8 @@ absl::Status CtlSync(const CtlContext& context) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto answer,
       CallOne<SynchronizerService>(context, kSynchronizer, &SynchronizerService::Stub::TriggerSync, request));
-  Print(context, answer, absl::StrCat(Version(answer.version()), " goes to ", answer.receivers(), " receiver(s)\n"));
+  Print(context, answer,
+        absl::StrCat(telemetry::Version(answer.version()), " goes to ", answer.receivers(), " receiver(s)\n"));
   return absl::OkStatus();
 }
 
@@ -310,12 +312,12 @@ absl::Status CtlCheckpoint(const CtlContext& context) {
 }
 
 absl::Status CtlStop(const CtlContext& context) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, "", {kTrainer}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, "", {kTrainer}));
   return Order<TrainerService>(context, endpoint, &TrainerService::Stub::Stop, "ends the run");
 }
 
 absl::Status CtlGenerate(const CtlContext& context, const std::string& who, const GenerateArguments& arguments) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
   if (arguments.stream) return StreamTokens(context, endpoint, arguments);
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto answer, Call<RolloutService>(context, endpoint, &RolloutService::Stub::Generate, MakeRequest(arguments)));
@@ -324,7 +326,7 @@ absl::Status CtlGenerate(const CtlContext& context, const std::string& who, cons
 }
 
 absl::Status CtlMode(const CtlContext& context, const std::string& who, const std::string& mode) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kTrainer, kRollouter}));
   auto report = [&](const auto& answer) -> absl::Status {
     if (!answer.ok()) return answer.status();
     const char* done = answer->acted() ? " switched to " : " has nothing to switch to ";
@@ -343,4 +345,4 @@ absl::Status CtlMode(const CtlContext& context, const std::string& who, const st
   return report(Call<RolloutService>(context, endpoint, &RolloutService::Stub::TrainerMode, {}));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

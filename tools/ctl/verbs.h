@@ -10,7 +10,7 @@
 
 // The verbs of `syncopate ctl`. Each finds its daemon, makes its calls (blocking, each with options.timeout) and prints
 // a table, or with `json` what the daemon answered. Errors are the call's, with the daemon's name put before.
-namespace syncopate::services {
+namespace syncopate::ctl {
 
 struct CtlContext {
   DaemonOptions daemons;
@@ -60,4 +60,4 @@ absl::Status CtlGenerate(const CtlContext& context, const std::string& who, cons
 // mode is "rollout" or "trainer".
 absl::Status CtlMode(const CtlContext& context, const std::string& who, const std::string& mode);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 const char* Name(Finding::Level level) {
@@ -55,4 +55,4 @@ std::string ToJsonLines(const std::vector<Finding>& findings) {
 
 bool AnyBad(const std::vector<Finding>& findings) { return Count(findings, Finding::Level::kBad) > 0; }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

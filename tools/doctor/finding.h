@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 
 // One thing that was looked at.
 struct Finding {
@@ -28,4 +28,4 @@ std::string ToJsonLines(const std::vector<Finding>& findings);
 
 bool AnyBad(const std::vector<Finding>& findings);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

@@ -12,7 +12,7 @@
 #include "base/uuid.h"
 #include "tools/doctor/looks.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,4 +76,4 @@ FolderFacts LookAtFolder(const std::string& path) {
   return facts;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

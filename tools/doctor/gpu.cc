@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "tools/doctor/looks.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..." gives the first word with two dots in it.
@@ -81,4 +81,4 @@ GpuFacts LookAtGpus() {
   return facts;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

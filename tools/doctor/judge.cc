@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 using Level = Finding::Level;
@@ -199,4 +199,4 @@ std::vector<Finding> Judge(const Machine& machine, const v1::RunConfig& config) 
   return findings;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

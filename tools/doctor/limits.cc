@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/doctor/looks.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 // The first line of a file of the kernel; "" if it cannot be read.
@@ -86,4 +86,4 @@ void LookAtLimits(Machine* machine) {
   machine->clock_synchronised = state >= 0 && state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

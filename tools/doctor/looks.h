@@ -5,7 +5,7 @@
 #include "tools/doctor/machine.h"
 
 // The parts of LookAround, each of which looks at one kind of thing.
-namespace syncopate::services {
+namespace syncopate::doctor {
 
 // Processors, memory, limits, shared memory and clock.
 void LookAtLimits(Machine* machine);
@@ -22,4 +22,4 @@ ProgramFacts LookAtProgram(const std::string& path);
 
 GpuFacts LookAtGpus();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

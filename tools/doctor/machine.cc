@@ -9,7 +9,7 @@
 #include "services/config/host_port.h"
 #include "tools/doctor/looks.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 const char* const kRoles[] = {"synchronizer", "trainer", "rollouter"};
@@ -34,7 +34,7 @@ std::vector<AddressFacts> LookAtAddresses(const v1::RunConfig& config) {
       {"trainer.health_listen", config.trainer().health_listen()},
       {"rollouter.health_listen", config.rollouter().health_listen()}};
   for (const auto& [key, address] : ours) {
-    auto parsed = ParseHostPort(address);
+    auto parsed = config::ParseHostPort(address);
     if (parsed.ok() && parsed->port != 0) facts.push_back(LookAtAddress(key, address, /*ours=*/true));
   }
   return facts;
@@ -44,7 +44,7 @@ std::vector<CredentialFacts> LookAtCredentials(const v1::SecuritySection& sectio
   std::vector<CredentialFacts> facts;
   if (section.tls_ca().empty() && section.token_file().empty()) return facts;
   for (const char* role : kRoles) {
-    auto security = TransportSecurity::Load(section, role);
+    auto security = auth::TransportSecurity::Load(section, role);
     CredentialFacts one{role, security.status(), {}};
     if (security.ok() && *security != nullptr) one.expiry = (*security)->certificate_expiry();
     facts.push_back(std::move(one));
@@ -68,4 +68,4 @@ Machine LookAround(const v1::RunConfig& config, const std::string& binary_folder
   return machine;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

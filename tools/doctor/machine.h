@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 
 struct FolderFacts {
   std::string path;         // the nearest folder that exists
@@ -71,4 +71,4 @@ struct Machine {
 // library. Blocks for some seconds at most. What cannot be read is left at its default or in a status: never fails.
 Machine LookAround(const v1::RunConfig& config, const std::string& binary_folder);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

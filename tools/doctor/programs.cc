@@ -11,7 +11,7 @@
 #include "tools/doctor/looks.h"
 #include "tools/run/child_process.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 constexpr int kDeadlineMs = 20'000;  // loading libtorch from a cold disk takes seconds
@@ -42,7 +42,7 @@ absl::Status TryToStart(const std::string& path) {
   std::string folder = "/tmp/syncopate-doctor-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return DoesNotStart("no temporary folder for its output under /tmp");
   const std::string log = JoinPath(folder, "log");
-  auto child = StartChild({path, {"--help"}, log});
+  auto child = run::StartChild({path, {"--help"}, log});
   absl::Status status = child.ok() ? AwaitEnd(*child, log) : child.status();
   FileSystem::Real()->RemoveTree(folder).IgnoreError();  // of /tmp
   return status;
@@ -52,4 +52,4 @@ absl::Status TryToStart(const std::string& path) {
 
 ProgramFacts LookAtProgram(const std::string& path) { return {path, TryToStart(path)}; }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

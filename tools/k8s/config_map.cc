@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "tools/k8s/bad_kustomization.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 absl::Status BadGenerator(const std::string& folder, const std::string& what) {
@@ -108,4 +108,4 @@ std::string NameSuffix(const Document& config_map) {
   return absl::StrReplaceAll(hex.substr(0, 10), {{"0", "g"}, {"1", "h"}, {"3", "k"}, {"a", "m"}, {"e", "t"}});
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

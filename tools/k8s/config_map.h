@@ -6,7 +6,7 @@
 #include "tools/k8s/document.h"
 #include "tools/k8s/file_tree.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // One entry of a kustomization's configMapGenerator.
 struct ConfigMapRecipe {
@@ -26,4 +26,4 @@ absl::StatusOr<ConfigMapRecipe> ParseConfigMapRecipe(const Document& entry, cons
 // Ten letters that kustomize appends to the name of a generated ConfigMap.
 std::string NameSuffix(const Document& config_map);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 constexpr size_t kLongestNumber = 20;  // of 64 bits
@@ -187,4 +187,4 @@ std::string NameOf(const Document& object) {
   return absl::StrCat(Text(object, {"kind"}), "/", Text(object, {"metadata", "name"}));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

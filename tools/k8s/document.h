@@ -8,7 +8,7 @@
 
 // Kubernetes manifests as data. One document is a tree of maps, lists and scalars; keys are sorted, as kubectl prints
 // them.
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 using Document = nlohmann::json;
 
@@ -29,4 +29,4 @@ std::string Text(const Document& document, const std::vector<std::string>& path)
 // "Deployment/rollouter", for messages.
 std::string NameOf(const Document& object);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

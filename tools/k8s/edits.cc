@@ -11,7 +11,7 @@
 #include "tools/k8s/bad_kustomization.h"
 #include "tools/k8s/config_map.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 // Every map inside `document`, itself included.
@@ -176,4 +176,4 @@ void SuffixNames(const std::vector<std::string>& generated, Objects* objects) {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

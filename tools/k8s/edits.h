@@ -9,7 +9,7 @@
 
 // What a kustomization does to objects that are there: patches, images and replacements, in that part of kustomize's
 // language which deploy/kustomize is written in. Objects are changed in place; an error leaves them half changed.
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 using Objects = std::vector<Document>;
 
@@ -41,4 +41,4 @@ void SetNamespace(const std::string& name, Objects* objects);
 // Ends the names of the ConfigMaps in `generated` with their digest, and follows them wherever pods name them.
 void SuffixNames(const std::vector<std::string>& generated, Objects* objects);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 std::string NormalPath(const std::string& path) {
   std::string normal = std::filesystem::path(path).lexically_normal().generic_string();
@@ -14,4 +14,4 @@ std::string JoinTreePath(const std::string& folder, const std::string& path) {
   return NormalPath((std::filesystem::path(folder) / path).generic_string());
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

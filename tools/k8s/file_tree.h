@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // Files by their path in a tree, such as "kustomize/base/trainer.yaml".
 using FileTree = std::map<std::string, std::string>;
@@ -15,4 +15,4 @@ const FileTree& DeployTree();
 std::string NormalPath(const std::string& path);
 std::string JoinTreePath(const std::string& folder, const std::string& path);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

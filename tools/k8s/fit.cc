@@ -6,7 +6,7 @@
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 const Document* Find(const Document& document, const std::string& pointer) {
@@ -30,8 +30,8 @@ class FitCheck {
         const std::string word = Expanded(argument.get<std::string>());
         if (absl::StrContains(word, "=") && !absl::StartsWith(word, "-")) overrides.push_back(word);
       }
-      ParsedRunConfig parsed = ParseRunConfig(config_, source_, overrides);
-      for (const ConfigProblem& problem : parsed.problems) Add(problem);
+      config::ParsedRunConfig parsed = config::ParseRunConfig(config_, source_, overrides);
+      for (const config::ConfigProblem& problem : parsed.problems) Add(problem);
       if (!parsed.problems.empty()) continue;
       last_ = parsed.config;
       CheckDevice(container, parsed.config);
@@ -53,12 +53,12 @@ class FitCheck {
     }
   }
 
-  std::vector<ConfigProblem> Take() { return std::move(problems_); }
+  std::vector<config::ConfigProblem> Take() { return std::move(problems_); }
 
  private:
   // The same complaint of several roles is said once.
-  void Add(const ConfigProblem& problem) {
-    for (const ConfigProblem& known : problems_) {
+  void Add(const config::ConfigProblem& problem) {
+    for (const config::ConfigProblem& known : problems_) {
       if (known.ToString() == problem.ToString()) return;
     }
     problems_.push_back(problem);
@@ -82,7 +82,7 @@ class FitCheck {
 
   void CheckGrace(const Document& pod, const v1::RunConfig& config) {
     const int64_t allowed = pod.value("terminationGracePeriodSeconds", 30);
-    if (CheckedDuration(config.run().grace()) < absl::Seconds(allowed)) return;
+    if (config::CheckedDuration(config.run().grace()) < absl::Seconds(allowed)) return;
     Add({source_, "run.grace", config.run().grace(),
          absl::StrCat("less than terminationGracePeriodSeconds, ", allowed, " s: set `grace` in the infra file"), ""});
   }
@@ -90,7 +90,7 @@ class FitCheck {
   const std::string& config_;
   const std::string& source_;
   v1::RunConfig last_;  // the latest that was right
-  std::vector<ConfigProblem> problems_;
+  std::vector<config::ConfigProblem> problems_;
 };
 
 }  // namespace
@@ -106,7 +106,8 @@ std::vector<const Document*> PodTemplatesOf(const Document& object) {
   return templates;
 }
 
-std::vector<ConfigProblem> CheckFit(const Objects& objects, const std::string& config, const std::string& source) {
+std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::string& config,
+                                            const std::string& source) {
   FitCheck check(config, source);
   for (const Document& object : objects) {
     for (const Document* pod_template : PodTemplatesOf(object)) {
@@ -117,4 +118,4 @@ std::vector<ConfigProblem> CheckFit(const Objects& objects, const std::string& c
   return check.Take();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

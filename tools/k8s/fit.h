@@ -6,14 +6,15 @@
 #include "services/config/problem.h"
 #include "tools/k8s/edits.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // Why rendered objects and a run configuration do not fit each other; empty if they do. For every container of a role:
 // the configuration with the container's arguments is one that the daemon takes, its device is there, its certificates
 // are of its trust domain, and pods live longer than run.grace.
-std::vector<ConfigProblem> CheckFit(const Objects& objects, const std::string& config, const std::string& source);
+std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::string& config,
+                                            const std::string& source);
 
 // The pod templates of an object: of its own, of a JobSet's jobs, of a LeaderWorkerSet's workers.
 std::vector<const Document*> PodTemplatesOf(const Document& object);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -14,7 +14,7 @@
 #include "services/config/problem.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 constexpr char kPods[] = "StatefulSet|Deployment|Job";
@@ -58,7 +58,7 @@ Form Image() {
 }
 Form Seconds() {
   return {"a duration with its unit, such as 60s", [](const Document& value) {
-            auto duration = value.is_string() ? ParseDuration(value.get<std::string>())
+            auto duration = value.is_string() ? config::ParseDuration(value.get<std::string>())
                                               : absl::StatusOr<absl::Duration>(absl::InvalidArgumentError(""));
             return duration.ok() && *duration >= absl::Seconds(1) && *duration <= absl::Hours(24);
           }};
@@ -101,12 +101,14 @@ const std::map<std::string, Form>& Forms() {
 bool IsRole(const std::string& key) { return key == "synchronizer" || key == "trainer" || key == "rollouter"; }
 
 std::string NearestKey(const std::string& key) {
-  auto nearer = [&](const auto& a, const auto& b) { return EditDistance(key, a.first) < EditDistance(key, b.first); };
+  auto nearer = [&](const auto& a, const auto& b) {
+    return config::EditDistance(key, a.first) < config::EditDistance(key, b.first);
+  };
   return std::min_element(Forms().begin(), Forms().end(), nearer)->first;
 }
 
 void CheckValue(const std::string& source, const std::string& key, const Document& value,
-                std::vector<ConfigProblem>* problems) {
+                std::vector<config::ConfigProblem>* problems) {
   auto form = Forms().find(key);
   if (form == Forms().end()) {
     problems->push_back({source, key, value.dump(), "a known key", NearestKey(key)});
@@ -190,7 +192,7 @@ std::vector<Document> GlobalPatches(const std::string& key, const Document& valu
     return {PatchOf(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/priorityClassName"), value)})};
   }
   if (key == "grace") {
-    const int64_t seconds = absl::ToInt64Seconds(CheckedDuration(value.get<std::string>()) + kTermination);
+    const int64_t seconds = absl::ToInt64Seconds(config::CheckedDuration(value.get<std::string>()) + kTermination);
     return {PatchOf(all_pods,
                     {Operation("add", absl::StrCat(kContainer, "/args/-"), "run.grace=" + value.get<std::string>()),
                      Operation("replace", absl::StrCat(kPodSpec, "/terminationGracePeriodSeconds"), seconds)})};
@@ -212,7 +214,7 @@ absl::StatusOr<Infra> Infra::Parse(const std::string& text, const std::string& s
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Document> documents, ParseDocuments(text, source));
   Infra infra;
   infra.source_ = source;
-  std::vector<ConfigProblem> problems;
+  std::vector<config::ConfigProblem> problems;
   if (!documents.empty()) infra.values_ = documents[0];
   if (documents.size() > 1 || !infra.values_.is_object()) {
     problems.push_back({source, "", "", "one map of keys such as `image:`", ""});
@@ -220,7 +222,7 @@ absl::StatusOr<Infra> Infra::Parse(const std::string& text, const std::string& s
   }
   for (const auto& [key, value] : Flat(infra.values_)) CheckValue(source, key, value, &problems);
   if (problems.empty()) return infra;
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_INFRA", ToString(problems));
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_INFRA", config::ToString(problems));
 }
 
 std::vector<std::string> Infra::components() const { return values_.value("components", std::vector<std::string>()); }
@@ -236,4 +238,4 @@ std::vector<Infra::Wish> Infra::Wishes() const {
   return wishes;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "tools/k8s/document.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // What a cluster has and a run is given there: the infra file of `syncopate k8s render`. Every key may be left out and
 // then is as the overlay says.
@@ -54,4 +54,4 @@ class Infra {
   Document values_ = Document::object();
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

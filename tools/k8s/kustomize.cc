@@ -10,7 +10,7 @@
 #include "tools/k8s/bad_kustomization.h"
 #include "tools/k8s/config_map.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 constexpr int kMaxDepth = 16;  // of kustomizations that name each other
@@ -177,4 +177,4 @@ absl::StatusOr<Kustomized> Kustomize(const FileTree& tree, const std::string& fo
   return builder.Finish(std::move(objects));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

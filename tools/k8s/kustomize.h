@@ -7,7 +7,7 @@
 #include "tools/k8s/edits.h"
 #include "tools/k8s/file_tree.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // How many objects a patch found, by the folder of its kustomization and its place there.
 struct PatchUse {
@@ -28,4 +28,4 @@ struct Kustomized {
 // INVALID_ARGUMENT (reason BAD_KUSTOMIZATION or BAD_YAML) naming the file.
 absl::StatusOr<Kustomized> Kustomize(const FileTree& tree, const std::string& folder);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

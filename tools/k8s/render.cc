@@ -11,7 +11,7 @@
 #include "services/config/schema.h"
 #include "tools/k8s/fit.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 constexpr char kRunFolder[] = "kustomize/run";
@@ -85,18 +85,18 @@ Document SettingsKustomization(const Infra& infra, const std::vector<Infra::Wish
   return settings;
 }
 
-ConfigProblem UnknownName(const std::string& where, const std::string& key, const std::string& name,
-                          const std::vector<std::string>& known) {
+config::ConfigProblem UnknownName(const std::string& where, const std::string& key, const std::string& name,
+                                  const std::vector<std::string>& known) {
   auto nearer = [&](const std::string& a, const std::string& b) {
-    return EditDistance(name, a) < EditDistance(name, b);
+    return config::EditDistance(name, a) < config::EditDistance(name, b);
   };
   auto nearest = std::min_element(known.begin(), known.end(), nearer);
   return {where, key, name, absl::StrCat("a known ", key == "components" ? "component" : key),
           nearest == known.end() ? "" : *nearest};
 }
 
-std::vector<ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest& request) {
-  std::vector<ConfigProblem> problems;
+std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest& request) {
+  std::vector<config::ConfigProblem> problems;
   const std::vector<std::string> overlays = OverlaysOf(tree), components = ComponentsOf(tree);
   if (std::find(overlays.begin(), overlays.end(), request.overlay) == overlays.end()) {
     problems.push_back(UnknownName("command line", "overlay", request.overlay, overlays));
@@ -109,9 +109,9 @@ std::vector<ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest&
 }
 
 // Values of which no patch found an object.
-std::vector<ConfigProblem> CheckWishes(const RenderRequest& request, const std::vector<Infra::Wish>& wishes,
-                                       const std::vector<PatchUse>& uses) {
-  std::vector<ConfigProblem> problems;
+std::vector<config::ConfigProblem> CheckWishes(const RenderRequest& request, const std::vector<Infra::Wish>& wishes,
+                                               const std::vector<PatchUse>& uses) {
+  std::vector<config::ConfigProblem> problems;
   size_t first = 0;  // place of the wish's first patch in the component of settings
   for (const Infra::Wish& wish : wishes) {
     const size_t end = first + wish.patches.size();
@@ -127,8 +127,9 @@ std::vector<ConfigProblem> CheckWishes(const RenderRequest& request, const std::
   return problems;
 }
 
-absl::Status Refused(const std::string& reason, const std::vector<ConfigProblem>& problems) {
-  return problems.empty() ? absl::OkStatus() : Error(absl::StatusCode::kInvalidArgument, reason, ToString(problems));
+absl::Status Refused(const std::string& reason, const std::vector<config::ConfigProblem>& problems) {
+  return problems.empty() ? absl::OkStatus()
+                          : Error(absl::StatusCode::kInvalidArgument, reason, config::ToString(problems));
 }
 
 }  // namespace
@@ -152,4 +153,4 @@ absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& reque
   return rendered;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -7,7 +7,7 @@
 #include "tools/k8s/infra.h"
 #include "tools/k8s/kustomize.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 struct RenderRequest {
   std::string config;         // the text of a run configuration
@@ -35,4 +35,4 @@ std::vector<std::string> ComponentsOf(const FileTree& tree);
 // and not used, a trust domain that the certificates are not of).
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

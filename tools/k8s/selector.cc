@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tools/k8s/bad_kustomization.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 bool MatchesWhole(const std::string& expression, const std::string& word) {
@@ -50,4 +50,4 @@ bool Selector::Matches(const Document& object) const {
   return MatchesWhole(kind_, Text(object, {"kind"})) && MatchesWhole(name_, Text(object, {"metadata", "name"}));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

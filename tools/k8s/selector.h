@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "tools/k8s/document.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // Which objects a patch or a replacement is about, as kustomize writes it: kind and name are regular expressions for
 // the whole word, labels are "key=value,...". What is empty matches everything. Immutable.
@@ -23,4 +23,4 @@ class Selector {
   std::vector<std::pair<std::string, std::string>> labels_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 constexpr int kCannotExecute = 127;
@@ -82,4 +82,4 @@ std::string OwnBinaryFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "tools/run/launch.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // Starts a daemon in a process group of its own, so that a terminal's Ctrl-C does not reach it; standard input is
 // /dev/null, output and error are appended to launch.log. It is killed when this thread ends, so call it from one that
@@ -22,4 +22,4 @@ absl::Status CheckBinaries(const std::string& binary_dir, const std::vector<std:
 // The folder of the running executable.
 std::string OwnBinaryFolder();
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "services/telemetry/words.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using nlohmann::json;
@@ -24,9 +24,9 @@ double At(const json& summary, const char* pointer) {
 }
 
 std::string RenderStart(const std::string& program, const std::string& run_dir,
-                        const std::vector<DaemonEndpoint>& daemons) {
+                        const std::vector<daemon::DaemonEndpoint>& daemons) {
   std::string metrics, victim;
-  for (const DaemonEndpoint& daemon : daemons) {
+  for (const daemon::DaemonEndpoint& daemon : daemons) {
     if (!daemon.metrics.empty())
       absl::StrAppend(&metrics, "  http://", daemon.metrics, "/metrics  ", daemon.Name(), "\n");
     if (daemon.role == "rollouter") {
@@ -42,18 +42,18 @@ class PlainDisplay : public RunDisplay {
   PlainDisplay(std::string program, std::ostream* out, bool quiet)
       : out_(*out), program_(std::move(program)), quiet_(quiet) {}
 
-  void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) override {
+  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) override {
     if (!quiet_) Note(RenderStart(program_, run_dir, daemons));
   }
 
-  void Step(const StepRecord& record, const std::string&) override {
+  void Step(const telemetry::StepRecord& record, const std::string&) override {
     NoteAlarms(record);
     if (quiet_) return;
     if (record.is_evaluation) {
       ShowFirstSamples(record);
-      Note(ToString(record) + "\n");
+      Note(telemetry::ToString(record) + "\n");
     } else if (Due()) {
-      Note(ToString(record) + "\n");
+      Note(telemetry::ToString(record) + "\n");
     }
   }
 
@@ -76,7 +76,7 @@ class PlainDisplay : public RunDisplay {
   // Whole lines that stay.
   virtual void Note(const std::string& text) { out_ << text << std::flush; }
 
-  void ShowFirstSamples(const StepRecord& record) {
+  void ShowFirstSamples(const telemetry::StepRecord& record) {
     if (samples_shown_ || record.samples.empty()) return;
     samples_shown_ = true;
     std::string text = absl::StrFormat("answers at step %d\n", record.step);
@@ -88,9 +88,9 @@ class PlainDisplay : public RunDisplay {
 
  private:
   // Somebody has to look, however quiet the run is.
-  void NoteAlarms(const StepRecord& record) {
+  void NoteAlarms(const telemetry::StepRecord& record) {
     if (record.alarms == alarms_) return;
-    const std::string now = ToString(record.alarms);
+    const std::string now = telemetry::ToString(record.alarms);
     Note(absl::StrFormat("step %d  %s\n", record.step, now.empty() ? "no alarm stands any more" : now));
     alarms_ = record.alarms;
   }
@@ -115,7 +115,7 @@ class LiveDisplay final : public PlainDisplay {
  public:
   LiveDisplay(std::string program, std::ostream* out) : PlainDisplay(std::move(program), out, /*quiet=*/false) {}
 
-  void Step(const StepRecord& record, const std::string&) override {
+  void Step(const telemetry::StepRecord& record, const std::string&) override {
     if (record.is_evaluation) ShowFirstSamples(record);
   }
 
@@ -158,15 +158,15 @@ class JsonDisplay final : public RunDisplay {
  public:
   explicit JsonDisplay(std::ostream* out) : out_(*out) {}
 
-  void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) override {
+  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) override {
     json list = json::array();
-    for (const DaemonEndpoint& daemon : daemons) {
+    for (const daemon::DaemonEndpoint& daemon : daemons) {
       list.push_back(
           {{"name", daemon.Name()}, {"grpc", daemon.grpc}, {"metrics", daemon.metrics}, {"pid", daemon.pid}});
     }
     Print({{"event", "started"}, {"run_dir", run_dir}, {"daemons", list}});
   }
-  void Step(const StepRecord&, const std::string& line) override {
+  void Step(const telemetry::StepRecord&, const std::string& line) override {
     json metrics = json::parse(line, nullptr, /*allow_exceptions=*/false);
     Print({{"event", "step"}, {"metrics", metrics}});
   }
@@ -198,8 +198,8 @@ std::string RenderFigures(const json& summary) {
                         "weight syncs    %.0f, %.0f failed, median %.1f ms; generation paused %.2f ms (median)\n",
                         At(summary, "/syncs/count"), At(summary, "/syncs/failed"), At(summary, "/syncs/total_ms/p50"),
                         At(summary, "/pause_ms/p50"));
-  absl::StrAppend(&text, "idle            trainer ", Percent(At(summary, "/idle/trainer")), ", rollouters ",
-                  Percent(At(summary, "/idle/rollouters")), "\n");
+  absl::StrAppend(&text, "idle            trainer ", telemetry::Percent(At(summary, "/idle/trainer")), ", rollouters ",
+                  telemetry::Percent(At(summary, "/idle/rollouters")), "\n");
   return text;
 }
 
@@ -246,4 +246,4 @@ std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& pro
   return nullptr;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

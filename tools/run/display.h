@@ -10,16 +10,16 @@
 #include "services/telemetry/step_record.h"
 #include "tools/run/run_view.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // How a run is shown to whoever started it. Not thread-safe.
 class RunDisplay {
  public:
   virtual ~RunDisplay() = default;
   // All daemons are ready.
-  virtual void Started(const std::string& run_dir, const std::vector<DaemonEndpoint>& daemons) = 0;
+  virtual void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) = 0;
   // A new line of metrics.jsonl; `line` is its text.
-  virtual void Step(const StepRecord& record, const std::string& line) = 0;
+  virtual void Step(const telemetry::StepRecord& record, const std::string& line) = 0;
   // Something happened to a daemon, e.g. ("rollouter-1", "was killed by signal 9; it is started again").
   virtual void Daemon(const std::string& daemon, const std::string& what) = 0;
   // About ten times a second.
@@ -41,4 +41,4 @@ std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& pro
 std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
                       const nlohmann::json& summary);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

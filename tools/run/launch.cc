@@ -5,12 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/host_port.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 // `address` with `offset` added to a fixed port; port 0 stays "any free one".
 std::string Shifted(const std::string& address, int64_t offset) {
-  auto parsed = ParseHostPort(address);
+  auto parsed = config::ParseHostPort(address);
   if (!parsed.ok() || parsed->port == 0) return address;
   parsed->port = static_cast<uint16_t>(parsed->port + offset);
   return parsed->ToString();
@@ -20,7 +20,7 @@ void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& c
                         std::vector<std::string>* arguments) {
   if (found.empty()) return;
   auto open = [](const std::string& address) {
-    auto parsed = ParseHostPort(address);
+    auto parsed = config::ParseHostPort(address);
     return parsed.ok() && parsed->port == 0;
   };
   if (open(section.address())) arguments->push_back(absl::StrCat("synchronizer.address=", found));
@@ -60,4 +60,4 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   return launch;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

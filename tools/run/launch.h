@@ -6,7 +6,7 @@
 #include "syncopate/v1/config.pb.h"
 #include "tools/run/supervision.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // What one daemon of a local run is started with. Pure.
 struct Launch {
@@ -24,4 +24,4 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
 // <run.dir>/config.resolved.yaml
 std::string ResolvedConfigPath(const std::string& run_dir);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

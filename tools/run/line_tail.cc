@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_split.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 constexpr int64_t kMaxRead = 1 << 20;
@@ -51,4 +51,4 @@ std::vector<std::string> LastLines(const std::string& path, size_t count) {
   return lines;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // Follows a text file that another process appends to. Not thread-safe.
 class LineTail {
@@ -25,4 +25,4 @@ class LineTail {
 // The last `count` lines of a file, for error messages; at most 64 KiB are read.
 std::vector<std::string> LastLines(const std::string& path, size_t count);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

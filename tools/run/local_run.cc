@@ -26,7 +26,7 @@
 #include "tools/run/summary.h"
 #include "tools/run/supervision.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
@@ -36,15 +36,15 @@ constexpr size_t kLogLinesShown = 8;
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
   options.rollouters = config.run().rollouters();
-  options.grace = CheckedDuration(config.run().grace());
+  options.grace = config::CheckedDuration(config.run().grace());
   return options;
 }
 
 // The shell round RunSupervision: processes, files, the terminal. One thread.
 class LocalRun {
  public:
-  LocalRun(LocalRunOptions options, std::shared_ptr<const TransportSecurity> security, RunDirectory directory,
-           SignalInbox signals)
+  LocalRun(LocalRunOptions options, std::shared_ptr<const auth::TransportSecurity> security, RunDirectory directory,
+           daemon::SignalInbox signals)
       : config_(std::move(options.config)),
         binary_dir_(std::move(options.binary_dir)),
         err_(*options.err),
@@ -62,14 +62,14 @@ class LocalRun {
 
   int Execute() {
     absl::Status written =
-        WriteFileAtomically(FileSystem::Real(), ResolvedConfigPath(directory_.path()), ToYaml(config_));
+        WriteFileAtomically(FileSystem::Real(), ResolvedConfigPath(directory_.path()), config::ToYaml(config_));
     if (!written.ok()) {
       err_ << written.message() << "\n";
-      return kConfigExitCode;
+      return config::kConfigExitCode;
     }
     Perform(supervision_.Start(Now()));
     while (!supervision_.done()) {
-      SignalInbox::Received received = signals_.Wait(kTick);
+      daemon::SignalInbox::Received received = signals_.Wait(kTick);
       if (received.interrupt) Interrupt();
       NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
       if (received.child) Reap();
@@ -142,7 +142,8 @@ class LocalRun {
     std::vector<ChildId> ready;
     for (auto& [pid, process] : processes_) {
       if (process.ready) continue;
-      auto endpoint = ReadDaemonEndpoint(EndpointPath(directory_.path(), process.child.role, process.child.index));
+      auto endpoint =
+          daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.path(), process.child.role, process.child.index));
       if (!endpoint.ok() || endpoint->pid != pid) continue;  // not yet, or what an earlier life wrote
       process.ready = true;
       endpoints_[process.child] = *endpoint;
@@ -161,9 +162,9 @@ class LocalRun {
 
   // Tells everybody who asks where the daemons are.
   void Publish() {
-    std::vector<DaemonEndpoint> daemons;
+    std::vector<daemon::DaemonEndpoint> daemons;
     for (const auto& [child, endpoint] : endpoints_) daemons.push_back(endpoint);
-    absl::Status written = WriteRunEndpoints(directory_.path(), daemons);
+    absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
     if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     monitor_.SetEndpoints(daemons);
     bool all = daemons.size() == static_cast<size_t>(config_.run().rollouters()) + 2;
@@ -172,7 +173,7 @@ class LocalRun {
 
   void ReadSteps() {
     for (const std::string& line : steps_.Next()) {
-      auto record = ParseStepRecord(line);
+      auto record = telemetry::ParseStepRecord(line);
       if (!record.ok()) continue;  // a line that a crash cut short
       view_.steps.Add(*record);
       display_->Step(*record, line);
@@ -238,7 +239,7 @@ class LocalRun {
   const std::string binary_dir_;
   std::ostream& err_;
   const RunDirectory directory_;
-  SignalInbox signals_;
+  daemon::SignalInbox signals_;
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
@@ -250,7 +251,7 @@ class LocalRun {
   bool announced_ = false;    // that all daemons are ready
   std::string synchronizer_;  // its address, "" before it was first ready
   std::map<pid_t, Process> processes_;
-  std::map<ChildId, DaemonEndpoint> endpoints_;  // of ready processes
+  std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };
 
 std::string LocalTime() {
@@ -268,11 +269,11 @@ void MakeAbsolute(v1::SecuritySection* security) {
 }
 
 // What this process shows to the daemons that it watches, when theirs can be used too.
-absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadSecurity(const v1::SecuritySection& section) {
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadSecurity(const v1::SecuritySection& section) {
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
-    SYNCOPATE_RETURN_IF_ERROR(TransportSecurity::Load(section, role).status());
+    SYNCOPATE_RETURN_IF_ERROR(auth::TransportSecurity::Load(section, role).status());
   }
-  return TransportSecurity::Load(section, "viewer");
+  return auth::TransportSecurity::Load(section, "viewer");
 }
 
 }  // namespace
@@ -280,18 +281,18 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadSecurity(const v1::
 int RunLocally(LocalRunOptions options) {
   auto refuse = [&options](const absl::Status& status) {
     *options.err << status.message() << "\n";
-    return kConfigExitCode;
+    return config::kConfigExitCode;
   };
   absl::Status binaries = CheckBinaries(options.binary_dir, {"synchronizer", "trainer", "rollouter"});
   if (!binaries.ok()) return refuse(binaries);
   // Before the threads of what follows: a signal that one of them could take would be lost.
-  auto signals = SignalInbox::Open();
+  auto signals = daemon::SignalInbox::Open();
   if (!signals.ok()) return refuse(signals.status());
   MakeAbsolute(options.config.mutable_security());
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
   if (options.config.run().resume()) {  // before the first byte of its directory is changed
-    auto changed = CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
+    auto changed = config::CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
     if (!changed.ok()) return refuse(changed.status());
   }
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
@@ -301,4 +302,4 @@ int RunLocally(LocalRunOptions options) {
   return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -7,7 +7,7 @@
 #include "syncopate/v1/config.pb.h"
 #include "tools/run/display.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // Exit codes of `syncopate run`, beside kConfigExitCode: configuration or run directory refused, nothing was started.
 inline constexpr int kRunFailedExitCode = 1;
@@ -27,4 +27,4 @@ struct LocalRunOptions {
 // the main thread, before others were started.
 int RunLocally(LocalRunOptions options);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

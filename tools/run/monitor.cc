@@ -11,7 +11,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
@@ -23,12 +23,13 @@ constexpr size_t kRecentSyncs = 100;
 constexpr size_t kRecentPolls = 5;  // two seconds
 
 template <typename Service, typename Request, typename Response>
-absl::StatusOr<Response> Ask(const DaemonEndpoint& endpoint, const std::shared_ptr<const TransportSecurity>& security,
+absl::StatusOr<Response> Ask(const daemon::DaemonEndpoint& endpoint,
+                             const std::shared_ptr<const auth::TransportSecurity>& security,
                              grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
-                             MakeChannel(endpoint.grpc, {.security = security, .peer_role = endpoint.role}));
+                             rpc::MakeChannel(endpoint.grpc, {.security = security, .peer_role = endpoint.role}));
   auto stub = Service::NewStub(channel);
-  return CallUnary(stub.get(), method, Request(), kAnswerWithin);
+  return rpc::CallUnary(stub.get(), method, Request(), kAnswerWithin);
 }
 
 double Median(const std::deque<double>& values) {
@@ -53,12 +54,12 @@ std::string WhoWaits(const v1::Explanation& why) {
 
 }  // namespace
 
-RunMonitor::RunMonitor(std::shared_ptr<const TransportSecurity> security)
+RunMonitor::RunMonitor(std::shared_ptr<const auth::TransportSecurity> security)
     : security_(std::move(security)), poll_thread_([this] { PollLoop(); }), watch_thread_([this] { WatchLoop(); }) {}
 
 RunMonitor::~RunMonitor() { Stop(); }
 
-void RunMonitor::SetEndpoints(std::vector<DaemonEndpoint> endpoints) {
+void RunMonitor::SetEndpoints(std::vector<daemon::DaemonEndpoint> endpoints) {
   MutexLock lock(&mutex_);
   endpoints_ = std::move(endpoints);
 }
@@ -86,12 +87,12 @@ bool RunMonitor::StoppedWithin(absl::Duration time) {
 
 void RunMonitor::PollLoop() {
   while (!StoppedWithin(kPollEvery)) {
-    std::vector<DaemonEndpoint> endpoints;
+    std::vector<daemon::DaemonEndpoint> endpoints;
     {
       MutexLock lock(&mutex_);
       endpoints = endpoints_;
     }
-    for (const DaemonEndpoint& endpoint : endpoints) {
+    for (const daemon::DaemonEndpoint& endpoint : endpoints) {
       if (endpoint.role == "trainer") PollTrainer(endpoint);
       if (endpoint.role == "rollouter") PollRollouter(endpoint);
       if (endpoint.role == "synchronizer") PollSynchronizer(endpoint);
@@ -99,20 +100,20 @@ void RunMonitor::PollLoop() {
   }
 }
 
-void RunMonitor::PollTrainer(const DaemonEndpoint& endpoint) {
+void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
   if (!status.ok()) return;
   auto trained = status->groups().find("trained");
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = Version(status->version());
+  row.version = telemetry::Version(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
   snapshot_.waiting = WhoWaits(status->explanation());
   snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
 }
 
-void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
+void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<RolloutService>(endpoint, security_, &RolloutService::Stub::GetStatus);
   if (!status.ok()) return;
   Counters now{Clock::Real()->Now(), status->generated_tokens(), status->busy_seconds(), status->idle_seconds()};
@@ -127,24 +128,24 @@ void RunMonitor::PollRollouter(const DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = Version(status->serving());
+  row.version = telemetry::Version(status->serving());
   row.groups = status->groups_submitted();
-  row.idle = Share(idle, idle + busy);
-  row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
+  row.idle = telemetry::Share(idle, idle + busy);
+  row.tokens_per_second = telemetry::Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
 }
 
-void RunMonitor::PollSynchronizer(const DaemonEndpoint& endpoint) {
+void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<SynchronizerService>(endpoint, security_, &SynchronizerService::Stub::GetStatus);
   if (!status.ok()) return;
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = "running";
-  row.version = Version(status->newest());
+  row.version = telemetry::Version(status->newest());
 }
 
 std::string RunMonitor::SynchronizerAddress() const {
   MutexLock lock(&mutex_);
-  for (const DaemonEndpoint& endpoint : endpoints_) {
+  for (const daemon::DaemonEndpoint& endpoint : endpoints_) {
     if (endpoint.role == "synchronizer") return endpoint.grpc;
   }
   return "";
@@ -158,7 +159,7 @@ void RunMonitor::WatchLoop() {
 }
 
 void RunMonitor::WatchSyncs(const std::string& address) {
-  auto channel = MakeChannel(address, {.security = security_, .peer_role = "synchronizer"});
+  auto channel = rpc::MakeChannel(address, {.security = security_, .peer_role = "synchronizer"});
   if (!channel.ok()) return;
   auto stub = SynchronizerService::NewStub(*channel);
   grpc::ClientContext context;  // no deadline: it follows the run; keepalive finds a dead synchronizer
@@ -179,10 +180,10 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
-  const SyncOutcome outcome = SyncOutcomeOf(record.result());
-  if (outcome == SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
-  if (outcome == SyncOutcome::kRehearsed) return;   // no version was to be moved
-  const bool ok = outcome != SyncOutcome::kFailed;
+  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
+  if (outcome == telemetry::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == telemetry::SyncOutcome::kRehearsed) return;   // no version was to be moved
+  const bool ok = outcome != telemetry::SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;
@@ -193,4 +194,4 @@ void RunMonitor::Count(const v1::SyncRecord& record) {
   snapshot_.syncs.median_pause_seconds = Median(pauses_);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

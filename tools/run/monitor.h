@@ -17,7 +17,7 @@ namespace grpc {
 class ClientContext;
 }
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // Asks the daemons of a run how they are, from two threads of its own: one polls every daemon's status, one follows the
 // synchronizer's weight syncs. A daemon that does not answer simply keeps its last figures. Thread-safe.
@@ -31,13 +31,13 @@ class RunMonitor {
   };
 
   // `security` null: plaintext.
-  explicit RunMonitor(std::shared_ptr<const TransportSecurity> security = nullptr);
+  explicit RunMonitor(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
   ~RunMonitor();  // Stop
   RunMonitor(const RunMonitor&) = delete;
   RunMonitor& operator=(const RunMonitor&) = delete;
 
   // Where the daemons are now; replaces what was said before.
-  void SetEndpoints(std::vector<DaemonEndpoint> endpoints);
+  void SetEndpoints(std::vector<daemon::DaemonEndpoint> endpoints);
   Snapshot Get() const;
   // Ends calls under way and joins the threads. Idempotent; blocks for at most one poll.
   void Stop();
@@ -52,9 +52,9 @@ class RunMonitor {
   };
 
   void PollLoop();
-  void PollTrainer(const DaemonEndpoint& endpoint);
-  void PollRollouter(const DaemonEndpoint& endpoint);
-  void PollSynchronizer(const DaemonEndpoint& endpoint);
+  void PollTrainer(const daemon::DaemonEndpoint& endpoint);
+  void PollRollouter(const daemon::DaemonEndpoint& endpoint);
+  void PollSynchronizer(const daemon::DaemonEndpoint& endpoint);
   void WatchLoop();
   void WatchSyncs(const std::string& address);
   void Count(const v1::SyncRecord& record);
@@ -62,10 +62,10 @@ class RunMonitor {
   bool StoppedWithin(absl::Duration time);
   std::string SynchronizerAddress() const;
 
-  const std::shared_ptr<const TransportSecurity> security_;
+  const std::shared_ptr<const auth::TransportSecurity> security_;
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
+  std::vector<daemon::DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
   std::deque<double> totals_ ABSL_GUARDED_BY(mutex_);  // of the last syncs, seconds
   std::deque<double> pauses_ ABSL_GUARDED_BY(mutex_);
@@ -75,4 +75,4 @@ class RunMonitor {
   std::thread watch_thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

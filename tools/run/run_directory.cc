@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "tools/run/launch.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ RunDirectory::RunDirectory(RunDirectory&& other) noexcept
 
 std::string RunDirectory::Path(const std::string& name) const { return (fs::path(path_) / name).string(); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "syncopate/v1/config.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // The directory of one run, held by this process: nobody else can run in it until the object is gone. Move-only.
 class RunDirectory {
@@ -31,4 +31,4 @@ class RunDirectory {
   int lock_ = -1;  // descriptor that holds the lock
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

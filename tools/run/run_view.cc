@@ -9,7 +9,7 @@
 #include "services/telemetry/table.h"
 #include "services/telemetry/words.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 constexpr size_t kRecentSteps = 20;
@@ -17,7 +17,7 @@ constexpr size_t kMaxSampleText = 60;
 constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
-  const StepRecord& step = *view.steps.last_step();
+  const telemetry::StepRecord& step = *view.steps.last_step();
   std::string line = absl::StrFormat("reward %.3f", step.reward_mean);
   if (view.steps.best_exact().has_value()) {
     absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
@@ -28,30 +28,32 @@ std::string RewardLine(const RunView& view) {
 }
 
 std::string StalenessLine(const RunView& view) {
-  const StepRecord& step = *view.steps.last_step();
+  const telemetry::StepRecord& step = *view.steps.last_step();
   std::string line = absl::StrFormat("staleness %.2f mean, %d max", step.staleness_mean, step.staleness_max);
   if (view.syncs.ok + view.syncs.failed == 0) return line;
-  absl::StrAppend(&line, "   sync ", Milliseconds(view.syncs.median_seconds), " median, ",
-                  Milliseconds(view.syncs.last_seconds), " last, ", Thousands(view.syncs.ok), " ok");
-  if (view.syncs.failed > 0) absl::StrAppend(&line, ", ", Thousands(view.syncs.failed), " failed");
-  return absl::StrCat(line, "   pause ", Milliseconds(view.syncs.median_pause_seconds));
+  absl::StrAppend(&line, "   sync ", telemetry::Milliseconds(view.syncs.median_seconds), " median, ",
+                  telemetry::Milliseconds(view.syncs.last_seconds), " last, ", telemetry::Thousands(view.syncs.ok),
+                  " ok");
+  if (view.syncs.failed > 0) absl::StrAppend(&line, ", ", telemetry::Thousands(view.syncs.failed), " failed");
+  return absl::StrCat(line, "   pause ", telemetry::Milliseconds(view.syncs.median_pause_seconds));
 }
 
 std::string Daemons(const RunView& view) {
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"DAEMON"},
-               {"STATE"},
-               {"PID", kRight},
-               {"VERSION"},
-               {"GROUPS", kRight},
-               {"TOKENS/S", kRight},
-               {"IDLE", kRight},
-               {"RESTARTS", kRight}});
+  constexpr auto kRight = telemetry::Table::Align::kRight;
+  telemetry::Table table({{"DAEMON"},
+                          {"STATE"},
+                          {"PID", kRight},
+                          {"VERSION"},
+                          {"GROUPS", kRight},
+                          {"TOKENS/S", kRight},
+                          {"IDLE", kRight},
+                          {"RESTARTS", kRight}});
   for (const DaemonRow& row : view.daemons) {
     bool works = row.name.rfind("synchronizer", 0) != 0;
     table.AddRow({row.name, row.state, row.pid == 0 ? "-" : absl::StrCat(row.pid), row.version,
-                  works ? Thousands(row.groups) : "", works ? Thousands(std::llround(row.tokens_per_second)) : "",
-                  works ? Percent(row.idle) : "", absl::StrCat(row.restarts)});
+                  works ? telemetry::Thousands(row.groups) : "",
+                  works ? telemetry::Thousands(std::llround(row.tokens_per_second)) : "",
+                  works ? telemetry::Percent(row.idle) : "", absl::StrCat(row.restarts)});
   }
   return table.ToString();
 }
@@ -73,7 +75,7 @@ std::string Shortened(const std::string& text) {
 
 }  // namespace
 
-void StepFigures::Add(const StepRecord& record) {
+void StepFigures::Add(const telemetry::StepRecord& record) {
   alarms_ = record.alarms;
   if (record.is_evaluation) {
     last_evaluation_ = record;
@@ -90,33 +92,33 @@ void StepFigures::Add(const StepRecord& record) {
 
 double StepFigures::TokensPerSecond() const {
   double tokens = 0, seconds = 0;
-  for (const StepRecord& step : recent_) {
+  for (const telemetry::StepRecord& step : recent_) {
     tokens += static_cast<double>(step.tokens);
     seconds += step.step_seconds;
   }
-  return Share(tokens, seconds);
+  return telemetry::Share(tokens, seconds);
 }
 
 double StepFigures::Idle() const {
   double waited = 0, seconds = 0;
-  for (const StepRecord& step : recent_) {
+  for (const telemetry::StepRecord& step : recent_) {
     waited += step.wait_seconds;
     seconds += step.step_seconds;
   }
-  return Share(waited, seconds);
+  return telemetry::Share(waited, seconds);
 }
 
 std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
-  std::vector<std::string> lines = {
-      "", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total, Clocked(view.elapsed_seconds))};
+  std::vector<std::string> lines = {"", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total,
+                                                        telemetry::Clocked(view.elapsed_seconds))};
   const auto append = [&lines](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };
   if (view.steps.last_step().has_value()) {
     append(Wrapped(RewardLine(view), kBetweenFigures, width));
     append(Wrapped(StalenessLine(view), kBetweenFigures, width));
-    if (!view.steps.alarms().empty()) append(Wrapped(ToString(view.steps.alarms()), " ", width));
+    if (!view.steps.alarms().empty()) append(Wrapped(telemetry::ToString(view.steps.alarms()), " ", width));
   }
   append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
@@ -124,9 +126,9 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   return lines;
 }
 
-std::vector<std::string> RenderSamples(const StepRecord& evaluation) {
+std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation) {
   std::vector<std::string> lines;
-  for (const SampleAnswer& sample : evaluation.samples) {
+  for (const telemetry::SampleAnswer& sample : evaluation.samples) {
     bool right = sample.answer == sample.expected;
     lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer),
                                  right ? "   right" : absl::StrCat("   expected ", Shortened(sample.expected))));
@@ -134,4 +136,4 @@ std::vector<std::string> RenderSamples(const StepRecord& evaluation) {
   return lines;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

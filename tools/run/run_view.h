@@ -9,7 +9,7 @@
 #include "services/telemetry/step_record.h"
 
 // What somebody in front of a local run sees. Plain data and pure functions.
-namespace syncopate::services {
+namespace syncopate::run {
 
 // Weight syncs so far, over all receivers.
 struct SyncFigures {
@@ -34,10 +34,10 @@ struct DaemonRow {
 // Figures of the training steps, the rates over the last 20 of them.
 class StepFigures {
  public:
-  void Add(const StepRecord& record);
+  void Add(const telemetry::StepRecord& record);
 
-  const std::optional<StepRecord>& last_step() const { return last_step_; }
-  const std::optional<StepRecord>& last_evaluation() const { return last_evaluation_; }
+  const std::optional<telemetry::StepRecord>& last_step() const { return last_step_; }
+  const std::optional<telemetry::StepRecord>& last_evaluation() const { return last_evaluation_; }
   std::optional<double> best_exact() const { return best_exact_; }
   int64_t best_exact_step() const { return best_exact_step_; }
   // Of learning, that stand: of the last record of either kind.
@@ -46,9 +46,9 @@ class StepFigures {
   double Idle() const;
 
  private:
-  std::deque<StepRecord> recent_;
-  std::optional<StepRecord> last_step_;
-  std::optional<StepRecord> last_evaluation_;
+  std::deque<telemetry::StepRecord> recent_;
+  std::optional<telemetry::StepRecord> last_step_;
+  std::optional<telemetry::StepRecord> last_evaluation_;
   std::vector<std::string> alarms_;
   std::optional<double> best_exact_;
   int64_t best_exact_step_ = 0;
@@ -69,6 +69,6 @@ struct RunView {
 std::vector<std::string> RenderTable(const RunView& view, size_t width);
 
 // Samples of an evaluation, one line each.
-std::vector<std::string> RenderSamples(const StepRecord& evaluation);
+std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

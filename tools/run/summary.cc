@@ -5,7 +5,7 @@
 
 #include "base/file_system.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 using nlohmann::json;
 
@@ -53,4 +53,4 @@ absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end
   return summary;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "tools/run/supervision.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // What only the supervisor of a run knows at its end.
 struct RunEnd {
@@ -31,4 +31,4 @@ absl::StatusOr<nlohmann::json> FinishSummary(const std::string& run_dir, const R
 // "completed", "interrupted", "failed".
 std::string OutcomeName(RunOutcome outcome);
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 constexpr char kSynchronizer[] = "synchronizer";
@@ -71,7 +71,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
     if (id == kTrainerId) StopOthers(&actions);
     return actions;
   }
-  bool refused = !exit.by_signal && exit.code == kConfigExitCode;
+  bool refused = !exit.by_signal && exit.code == config::kConfigExitCode;
   if (id == kTrainerId) {
     bool well = !exit.by_signal && exit.code == 0;
     if (well) {
@@ -223,4 +223,4 @@ std::map<ChildId, int64_t> RunSupervision::Restarts() const {
   return restarts;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 
 // A daemon of a local run.
 struct ChildId {
@@ -114,4 +114,4 @@ class RunSupervision {
   bool late_others_killed_ = false;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::run

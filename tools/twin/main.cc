@@ -9,7 +9,7 @@
 #include "services/config/run_config.h"
 #include "tools/twin/synchronous_loop.h"
 
-namespace syncopate::services {
+namespace syncopate::twin {
 namespace {
 
 int Fail(const absl::Status& status, int code) {
@@ -41,15 +41,16 @@ absl::Status RunTwin(const v1::RunConfig& config) {
 int Main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr, "usage: syncopate-twin CONFIG [section.key=value ...]\n");
-    return kConfigExitCode;
+    return config::kConfigExitCode;
   }
-  absl::StatusOr<v1::RunConfig> config = LoadRunConfig(argv[1], std::vector<std::string>(argv + 2, argv + argc));
-  if (!config.ok()) return Fail(config.status(), kConfigExitCode);
+  absl::StatusOr<v1::RunConfig> config =
+      config::LoadRunConfig(argv[1], std::vector<std::string>(argv + 2, argv + argc));
+  if (!config.ok()) return Fail(config.status(), config::kConfigExitCode);
   absl::Status status = RunTwin(*config);
   return status.ok() ? 0 : Fail(status, 1);
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::twin
 
-int main(int argc, char** argv) { return syncopate::services::Main(argc, argv); }
+int main(int argc, char** argv) { return syncopate::twin::Main(argc, argv); }

@@ -7,7 +7,7 @@
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
 
-namespace syncopate::services {
+namespace syncopate::twin {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Minutes(5);
@@ -43,12 +43,12 @@ class GroupSink final : public rollouter::GenerationSink {
 
 absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
   Parts parts;
-  trainer::TaskOptions evaluation = TaskOptionsOf(config);
+  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainer::MakeTask(TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainer::MakeTask(config::TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.evaluation_prompts, trainer::MakeTask(evaluation));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(PolicyTrainerOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(EngineOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(config::PolicyTrainerOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(config::EngineOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
                              trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
@@ -102,7 +102,7 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   for (int64_t i = 0; i < batch; ++i) ids.push_back({0, step_ * batch + i});
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(*parts_.prompts, ids, static_cast<int32_t>(config_.rollout().samples()),
-                                      SamplingOf(config_, *parts_.prompts)));
+                                      config::SamplingOf(config_, *parts_.prompts)));
   StepResult result;
   std::vector<const TrajectoryGroup*> batch_groups;
   for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
@@ -118,7 +118,7 @@ absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
   for (int64_t i = 0; i < config_.eval().prompts(); ++i) ids.push_back({trainer::PromptSource::kEvaluationPass, i});
   SYNCOPATE_ASSIGN_OR_RETURN(
       std::vector<TrajectoryGroup> groups,
-      Generate(*parts_.evaluation_prompts, ids, 1, EvaluationSamplingOf(config_, *parts_.prompts)));
+      Generate(*parts_.evaluation_prompts, ids, 1, config::EvaluationSamplingOf(config_, *parts_.prompts)));
   int64_t right = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     right += groups[i].samples[0].tokens == parts_.evaluation_prompts->At(ids[i]).answer_ids ? 1 : 0;
@@ -153,4 +153,4 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const tra
   return result;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::twin

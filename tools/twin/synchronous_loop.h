@@ -14,7 +14,7 @@
 #include "trainer/staging/host_stager.h"
 #include "trainer/step/policy_trainer.h"
 
-namespace syncopate::services {
+namespace syncopate::twin {
 
 // The whole of a run in one process, one thing after the other: generate with the current weights, train, install. It
 // is the synchronous twin: a distributed run with max_staleness 0 must give the same bits, step by step. Uses the same
@@ -65,4 +65,4 @@ class SynchronousLoop {
   uint64_t weights_digest_ = 0;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::twin

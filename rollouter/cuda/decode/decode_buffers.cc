@@ -9,7 +9,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-using synchronizer::CudaStatus;
+using cuda::CudaStatus;
 
 constexpr int64_t kAlignment = 256;  // of the parts of the inputs
 constexpr int64_t kHalfBytes = 2;    // a bf16

@@ -92,8 +92,8 @@ class DecodeBuffers {
   int64_t device_bytes() const { return device_bytes_; }
 
  private:
-  using DeviceBuffer = synchronizer::DeviceBuffer;
-  using PinnedBuffer = synchronizer::PinnedBuffer;
+  using DeviceBuffer = cuda::DeviceBuffer;
+  using PinnedBuffer = cuda::PinnedBuffer;
 
   // Byte offsets in a pass's inputs, which are one piece: a number each for every row and draw, then the settings.
   struct InputPlaces {

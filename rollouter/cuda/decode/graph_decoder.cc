@@ -13,9 +13,9 @@
 
 namespace syncopate::rollouter {
 
-using synchronizer::CudaStatus;
-using synchronizer::DeviceScope;
-using synchronizer::DriverStatus;
+using cuda::CudaStatus;
+using cuda::DeviceScope;
+using cuda::DriverStatus;
 
 namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
@@ -51,14 +51,14 @@ GraphDecoder::~GraphDecoder() {
 }
 
 absl::Status GraphDecoder::Prepare() {
-  SYNCOPATE_ASSIGN_OR_RETURN(stream_, synchronizer::Stream::Create(options_.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(stream_, cuda::Stream::Create(options_.device));
   int multiprocessors = 0;
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, options_.device),
                  "asking for the GPU's size"));
   attention_grid_ = AttentionGrid(multiprocessors);
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(PrepareAttention(options_.shape.heads), "loading the attention kernel"));
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Driver* driver, synchronizer::Driver::Load());
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(DescribeStorage(driver->encode_tensor_map, options_.storage, options_.shape.heads, &maps_),
                    "describing the key and value blocks"));
@@ -77,7 +77,7 @@ absl::Status GraphDecoder::Prepare() {
   library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
     for (int i = 0; i < count; ++i) {
-      SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Event event, synchronizer::Event::Create(options_.device));
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(options_.device));
       events->push_back(std::move(event));
     }
   }

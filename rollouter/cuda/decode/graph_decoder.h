@@ -118,7 +118,7 @@ class GraphDecoder {
   int32_t BatchSizeFor(int32_t rows) const;
 
   const Options options_;
-  synchronizer::Stream stream_;
+  cuda::Stream stream_;
   DecodeBuffers buffers_;
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
@@ -126,8 +126,8 @@ class GraphDecoder {
   std::map<int32_t, HeadProduct> heads_;  // by rows that are drawn from
   std::map<int32_t, Bucket> batches_;     // by rows
   std::map<int32_t, Bucket> chunks_;
-  std::vector<synchronizer::Event> uploaded_;  // from each of the host's places for inputs
-  std::vector<synchronizer::Event> done_;      // to each of the host's places for results
+  std::vector<cuda::Event> uploaded_;  // from each of the host's places for inputs
+  std::vector<cuda::Event> done_;      // to each of the host's places for results
   std::deque<UnderWay> under_way_;
   int next_input_ = 0;
   int next_result_ = 0;

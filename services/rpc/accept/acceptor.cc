@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 constexpr int kBacklog = 1024;
@@ -199,4 +199,4 @@ void Acceptor::RefuseOne() {
   poll(&stop, 1, kRetryMs);  // another thread took the descriptor; not a busy loop until one is free
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // A TCP endpoint parsed from "host:port": host is an IPv4 or (in brackets) IPv6 literal or "localhost".
 struct Endpoint {
@@ -62,4 +62,4 @@ class Acceptor {
   std::thread thread_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "services/rpc/accept/inode.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 // The address without the port.
@@ -70,4 +70,4 @@ void ConnectionLimit::ForgetClosed() {
   }
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

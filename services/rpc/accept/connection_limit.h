@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // How many connections a server has, in all and from one peer's address, and whether one more may come in. The sockets
 // belong to gRPC, which says nothing when it closes one: each is remembered by descriptor and inode, and looked at
@@ -40,4 +40,4 @@ class ConnectionLimit {
   std::map<std::string, int> peers_;  // connections of each
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "services/rpc/accept/inode.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 // Of the other end; 0 if it is gone.
@@ -115,4 +115,4 @@ std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Connectio
   return std::make_unique<Factory>(std::move(watch));
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // Cuts connections that send much and never begin a call. gRPC 1.51 reads a header block of any length before it looks
 // at its limits: one that never ends costs memory without bound, or a core, and shows itself in no call. What has begun
@@ -69,4 +69,4 @@ class ConnectionWatch {
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -2,7 +2,7 @@
 
 #include <sys/resource.h>
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 int64_t RaiseDescriptorLimit() {
   rlimit limit{};
@@ -12,4 +12,4 @@ int64_t RaiseDescriptorLimit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 // Of an open descriptor's file or socket, which tells whether a number still means the same; none if it is closed.
 inline std::optional<ino_t> InodeOf(int fd) {
@@ -12,4 +12,4 @@ inline std::optional<ino_t> InodeOf(int fd) {
   return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -8,7 +8,7 @@
 #include "tests/component/rpc/echo_service.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::AllOf;
@@ -20,22 +20,22 @@ using ::testing::StartsWith;
 class AuditTest : public ::testing::Test {
  protected:
   void StartServer(const std::shared_ptr<const TransportSecurity>& security) {
-    Server::Options options;
+    rpc::Server::Options options;
     options.security = security;
     options.interceptors = {AuditInterceptors(security, [this](const std::string& line) { lines_.Put(line); })};
-    server_ = Server::Start(options, {&service_}).value();
+    server_ = rpc::Server::Start(options, {&service_}).value();
   }
   absl::Status Evict(const std::shared_ptr<const TransportSecurity>& security, const std::string& request_id) {
-    auto stub = v1::SynchronizerService::NewStub(MakeChannel(server_->address(), {.security = security}).value());
+    auto stub = v1::SynchronizerService::NewStub(rpc::MakeChannel(server_->address(), {.security = security}).value());
     v1::EvictMemberRequest request;
     request.set_request_id(request_id);
-    return CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, request, absl::Seconds(60)).status();
+    return rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, request, absl::Seconds(60)).status();
   }
 
-  TestAuthority authority_;
-  EchoService service_;
+  testing::TestAuthority authority_;
+  rpc::EchoService service_;
   Mailbox<std::string> lines_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(AuditTest, ACallThatActsLeavesWhoWhatWhichRequestAndHowItEnded) {
@@ -50,7 +50,7 @@ TEST_F(AuditTest, ACallThatActsLeavesWhoWhatWhichRequestAndHowItEnded) {
 
 TEST_F(AuditTest, AStreamLeavesOneLineWhenItEnds) {
   StartServer(authority_.SecurityFor("synchronizer"));
-  auto rollouter = MakeChannel(server_->address(), {.security = authority_.SecurityFor("rollouter")}).value();
+  auto rollouter = rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor("rollouter")}).value();
   EXPECT_TRUE(CallRaw(rollouter, {.path = "/syncopate.v1.SynchronizerService/Join"}).ok());
   ASSERT_TRUE(lines_.WaitFor(1));
   EXPECT_THAT(lines_.All().front(),
@@ -59,7 +59,7 @@ TEST_F(AuditTest, AStreamLeavesOneLineWhenItEnds) {
 
 TEST_F(AuditTest, ReadingAndRefusedCallsLeaveNone) {
   StartServer(authority_.SecurityFor("synchronizer"));
-  auto viewer = MakeChannel(server_->address(), {.security = authority_.SecurityFor("viewer")}).value();
+  auto viewer = rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor("viewer")}).value();
   EXPECT_TRUE(absl::IsPermissionDenied(CallRaw(viewer, {.path = "/syncopate.v1.SynchronizerService/EvictMember"})));
   EXPECT_TRUE(absl::IsUnimplemented(CallRaw(viewer, {.path = "/syncopate.v1.SynchronizerService/GetStatus"})));
   EXPECT_EQ(Evict(authority_.SecurityFor("admin"), "last").code(), absl::StatusCode::kNotFound);
@@ -93,4 +93,4 @@ TEST_F(AuditTest, ATokenIsNamedByItsRoleAndNeverWritten) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -12,7 +12,7 @@
 #include "tests/component/rpc/echo_service.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::HasSubstr;
@@ -26,26 +26,26 @@ class BearerTokenTest : public ::testing::Test {
 
   void StartServer(const TransportSecurity::Options& options) {
     security_ = *TransportSecurity::Load(options);
-    server_ = Server::Start({.security = security_}, {&service_}).value();
+    server_ = rpc::Server::Start({.security = security_}, {&service_}).value();
   }
   absl::Status Evict(const std::shared_ptr<const TransportSecurity>& security) {
-    auto stub = v1::SynchronizerService::NewStub(MakeChannel(server_->address(), {.security = security}).value());
-    return CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, v1::EvictMemberRequest(),
-                     absl::Seconds(60))
+    auto stub = v1::SynchronizerService::NewStub(rpc::MakeChannel(server_->address(), {.security = security}).value());
+    return rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, v1::EvictMemberRequest(),
+                          absl::Seconds(60))
         .status();
   }
   absl::Status EvictWith(const std::string& authorization) {
-    auto channel = MakeChannel(server_->address()).value();
+    auto channel = rpc::MakeChannel(server_->address()).value();
     RawCall call = {.path = kEvict};
     if (!authorization.empty()) call.metadata["authorization"] = authorization;
     return CallRaw(channel, call);
   }
 
-  TestAuthority authority_;
+  testing::TestAuthority authority_;
   std::string tokens_;
-  EchoService service_;
+  rpc::EchoService service_;
   std::shared_ptr<const TransportSecurity> security_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(BearerTokenTest, OpensAPlaintextServerToWhoHasIt) {
@@ -65,7 +65,8 @@ TEST_F(BearerTokenTest, AbsentEmptyOrWrongItOpensNothing) {
   }
   EXPECT_EQ(security_->refusals(), 6);
   EXPECT_EQ(
-      CallRaw(MakeChannel(server_->address()).value(), {.path = std::string(kEvict) + "?token=" + kAdminToken}).code(),
+      CallRaw(rpc::MakeChannel(server_->address()).value(), {.path = std::string(kEvict) + "?token=" + kAdminToken})
+          .code(),
       absl::StatusCode::kUnauthenticated);
 }
 
@@ -99,4 +100,4 @@ TEST_F(BearerTokenTest, AFileThatOthersMayReadStartsNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

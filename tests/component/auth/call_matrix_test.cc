@@ -13,7 +13,7 @@
 #include "tests/component/auth/raw_call.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 // Who may: t(rainer), r(ollouter), s(ynchronizer), a(dmin), v(iewer). Written down a second time, and not computed, so
@@ -87,10 +87,10 @@ TEST(CallMatrixTest, NamesEveryCallOfTheTable) {
 }
 
 TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsCertificate) {
-  const TestAuthority authority;
-  auto server = Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
+  const testing::TestAuthority authority;
+  auto server = rpc::Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
   for (AuthRole role : AllAuthRoles()) {
-    auto channel = MakeChannel(server->address(), {.security = authority.SecurityFor(AuthRoleName(role))}).value();
+    auto channel = rpc::MakeChannel(server->address(), {.security = authority.SecurityFor(AuthRoleName(role))}).value();
     for (const auto& [path, roles] : Expected()) {
       const bool allowed = absl::StrContains(roles, LetterOf(role));
       ExpectVerdict(path, role, allowed, CallRaw(channel, {.path = path, .timeout = TimeoutOf(path)}));
@@ -100,14 +100,14 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsCertificate) {
 }
 
 TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
-  const TestAuthority authority;
+  const testing::TestAuthority authority;
   std::string tokens;
   for (AuthRole role : AllAuthRoles())
     absl::StrAppend(&tokens, AuthRoleName(role), " ", std::string(32, LetterOf(role)[0]), "\n");
   const std::string file = authority.WriteSecret("tokens", tokens);
   auto server =
-      Server::Start({.security = *TransportSecurity::Load({.role = "trainer", .token_file = file})}, {}).value();
-  auto channel = MakeChannel(server->address()).value();
+      rpc::Server::Start({.security = *TransportSecurity::Load({.role = "trainer", .token_file = file})}, {}).value();
+  auto channel = rpc::MakeChannel(server->address()).value();
   for (AuthRole role : AllAuthRoles()) {
     const std::map<std::string, std::string> metadata = {
         {"authorization", "Bearer " + std::string(32, LetterOf(role)[0])}};
@@ -119,4 +119,4 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

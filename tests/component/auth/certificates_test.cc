@@ -18,7 +18,7 @@
 #include "tests/component/rpc/echo_service.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::HasSubstr;
@@ -31,7 +31,7 @@ std::string Read(const std::string& path) {
 }
 
 // A stranger's channel: shows the certificate, whatever it is, and asks nothing of the server.
-std::shared_ptr<grpc::Channel> ShowAnything(const std::string& address, const TestAuthority::Files& files) {
+std::shared_ptr<grpc::Channel> ShowAnything(const std::string& address, const testing::TestAuthority::Files& files) {
   grpc::experimental::TlsChannelCredentialsOptions tls;
   if (!files.certificate.empty()) {
     tls.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
@@ -46,16 +46,17 @@ std::shared_ptr<grpc::Channel> ShowAnything(const std::string& address, const Te
 
 struct WrongCertificate {
   std::string name;
-  std::function<TestAuthority::Files(const TestAuthority&, const std::string& role)> make;
+  std::function<testing::TestAuthority::Files(const testing::TestAuthority&, const std::string& role)> make;
   std::string words;  // of the refusal
 };
 
-TestAuthority::Files MakeDated(const TestAuthority& authority, const std::string& role, absl::Duration from) {
-  return authority.Issue("wrong", {{TestAuthority::Spiffe(role)}, from, from + absl::Hours(1)});
+testing::TestAuthority::Files MakeDated(const testing::TestAuthority& authority, const std::string& role,
+                                        absl::Duration from) {
+  return authority.Issue("wrong", {{testing::TestAuthority::Spiffe(role)}, from, from + absl::Hours(1)});
 }
 
 // `other` lives as long as what is returned.
-std::vector<WrongCertificate> WrongCertificates(const TestAuthority& other) {
+std::vector<WrongCertificate> WrongCertificates(const testing::TestAuthority& other) {
   return {
       {"expired", [](auto& ours, auto& role) { return MakeDated(ours, role, -absl::Hours(2)); }, "CERTIFICATE_EXPIRED"},
       {"not yet valid", [](auto& ours, auto& role) { return MakeDated(ours, role, absl::Hours(2)); },
@@ -64,7 +65,8 @@ std::vector<WrongCertificate> WrongCertificates(const TestAuthority& other) {
       {"without a role", [](auto& ours, auto&) { return ours.Issue("wrong", {}); }, "NO_ROLE"},
       {"of two roles",
        [](auto& ours, auto& role) {
-         return ours.Issue("wrong", {.uris = {TestAuthority::Spiffe(role), TestAuthority::Spiffe("admin")}});
+         return ours.Issue("wrong",
+                           {.uris = {testing::TestAuthority::Spiffe(role), testing::TestAuthority::Spiffe("admin")}});
        },
        "NO_ROLE"},
       {"of another trust domain",
@@ -77,24 +79,24 @@ class CertificatesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     security_ = authority_.SecurityFor("synchronizer");
-    server_ = Server::Start({.security = security_}, {&service_}).value();
+    server_ = rpc::Server::Start({.security = security_}, {&service_}).value();
   }
   static absl::Status Evict(const std::shared_ptr<grpc::Channel>& channel) {
     auto stub = v1::SynchronizerService::NewStub(channel);
-    return CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, v1::EvictMemberRequest(),
-                     absl::Seconds(60))
+    return rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, v1::EvictMemberRequest(),
+                          absl::Seconds(60))
         .status();
   }
 
-  TestAuthority authority_;
-  const TestAuthority other_;
-  EchoService service_;
+  testing::TestAuthority authority_;
+  const testing::TestAuthority other_;
+  rpc::EchoService service_;
   std::shared_ptr<const TransportSecurity> security_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(CertificatesTest, ARightOneIsLetThrough) {
-  auto channel = MakeChannel(server_->address(), {.security = authority_.SecurityFor("admin")}).value();
+  auto channel = rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor("admin")}).value();
   EXPECT_EQ(ErrorReason(Evict(channel)), "NO_SUCH_MEMBER");
   EXPECT_EQ(security_->refusals(), 0);
 }
@@ -121,13 +123,13 @@ TEST_F(CertificatesTest, AMissingOneIsRefusedInTheHandshake) {
 }
 
 TEST_F(CertificatesTest, APlaintextClientIsRefused) {
-  EXPECT_EQ(Evict(MakeChannel(server_->address()).value()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Evict(rpc::MakeChannel(server_->address()).value()).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(CertificatesTest, AWrongRoleIsRefusedByName) {
   for (const char* role : {"trainer", "rollouter", "synchronizer", "viewer"}) {
     const absl::Status status =
-        Evict(MakeChannel(server_->address(), {.security = authority_.SecurityFor(role)}).value());
+        Evict(rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor(role)}).value());
     EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("the role ") + role + " may not call"));
   }
@@ -137,19 +139,20 @@ TEST_F(CertificatesTest, AWrongOneOfAServerIsRefusedByTheClientWhichSaysWhy) {
   auto client = authority_.SecurityFor("admin");
   for (const WrongCertificate& wrong : WrongCertificates(other_)) {
     SCOPED_TRACE(wrong.name);
-    const TestAuthority::Files files = wrong.make(authority_, "synchronizer");
+    const testing::TestAuthority::Files files = wrong.make(authority_, "synchronizer");
     grpc::experimental::TlsServerCredentialsOptions tls(
         std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
             std::vector<grpc::experimental::IdentityKeyCertPair>{{Read(files.key), Read(files.certificate)}}));
     tls.watch_identity_key_cert_pairs();
     int port = 0;
-    EchoService impostor;
+    rpc::EchoService impostor;
     auto stranger = grpc::ServerBuilder()
                         .AddListeningPort("127.0.0.1:0", grpc::experimental::TlsServerCredentials(tls), &port)
                         .RegisterService(&impostor)
                         .BuildAndStart();
     ASSERT_NE(stranger, nullptr);
-    const absl::Status status = Evict(MakeChannel("127.0.0.1:" + std::to_string(port), {.security = client}).value());
+    const absl::Status status =
+        Evict(rpc::MakeChannel("127.0.0.1:" + std::to_string(port), {.security = client}).value());
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.words));
   }
@@ -157,7 +160,7 @@ TEST_F(CertificatesTest, AWrongOneOfAServerIsRefusedByTheClientWhichSaysWhy) {
 
 TEST_F(CertificatesTest, AServerOfAnotherRoleThanWasDialledIsRefused) {
   auto channel =
-      MakeChannel(server_->address(), {.security = authority_.SecurityFor("rollouter"), .peer_role = "trainer"})
+      rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor("rollouter"), .peer_role = "trainer"})
           .value();
   const absl::Status status = Evict(channel);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -165,19 +168,19 @@ TEST_F(CertificatesTest, AServerOfAnotherRoleThanWasDialledIsRefused) {
 }
 
 TEST_F(CertificatesTest, ASecuredClientDoesNotTalkToAPlaintextServer) {
-  EchoService open;
-  auto plain = Server::Start({}, {&open}).value();
+  rpc::EchoService open;
+  auto plain = rpc::Server::Start({}, {&open}).value();
   const absl::Status status =
-      Evict(MakeChannel(plain->address(), {.security = authority_.SecurityFor("admin")}).value());
+      Evict(rpc::MakeChannel(plain->address(), {.security = authority_.SecurityFor("admin")}).value());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
 }
 
 TEST_F(CertificatesTest, ARefusedChannelConnectsAgainOnlyAfterItsBackoff) {
-  const TestAuthority other;
+  const testing::TestAuthority other;
   auto client = other.SecurityFor("admin");
-  auto channel = MakeChannel(server_->address(), {.min_reconnect_backoff = absl::Hours(1),
-                                                  .max_reconnect_backoff = absl::Hours(1),
-                                                  .security = client})
+  auto channel = rpc::MakeChannel(server_->address(), {.min_reconnect_backoff = absl::Hours(1),
+                                                       .max_reconnect_backoff = absl::Hours(1),
+                                                       .security = client})
                      .value();
   for (int i = 0; i < 50; ++i) EXPECT_EQ(Evict(channel).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client->refusals(), 1);
@@ -185,20 +188,20 @@ TEST_F(CertificatesTest, ARefusedChannelConnectsAgainOnlyAfterItsBackoff) {
 
 TEST_F(CertificatesTest, AnOpenPortWithoutTlsIsSaidLoudlyAndOneWithTlsIsNot) {
   ::testing::internal::CaptureStderr();
-  ASSERT_TRUE(Server::Start({.address = "0.0.0.0:0", .insecure_bind = true}, {}).ok());
+  ASSERT_TRUE(rpc::Server::Start({.address = "0.0.0.0:0", .insecure_bind = true}, {}).ok());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("INSECURE: 0.0.0.0:"));
   ::testing::internal::CaptureStderr();
-  ASSERT_TRUE(Server::Start({.address = "0.0.0.0:0", .insecure_bind = true, .security = security_}, {}).ok());
+  ASSERT_TRUE(rpc::Server::Start({.address = "0.0.0.0:0", .insecure_bind = true, .security = security_}, {}).ok());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("INSECURE")));
 }
 
 TEST_F(CertificatesTest, AnyAddressMayBeBoundWithTlsButNotWithTokensAlone) {
-  EXPECT_TRUE(Server::Start({.address = "0.0.0.0:0", .security = security_}, {}).ok());
+  EXPECT_TRUE(rpc::Server::Start({.address = "0.0.0.0:0", .security = security_}, {}).ok());
   const std::string tokens = authority_.WriteSecret("tokens", "admin " + std::string(32, 'a'));
   auto unencrypted = *TransportSecurity::Load({.role = "synchronizer", .token_file = tokens});
-  EXPECT_EQ(ErrorReason(Server::Start({.address = "0.0.0.0:0", .security = unencrypted}, {}).status()),
+  EXPECT_EQ(ErrorReason(rpc::Server::Start({.address = "0.0.0.0:0", .security = unencrypted}, {}).status()),
             "INSECURE_BIND");
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

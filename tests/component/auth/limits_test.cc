@@ -10,31 +10,31 @@
 #include "tests/support/raw_connection.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::syncopate::testing::RawConnection;
 
 class LimitsTest : public ::testing::Test {
  protected:
-  void StartServer(Server::Options options = {}) {
+  void StartServer(rpc::Server::Options options = {}) {
     options.security = authority_.SecurityFor("synchronizer");
-    server_ = Server::Start(options, {&service_}).value();
+    server_ = rpc::Server::Start(options, {&service_}).value();
   }
   std::shared_ptr<grpc::Channel> Connect() {
-    return MakeChannel(server_->address(), {.max_metadata_bytes = 1 << 20, .security = admin_}).value();
+    return rpc::MakeChannel(server_->address(), {.max_metadata_bytes = 1 << 20, .security = admin_}).value();
   }
   absl::Status Evict(const std::shared_ptr<grpc::Channel>& channel, size_t request_bytes = 0) {
     auto stub = v1::SynchronizerService::NewStub(channel);
     v1::EvictMemberRequest request;
     request.set_reason(std::string(request_bytes, 'x'));
-    return CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, request, absl::Seconds(60)).status();
+    return rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::EvictMember, request, absl::Seconds(60)).status();
   }
 
-  TestAuthority authority_;
+  testing::TestAuthority authority_;
   std::shared_ptr<const TransportSecurity> admin_ = authority_.SecurityFor("admin");
-  EchoService service_;
-  std::unique_ptr<Server> server_;
+  rpc::EchoService service_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(LimitsTest, AConnectionThatDoesNotFinishItsHandshakeIsClosed) {
@@ -91,4 +91,4 @@ TEST_F(LimitsTest, OnePeerHasOnlySoManyConnections) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -13,7 +13,7 @@
 #include "services/rpc/status.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 
 // A call that changes something.
 inline constexpr char kEvict[] = "/syncopate.v1.SynchronizerService/EvictMember";
@@ -28,16 +28,16 @@ struct RawCall {
 inline absl::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const RawCall& call) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
-  context.set_deadline(CallDeadline(call.timeout));
+  context.set_deadline(rpc::CallDeadline(call.timeout));
   for (const auto& [key, value] : call.metadata) context.AddMetadata(key, value);
   grpc::Slice nothing("", 0);
   grpc::ByteBuffer request(&nothing, 1);
   grpc::ByteBuffer response;
   Mailbox<absl::Status> ended;
   stub.UnaryCall(&context, call.path, {}, &request, &response,
-                 [&ended](const grpc::Status& status) { ended.Put(FromGrpc(status)); });
+                 [&ended](const grpc::Status& status) { ended.Put(rpc::FromGrpc(status)); });
   if (!ended.WaitFor(1, call.timeout + kTestDeadline)) return absl::InternalError("the call did not end");
   return ended.All().front();
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

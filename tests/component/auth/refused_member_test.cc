@@ -6,7 +6,7 @@
 #include "tests/component/member/member_fixture.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::HasSubstr;
@@ -21,13 +21,13 @@ absl::Duration SoonestOf(int tries) {
 
 TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
   constexpr int kTries = 7;
-  const TestAuthority ours, theirs;
-  auto server = Server::Start({.security = theirs.SecurityFor("synchronizer")}, {}).value();
+  const testing::TestAuthority ours, theirs;
+  auto server = rpc::Server::Start({.security = theirs.SecurityFor("synchronizer")}, {}).value();
   auto security = ours.SecurityFor("rollouter");
-  MemberClient::Options options = TestMember::OptionsOf(server->address());
+  member::MemberClient::Options options = member::TestMember::OptionsOf(server->address());
   options.security = security;
   const absl::Time begin = Clock::Real()->Now();
-  TestMember member(options);
+  member::TestMember member(options);
   absl::Status status;
   while (security->refusals() < kTries && Clock::Real()->Now() - begin < 3 * kTestDeadline) {
     status = member->WaitForWelcome(absl::Milliseconds(50)).status();
@@ -40,11 +40,11 @@ TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
 }
 
 TEST(RefusedMemberTest, OfAnotherRoleIsToldSoAndStaysOutside) {
-  const TestAuthority authority;
-  auto server = Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
-  MemberClient::Options options = TestMember::OptionsOf(server->address());
+  const testing::TestAuthority authority;
+  auto server = rpc::Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
+  member::MemberClient::Options options = member::TestMember::OptionsOf(server->address());
   options.security = authority.SecurityFor("viewer");
-  TestMember member(options);
+  member::TestMember member(options);
   absl::Status status;
   const absl::Time deadline = Clock::Real()->Now() + 3 * kTestDeadline;
   do {
@@ -54,4 +54,4 @@ TEST(RefusedMemberTest, OfAnotherRoleIsToldSoAndStaysOutside) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

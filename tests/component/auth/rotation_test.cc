@@ -10,7 +10,7 @@
 #include "tests/component/rpc/echo_service.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 std::string Read(const std::string& path) {
@@ -24,20 +24,20 @@ class RotationTest : public ::testing::Test {
   void SetUp() override {
     server_security_ = authority_.SecurityFor("synchronizer");
     client_security_ = authority_.SecurityFor("trainer");
-    server_ = Server::Start({.security = server_security_}, {&service_}).value();
-    service_.set_on_message([](const std::shared_ptr<JoinServerStream>& stream, const JoinRequest& request) {
-      stream->Write(TextResponse(request.leave().reason()));
+    server_ = rpc::Server::Start({.security = server_security_}, {&service_}).value();
+    service_.set_on_message([](const std::shared_ptr<rpc::JoinServerStream>& stream, const v1::JoinRequest& request) {
+      stream->Write(rpc::TextResponse(request.leave().reason()));
     });
   }
 
   std::shared_ptr<grpc::Channel> Connect() {
-    return MakeChannel(server_->address(), {.security = client_security_, .peer_role = "synchronizer"}).value();
+    return rpc::MakeChannel(server_->address(), {.security = client_security_, .peer_role = "synchronizer"}).value();
   }
   // The certificate that a new connection is shown; "" if it is refused.
   std::string ShownByServer() {
     auto stub = v1::SynchronizerService::NewStub(Connect());
     grpc::ClientContext context;
-    context.set_deadline(CallDeadline(absl::Seconds(60)));
+    context.set_deadline(rpc::CallDeadline(absl::Seconds(60)));
     v1::PublishVersionResponse response;
     const grpc::Status status = stub->PublishVersion(&context, {}, &response);
     if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return "";  // which is what this service says
@@ -45,21 +45,21 @@ class RotationTest : public ::testing::Test {
     return shown.empty() ? "" : std::string(shown.front().data(), shown.front().size());
   }
 
-  TestAuthority authority_;
-  EchoService service_;
+  testing::TestAuthority authority_;
+  rpc::EchoService service_;
   std::shared_ptr<const TransportSecurity> server_security_, client_security_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(RotationTest, NewCertificatesHoldForNewConnectionsAndOpenStreamsGoOn) {
-  auto stream = JoinClientStream::Create();
-  Mailbox<JoinResponse> echoes;
+  auto stream = rpc::JoinClientStream::Create();
+  Mailbox<v1::JoinResponse> echoes;
   Mailbox<absl::Status> ended;
   auto stub = v1::SynchronizerService::NewStub(Connect());
   stream->Start([&](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
-                {.on_message = [&](JoinResponse response) { echoes.Put(std::move(response)); },
+                {.on_message = [&](v1::JoinResponse response) { echoes.Put(std::move(response)); },
                  .on_done = [&](const absl::Status& status) { ended.Put(status); }});
-  ASSERT_TRUE(stream->Write(TextRequest("before")));
+  ASSERT_TRUE(stream->Write(rpc::TextRequest("before")));
   ASSERT_TRUE(echoes.WaitFor(1));
   const std::string old = Read(authority_.folder() + "/synchronizer.crt");
   ASSERT_EQ(ShownByServer(), old);
@@ -69,7 +69,7 @@ TEST_F(RotationTest, NewCertificatesHoldForNewConnectionsAndOpenStreamsGoOn) {
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (ShownByServer() != renewed) ASSERT_LT(absl::Now(), deadline);
 
-  ASSERT_TRUE(stream->Write(TextRequest("after")));
+  ASSERT_TRUE(stream->Write(rpc::TextRequest("after")));
   ASSERT_TRUE(echoes.WaitFor(2));
   EXPECT_EQ(echoes.All().back().evicted().reason(), "after");
   EXPECT_EQ(ended.size(), 0u);
@@ -80,7 +80,7 @@ TEST_F(RotationTest, NewCertificatesHoldForNewConnectionsAndOpenStreamsGoOn) {
 
 TEST_F(RotationTest, AnAuthorityThatDoesNotVouchForTheOwnCertificateIsNotTakenAndThatIsSaid) {
   ASSERT_NE(ShownByServer(), "");
-  const TestAuthority other;
+  const testing::TestAuthority other;
   std::filesystem::copy_file(other.ca(), authority_.folder() + "/new");
   std::filesystem::rename(authority_.folder() + "/new", authority_.ca());
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
@@ -90,4 +90,4 @@ TEST_F(RotationTest, AnAuthorityThatDoesNotVouchForTheOwnCertificateIsNotTakenAn
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 using ::testing::Contains;
@@ -27,7 +27,7 @@ std::string Script(CompletionShell shell) {
   CLI::App app;
   Command chosen;
   AddCommands(&app, "syncopate", &chosen);
-  return CompletionScript(app, ConfigSchema(), shell);
+  return CompletionScript(app, config::ConfigSchema(), shell);
 }
 
 std::string Write(const std::string& name, const std::string& text) {
@@ -104,9 +104,9 @@ TEST_F(BashCompletionTest, OffersFilesAndFoldersWhereTheyBelong) {
 }
 
 TEST_F(BashCompletionTest, OffersTheKeysOfTheConfiguration) {
-  const ConfigSchema schema;
+  const config::ConfigSchema schema;
   std::vector<std::string> all;
-  for (const ConfigKey& key : schema.keys()) all.push_back(key.path + "=");
+  for (const config::ConfigKey& key : schema.keys()) all.push_back(key.path + "=");
   EXPECT_THAT(Complete("syncopate run reverse.yaml "), ::testing::UnorderedElementsAreArray(all));
   EXPECT_THAT(Complete("syncopate config show reverse.yaml run.steps=1 staleness.m"),
               ElementsAre("staleness.max_staleness="));
@@ -126,12 +126,12 @@ TEST(ZshCompletionTest, TheScriptIsForZshAndKnowsTheSame) {
   const std::string script = Script(CompletionShell::kZsh);
   EXPECT_EQ(script.rfind("#compdef syncopate\n", 0), 0u);
   EXPECT_THAT(script, ::testing::HasSubstr("compdef _syncopate syncopate"));
-  const ConfigSchema schema;
-  for (const ConfigKey& key : schema.keys()) EXPECT_THAT(script, ::testing::HasSubstr(key.path + "="));
+  const config::ConfigSchema schema;
+  for (const config::ConfigKey& key : schema.keys()) EXPECT_THAT(script, ::testing::HasSubstr(key.path + "="));
   if (std::system("command -v zsh >/dev/null") == 0) {
     LinesOf(absl::StrCat("zsh -n ", Write("_syncopate", script)));
   }
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

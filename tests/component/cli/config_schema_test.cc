@@ -17,7 +17,7 @@
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 using ::syncopate::testing::ExitStatus;
@@ -55,7 +55,7 @@ class ConfigSchemaTest : public ::testing::Test {
 
   std::vector<bool> Verdicts(const std::vector<std::string>& texts) {
     const std::string schema = folder_.path() + "/schema.json", cases = folder_.path() + "/cases.json";
-    std::ofstream(schema) << ConfigJsonSchema();
+    std::ofstream(schema) << config::ConfigJsonSchema();
     std::ofstream(cases) << nlohmann::json(texts).dump();
     const int code = Python({"-c", kValidate, schema, cases});
     std::stringstream said;
@@ -70,7 +70,8 @@ class ConfigSchemaTest : public ::testing::Test {
 };
 
 TEST_F(ConfigSchemaTest, TakesEveryExampleAndTheDefaultsWrittenOut) {
-  std::vector<std::string> texts = {"", "run:\n", ToYaml(ParseRunConfig("", "f").config, YamlComments::kDocs)};
+  std::vector<std::string> texts = {
+      "", "run:\n", config::ToYaml(config::ParseRunConfig("", "f").config, config::YamlComments::kDocs)};
   for (const auto& entry : std::filesystem::directory_iterator(SYNCOPATE_SOURCE_DIR "/deploy/examples")) {
     if (entry.path().extension() != ".yaml") continue;
     std::stringstream text;
@@ -83,8 +84,8 @@ TEST_F(ConfigSchemaTest, TakesEveryExampleAndTheDefaultsWrittenOut) {
 
 TEST_F(ConfigSchemaTest, RefusesWhatTheParserRefusesOfASingleKeyAndNothingElse) {
   std::vector<std::string> texts = {"nonsense: {}", "run: 7", "run: {stpes: 5}", "run: []", "[1, 2]", "run: {steps: }"};
-  const ConfigSchema schema;
-  for (const ConfigKey& key : schema.keys()) {
+  const config::ConfigSchema schema;
+  for (const config::ConfigKey& key : schema.keys()) {
     for (const char* value : {"0", "1", "-3", "2.5", "1000000001", "true", "word", "10s", "\"\"", "[1]"}) {
       texts.push_back(absl::StrCat(key.section->name(), ": {", key.field->name(), ": ", value, "}"));
     }
@@ -92,15 +93,15 @@ TEST_F(ConfigSchemaTest, RefusesWhatTheParserRefusesOfASingleKeyAndNothingElse) 
   const std::vector<bool> taken = Verdicts(texts);
   ASSERT_EQ(taken.size(), texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
-    const ParsedRunConfig parsed = ParseRunConfig(texts[i], "f");
+    const config::ParsedRunConfig parsed = config::ParseRunConfig(texts[i], "f");
     // What only a combination of keys makes wrong is reported with words of its own, not with the key's.
     const bool key_is_right = std::none_of(parsed.problems.begin(), parsed.problems.end(), [&](const auto& problem) {
-      const ConfigKey* key = schema.Find(problem.key);
+      const config::ConfigKey* key = schema.Find(problem.key);
       return key == nullptr || problem.expected == key->Expected();
     });
-    EXPECT_EQ(taken[i], key_is_right) << texts[i] << "\n" << ToString(parsed.problems);
+    EXPECT_EQ(taken[i], key_is_right) << texts[i] << "\n" << config::ToString(parsed.problems);
   }
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

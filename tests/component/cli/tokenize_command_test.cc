@@ -8,7 +8,7 @@
 
 #include "tools/cli/command.h"
 
-namespace syncopate::services {
+namespace syncopate::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(TokenizeCommandTest, SaysWhatAModelDirectoryMustHold) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::cli

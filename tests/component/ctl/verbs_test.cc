@@ -11,7 +11,7 @@
 #include "tests/support/fake_daemons.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::ctl {
 namespace {
 
 using syncopate::testing::FakeRun;
@@ -31,12 +31,12 @@ class CtlTest : public ::testing::Test {
     std::filesystem::create_directories(dir / "runs" / "a");
     context_.daemons.runs_dir = (dir / "runs").string();
     context_.out = &out_;
-    ASSERT_THAT(
-        WriteRunEndpoints((dir / "runs" / "a").string(), {{"synchronizer", 0, run_.synchronizer_address(), "", 1},
-                                                          {"trainer", 0, run_.trainer_address(), "", 2},
-                                                          {"rollouter", 0, run_.rollouter_address(0), "", 3},
-                                                          {"rollouter", 1, run_.rollouter_address(1), "", 4}}),
-        IsOk());
+    ASSERT_THAT(daemon::WriteRunEndpoints((dir / "runs" / "a").string(),
+                                          {{"synchronizer", 0, run_.synchronizer_address(), "", 1},
+                                           {"trainer", 0, run_.trainer_address(), "", 2},
+                                           {"rollouter", 0, run_.rollouter_address(0), "", 3},
+                                           {"rollouter", 1, run_.rollouter_address(1), "", 4}}),
+                IsOk());
   }
 
   // What was printed since the last call.
@@ -186,4 +186,4 @@ TEST_F(CtlTest, AWrongNameIsAUsageErrorThatListsTheRightOnes) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::ctl

@@ -11,7 +11,7 @@
 #include "tests/component/member/member_fixture.h"
 #include "tests/support/process.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 using synchronizer::Finish;
@@ -254,7 +254,7 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
 
 TEST(RecordedParticipantTest, LeavesAnEventForEachPhaseThatRan) {
   testing::TempDir dir;
-  auto events = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0").value();
+  auto events = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0").value();
   ScriptedParticipant inner;
   RecordedParticipant recorded(&inner, events.get());
   Prepare prepare = PrepareOf(7);
@@ -273,7 +273,7 @@ TEST(RecordedParticipantTest, LeavesAnEventForEachPhaseThatRan) {
   recorded.Finish(7);
   ASSERT_TRUE(events->Stop().ok());
   std::vector<std::string> lines;
-  const RunEvents left = ReadRunEvents(FileSystem::Real(), dir.path()).value();
+  const telemetry::RunEvents left = telemetry::ReadRunEvents(FileSystem::Real(), dir.path()).value();
   for (const v1::Event& event : left.events) {
     EXPECT_EQ(event.attempt(), 7);
     EXPECT_EQ(event.version().step(), 3);
@@ -305,4 +305,4 @@ TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::member

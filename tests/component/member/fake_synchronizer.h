@@ -15,7 +15,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 inline synchronizer::Welcome SomeWelcome(int64_t epoch = 3) {
   synchronizer::Welcome welcome;
@@ -30,12 +30,12 @@ inline synchronizer::Welcome SomeWelcome(int64_t epoch = 3) {
 // kept in mailboxes; what they are told is the test's business.
 class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
  public:
-  using Stream = ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
+  using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
   // Answers a hello: with a welcome, an error, or not at all. `nth` counts from 0.
   using OnHello = std::function<void(Stream& stream, size_t nth)>;
 
   static OnHello WelcomeAll(synchronizer::Welcome welcome = SomeWelcome()) {
-    return [welcome](Stream& stream, size_t) { stream.Write(ToProto(synchronizer::Command(welcome))); };
+    return [welcome](Stream& stream, size_t) { stream.Write(wire::ToProto(synchronizer::Command(welcome))); };
   }
   static OnHello RefuseAll(absl::Status status) {
     return [status](Stream& stream, size_t) { stream.Finish(status); };
@@ -48,12 +48,14 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
   ~FakeSynchronizer() override { StopServer(); }
 
   // Again on the same port after StopServer.
-  void StartServer() { server_ = Server::Start({.address = address_}, {this}).value(), address_ = server_->address(); }
+  void StartServer() {
+    server_ = rpc::Server::Start({.address = address_}, {this}).value(), address_ = server_->address();
+  }
   void StopServer() { server_.reset(); }
   const std::string& address() const { return address_; }
 
   // On the newest stream.
-  void Send(const synchronizer::Command& command) { Newest()->Write(ToProto(command)); }
+  void Send(const synchronizer::Command& command) { Newest()->Write(wire::ToProto(command)); }
   std::shared_ptr<Stream> Newest() { return streams_.All().back(); }
 
   Mailbox<synchronizer::Hello>& hellos() { return hellos_; }
@@ -73,7 +75,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
   void Handle(Stream& stream, const v1::JoinRequest& message) {
     switch (message.message_case()) {
       case v1::JoinRequest::kHello:
-        hellos_.Put(FromProto(message.hello()).value());
+        hellos_.Put(wire::FromProto(message.hello()).value());
         EXPECT_TRUE(CheckSpeaksFor(hellos_.All().back().member, message.hello().secret()).ok());
         on_hello_(stream, hellos_.size() - 1);
         break;
@@ -81,7 +83,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
         heartbeats_.Put(message.heartbeat());
         break;
       case v1::JoinRequest::kReport:
-        reports_.Put(FromProto(message.report()).value());
+        reports_.Put(wire::FromProto(message.report()).value());
         break;
       case v1::JoinRequest::kLeave:
         leaves_.Put(message.leave().reason());
@@ -99,7 +101,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
   Mailbox<std::string> leaves_;
   Mailbox<absl::Status> ended_;
   Mailbox<std::shared_ptr<Stream>> streams_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

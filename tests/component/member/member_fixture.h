@@ -10,7 +10,7 @@
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/test_identity.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 inline synchronizer::Prepare PrepareOf(int64_t attempt) {
   synchronizer::Prepare prepare;
@@ -50,4 +50,4 @@ class TestMember {
   std::unique_ptr<MemberClient> client_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/component/member/member_fixture.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 namespace {
 
 using synchronizer::Directory;
@@ -311,4 +311,4 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::member

@@ -9,7 +9,7 @@
 #include "services/member/sync_participant.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::member {
 
 // Does what a test says and notes what it was asked: "prepare 1", "transfer 1", "install 1", "finish 1", "finish all".
 class ScriptedParticipant final : public SyncParticipant {
@@ -92,4 +92,4 @@ class ScriptedParticipant final : public SyncParticipant {
   synchronizer::SyncReport answer_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::member

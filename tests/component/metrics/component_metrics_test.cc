@@ -11,7 +11,7 @@
 #include "services/telemetry/trainer_metrics.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,11 +163,11 @@ class ModeService final : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* RolloutMode(grpc::CallbackServerContext* context,
                                         const v1::RolloutServiceRolloutModeRequest*,
                                         v1::RolloutServiceRolloutModeResponse*) override {
-    return Reply(context, absl::OkStatus());
+    return rpc::Reply(context, absl::OkStatus());
   }
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const v1::RolloutServicePauseRequest*,
                                   v1::RolloutServicePauseResponse*) override {
-    return Reply(context, absl::FailedPreconditionError("no"));
+    return rpc::Reply(context, absl::FailedPreconditionError("no"));
   }
 };
 
@@ -175,16 +175,16 @@ TEST(GrpcServerMetricsTest, CountsCallsByMethodAndCode) {
   prometheus::Registry registry;
   GrpcServerMetrics metrics(registry, {"syncopate.v1.RolloutService"});
   ModeService service;
-  Server::Options options;
+  rpc::Server::Options options;
   options.interceptors = {metrics.InterceptorFactory()};
-  auto server = Server::Start(options, {&service}).value();
-  auto stub = v1::RolloutService::NewStub(MakeChannel(server->address()).value());
+  auto server = rpc::Server::Start(options, {&service}).value();
+  auto stub = v1::RolloutService::NewStub(rpc::MakeChannel(server->address()).value());
   using Stub = v1::RolloutService::Stub;
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(
-        CallUnary(stub.get(), &Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest(), absl::Seconds(20)).ok());
+        rpc::CallUnary(stub.get(), &Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest(), absl::Seconds(20)).ok());
   }
-  EXPECT_FALSE(CallUnary(stub.get(), &Stub::Pause, v1::RolloutServicePauseRequest(), absl::Seconds(20)).ok());
+  EXPECT_FALSE(rpc::CallUnary(stub.get(), &Stub::Pause, v1::RolloutServicePauseRequest(), absl::Seconds(20)).ok());
   server->Stop(absl::Seconds(5));
   std::string text = Text(registry);
   auto labels = [](const char* method, const char* type) {
@@ -201,4 +201,4 @@ TEST(GrpcServerMetricsTest, CountsCallsByMethodAndCode) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using ::testing::HasSubstr;
@@ -52,4 +52,4 @@ TEST(HttpRequestTest, SaysWhatKindOfTextFollowsAndHowLongItIs) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -12,7 +12,7 @@
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 
 using v1::ExchangeRequest;
 using v1::ExchangeResponse;
@@ -20,11 +20,11 @@ using v1::ExchangeResponse;
 // A trainer that says only what the test tells it to say, and keeps what it heard.
 class FakeTrainer final : public v1::TrajectoryService::CallbackService {
  public:
-  using Stream = ServerBidiStream<ExchangeRequest, ExchangeResponse>;
+  using Stream = rpc::ServerBidiStream<ExchangeRequest, ExchangeResponse>;
   // `others` are served beside it.
   explicit FakeTrainer(const std::string& address = "127.0.0.1:0", std::vector<grpc::Service*> others = {}) {
     others.push_back(this);
-    server_ = Server::Start({.address = address, .max_receive_bytes = 64 << 20}, others).value();
+    server_ = rpc::Server::Start({.address = address, .max_receive_bytes = 64 << 20}, others).value();
   }
   ~FakeTrainer() override { server_->Stop(absl::ZeroDuration()); }
 
@@ -48,12 +48,12 @@ class FakeTrainer final : public v1::TrajectoryService::CallbackService {
   void Say(ExchangeResponse response) { streams_.All().back()->Write(std::move(response)); }
   void Offer(const Lease& lease) {
     ExchangeResponse response;
-    *response.mutable_lease() = ToProto(lease);
+    *response.mutable_lease() = wire::ToProto(lease);
     Say(response);
   }
   void Acknowledge(const LeaseId& lease, ExchangeResponse::AckResult result = ExchangeResponse::ACK_RESULT_ACCEPTED) {
     ExchangeResponse response;
-    *response.mutable_ack()->mutable_lease() = ToProto(lease);
+    *response.mutable_ack()->mutable_lease() = wire::ToProto(lease);
     response.mutable_ack()->set_result(result);
     Say(response);
   }
@@ -78,7 +78,7 @@ class FakeTrainer final : public v1::TrajectoryService::CallbackService {
   Mailbox<std::shared_ptr<Stream>> streams_;
   Mailbox<ExchangeRequest> heard_;
   Mailbox<absl::Status> ended_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -15,7 +15,7 @@
 #include "tests/component/rollouter/tiny_engine.h"
 #include "tests/support/test_identity.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 // A real synchronizer in this process.
@@ -23,11 +23,11 @@ class TestSynchronizer {
  public:
   TestSynchronizer() {
     std::filesystem::remove_all(state_);
-    SynchronizerServiceImpl::Options options;
+    synchronizerd::SynchronizerServiceImpl::Options options;
     options.loop.plane.run_id = "run-1";
     options.loop.state_dir = state_;
-    service_ = SynchronizerServiceImpl::Start(std::move(options)).value();
-    server_ = Server::Start({}, {service_.get()}).value();
+    service_ = synchronizerd::SynchronizerServiceImpl::Start(std::move(options)).value();
+    server_ = rpc::Server::Start({}, {service_.get()}).value();
   }
   ~TestSynchronizer() {
     service_->EndStreams();
@@ -37,23 +37,23 @@ class TestSynchronizer {
 
  private:
   const std::string state_ = ::testing::TempDir() + "/rollout_node_test_state";
-  std::unique_ptr<SynchronizerServiceImpl> service_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<synchronizerd::SynchronizerServiceImpl> service_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 // A trainer whose steps are the test's calls of Publish.
 class TestTrainer {
  public:
   explicit TestTrainer(const std::string& synchronizer)
-      : stub_(v1::SynchronizerService::NewStub(MakeChannel(synchronizer).value())) {
-    MemberClient::Options options;
+      : stub_(v1::SynchronizerService::NewStub(rpc::MakeChannel(synchronizer).value())) {
+    member::MemberClient::Options options;
     options.synchronizer_address = synchronizer;
     options.hello.member = member_;
     options.secret = secret_;
     options.hello.address = exchange_.address();
     options.hello.manifest = std::make_shared<const Manifest>(arena_->manifest());
     options.hello.transports = {"grpc"};
-    client_ = MemberClient::Start(std::move(options), &participant_).value();
+    client_ = member::MemberClient::Start(std::move(options), &participant_).value();
     epoch_ = client_->WaitForWelcome(kTestDeadline).value().epoch;
   }
   ~TestTrainer() { client_->Stop(absl::Seconds(1)); }
@@ -66,12 +66,13 @@ class TestTrainer {
     });
     EXPECT_TRUE(staged.ok()) << staged.status();
     v1::PublishVersionRequest request;
-    *request.mutable_member() = ToProto(member_);
+    *request.mutable_member() = wire::ToProto(member_);
     request.set_secret(secret_.Reveal());
-    *request.mutable_version() = ToProto(staged->version);
+    *request.mutable_version() = wire::ToProto(staged->version);
     request.mutable_bucket_digests()->Add(staged->bucket_digests.begin(), staged->bucket_digests.end());
     request.set_manifest_fingerprint(arena_->fingerprint());
-    auto published = CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
+    auto published =
+        rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
     EXPECT_TRUE(published.ok()) << published.status();
     return staged->digest;
   }
@@ -83,13 +84,13 @@ class TestTrainer {
   const MemberId member_ = {"trainer", "trainer-0", 0, 1, secret_.incarnation()};
   std::unique_ptr<synchronizer::SendArena> arena_ =
       synchronizer::SendArena::Create(model::MakeManifest(TinyModel(), DType::kFloat32).value(), {}).value();
-  WeightServiceImpl weights_{arena_.get()};
+  member::WeightServiceImpl weights_{arena_.get()};
   FakeTrainer exchange_{"127.0.0.1:0", {&weights_}};
-  GrpcSource transport_{exchange_.address()};
+  member::GrpcSource transport_{exchange_.address()};
   synchronizer::WeightSource source_{arena_.get(), {&transport_}};
-  SourceParticipant participant_{&source_};
+  member::SourceParticipant participant_{&source_};
   std::unique_ptr<v1::SynchronizerService::Stub> stub_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::MemberClient> client_;
   int64_t epoch_ = 0;
 };
 
@@ -114,7 +115,7 @@ class RolloutNodeTest : public ::testing::Test {
     options.leases = {.max_groups = 3, .samples_per_group = 2};
     options.heartbeat = absl::Milliseconds(20);
     node_ = RolloutNode::Create(options, registry_).value();
-    server_ = Server::Start({}, {node_->service()}).value();
+    server_ = rpc::Server::Start({}, {node_->service()}).value();
     ASSERT_TRUE(node_->Join(server_->address(), "127.0.0.1:1").ok());
   }
   static bool Eventually(const std::function<bool()>& condition) {
@@ -127,7 +128,7 @@ class RolloutNodeTest : public ::testing::Test {
 
   prometheus::Registry registry_;
   std::unique_ptr<RolloutNode> node_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(RolloutNodeTest, TakesNewWeightsWhileItGeneratesAndStampsEachTokenWithItsVersion) {
@@ -194,7 +195,7 @@ TEST_F(RolloutNodeTest, LearnsThatTheSynchronizerIsOfAnotherRun) {
 }
 
 TEST_F(RolloutNodeTest, LeavesInTimeWhenNobodyIsThere) {
-  auto nobody = Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
+  auto nobody = rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
   StartNode(nobody->endpoint().ToString());
   absl::Time start = Clock::Real()->Now();
   node_->Leave(absl::Seconds(2));
@@ -213,9 +214,9 @@ TEST_F(RolloutNodeTest, ADrainThatWaitsForAPausedEngineDoesNotKeepItFromEnding) 
       node_->engine()
           .Submit({.id = "kept", .prompt_ids = {8, 1}, .sampling = {}, .seeds = {1}}, std::make_shared<Ignored>())
           .ok());
-  auto stub = v1::RolloutService::NewStub(MakeChannel(server_->address()).value());
+  auto stub = v1::RolloutService::NewStub(rpc::MakeChannel(server_->address()).value());
   auto drained = std::async(std::launch::async, [&stub] {
-    return CallUnary(stub.get(), &v1::RolloutService::Stub::Drain, v1::DrainRequest(), absl::Minutes(5)).status();
+    return rpc::CallUnary(stub.get(), &v1::RolloutService::Stub::Drain, v1::DrainRequest(), absl::Minutes(5)).status();
   });
   ASSERT_TRUE(
       Eventually([this] { return node_->engine().GetStatus().state == rollouter::EngineStatus::State::kDraining; }));
@@ -248,4 +249,4 @@ TEST_F(RolloutNodeTest, LeavesMetricsThatCanBeReadAfterItIsGone) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

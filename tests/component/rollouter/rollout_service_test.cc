@@ -19,7 +19,7 @@
 #include "services/rpc/status.h"
 #include "tests/component/rollouter/tiny_engine.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -36,8 +36,8 @@ class RolloutServiceTest : public ::testing::Test {
     options.set_paused = [this](bool paused) { paused_ = paused; };
     options.groups_submitted = [] { return int64_t{42}; };
     service_ = std::make_unique<RolloutService>(options, engine_.get());
-    server_ = Server::Start({}, {service_.get()}).value();
-    stub_ = v1::RolloutService::NewStub(MakeChannel(server_->address()).value());
+    server_ = rpc::Server::Start({}, {service_.get()}).value();
+    stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(server_->address()).value());
   }
   ~RolloutServiceTest() override {
     server_->Stop(absl::ZeroDuration());
@@ -47,7 +47,7 @@ class RolloutServiceTest : public ::testing::Test {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request = {}, absl::Duration timeout = kTestDeadline) {
-    return CallUnary(stub_.get(), method, request, timeout);
+    return rpc::CallUnary(stub_.get(), method, request, timeout);
   }
   v1::RolloutServiceGetStatusResponse Status() {
     return Call(&Stub::GetStatus, v1::RolloutServiceGetStatusRequest()).value();
@@ -77,7 +77,7 @@ class RolloutServiceTest : public ::testing::Test {
   };
   std::unique_ptr<Running> StartLong(const std::string& id) {
     auto running = std::make_unique<Running>();
-    running->context.set_deadline(CallDeadline(absl::Seconds(60)));
+    running->context.set_deadline(rpc::CallDeadline(absl::Seconds(60)));
     v1::GenerateStreamRequest request;
     *request.mutable_request() = Request(id, 3900);
     running->reader = stub_->GenerateStream(&running->context, request);
@@ -89,7 +89,7 @@ class RolloutServiceTest : public ::testing::Test {
   std::atomic<bool> paused_ = false;
   std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
   std::unique_ptr<RolloutService> service_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<Stub> stub_;
 };
 
@@ -122,7 +122,7 @@ TEST_F(RolloutServiceTest, StreamsWhatGenerateAnswersAndEndsWithTheFinishReason)
   InstallTinyWeights(*engine_, {1, 3});
   auto whole = Call(&Stub::Generate, Request("whole")).value();
   grpc::ClientContext context;
-  context.set_deadline(CallDeadline(kTestDeadline));
+  context.set_deadline(rpc::CallDeadline(kTestDeadline));
   v1::GenerateStreamRequest request;
   *request.mutable_request() = Request("stream");
   auto reader = stub_->GenerateStream(&context, request);
@@ -149,13 +149,13 @@ TEST_F(RolloutServiceTest, RefusesToAnswerWithLogProbabilitiesThatAreNotFinite) 
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(ErrorReason(answer.status()), "BAD_LOGPROB");
   grpc::ClientContext context;
-  context.set_deadline(CallDeadline(kTestDeadline));
+  context.set_deadline(rpc::CallDeadline(kTestDeadline));
   v1::GenerateStreamRequest request;
   *request.mutable_request() = Request("stream");
   auto reader = stub_->GenerateStream(&context, request);
   v1::GenerateStreamResponse response;
   EXPECT_FALSE(reader->Read(&response));
-  EXPECT_EQ(ErrorReason(FromGrpc(reader->Finish())), "BAD_LOGPROB");
+  EXPECT_EQ(ErrorReason(rpc::FromGrpc(reader->Finish())), "BAD_LOGPROB");
 }
 
 TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
@@ -167,11 +167,11 @@ TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
     v1::GenerateStreamRequest stream;
     *stream.mutable_request() = request;
     grpc::ClientContext context;
-    context.set_deadline(CallDeadline(kTestDeadline));
+    context.set_deadline(rpc::CallDeadline(kTestDeadline));
     v1::GenerateStreamResponse response;
     auto reader = stub_->GenerateStream(&context, stream);
     EXPECT_FALSE(reader->Read(&response));
-    EXPECT_EQ(FromGrpc(reader->Finish()), status);
+    EXPECT_EQ(rpc::FromGrpc(reader->Finish()), status);
   };
   v1::GenerateRequest request = Request("a");
   request.clear_prompt_ids();
@@ -303,7 +303,7 @@ TEST_F(RolloutServiceTest, KeepsAWholeAnswerForAClientThatStandsStillForAMoment)
   EXPECT_TRUE(Await([](const auto& status) { return status.running_sequences() == 0; }));
   while (late->reader->Read(&late->last)) {
   }
-  const absl::Status end = FromGrpc(late->reader->Finish());
+  const absl::Status end = rpc::FromGrpc(late->reader->Finish());
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(late->last.finish(), v1::FINISH_REASON_LENGTH);
 }
@@ -317,7 +317,7 @@ TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
   });
   EXPECT_TRUE(Call(&Stub::Drain, v1::DrainRequest(), absl::Seconds(60)).ok());
   reader.join();
-  const absl::Status end = FromGrpc(running->reader->Finish());
+  const absl::Status end = rpc::FromGrpc(running->reader->Finish());
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(running->last.finish(), v1::FINISH_REASON_LENGTH);
   EXPECT_TRUE(draining_);
@@ -375,4 +375,4 @@ TEST_F(RolloutServiceTest, SaysWhoItIsAndWhatItHasDone) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

@@ -14,7 +14,7 @@
 #include "tests/component/rollouter/tiny_engine.h"
 #include "tests/support/test_identity.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 class WorkClientTest : public ::testing::Test {
@@ -89,7 +89,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   trainer.Offer(MakeLease(7));
   auto submitted = trainer.WaitFor(ExchangeRequest::kGroup);
   ASSERT_TRUE(submitted.has_value());
-  TrajectoryGroup group = FromProto(submitted->group()).value();
+  TrajectoryGroup group = wire::FromProto(submitted->group()).value();
   EXPECT_EQ(group.lease, MakeLease(7).id);
   EXPECT_EQ(group.rollouter, "rollouter-0");
   EXPECT_EQ(group.incarnation, "life-1");
@@ -161,8 +161,8 @@ TEST_F(WorkClientTest, HandsBackWhatItCannotDoAndSaysWhy) {
     trainer.Offer(lease);
     auto request = trainer.WaitFor(ExchangeRequest::kReturnLease, from);
     EXPECT_TRUE(request.has_value());
-    EXPECT_EQ(FromProto(request->return_lease().lease()), lease.id);
-    return ErrorReason(FromProto(request->return_lease().error()));
+    EXPECT_EQ(wire::FromProto(request->return_lease().lease()), lease.id);
+    return ErrorReason(rpc::FromProto(request->return_lease().error()));
   };
   Lease lease = MakeLease(1);
   lease.reward = "charm";
@@ -186,7 +186,7 @@ TEST_F(WorkClientTest, StopsWorkOnARevokedLease) {
   Connect(trainer);
   trainer.Offer(MakeLease(1, 3900));
   ExchangeResponse revoke;
-  *revoke.mutable_revoke()->mutable_lease() = ToProto(MakeLease(1).id);
+  *revoke.mutable_revoke()->mutable_lease() = wire::ToProto(MakeLease(1).id);
   revoke.mutable_revoke()->set_reason("EXPIRED");
   trainer.Say(revoke);
   EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
@@ -205,7 +205,7 @@ TEST_F(WorkClientTest, SaysWithItsHeartbeatsWhichLeasesComeFurtherAndOfAPausedEn
     for (size_t count = from + 1; trainer.heard().WaitFor(count); ++count) {
       const ExchangeRequest request = trainer.heard().All()[count - 1];
       if (request.progress().leases_size() == 0) continue;
-      return std::optional<LeaseId>(FromProto(request.progress().leases(0)));
+      return std::optional<LeaseId>(wire::FromProto(request.progress().leases(0)));
     }
     return std::optional<LeaseId>();
   };
@@ -231,13 +231,13 @@ TEST_F(WorkClientTest, HandsARevokedLeaseBackWhenItsGenerationHasEnded) {
   Connect(trainer);
   trainer.Offer(MakeLease(1, 3900));
   ExchangeResponse revoke;
-  *revoke.mutable_revoke()->mutable_lease() = ToProto(MakeLease(1).id);
+  *revoke.mutable_revoke()->mutable_lease() = wire::ToProto(MakeLease(1).id);
   revoke.mutable_revoke()->set_reason("LEASE_STALLED");
   trainer.Say(revoke);
   auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
   ASSERT_TRUE(returned.has_value());
-  EXPECT_EQ(FromProto(returned->return_lease().lease()), MakeLease(1).id);
-  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "REVOKED");
+  EXPECT_EQ(wire::FromProto(returned->return_lease().lease()), MakeLease(1).id);
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "REVOKED");
   EXPECT_TRUE(WaitUntilEngineIsIdle());
   EXPECT_EQ(client_->counters().returned, 0) << "it was not given back, it was taken";
 }
@@ -297,7 +297,7 @@ TEST_F(WorkClientTest, FinishesAndSubmitsWhatItHasWhileDraining) {
   trainer.Offer(MakeLease(2));
   auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
   ASSERT_TRUE(returned.has_value());
-  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "DRAINING");
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "DRAINING");
   EXPECT_TRUE(trainer.WaitFor(ExchangeRequest::kGroup).has_value());
   trainer.Acknowledge(MakeLease(1).id);
   EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
@@ -313,7 +313,7 @@ TEST_F(WorkClientTest, HandsTrainingGroupsBackWhenTheyAreAborted) {
   EXPECT_EQ(engine_->Abort(""), 4);
   auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
   ASSERT_TRUE(returned.has_value());
-  EXPECT_EQ(ErrorReason(FromProto(returned->return_lease().error())), "GROUP_ABORTED");
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "GROUP_ABORTED");
 }
 
 TEST_F(WorkClientTest, HandsUnfinishedLeasesBackAndDeliversThatBeforeItStops) {
@@ -331,8 +331,8 @@ TEST_F(WorkClientTest, HandsUnfinishedLeasesBackAndDeliversThatBeforeItStops) {
   std::vector<LeaseId> returned;
   for (const ExchangeRequest& request : trainer.heard().All()) {
     if (!request.has_return_lease()) continue;
-    returned.push_back(FromProto(request.return_lease().lease()));
-    EXPECT_EQ(ErrorReason(FromProto(request.return_lease().error())), "STOPPING");
+    returned.push_back(wire::FromProto(request.return_lease().lease()));
+    EXPECT_EQ(ErrorReason(rpc::FromProto(request.return_lease().error())), "STOPPING");
   }
   EXPECT_EQ(returned, (std::vector<LeaseId>{MakeLease(1).id, MakeLease(2).id}));
   EXPECT_EQ(client_->counters().returned, 2);
@@ -348,4 +348,4 @@ TEST_F(WorkClientTest, StopsTwiceInTheMiddleOfWork) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

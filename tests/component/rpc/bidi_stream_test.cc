@@ -11,7 +11,7 @@
 #include "services/rpc/channel.h"
 #include "tests/component/rpc/echo_service.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 std::shared_ptr<grpc::Channel> Connect(const Server& server) { return MakeChannel(server.address()).value(); }
@@ -287,4 +287,4 @@ TEST(BidiStreamTest, WritesFromManyThreadsWithoutLosingOne) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -18,7 +18,7 @@
 #include "tests/component/rpc/echo_service.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 using Json = nlohmann::json;
@@ -78,4 +78,4 @@ TEST(ChannelzTest, ShowsTheServerItsCallsAndItsConnections) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -19,7 +19,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -123,4 +123,4 @@ TEST(ServerConnectionsTest, APeerWithTooManyIsTurnedAwayAndServedAgainWhenItHasF
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -12,7 +12,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/raw_connection.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 using ::syncopate::testing::HeaderFlood;
@@ -79,4 +79,4 @@ TEST(ConnectionWatchTest, APeerThatSaysNothingIsNotCutOffByIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -13,7 +13,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 
 using v1::JoinRequest;
 using v1::JoinResponse;
@@ -85,4 +85,4 @@ struct JoinClient {
   }
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

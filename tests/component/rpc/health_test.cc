@@ -13,7 +13,7 @@
 #include "services/rpc/status.h"
 #include "tests/component/rpc/echo_service.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 // grpc.health.v1 by hand: HealthCheckRequest{string service = 1}, HealthCheckResponse{enum status = 1}.
@@ -97,4 +97,4 @@ TEST_F(HealthServiceTest, AServerForHealthAloneMayBindAnyAddressAndAnswersNothin
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

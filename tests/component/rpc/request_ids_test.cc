@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 class RequestIdsTest : public ::testing::Test {
@@ -168,4 +168,4 @@ TEST_F(RequestIdsTest, WorksOnceWhenManyThreadsSendTheSameId) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

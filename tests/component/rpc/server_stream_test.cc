@@ -8,7 +8,7 @@
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 using TokenStream = ServerWriteStream<v1::GenerateStreamResponse>;
@@ -135,4 +135,4 @@ TEST_F(ServerStreamTest, TellsAUnaryHandlerThatItsClientGaveUp) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -11,7 +11,7 @@
 #include "services/rpc/channel.h"
 #include "tests/component/rpc/echo_service.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 using ::testing::HasSubstr;
@@ -168,4 +168,4 @@ TEST(ServerTest, AcceptsAgainAfterFileDescriptorsRanOut) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -6,7 +6,7 @@
 
 #include "google/rpc/error_details.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 TEST(StatusMapTest, KeepsCodeMessageReasonAndMetadataThereAndBack) {
@@ -61,4 +61,4 @@ TEST(StatusMapTest, CutsAMessageThatWouldNotFitInTrailersAtACharacterBorder) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

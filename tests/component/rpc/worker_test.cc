@@ -7,7 +7,7 @@
 #include "services/rpc/backoff.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::rpc {
 namespace {
 
 TEST(WorkerTest, RunsTasksInOrderOnAnotherThread) {
@@ -63,4 +63,4 @@ TEST(BackoffTest, SpreadsClientsThatBeginTogether) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rpc

@@ -5,14 +5,14 @@
 
 #include "tests/support/fake_daemons.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using syncopate::testing::FakeRun;
 
 class RunMonitorTest : public ::testing::Test {
  protected:
-  std::vector<DaemonEndpoint> Endpoints() const {
+  std::vector<daemon::DaemonEndpoint> Endpoints() const {
     return {{"synchronizer", 0, run_.synchronizer_address(), "", 1},
             {"trainer", 0, run_.trainer_address(), "", 2},
             {"rollouter", 0, run_.rollouter_address(0), "", 3},
@@ -66,4 +66,4 @@ TEST_F(RunMonitorTest, StopEndsAStreamThatNeverEnds) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -23,7 +23,7 @@
 #include "services/daemon/daemon_endpoints.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -225,7 +225,7 @@ TEST_F(RunProcessTest, AKilledRollouterIsStartedAgain) {
   ::kill(pids["rollouter-1"], SIGKILL);
   EXPECT_FALSE(run.Daemon("rollouter-1", "was killed by signal 9; it is started again").is_null());
   EXPECT_FALSE(run.Daemon("rollouter-1", "is ready again").is_null());
-  auto endpoints = ReadRunEndpoints(run_dir_);
+  auto endpoints = daemon::ReadRunEndpoints(run_dir_);
   ASSERT_THAT(endpoints, IsOk());
   ASSERT_EQ(endpoints->size(), 4u);
   EXPECT_EQ((*endpoints)[1].Name(), "rollouter-1");
@@ -240,10 +240,10 @@ TEST_F(RunProcessTest, AKilledSynchronizerComesBackWhereItWas) {
   Behave("trainer-0", "endless");
   RunProcess run = Start();
   auto pids = Pids(run.Started());
-  auto before = ReadDaemonEndpoint(EndpointPath(run_dir_, "synchronizer", 0));
+  auto before = daemon::ReadDaemonEndpoint(daemon::EndpointPath(run_dir_, "synchronizer", 0));
   ::kill(pids["synchronizer-0"], SIGKILL);
   EXPECT_FALSE(run.Daemon("synchronizer-0", "is ready again").is_null());
-  auto after = ReadDaemonEndpoint(EndpointPath(run_dir_, "synchronizer", 0));
+  auto after = daemon::ReadDaemonEndpoint(daemon::EndpointPath(run_dir_, "synchronizer", 0));
   ASSERT_THAT(before, IsOk());
   ASSERT_THAT(after, IsOk());
   EXPECT_EQ(after->grpc, before->grpc);
@@ -254,7 +254,7 @@ TEST_F(RunProcessTest, TheTrainersDeathEndsTheRunWithItsLogAndTheLineThatResumes
   Behave("trainer-0", "endless");
   RunProcess run = StartWith({"run", (dir_ / "config.yaml").string(), "run.dir=" + run_dir_});  // plain lines
   ASSERT_TRUE(run.WaitForText("kill -9"));  // the announcement, once all are ready
-  auto trainer = ReadDaemonEndpoint(EndpointPath(run_dir_, "trainer", 0));
+  auto trainer = daemon::ReadDaemonEndpoint(daemon::EndpointPath(run_dir_, "trainer", 0));
   ASSERT_THAT(trainer, IsOk());
   ::kill(static_cast<pid_t>(trainer->pid), SIGKILL);
   std::string printed = run.Rest();
@@ -361,7 +361,7 @@ TEST_F(RunProcessTest, WhatCannotBeRunIsRefusedBeforeAnythingStarts) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run
 
 // Daemons whose supervisor was killed become children of the test, so that their end can be seen.
 int main(int argc, char** argv) {

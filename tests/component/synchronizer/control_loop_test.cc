@@ -5,7 +5,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/synchronizer_fixtures.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::ControlPlane;
@@ -172,4 +172,4 @@ TEST_F(ControlLoopTest, TicksAtThePlanesDeadlinesWithoutAnyEvent) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

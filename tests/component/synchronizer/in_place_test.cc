@@ -10,7 +10,7 @@
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 constexpr int64_t kVersions = 100;
@@ -61,27 +61,31 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
   const Manifest model = synchronizer::SmallModel();
   TestTrainer trainer(host.address(), "t", model, /*checkpoint_epoch=*/0, /*slots=*/1);
   OneWeightSet target(model.arena_bytes());
-  GrpcReceiver transport;
+  member::GrpcReceiver transport;
   const MemberSecret secret = testing::SecretOf("r");
   const MemberId id = synchronizer::RollouterId(0, secret.incarnation());
   synchronizer::WeightReceiver receiver({.manifest = model, .member = id}, &target, {&transport});
-  ReceiverParticipant participant(&receiver);
-  MemberClient::Options options;
+  member::ReceiverParticipant participant(&receiver);
+  member::MemberClient::Options options;
   options.synchronizer_address = host.address();
   options.hello = synchronizer::HelloOf(id, std::make_shared<Manifest>(model));
   options.secret = secret;
-  options.serving = [&receiver] { return MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
-  auto client = *MemberClient::Start(options, &participant);
+  options.serving = [&receiver] {
+    return member::MemberClient::Serving{receiver.serving(), receiver.serving_digest()};
+  };
+  auto client = *member::MemberClient::Start(options, &participant);
   ASSERT_TRUE(client->WaitForWelcome(kTestDeadline).ok());
   for (int64_t step = 1; step <= kVersions; ++step) {
     ASSERT_TRUE(trainer.Publish(step).ok());
     target.Published(step);
   }
   EXPECT_TRUE(host.WaitForRecord([](const v1::SyncRecord& record) {
-    return record.version().step() == kVersions && SyncOutcomeOf(record.result()) == SyncOutcome::kDone;
+    return record.version().step() == kVersions &&
+           telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kDone;
   }));
   for (const v1::SyncRecord& record : host.Records()) {
-    EXPECT_NE(SyncOutcomeOf(record.result()), SyncOutcome::kFailed) << record.result() << ": " << record.detail();
+    EXPECT_NE(telemetry::SyncOutcomeOf(record.result()), telemetry::SyncOutcome::kFailed)
+        << record.result() << ": " << record.detail();
   }
   EXPECT_EQ(receiver.serving().step, kVersions);
   EXPECT_EQ(target.stops, target.installs + target.kept + target.torn) << "generation never stands still for nothing";
@@ -90,4 +94,4 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -18,7 +18,7 @@
 
 // Groups that are formed ahead of need: a real synchronizer, real streams, the transport "nccl" over communicators in
 // this process.
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::StagedVersion;
@@ -129,12 +129,12 @@ class RehearsalTest : public ::testing::Test {
           transport(*synchronizer::NcclReceiver::Create(ReceiverOptions(id), test->DevicesOf(&control))),
           receiver({.manifest = test->model_, .member = id}, &target, {transport.get()}),
           participant(&receiver) {
-      MemberClient::Options options;
+      member::MemberClient::Options options;
       options.synchronizer_address = test->host_.address();
       options.hello = GpuHello(id, test->model_);
       options.secret = testing::SecretOf("r");
-      options.serving = [this] { return MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
-      client = *MemberClient::Start(options, &participant);
+      options.serving = [this] { return member::MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
+      client = *member::MemberClient::Start(options, &participant);
     }
     ~Rollouter() { client->Stop(kTestDeadline); }
 
@@ -143,8 +143,8 @@ class RehearsalTest : public ::testing::Test {
     StreamOrderedTarget target;
     std::unique_ptr<synchronizer::NcclReceiver> transport;
     synchronizer::WeightReceiver receiver;
-    ReceiverParticipant participant;
-    std::unique_ptr<MemberClient> client;
+    member::ReceiverParticipant participant;
+    std::unique_ptr<member::MemberClient> client;
   };
 
   RehearsalTest() {
@@ -156,12 +156,12 @@ class RehearsalTest : public ::testing::Test {
         [this]() -> absl::StatusOr<synchronizer::nccl::UniqueId> { return network_.NewId(); });
     source_ = std::make_unique<synchronizer::WeightSource>(
         &slot_, std::vector<synchronizer::SourceTransport*>{transport_.get()});
-    participant_ = std::make_unique<SourceParticipant>(source_.get());
-    MemberClient::Options options;
+    participant_ = std::make_unique<member::SourceParticipant>(source_.get());
+    member::MemberClient::Options options;
     options.synchronizer_address = host_.address();
     options.hello = GpuHello(id_, model_);
     options.secret = secret_;
-    client_ = *MemberClient::Start(options, participant_.get());
+    client_ = *member::MemberClient::Start(options, participant_.get());
   }
   ~RehearsalTest() override {
     rollouters_.clear();
@@ -177,12 +177,13 @@ class RehearsalTest : public ::testing::Test {
     const PolicyVersion version{welcome->epoch, step};
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
-    *request.mutable_member() = ToProto(id_);
+    *request.mutable_member() = wire::ToProto(id_);
     request.set_secret(secret_.Reveal());
-    *request.mutable_version() = ToProto(version);
+    *request.mutable_version() = wire::ToProto(version);
     for (uint64_t digest : slot_.Stage(version, static_cast<uint64_t>(step))) request.add_bucket_digests(digest);
     request.set_manifest_fingerprint(model_.fingerprint());
-    auto published = CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
+    auto published =
+        rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
     ASSERT_TRUE(published.ok()) << published.status();
   }
   // True once one attempt has ended with `result` for all rollouters.
@@ -215,8 +216,8 @@ class RehearsalTest : public ::testing::Test {
   HostSlot slot_{model_};
   std::unique_ptr<synchronizer::NcclSource> transport_;
   std::unique_ptr<synchronizer::WeightSource> source_;
-  std::unique_ptr<SourceParticipant> participant_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::SourceParticipant> participant_;
+  std::unique_ptr<member::MemberClient> client_;
   std::vector<std::unique_ptr<Rollouter>> rollouters_;
 };
 
@@ -237,7 +238,8 @@ TEST_F(RehearsalTest, FormsTheGroupThatTheNextSyncUses) {
   ASSERT_TRUE(AllServe(2));
   EXPECT_EQ(network_.ids(), groups);
   for (const v1::SyncRecord& record : host_.Records()) {
-    EXPECT_NE(SyncOutcomeOf(record.result()), SyncOutcome::kFailed) << record.result() << ": " << record.detail();
+    EXPECT_NE(telemetry::SyncOutcomeOf(record.result()), telemetry::SyncOutcome::kFailed)
+        << record.result() << ": " << record.detail();
   }
   EXPECT_EQ(host_.Status().syncs_ok(), 2 + 1 + 3) << "rehearsals are not among them";
 }
@@ -256,4 +258,4 @@ TEST_F(RehearsalTest, ASyncThatComesWhileAGroupIsFormedUsesIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

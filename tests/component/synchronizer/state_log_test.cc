@@ -7,7 +7,7 @@
 #include "services/wire/sync_codec.h"
 #include "tests/support/synchronizer_fixtures.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::EpochRecord;
@@ -46,7 +46,7 @@ TEST_F(StateLogTest, ALongLogIsRewrittenWithTheSameMeaning) {
     std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}};
     for (int64_t step = 0; step < 5000; ++step) records.emplace_back(VersionWith({1, step}));
     for (const LedgerRecord& record : records) {
-      ASSERT_TRUE((*writer)->Append(ToProto(record).SerializeAsString()).ok());
+      ASSERT_TRUE((*writer)->Append(wire::ToProto(record).SerializeAsString()).ok());
     }
     ASSERT_TRUE((*writer)->Sync().ok());
   }
@@ -91,10 +91,10 @@ TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
   EXPECT_EQ(restored->Snapshot(), ledger.Snapshot());
 }
 
-SyncTally Ended(int count) {
+telemetry::SyncTally Ended(int count) {
   v1::SyncRecord sync;
   sync.set_result("ok");
-  SyncTally tally;
+  telemetry::SyncTally tally;
   for (int i = 0; i < count; ++i) tally.Add(sync);
   return tally;
 }
@@ -141,4 +141,4 @@ TEST_F(StateLogTest, ATornEndIsCutOffAndARecordOfAnotherKindIsRefused) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/synchronizer_fixtures.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::Command;
@@ -15,8 +15,8 @@ using synchronizer::HelloOf;
 template <typename T>
 T RoundTrip(const T& command) {
   v1::JoinResponse message;
-  EXPECT_TRUE(message.ParseFromString(ToProto(Command(command)).SerializeAsString()));
-  absl::StatusOr<Command> back = FromProto(message);
+  EXPECT_TRUE(message.ParseFromString(wire::ToProto(Command(command)).SerializeAsString()));
+  absl::StatusOr<Command> back = wire::FromProto(message);
   EXPECT_TRUE(back.ok()) << back.status();
   return std::get<T>(*back);
 }
@@ -87,7 +87,7 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   hello.layout = "tp:2:x";
   hello.destination_layout = "whole";
   hello.start = "its rank 0";
-  auto back = FromProto(ToProto(hello));
+  auto back = wire::FromProto(wire::ToProto(hello));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->member, hello.member);
   EXPECT_EQ(back->manifest->fingerprint(), hello.manifest->fingerprint());
@@ -115,7 +115,7 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   report.weights.base_present = true;
   report.weights.sleep_level = 2;
   report.weights.slept = true;
-  auto back = FromProto(ToProto(report));
+  auto back = wire::FromProto(wire::ToProto(report));
   ASSERT_TRUE(back.ok());
   EXPECT_THAT(back->status, HasReason("SUPERSEDED"));
   EXPECT_EQ(back->status.code(), absl::StatusCode::kAborted);
@@ -128,35 +128,35 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
 }
 
 TEST(SyncCodecTest, RefusesWhatCannotBe) {
-  EXPECT_THAT(FromProto(v1::JoinResponse()).status(), HasReason("BAD_MESSAGE"));
-  EXPECT_THAT(FromProto(v1::JoinRequest::Hello()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(v1::JoinResponse()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(v1::JoinRequest::Hello()).status(), HasReason("BAD_MESSAGE"));
   auto hello =
-      ToProto(HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
+      wire::ToProto(HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
   hello.mutable_facts()->set_host(std::string(1000, 'x'));
-  EXPECT_THAT(FromProto(hello).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(hello).status(), HasReason("BAD_MESSAGE"));
   hello.mutable_facts()->set_host("here");
-  EXPECT_TRUE(FromProto(hello).ok());
+  EXPECT_TRUE(wire::FromProto(hello).ok());
   for (const std::string& text : {std::string(60000, 'x'), std::string("a\nb")}) {
     std::vector<v1::JoinRequest::Hello> bad(4, hello);
     bad[0].set_run_id(text);
     bad[1].set_address(text);
     bad[2].set_metrics_address(text);
     bad[3].set_build(text);
-    for (const auto& one : bad) EXPECT_THAT(FromProto(one).status(), HasReason("BAD_MESSAGE"));
+    for (const auto& one : bad) EXPECT_THAT(wire::FromProto(one).status(), HasReason("BAD_MESSAGE"));
     hello.mutable_member()->set_replica_id(text);
-    EXPECT_THAT(FromProto(hello).status(), HasReason("BAD_MEMBER"));
+    EXPECT_THAT(wire::FromProto(hello).status(), HasReason("BAD_MEMBER"));
     hello.mutable_member()->set_replica_id("rollouter-4");
   }
-  EXPECT_THAT(FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
-  EXPECT_THAT(FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
   v1::JoinRequest::SyncReport negative;
   negative.set_stage(v1::STAGE_TRANSFER);
   negative.set_bytes(-1);
-  EXPECT_THAT(FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
   (*negative.mutable_seconds())["verify"] = std::numeric_limits<double>::quiet_NaN();
   negative.set_bytes(0);
-  EXPECT_THAT(FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

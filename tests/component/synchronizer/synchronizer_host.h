@@ -11,7 +11,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 // A synchronizer on loopback that can be killed and started again on the same state and port.
 class SynchronizerHost {
@@ -33,13 +33,13 @@ class SynchronizerHost {
     auto service = SynchronizerServiceImpl::Start(options_);
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
-    Server::Options server;
+    rpc::Server::Options server;
     server.address = address_;
-    auto started = Server::Start(server, {service_.get()});
+    auto started = rpc::Server::Start(server, {service_.get()});
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
     address_ = server_->address();
-    stub_ = v1::SynchronizerService::NewStub(*MakeChannel(address_));
+    stub_ = v1::SynchronizerService::NewStub(*rpc::MakeChannel(address_));
   }
 
   // Streams just break, as when the process is killed.
@@ -62,7 +62,7 @@ class SynchronizerHost {
   v1::SynchronizerServiceGetStatusResponse Status() {
     v1::SynchronizerServiceGetStatusRequest request;
     request.set_with_syncs(true);
-    auto status = CallUnary(stub(), &v1::SynchronizerService::Stub::GetStatus, request, kTestDeadline);
+    auto status = rpc::CallUnary(stub(), &v1::SynchronizerService::Stub::GetStatus, request, kTestDeadline);
     EXPECT_TRUE(status.ok()) << status.status();
     return status.value_or(v1::SynchronizerServiceGetStatusResponse());
   }
@@ -72,7 +72,7 @@ class SynchronizerHost {
     v1::WatchSyncsRequest request;
     request.set_last(1000);
     grpc::ClientContext context;
-    context.set_deadline(CallDeadline(kTestDeadline));
+    context.set_deadline(rpc::CallDeadline(kTestDeadline));
     auto reader = stub()->WatchSyncs(&context, request);
     std::vector<v1::SyncRecord> records;
     v1::WatchSyncsResponse response;
@@ -88,7 +88,7 @@ class SynchronizerHost {
     request.set_last(1000);
     request.set_follow(true);
     grpc::ClientContext context;
-    context.set_deadline(CallDeadline(kTestDeadline));
+    context.set_deadline(rpc::CallDeadline(kTestDeadline));
     auto reader = stub()->WatchSyncs(&context, request);
     v1::WatchSyncsResponse response;
     while (reader->Read(&response)) {
@@ -102,7 +102,7 @@ class SynchronizerHost {
 
   std::vector<v1::MemberStatus> Members() {
     auto members =
-        CallUnary(stub(), &v1::SynchronizerService::Stub::ListMembers, v1::ListMembersRequest(), kTestDeadline);
+        rpc::CallUnary(stub(), &v1::SynchronizerService::Stub::ListMembers, v1::ListMembersRequest(), kTestDeadline);
     EXPECT_TRUE(members.ok()) << members.status();
     return {members->members().begin(), members->members().end()};
   }
@@ -111,8 +111,8 @@ class SynchronizerHost {
   SynchronizerServiceImpl::Options options_;
   std::string address_ = "127.0.0.1:0";
   std::unique_ptr<SynchronizerServiceImpl> service_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<v1::SynchronizerService::Stub> stub_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

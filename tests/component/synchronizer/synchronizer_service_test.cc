@@ -9,7 +9,7 @@
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
 
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 namespace {
 
 using synchronizer::HasReason;
@@ -66,8 +66,8 @@ TEST_F(SynchronizerServiceTest, APublishedVersionReachesEveryRollouter) {
   EXPECT_EQ(host_.Status().syncs_ok(), 10);
   EXPECT_EQ(host_.Status().newest().step(), 4);
   EXPECT_EQ(host_.Status().run_id(), "run");
-  auto versions =
-      CallUnary(host_.stub(), &v1::SynchronizerService::Stub::ListVersions, v1::ListVersionsRequest(), kTestDeadline);
+  auto versions = rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::ListVersions, v1::ListVersionsRequest(),
+                                 kTestDeadline);
   ASSERT_TRUE(versions.ok());
   EXPECT_EQ(versions->versions_size(), 5);
   EXPECT_EQ(versions->versions(0).version().step(), 4);
@@ -137,12 +137,12 @@ TEST_F(SynchronizerServiceTest, ACompleteRunIsKnownToMembersThatAreThereAndToTho
   });
   v1::CompleteRunRequest request;
   request.set_request_id("once");
-  *request.mutable_member() = ToProto(trainer->id());
+  *request.mutable_member() = wire::ToProto(trainer->id());
   request.set_secret(trainer->secret().Reveal());
   request.mutable_version()->set_epoch(epoch);
   request.mutable_version()->set_step(9);
   auto complete = [&] {
-    return CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, request, kTestDeadline).status();
+    return rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, request, kTestDeadline).status();
   };
   EXPECT_FALSE(host_.Status().completed());
   ASSERT_TRUE(complete().ok());
@@ -261,11 +261,12 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   ASSERT_TRUE(old->refused().WaitFor(1));
   EXPECT_THAT(old->refused().All()[0], HasReason("FENCED"));
   v1::PublishVersionRequest request;
-  *request.mutable_member() = ToProto(old->id());
+  *request.mutable_member() = wire::ToProto(old->id());
   request.set_secret(old->secret().Reveal());
-  *request.mutable_version() = ToProto(PolicyVersion{1, 10});
-  EXPECT_THAT(CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline).status(),
-              HasReason("FENCED"));
+  *request.mutable_version() = wire::ToProto(PolicyVersion{1, 10});
+  EXPECT_THAT(
+      rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline).status(),
+      HasReason("FENCED"));
   // The restored trainer starts from the same weights: nothing moves, the label does.
   ASSERT_TRUE(next->Publish(9, 1009).ok());
   ASSERT_TRUE(rollouter->WaitForInstalls(2));
@@ -285,7 +286,7 @@ TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
   auto rollouter = Rollouter(0);
   ASSERT_TRUE(trainer->Publish(1).ok());
   ASSERT_TRUE(rollouter->WaitForInstalls(1));
-  const v1::MemberId victim = ToProto(trainer->id());
+  const v1::MemberId victim = wire::ToProto(trainer->id());
   for (const std::string& secret : {std::string(), trainer->id().incarnation, MemberSecret::Draw().Reveal()}) {
     v1::PublishVersionRequest publication;
     *publication.mutable_member() = victim;
@@ -296,7 +297,8 @@ TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
     const int64_t buckets = (model_.arena_bytes() + model_.bucket_bytes() - 1) / model_.bucket_bytes();
     for (int64_t i = 0; i < buckets; ++i) publication.add_bucket_digests(i);
     const absl::Status published =
-        CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, publication, kTestDeadline).status();
+        rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, publication, kTestDeadline)
+            .status();
     EXPECT_TRUE(absl::IsPermissionDenied(published)) << published;
     EXPECT_THAT(published, HasReason("WRONG_SECRET"));
 
@@ -305,7 +307,7 @@ TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
     completion.set_secret(secret);
     *completion.mutable_version() = publication.version();
     EXPECT_THAT(
-        CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, completion, kTestDeadline).status(),
+        rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, completion, kTestDeadline).status(),
         HasReason("WRONG_SECRET"));
 
     for (const MemberId& id : {trainer->id(), synchronizer::RollouterId(0, testing::IncarnationOf("r"))}) {
@@ -357,7 +359,7 @@ TEST_F(SynchronizerServiceTest, AnEvictedMemberIsRefusedUntilItIsStartedAgain) {
   request.set_replica_id("rollouter-0");
   request.set_reason("asked for by a test");
   for (int i = 0; i < 2; ++i) {  // the second time it is the same request, answered from memory
-    EXPECT_TRUE(CallUnary(host_.stub(), &v1::SynchronizerService::Stub::EvictMember, request, kTestDeadline).ok());
+    EXPECT_TRUE(rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::EvictMember, request, kTestDeadline).ok());
   }
   ASSERT_TRUE(rollouter->refused().WaitFor(1));
   EXPECT_THAT(rollouter->refused().All()[0], HasReason("EVICTED"));
@@ -365,8 +367,9 @@ TEST_F(SynchronizerServiceTest, AnEvictedMemberIsRefusedUntilItIsStartedAgain) {
   EXPECT_EQ(host_.Status().rollouters_alive(), 1);
   request.set_request_id("evict-2");
   request.set_replica_id("nobody");
-  EXPECT_THAT(CallUnary(host_.stub(), &v1::SynchronizerService::Stub::EvictMember, request, kTestDeadline).status(),
-              HasReason("UNKNOWN_MEMBER"));
+  EXPECT_THAT(
+      rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::EvictMember, request, kTestDeadline).status(),
+      HasReason("UNKNOWN_MEMBER"));
 }
 
 TEST_F(SynchronizerServiceTest, AMemberThatLeavesIsListedAsLeft) {
@@ -377,11 +380,12 @@ TEST_F(SynchronizerServiceTest, AMemberThatLeavesIsListedAsLeft) {
 
 TEST_F(SynchronizerServiceTest, ATriggerNeedsAVersionAndIsHarmlessWhenAllAreCurrent) {
   v1::TriggerSyncRequest request;
-  EXPECT_THAT(CallUnary(host_.stub(), &v1::SynchronizerService::Stub::TriggerSync, request, kTestDeadline).status(),
-              HasReason("NO_VERSION"));
+  EXPECT_THAT(
+      rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::TriggerSync, request, kTestDeadline).status(),
+      HasReason("NO_VERSION"));
   auto trainer = Trainer();
   ASSERT_TRUE(trainer->Publish(0).ok());
-  auto triggered = CallUnary(host_.stub(), &v1::SynchronizerService::Stub::TriggerSync, request, kTestDeadline);
+  auto triggered = rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::TriggerSync, request, kTestDeadline);
   ASSERT_TRUE(triggered.ok());
   EXPECT_EQ(triggered->receivers(), 0);
 }
@@ -439,4 +443,4 @@ TEST_F(SynchronizerServiceTest, PublishToCommitOnTwoReceiversWaitsForNoTimer) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

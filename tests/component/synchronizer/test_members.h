@@ -23,7 +23,7 @@
 #include "tests/support/test_identity.h"
 
 // Members of a run without engines and optimizers: real streams, real weights.
-namespace syncopate::services {
+namespace syncopate::synchronizerd {
 
 class TestTrainer {
  public:
@@ -34,19 +34,19 @@ class TestTrainer {
         model_(model),
         arena_(*synchronizer::SendArena::Create(model, {.slots = slots})),
         weights_(arena_.get()),
-        server_(*Server::Start({}, {&weights_})),
+        server_(*rpc::Server::Start({}, {&weights_})),
         transport_(server_->address()),
         source_(arena_.get(), {&transport_}),
         participant_(&source_),
-        stub_(v1::SynchronizerService::NewStub(*MakeChannel(synchronizer))) {
-    MemberClient::Options options;
+        stub_(v1::SynchronizerService::NewStub(*rpc::MakeChannel(synchronizer))) {
+    member::MemberClient::Options options;
     options.synchronizer_address = synchronizer;
     options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
     options.secret = secret_;
     options.hello.address = server_->address();
     options.hello.checkpoint_epoch = checkpoint_epoch;
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
-    client_ = *MemberClient::Start(options, &participant_);
+    client_ = *member::MemberClient::Start(options, &participant_);
   }
   ~TestTrainer() { client_->Stop(absl::Seconds(1)); }
 
@@ -72,14 +72,14 @@ class TestTrainer {
     SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, fill));
     v1::PublishVersionRequest request;
     request.set_request_id(RandomUuid());
-    *request.mutable_member() = ToProto(id_);
+    *request.mutable_member() = wire::ToProto(id_);
     request.set_secret(secret_.Reveal());
-    *request.mutable_version() = ToProto(version);
+    *request.mutable_version() = wire::ToProto(version);
     request.mutable_bucket_digests()->Assign(staged.bucket_digests.begin(), staged.bucket_digests.end());
     request.set_manifest_fingerprint(model_.fingerprint());
     request.set_stage_seconds(staged.seconds);
-    *request.mutable_subset() = ToProto(subset);
-    return CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, absl::Seconds(5));
+    *request.mutable_subset() = wire::ToProto(subset);
+    return rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, absl::Seconds(5));
   }
   absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step) { return Publish(step, 1000 + step); }
 
@@ -87,21 +87,21 @@ class TestTrainer {
   const MemberSecret& secret() const { return secret_; }
   Mailbox<absl::Status>& refused() { return refused_; }
   int pinned() const { return source_.pinned(); }
-  MemberClient* client() { return client_.get(); }
+  member::MemberClient* client() { return client_.get(); }
 
  private:
   const MemberSecret secret_;
   const MemberId id_;
   const Manifest model_;
   std::unique_ptr<synchronizer::SendArena> arena_;
-  WeightServiceImpl weights_;
-  std::unique_ptr<Server> server_;
-  GrpcSource transport_;
+  member::WeightServiceImpl weights_;
+  std::unique_ptr<rpc::Server> server_;
+  member::GrpcSource transport_;
   synchronizer::WeightSource source_;
-  SourceParticipant participant_;
+  member::SourceParticipant participant_;
   std::unique_ptr<v1::SynchronizerService::Stub> stub_;
   Mailbox<absl::Status> refused_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::MemberClient> client_;
 };
 
 // Reports each install to the test.
@@ -138,13 +138,13 @@ class TestRollouter {
         id_(synchronizer::RollouterId(index, testing::IncarnationOf(incarnation))),
         receiver_({.manifest = model, .member = id_}, &target_, {&transport_}),
         participant_(&receiver_) {
-    MemberClient::Options options;
+    member::MemberClient::Options options;
     options.synchronizer_address = synchronizer;
     options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
     options.secret = testing::SecretOf(incarnation);
-    options.serving = [this] { return MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
+    options.serving = [this] { return member::MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
-    client_ = *MemberClient::Start(options, &participant_);
+    client_ = *member::MemberClient::Start(options, &participant_);
   }
   ~TestRollouter() { client_->Stop(absl::Seconds(1)); }
 
@@ -169,29 +169,29 @@ class TestRollouter {
   }
 
   Mailbox<absl::Status>& refused() { return refused_; }
-  MemberClient* client() { return client_.get(); }
+  member::MemberClient* client() { return client_.get(); }
 
  private:
   const Manifest model_;
-  GrpcReceiver transport_;
+  member::GrpcReceiver transport_;
   NotifyingTarget target_;
   const MemberId id_;
   synchronizer::WeightReceiver receiver_;
-  ReceiverParticipant participant_;
+  member::ReceiverParticipant participant_;
   Mailbox<absl::Status> refused_;
-  std::unique_ptr<MemberClient> client_;
+  std::unique_ptr<member::MemberClient> client_;
 };
 
 // A Join stream of which the test decides every message. Says nothing by itself, not even heartbeats.
 class RawMember {
  public:
-  using Stream = ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
+  using Stream = rpc::ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
   // `answer` is called for each message with the stream, on a gRPC thread.
   explicit RawMember(const std::string& synchronizer,
                      std::function<void(const v1::JoinResponse&, Stream&)> answer = nullptr)
       : stream_(Stream::Create()) {
-    auto stub = v1::SynchronizerService::NewStub(*MakeChannel(synchronizer));
+    auto stub = v1::SynchronizerService::NewStub(*rpc::MakeChannel(synchronizer));
     stream_->Start(
         [&stub](grpc::ClientContext* context, Stream::Reactor* reactor) { stub->async()->Join(context, reactor); },
         {.on_message =
@@ -213,7 +213,7 @@ class RawMember {
   }
   void SayHello(const MemberId& id, const MemberSecret& secret, const Manifest& model) {
     v1::JoinRequest request;
-    *request.mutable_hello() = ToProto(synchronizer::HelloOf(id, std::make_shared<Manifest>(model)));
+    *request.mutable_hello() = wire::ToProto(synchronizer::HelloOf(id, std::make_shared<Manifest>(model)));
     request.mutable_hello()->set_secret(secret.Reveal());
     stream_->Write(std::move(request));
   }
@@ -228,4 +228,4 @@ class RawMember {
   const std::shared_ptr<Stream> stream_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::synchronizerd

@@ -8,7 +8,7 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::FaultyFileSystem;
@@ -108,4 +108,4 @@ TEST_F(FlowFileTest, ADamagedOneIsTakenForNoneAndAFullDiskKeepsTheOld) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -14,7 +14,7 @@
 #include "services/rpc/server.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using nlohmann::json;
@@ -124,10 +124,10 @@ class ListingService final : public v1::SynchronizerService::Service {
 
 TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
   // Connections are taken by the kernel, and nobody ever says a word on them.
-  auto mute = Acceptor::Listen({.host = "127.0.0.1", .port = 0});
+  auto mute = rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(mute.ok());
   ListingService listing((*mute)->endpoint().ToString(), 8);
-  auto server = Server::Start({}, {&listing});
+  auto server = rpc::Server::Start({}, {&listing});
   ASSERT_TRUE(server.ok());
   const absl::Time begin = Clock::Real()->Now();
   const RunWitnesses witnesses = AskWitnesses((*server)->address(), nullptr);
@@ -137,4 +137,4 @@ TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -11,7 +11,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::HasReason;
@@ -62,7 +62,7 @@ class SyncWatchTest : public ::testing::Test {
 
   Mailbox<absl::Status> failing_;
   CountingService service_;
-  std::unique_ptr<Server> server_ = Server::Start({}, {&service_}).value();
+  std::unique_ptr<rpc::Server> server_ = rpc::Server::Start({}, {&service_}).value();
   std::unique_ptr<SyncWatch> watch_;
 };
 
@@ -91,4 +91,4 @@ TEST_F(SyncWatchTest, SaysNothingWhileSyncsSucceedOrThereIsNobodyToSendTo) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

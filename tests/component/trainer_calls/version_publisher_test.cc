@@ -12,7 +12,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::HasReason;
@@ -29,8 +29,8 @@ class PublishingService final : public v1::SynchronizerService::Service {
                               v1::PublishVersionResponse*) override {
     const size_t call = std::min(published.size(), answers_.size() - 1);
     requests.Put(*request);
-    published.Put(FromProto(request->version()));
-    return ToGrpc(answers_[call]);
+    published.Put(wire::FromProto(request->version()));
+    return rpc::ToGrpc(answers_[call]);
   }
 
  private:
@@ -41,7 +41,7 @@ class VersionPublisherTest : public ::testing::Test {
  protected:
   void Serve(std::vector<absl::Status> answers) {
     service_ = std::make_unique<PublishingService>(std::move(answers));
-    auto server = Server::Start({}, {service_.get()});
+    auto server = rpc::Server::Start({}, {service_.get()});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
     auto publisher = VersionPublisher::Start({.synchronizer_address = server_->address(),
@@ -56,7 +56,7 @@ class VersionPublisherTest : public ::testing::Test {
   const MemberSecret secret_ = MemberSecret::Draw();
   Mailbox<absl::Status> refused_;
   std::unique_ptr<PublishingService> service_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<VersionPublisher> publisher_;
 };
 
@@ -98,8 +98,8 @@ TEST_F(VersionPublisherTest, ShowsTheSecretOfTheMemberItSpeaksFor) {
   Publish(1);
   ASSERT_TRUE(service_->requests.WaitFor(1));
   const v1::PublishVersionRequest request = service_->requests.All()[0];
-  EXPECT_THAT(CheckSpeaksFor(FromProto(request.member()).value(), request.secret()), IsOk());
+  EXPECT_THAT(CheckSpeaksFor(wire::FromProto(request.member()).value(), request.secret()), IsOk());
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -12,15 +12,15 @@
 #include "tests/support/notification.h"
 #include "tests/support/test_identity.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // A rollouter's end of Exchange that says what the test tells it to and keeps what it hears.
 class FakeRollouter {
  public:
-  using Stream = ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
+  using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 
   explicit FakeRollouter(const std::string& address)
-      : stub_(v1::TrajectoryService::NewStub(*MakeChannel(address))), stream_(Stream::Create()) {
+      : stub_(v1::TrajectoryService::NewStub(*rpc::MakeChannel(address))), stream_(Stream::Create()) {
     stream_->Start([this](auto* context, auto* reactor) { stub_->async()->Exchange(context, reactor); },
                    {.on_message = [heard = heard_](v1::ExchangeResponse message) { heard->Put(std::move(message)); },
                     .on_done = [ends = heard_](const absl::Status& status) { ends->ends.Put(status); }});
@@ -39,14 +39,14 @@ class FakeRollouter {
   void Hello(const MemberId& member, const MemberSecret& secret, const std::string& run_id) {
     member_ = member;
     v1::ExchangeRequest request;
-    *request.mutable_hello()->mutable_member() = ToProto(member);
+    *request.mutable_hello()->mutable_member() = wire::ToProto(member);
     request.mutable_hello()->set_run_id(run_id);
     request.mutable_hello()->set_secret(secret.Reveal());
     stream_->Write(request);
   }
   void Credits(int32_t groups, const PolicyVersion& serving) {
     v1::ExchangeRequest request;
-    *request.mutable_serving() = ToProto(serving);
+    *request.mutable_serving() = wire::ToProto(serving);
     request.mutable_credits()->set_groups(groups);
     stream_->Write(request);
   }
@@ -58,19 +58,19 @@ class FakeRollouter {
   }
   void SubmitAsItIs(const TrajectoryGroup& group) {
     v1::ExchangeRequest request;
-    *request.mutable_group() = ToProto(group);
+    *request.mutable_group() = wire::ToProto(group);
     stream_->Write(request);
   }
   void Return(const LeaseId& lease, const absl::Status& why) {
     v1::ExchangeRequest request;
-    *request.mutable_return_lease()->mutable_lease() = ToProto(lease);
-    *request.mutable_return_lease()->mutable_error() = ToProto(why);
+    *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
+    *request.mutable_return_lease()->mutable_error() = rpc::ToProto(why);
     stream_->Write(request);
   }
   void Progress(const std::vector<LeaseId>& leases, const PolicyVersion& serving) {
     v1::ExchangeRequest request;
-    *request.mutable_serving() = ToProto(serving);
-    for (const LeaseId& lease : leases) *request.mutable_progress()->add_leases() = ToProto(lease);
+    *request.mutable_serving() = wire::ToProto(serving);
+    for (const LeaseId& lease : leases) *request.mutable_progress()->add_leases() = wire::ToProto(lease);
     stream_->Write(request);
   }
   void Send(const v1::ExchangeRequest& request) { stream_->Write(request); }
@@ -79,7 +79,7 @@ class FakeRollouter {
   // The n-th lease, acknowledgement, ... counted from 0; waits for it.
   absl::StatusOr<Lease> WaitForLease(size_t n) {
     if (!heard_->leases.WaitFor(n + 1)) return absl::DeadlineExceededError("no lease");
-    return FromProto(heard_->leases.All()[n]);
+    return wire::FromProto(heard_->leases.All()[n]);
   }
   absl::StatusOr<v1::ExchangeResponse::Ack> WaitForAck(size_t n) {
     if (!heard_->acks.WaitFor(n + 1)) return absl::DeadlineExceededError("no acknowledgement");
@@ -120,4 +120,4 @@ class FakeRollouter {
   std::shared_ptr<Stream> stream_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -10,7 +10,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/services/trainer/training_data_fixture.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -25,8 +25,8 @@ class TrajectoryServiceTest : public ::testing::Test {
     auto data = world_.Open(version);
     ASSERT_THAT(data, IsOk());
     data_ = *std::move(data);
-    service_ = std::make_unique<TrajectoryServiceImpl>(data_.get(), StreamOptions{.silent_after = silent_after_});
-    auto server = Server::Start({}, {service_.get()});
+    service_ = std::make_unique<TrajectoryServiceImpl>(data_.get(), rpc::StreamOptions{.silent_after = silent_after_});
+    auto server = rpc::Server::Start({}, {service_.get()});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
   }
@@ -49,7 +49,7 @@ class TrajectoryServiceTest : public ::testing::Test {
   absl::Duration silent_after_ = absl::InfiniteDuration();
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<TrajectoryServiceImpl> service_;
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
@@ -65,7 +65,7 @@ TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
     auto ack = rollouter->WaitForAck(i);
     ASSERT_THAT(ack, IsOk());
     EXPECT_EQ(ack->result(), Response::ACK_RESULT_ACCEPTED);
-    EXPECT_EQ(FromProto(ack->lease()), lease->id);
+    EXPECT_EQ(wire::FromProto(ack->lease()), lease->id);
   }
   EXPECT_EQ(rollouter->leases(), 2u) << "no credits, no leases";
   auto batch = NextBatch(*data_, absl::InfiniteFuture());
@@ -148,7 +148,7 @@ TEST_F(TrajectoryServiceTest, ALeaseOfWhichNoProgressIsReportedIsRevokedAndLease
   }
   auto revoked = silent->WaitForRevoke(0);
   ASSERT_THAT(revoked, IsOk());
-  EXPECT_EQ(FromProto(revoked->lease()), stuck->id);
+  EXPECT_EQ(wire::FromProto(revoked->lease()), stuck->id);
   EXPECT_EQ(revoked->reason(), "LEASE_STALLED");
   auto again = third->WaitForLease(0);
   ASSERT_THAT(again, IsOk());
@@ -168,7 +168,7 @@ TEST_F(TrajectoryServiceTest, InvalidGroupIsRefusedWithItsReasonAndLeasedAgain) 
   auto ack = rollouter->WaitForAck(0);
   ASSERT_THAT(ack, IsOk());
   EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
-  EXPECT_THAT(FromProto(ack->error()), HasReason("BAD_LOGPROB"));
+  EXPECT_THAT(rpc::FromProto(ack->error()), HasReason("BAD_LOGPROB"));
   rollouter->Credits(1, version_);
   auto again = rollouter->WaitForLease(1);
   EXPECT_EQ(again->id, (LeaseId{lease->id.group, 2}));
@@ -180,13 +180,13 @@ TEST_F(TrajectoryServiceTest, GroupThatCannotBeDecodedCostsTheGroupAndNotTheStre
   auto lease = rollouter->WaitForLease(0);
   ASSERT_THAT(lease, IsOk());
   v1::ExchangeRequest request;
-  *request.mutable_group() = ToProto(RightAnswer(*lease));
+  *request.mutable_group() = wire::ToProto(RightAnswer(*lease));
   request.mutable_group()->mutable_samples(0)->set_finish(static_cast<v1::FinishReason>(77));
   rollouter->Send(request);
   auto ack = rollouter->WaitForAck(0);
   ASSERT_THAT(ack, IsOk());
   EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
-  EXPECT_THAT(FromProto(ack->error()), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(rpc::FromProto(ack->error()), HasReason("BAD_MESSAGE"));
   rollouter->Credits(1, version_);
   EXPECT_EQ(rollouter->WaitForLease(1)->id.attempt, 2);
 }
@@ -200,7 +200,7 @@ TEST_F(TrajectoryServiceTest, TokensOfAnOlderEpochAreFenced) {
   auto ack = rollouter->WaitForAck(0);
   ASSERT_THAT(ack, IsOk());
   EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
-  EXPECT_THAT(FromProto(ack->error()), HasReason("FENCED"));
+  EXPECT_THAT(rpc::FromProto(ack->error()), HasReason("FENCED"));
 }
 
 TEST_F(TrajectoryServiceTest, NoLeaseForARollouterThatServesAnotherEpoch) {
@@ -269,11 +269,11 @@ TEST_F(TrajectoryServiceTest, AGroupThatNamesAnotherRollouterIsRefusedAndItsProm
   auto ack = rollouter->WaitForAck(0);
   ASSERT_THAT(ack, IsOk());
   EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
-  EXPECT_THAT(FromProto(ack->error()), HasReason("WRONG_ROLLOUTER"));
+  EXPECT_THAT(rpc::FromProto(ack->error()), HasReason("WRONG_ROLLOUTER"));
   group.rollouter = "r0";
   group.incarnation = IncarnationOf("another life");
   rollouter->SubmitAsItIs(group);
-  EXPECT_THAT(FromProto(rollouter->WaitForAck(1)->error()), HasReason("WRONG_ROLLOUTER"));
+  EXPECT_THAT(rpc::FromProto(rollouter->WaitForAck(1)->error()), HasReason("WRONG_ROLLOUTER"));
   rollouter->Credits(1, version_);
   auto again = rollouter->WaitForLease(1);
   ASSERT_THAT(again, IsOk());
@@ -344,4 +344,4 @@ TEST_F(TrajectoryServiceTest, EvaluatesOverTheWire) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -27,20 +27,20 @@ class GrpcHarness final : public TransportHarness {
   void KillSource(SourceTransport* source) override { sources_.at(source)->server->Stop(absl::ZeroDuration()); }
   ReceiverTransport* receiver() override { return &receiver_; }
   ReceiverTransport* AddReceiver() override {
-    return more_.emplace_back(std::make_unique<services::GrpcReceiver>()).get();
+    return more_.emplace_back(std::make_unique<member::GrpcReceiver>()).get();
   }
 
  private:
   struct Source {
     explicit Source(WeightStore* store)
-        : service(store), server(services::Server::Start({}, {&service}).value()), transport(server->address()) {}
-    services::WeightServiceImpl service;
-    std::unique_ptr<services::Server> server;
-    services::GrpcSource transport;
+        : service(store), server(rpc::Server::Start({}, {&service}).value()), transport(server->address()) {}
+    member::WeightServiceImpl service;
+    std::unique_ptr<rpc::Server> server;
+    member::GrpcSource transport;
   };
 
-  services::GrpcReceiver receiver_;
-  std::vector<std::unique_ptr<services::GrpcReceiver>> more_;
+  member::GrpcReceiver receiver_;
+  std::vector<std::unique_ptr<member::GrpcReceiver>> more_;
   std::map<SourceTransport*, std::unique_ptr<Source>> sources_;
 };
 
@@ -53,21 +53,21 @@ INSTANTIATE_TEST_SUITE_P(Grpc, TransportShapesTest, ::testing::Values(&MakeGrpcH
 absl::Status FetchRange(int64_t begin, int64_t end) {
   auto arena = SendArena::Create(Manifest::Create({{"w", DType::kFloat32, {64}}}).value(), {}).value();
   auto staged = arena->Stage({1, 1}, [](char*) { return absl::OkStatus(); });
-  services::WeightServiceImpl service(arena.get());
-  auto server = services::Server::Start({}, {&service}).value();
-  auto stub = v1::WeightService::NewStub(services::MakeChannel(server->address()).value());
+  member::WeightServiceImpl service(arena.get());
+  auto server = rpc::Server::Start({}, {&service}).value();
+  auto stub = v1::WeightService::NewStub(rpc::MakeChannel(server->address()).value());
   v1::FetchWeightsRequest request;
   request.set_manifest_fingerprint(arena->fingerprint());
-  *request.mutable_version() = services::ToProto(PolicyVersion{1, 1});
+  *request.mutable_version() = wire::ToProto(PolicyVersion{1, 1});
   request.add_ranges()->set_begin(begin);
   request.mutable_ranges(0)->set_end(end);
   grpc::ClientContext context;
-  context.set_deadline(services::CallDeadline(absl::Seconds(20)));
+  context.set_deadline(rpc::CallDeadline(absl::Seconds(20)));
   auto stream = stub->FetchWeights(&context, request);
   v1::FetchWeightsResponse chunk;
   while (stream->Read(&chunk)) {
   }
-  return services::FromGrpc(stream->Finish());
+  return rpc::FromGrpc(stream->Finish());
 }
 
 TEST(WeightServiceTest, RefusesRangesThatAreNoBytesOfTheArena) {

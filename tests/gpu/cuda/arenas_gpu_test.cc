@@ -24,8 +24,8 @@ constexpr int64_t kBytes = int64_t{96} << 20;
 constexpr absl::Duration kDeadline = absl::Seconds(20);
 
 void Fill(char* data, int64_t bytes, uint64_t seed) {
-  Stream stream = *Stream::Create(0);
-  ASSERT_THAT(FillWithRandomWeights(data, bytes, seed, stream.get()), IsOk());
+  cuda::Stream stream = *cuda::Stream::Create(0);
+  ASSERT_THAT(bench::FillWithRandomWeights(data, bytes, seed, stream.get()), IsOk());
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
 }
 
@@ -47,28 +47,29 @@ uint64_t SumOf(const std::vector<char>& bytes) {
 
 TEST(GpuFactsTest, NameThisMachineAndItsGpu) {
   SYNCOPATE_NEED_GPUS(1);
-  absl::StatusOr<GpuFacts> facts = ReadGpuFacts(0);
+  absl::StatusOr<cuda::GpuFacts> facts = cuda::ReadGpuFacts(0);
   ASSERT_THAT(facts, IsOk());
   EXPECT_EQ(facts->gpu_uuid.size(), std::string("GPU-00000000-0000-0000-0000-000000000000").size());
-  EXPECT_EQ(facts->host, ReadGpuFacts(0)->host);
+  EXPECT_EQ(facts->host, cuda::ReadGpuFacts(0)->host);
   for (const std::string& peer : facts->peer_gpus) EXPECT_NE(peer, facts->gpu_uuid);
 }
 
 TEST(GpuFactsTest, AGpuThatIsNotThereIsRefusedByNumber) {
   SYNCOPATE_NEED_GPUS(1);
-  EXPECT_THAT(CheckGpu(64), HasReason("NO_GPU"));
-  EXPECT_THAT(CudaArena::Create(kBytes, {.device = 64}), HasReason("NO_GPU"));
+  EXPECT_THAT(cuda::CheckGpu(64), HasReason("NO_GPU"));
+  EXPECT_THAT(cuda::CudaArena::Create(kBytes, {.device = 64}), HasReason("NO_GPU"));
 }
 
 TEST(CudaArenaTest, IsZeroAtFirst) {
   SYNCOPATE_NEED_GPUS(1);
-  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {});
+  std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(kBytes, {});
   EXPECT_EQ(ToHost(0, arena->data(), kBytes), std::vector<char>(kBytes, 0));
 }
 
 TEST(CudaArenaTest, TooLargeAnArenaSaysHowMuchIsNeededAndHowMuchIsFree) {
   SYNCOPATE_NEED_GPUS(1);
-  absl::StatusOr<std::unique_ptr<CudaArena>> arena = CudaArena::Create(int64_t{1} << 40, {.what = "the shadow arena"});
+  absl::StatusOr<std::unique_ptr<cuda::CudaArena>> arena =
+      cuda::CudaArena::Create(int64_t{1} << 40, {.what = "the shadow arena"});
   EXPECT_THAT(arena, HasReason("OUT_OF_GPU_MEMORY"));
   EXPECT_THAT(arena, HasMessage(HasSubstr("the shadow arena needs 1099.51 GB of GPU 0")));
   EXPECT_THAT(arena, HasMessage(HasSubstr("are free")));
@@ -76,20 +77,21 @@ TEST(CudaArenaTest, TooLargeAnArenaSaysHowMuchIsNeededAndHowMuchIsFree) {
 
 TEST(CudaArenaTest, AFailedAllocationInPartsTakesNothing) {
   SYNCOPATE_NEED_GPUS(1);
-  const int64_t before = ReadGpuMemory(0)->free;
-  EXPECT_THAT(CudaArena::Create(int64_t{1} << 40, {.chunk_bytes = int64_t{4} << 30}), HasReason("OUT_OF_GPU_MEMORY"));
-  EXPECT_GE(ReadGpuMemory(0)->free, before - (int64_t{64} << 20));
+  const int64_t before = cuda::ReadGpuMemory(0)->free;
+  EXPECT_THAT(cuda::CudaArena::Create(int64_t{1} << 40, {.chunk_bytes = int64_t{4} << 30}),
+              HasReason("OUT_OF_GPU_MEMORY"));
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, before - (int64_t{64} << 20));
 }
 
 class ExportTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(ExportTest, AMappedExportIsTheSameMemory) {
   SYNCOPATE_NEED_GPUS(1);
-  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
-  absl::StatusOr<ExportedMemory> exported = arena->Export();
+  std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
+  absl::StatusOr<cuda::ExportedMemory> exported = arena->Export();
   ASSERT_THAT(exported, IsOk());
   EXPECT_EQ(exported->chunks.size(), GetParam() == 0 ? 1u : 3u);
-  absl::StatusOr<std::unique_ptr<CudaArena>> mapped = CudaArena::Import(*exported, 0);
+  absl::StatusOr<std::unique_ptr<cuda::CudaArena>> mapped = cuda::CudaArena::Import(*exported, 0);
   ASSERT_THAT(mapped, IsOk());
   EXPECT_EQ((*mapped)->id(), arena->id());
   EXPECT_NE((*mapped)->data(), arena->data());
@@ -103,10 +105,10 @@ TEST_P(ExportTest, AMappedExportIsTheSameMemory) {
 
 TEST_P(ExportTest, APeerSeesTheSameMemory) {
   SYNCOPATE_NEED_GPUS(2);
-  if (!CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
-  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
+  if (!cuda::CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
+  std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(kBytes, {.chunk_bytes = GetParam()});
   Fill(arena->data(), kBytes, 12);
-  absl::StatusOr<std::unique_ptr<CudaArena>> mapped = CudaArena::Import(*arena->Export(), 1);
+  absl::StatusOr<std::unique_ptr<cuda::CudaArena>> mapped = cuda::CudaArena::Import(*arena->Export(), 1);
   ASSERT_THAT(mapped, IsOk());
   EXPECT_EQ(ToHost(1, (*mapped)->data(), kBytes), ToHost(0, arena->data(), kBytes));
 }
@@ -115,17 +117,17 @@ INSTANTIATE_TEST_SUITE_P(Chunks, ExportTest, ::testing::Values(0, int64_t{32} <<
 
 TEST(ImportTest, GarbageIsRefused) {
   SYNCOPATE_NEED_GPUS(1);
-  ExportedMemory none;
-  EXPECT_THAT(CudaArena::Import(none, 0), HasReason("BAD_MEMORY_EXPORT"));
-  ExportedMemory odd;
+  cuda::ExportedMemory none;
+  EXPECT_THAT(cuda::CudaArena::Import(none, 0), HasReason("BAD_MEMORY_EXPORT"));
+  cuda::ExportedMemory odd;
   odd.chunks = {12345};
   odd.fds.emplace_back(open("/dev/null", O_RDONLY));
-  EXPECT_THAT(CudaArena::Import(odd, 0), HasReason("BAD_MEMORY_EXPORT"));
-  ExportedMemory foreign;
+  EXPECT_THAT(cuda::CudaArena::Import(odd, 0), HasReason("BAD_MEMORY_EXPORT"));
+  cuda::ExportedMemory foreign;
   foreign.chunks = {kBytes};
   foreign.fds.emplace_back(open("/dev/null", O_RDONLY));
-  EXPECT_FALSE(CudaArena::Import(foreign, 0).ok());
-  EXPECT_THAT(CheckContext(0), IsOk());
+  EXPECT_FALSE(cuda::CudaArena::Import(foreign, 0).ok());
+  EXPECT_THAT(bench::CheckContext(0), IsOk());
 }
 
 class RemapTest : public ::testing::TestWithParam<int64_t> {};
@@ -154,7 +156,7 @@ TEST_P(RemapTest, AnInstallExchangesTheContentsUnderFixedAddresses) {
 TEST_P(RemapTest, WhatAPeerMappedStaysTheMemoryItWas) {
   SYNCOPATE_NEED_GPUS(1);
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.chunk_bytes = GetParam()}});
-  std::unique_ptr<CudaArena> mapped = *CudaArena::Import(*pair->ExportShadow(), 0);
+  std::unique_ptr<cuda::CudaArena> mapped = *cuda::CudaArena::Import(*pair->ExportShadow(), 0);
   EXPECT_EQ(mapped->id(), pair->shadow_id());
   Fill(pair->shadow(), kBytes, 22);
   ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
@@ -166,12 +168,13 @@ INSTANTIATE_TEST_SUITE_P(Chunks, RemapTest, ::testing::Values(0, int64_t{32} << 
 
 TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
   SYNCOPATE_NEED_GPUS(1);
-  DecodeLikeLoop* running = nullptr;
+  bench::DecodeLikeLoop* running = nullptr;
   auto between_steps = [&running](const std::function<absl::Status()>& remap, absl::Duration deadline) {
     return running->BetweenSteps(remap, deadline);
   };
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, between_steps, {});
-  std::unique_ptr<DecodeLikeLoop> loop = *DecodeLikeLoop::Start(pair->live(), kBytes, {});  // ends before the memory
+  std::unique_ptr<bench::DecodeLikeLoop> loop =
+      *bench::DecodeLikeLoop::Start(pair->live(), kBytes, {});  // ends before the memory
   running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(1, kDeadline), IsOk());
   EXPECT_EQ(loop->Read().checksum, 0u);
@@ -192,15 +195,15 @@ TEST(RemapTest, MemoryIsFlatOverManyInstalls) {
   SYNCOPATE_NEED_GPUS(1);
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {});
   for (int install = 1; install <= 20; ++install) ASSERT_THAT(pair->Install({1, install}, 0, kDeadline), IsOk());
-  const int64_t free = ReadGpuMemory(0)->free;
+  const int64_t free = cuda::ReadGpuMemory(0)->free;
   for (int install = 21; install <= 220; ++install) ASSERT_THAT(pair->Install({1, install}, 0, kDeadline), IsOk());
-  EXPECT_GE(ReadGpuMemory(0)->free, free);
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, free);
 }
 
 // The process's driver, whose maps fail: those from `fail_from` to before `fail_until`, counted from Arm().
 class FailingDriver {
  public:
-  FailingDriver() : driver_(**Driver::Load()) {
+  FailingDriver() : driver_(**cuda::Driver::Load()) {
     real_map = driver_.map;
     maps = fail_from = fail_until = 0;
     driver_.map = &Map;
@@ -210,7 +213,7 @@ class FailingDriver {
     fail_from = from;
     fail_until = until;
   }
-  const Driver* get() const { return &driver_; }
+  const cuda::Driver* get() const { return &driver_; }
 
  private:
   static CUresult Map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -219,11 +222,11 @@ class FailingDriver {
     if (map >= fail_from && map < fail_until) return CUDA_ERROR_UNKNOWN;
     return real_map(address, size, offset, handle, flags);
   }
-  static inline decltype(Driver::map) real_map = nullptr;
+  static inline decltype(cuda::Driver::map) real_map = nullptr;
   static inline int maps = 0;
   static inline int fail_from = 0;
   static inline int fail_until = 0;
-  Driver driver_;
+  cuda::Driver driver_;
 };
 
 TEST(RemapTest, AnInstallThatFailsHalfwayIsUndone) {
@@ -242,7 +245,7 @@ TEST(RemapTest, AnInstallThatFailsHalfwayIsUndone) {
   EXPECT_EQ(ToHost(0, pair->shadow(), kBytes), shadow);
   ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
   EXPECT_EQ(ToHost(0, pair->live(), kBytes), shadow);
-  EXPECT_THAT(CheckContext(0), IsOk());
+  EXPECT_THAT(bench::CheckContext(0), IsOk());
 }
 
 TEST(RemapTest, AShadowThatCannotBeMappedAfterAnInstallIsMappedForTheNextTransfer) {
@@ -288,13 +291,14 @@ TEST(RemapTest, AnInstallThatFindsNoMomentChangesNothing) {
 
 TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
   SYNCOPATE_NEED_GPUS(1);
-  DecodeLikeLoop* running = nullptr;
-  InPlaceArena::Generation generation{[&running](absl::Duration deadline) { return running->Pause(deadline); },
-                                      [&running] { running->Resume(); }};
-  std::unique_ptr<InPlaceArena> arena = *InPlaceArena::Create(kBytes, generation, {});
+  bench::DecodeLikeLoop* running = nullptr;
+  bench::InPlaceArena::Generation generation{[&running](absl::Duration deadline) { return running->Pause(deadline); },
+                                             [&running] { running->Resume(); }};
+  std::unique_ptr<bench::InPlaceArena> arena = *bench::InPlaceArena::Create(kBytes, generation, {});
   EXPECT_TRUE(arena->in_place());
   EXPECT_EQ(arena->shadow(), arena->live());
-  std::unique_ptr<DecodeLikeLoop> loop = *DecodeLikeLoop::Start(arena->live(), kBytes, {});  // ends before the memory
+  std::unique_ptr<bench::DecodeLikeLoop> loop =
+      *bench::DecodeLikeLoop::Start(arena->live(), kBytes, {});  // ends before the memory
   running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(3, kDeadline), IsOk());
 
@@ -315,12 +319,12 @@ TEST(InPlaceArenaTest, AfterAFailedTransferNothingServesUntilAGoodOne) {
   SYNCOPATE_NEED_GPUS(1);
   int pauses = 0;
   int resumes = 0;
-  InPlaceArena::Generation generation{[&pauses](absl::Duration) {
-                                        ++pauses;
-                                        return absl::OkStatus();
-                                      },
-                                      [&resumes] { ++resumes; }};
-  std::unique_ptr<InPlaceArena> arena = *InPlaceArena::Create(kBytes, generation, {});
+  bench::InPlaceArena::Generation generation{[&pauses](absl::Duration) {
+                                               ++pauses;
+                                               return absl::OkStatus();
+                                             },
+                                             [&resumes] { ++resumes; }};
+  std::unique_ptr<bench::InPlaceArena> arena = *bench::InPlaceArena::Create(kBytes, generation, {});
   ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
   arena->Invalidate();
   EXPECT_TRUE(arena->serving().IsNone());
@@ -335,8 +339,8 @@ TEST(InPlaceArenaTest, AfterAFailedTransferNothingServesUntilAGoodOne) {
 
 TEST(PeerCopyTest, MeasuresEveryPairAtOnce) {
   SYNCOPATE_NEED_GPUS(2);
-  if (!CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
-  absl::StatusOr<std::vector<double>> rates = MeasurePeerCopies({{0, 1}, {1, 0}}, int64_t{256} << 20, 3);
+  if (!cuda::CheckPeerAccess(1, 0).ok()) GTEST_SKIP() << "GPUs 0 and 1 have no peer access";
+  absl::StatusOr<std::vector<double>> rates = bench::MeasurePeerCopies({{0, 1}, {1, 0}}, int64_t{256} << 20, 3);
   ASSERT_THAT(rates, IsOk());
   ASSERT_EQ(rates->size(), 2u);
   for (double rate : *rates) EXPECT_GT(rate, 1.0);

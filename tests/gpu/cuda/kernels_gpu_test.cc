@@ -26,9 +26,9 @@ using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 
 template <typename T>
-DeviceBuffer Upload(const std::vector<T>& values) {
+cuda::DeviceBuffer Upload(const std::vector<T>& values) {
   const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(T));
-  DeviceBuffer buffer = *DeviceBuffer::Create(0, bytes, "a test's table");
+  cuda::DeviceBuffer buffer = *cuda::DeviceBuffer::Create(0, bytes, "a test's table");
   if (bytes > 0) ToDevice(0, buffer.data(), values.data(), bytes);
   return buffer;
 }
@@ -42,15 +42,15 @@ struct Staged {
 // Packs a case on the GPU, into an arena that is poisoned wherever an operation must write.
 Staged StageOnGpu(const PackCase& made, const PackedCase& expected) {
   const StageProgram program = MakeStageProgram(made.ops, made.buckets);
-  Stream stream = *Stream::Create(0);
-  Event done = *Event::Create(0);
-  DeviceBuffer shard = Upload(made.shard);
-  DeviceBuffer arena = Upload(PoisonedArena(expected));
-  DeviceBuffer bases = Upload(std::vector<uint64_t>(made.ops.size(), reinterpret_cast<uint64_t>(shard.data())));
-  DeviceBuffer vectors = Upload(program.vectors);
-  DeviceBuffer elements = Upload(program.elements);
-  DeviceBuffer words = Upload(program.words);
-  DeviceBuffer sums = Upload(std::vector<uint64_t>(made.buckets.size() + 1));
+  cuda::Stream stream = *cuda::Stream::Create(0);
+  cuda::Event done = *cuda::Event::Create(0);
+  cuda::DeviceBuffer shard = Upload(made.shard);
+  cuda::DeviceBuffer arena = Upload(PoisonedArena(expected));
+  cuda::DeviceBuffer bases = Upload(std::vector<uint64_t>(made.ops.size(), reinterpret_cast<uint64_t>(shard.data())));
+  cuda::DeviceBuffer vectors = Upload(program.vectors);
+  cuda::DeviceBuffer elements = Upload(program.elements);
+  cuda::DeviceBuffer words = Upload(program.words);
+  cuda::DeviceBuffer sums = Upload(std::vector<uint64_t>(made.buckets.size() + 1));
   const Findings findings{sums.as<uint64_t>(), sums.as<uint64_t>() + made.buckets.size()};
   const int blocks = BlocksThatFill(0);
   EXPECT_THAT(ClearFindings(findings, static_cast<int64_t>(made.buckets.size()), stream.get()), IsOk());
@@ -144,9 +144,9 @@ TEST(StageKernelTest, FindsNumbersThatAreNotFiniteAndThoseThatOverflow) {
 class ShadowCheckTest : public ::testing::Test {
  protected:
   void Make(int64_t bytes, uint64_t seed) {
-    arena_ = *CudaArena::Create(bytes, {});
-    Stream stream = *Stream::Create(0);
-    ASSERT_THAT(FillWithRandomWeights(arena_->data(), bytes, seed, stream.get()), IsOk());
+    arena_ = *cuda::CudaArena::Create(bytes, {});
+    cuda::Stream stream = *cuda::Stream::Create(0);
+    ASSERT_THAT(bench::FillWithRandomWeights(arena_->data(), bytes, seed, stream.get()), IsOk());
     ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
     host_ = ToHost(0, arena_->data(), bytes);
     checker_ = *CudaShadowChecker::Create({});
@@ -159,7 +159,7 @@ class ShadowCheckTest : public ::testing::Test {
   std::vector<uint64_t> Expected() const { return DigestRanges(contents_.buckets, host_.data()); }
 
   static constexpr int64_t kBucketBytes = 1 << 20;
-  std::unique_ptr<CudaArena> arena_;
+  std::unique_ptr<cuda::CudaArena> arena_;
   std::vector<char> host_;
   std::unique_ptr<CudaShadowChecker> checker_;
   ShadowContents contents_;
@@ -198,9 +198,9 @@ TEST_F(ShadowCheckTest, DigestsBucketsOfAnyAlignment) {
 TEST_F(ShadowCheckTest, WaitsForTheStreamThatBringsTheBytes) {
   SYNCOPATE_NEED_GPUS(1);
   Make(64 << 20, 3);
-  Stream bringing = *Stream::Create(0);
-  std::unique_ptr<CudaArena> source = *CudaArena::Create(arena_->bytes(), {});
-  ASSERT_THAT(FillWithRandomWeights(source->data(), source->bytes(), 4, bringing.get()), IsOk());
+  cuda::Stream bringing = *cuda::Stream::Create(0);
+  std::unique_ptr<cuda::CudaArena> source = *cuda::CudaArena::Create(arena_->bytes(), {});
+  ASSERT_THAT(bench::FillWithRandomWeights(source->data(), source->bytes(), 4, bringing.get()), IsOk());
   ASSERT_EQ(cudaStreamSynchronize(bringing.get()), cudaSuccess);
   host_ = ToHost(0, source->data(), source->bytes());
   for (int sync = 0; sync < 20; ++sync) {
@@ -257,7 +257,7 @@ TEST_F(ShadowCheckTest, OneFlippedBitChangesItsBucketsDigestAlone) {
 
 TEST(ContextCheckTest, AHealthyContextMultiplies) {
   SYNCOPATE_NEED_GPUS(1);
-  EXPECT_THAT(CheckContext(0), IsOk());
+  EXPECT_THAT(bench::CheckContext(0), IsOk());
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ double Median(std::vector<double> values) {
 
 // Bytes read plus bytes written a second by a plain copy.
 double CopyRate() {
-  static const double rate = 2 * (*MeasurePeerCopies({{0, 0}}, int64_t{4} << 30, kRepeats))[0] * kGiga;
+  static const double rate = 2 * (*bench::MeasurePeerCopies({{0, 0}}, int64_t{4} << 30, kRepeats))[0] * kGiga;
   return rate;
 }
 
@@ -43,7 +43,7 @@ void Report(const char* what, int64_t bytes, double seconds, double least) {
 }
 
 // The model whose arenas fit three times into what is free.
-std::string ModelThatFits() { return ReadGpuMemory(0)->free > int64_t{60} << 30 ? "qwen2.5-7b" : "qwen2.5-0.5b"; }
+std::string ModelThatFits() { return cuda::ReadGpuMemory(0)->free > int64_t{60} << 30 ? "qwen2.5-7b" : "qwen2.5-0.5b"; }
 
 struct StageCase {
   const char* source;
@@ -59,10 +59,10 @@ TEST_P(StageRateTest, StagesAtTheMemorysRate) {
   const Manifest manifest = *Manifest::Create(*ModelShapes(model));
   const Layout source = *BuildLayout(manifest, GetParam().source);
   const SyncPlan plan = *SyncPlan::Create(manifest, source, *BuildLayout(manifest, GetParam().destination));
-  std::unique_ptr<CudaArena> shard = *CudaArena::Create(source.arena_bytes(0), {.what = "a shard"});
+  std::unique_ptr<cuda::CudaArena> shard = *cuda::CudaArena::Create(source.arena_bytes(0), {.what = "a shard"});
   std::unique_ptr<CudaSendArena> arena = *CudaSendArena::Create(manifest, plan, 0, {});
-  Stream stream = *Stream::Create(0);
-  ASSERT_THAT(FillWithRandomWeights(shard->data(), shard->bytes(), 1, stream.get()), IsOk());
+  cuda::Stream stream = *cuda::Stream::Create(0);
+  ASSERT_THAT(bench::FillWithRandomWeights(shard->data(), shard->bytes(), 1, stream.get()), IsOk());
   std::vector<double> seconds;
   for (int64_t step = 1; step <= kRepeats; ++step) {
     absl::StatusOr<CudaSendArena::Staged> staged =
@@ -84,10 +84,10 @@ TEST(CheckRateTest, ChecksAtTheMemorysRate) {
   SYNCOPATE_NEED_GPUS(1);
   const std::string model = ModelThatFits();
   const Manifest manifest = *Manifest::Create(*ModelShapes(model));
-  std::unique_ptr<CudaArena> arena = *CudaArena::Create(manifest.arena_bytes(), {});
+  std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(manifest.arena_bytes(), {});
   std::unique_ptr<CudaShadowChecker> checker = *CudaShadowChecker::Create({});
-  Stream stream = *Stream::Create(0);
-  ASSERT_THAT(FillWithRandomWeights(arena->data(), arena->bytes(), 1, stream.get()), IsOk());
+  cuda::Stream stream = *cuda::Stream::Create(0);
+  ASSERT_THAT(bench::FillWithRandomWeights(arena->data(), arena->bytes(), 1, stream.get()), IsOk());
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
   for (int64_t shift : {0, 2}) {
     ShadowContents contents;
@@ -131,12 +131,12 @@ TEST(RemapRateTest, RemapsWithinAMillisecondWithOneHandle) {
 TEST(DecodeLikeLoopTest, ReadsWeightsAtTheMemorysRate) {
   SYNCOPATE_NEED_GPUS(1);
   constexpr int64_t kBytes = int64_t{8} << 30;
-  std::unique_ptr<CudaArena> arena = *CudaArena::Create(kBytes, {});
-  std::unique_ptr<DecodeLikeLoop> loop = *DecodeLikeLoop::Start(arena->data(), kBytes, {});
+  std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(kBytes, {});
+  std::unique_ptr<bench::DecodeLikeLoop> loop = *bench::DecodeLikeLoop::Start(arena->data(), kBytes, {});
   ASSERT_THAT(loop->AwaitSteps(10, kDeadline), IsOk());
-  const DecodeLikeLoop::Reading from = loop->Read();
+  const bench::DecodeLikeLoop::Reading from = loop->Read();
   ASSERT_THAT(loop->AwaitSteps(from.steps + 100, kDeadline), IsOk());
-  const DecodeLikeLoop::Reading to = loop->Read();
+  const bench::DecodeLikeLoop::Reading to = loop->Read();
   Report("a decode step that reads all weights", kBytes,
          absl::ToDoubleSeconds(to.at - from.at) / (to.steps - from.steps), 0.4);
 }

@@ -55,13 +55,13 @@ class CudaSendArenaTest : public ::testing::Test {
     source_ = *BuildLayout(manifest_, source);
     plan_ = *SyncPlan::Create(manifest_, *source_, *BuildLayout(manifest_, destination));
     arena_ = *CudaSendArena::Create(manifest_, *plan_, rank, {.slots = slots});
-    stream_ = *Stream::Create(0);
+    stream_ = *cuda::Stream::Create(0);
     SetShard(1);
   }
   void SetShard(uint64_t seed) {
     shard_ = RandomShard(source_->arena_bytes(rank_), seed);
     if (on_device_.data() == nullptr) {
-      on_device_ = *DeviceBuffer::Create(0, static_cast<int64_t>(shard_.size()), "a test's shard");
+      on_device_ = *cuda::DeviceBuffer::Create(0, static_cast<int64_t>(shard_.size()), "a test's shard");
     }
     ToDevice(0, on_device_.data(), shard_.data(), static_cast<int64_t>(shard_.size()));
   }
@@ -84,8 +84,8 @@ class CudaSendArenaTest : public ::testing::Test {
   std::optional<Layout> source_;
   std::optional<SyncPlan> plan_;
   std::vector<char> shard_;
-  DeviceBuffer on_device_;
-  Stream stream_;
+  cuda::DeviceBuffer on_device_;
+  cuda::Stream stream_;
   std::unique_ptr<CudaSendArena> arena_;
 };
 
@@ -102,7 +102,7 @@ TEST_F(CudaSendArenaTest, StagesEveryLayoutAsTheHostDoes) {
     if (!to.ok()) continue;  // this model has no such split
     for (int32_t rank = 0; rank < from->ranks(); ++rank) {
       SCOPED_TRACE(source + " to " + destination + " rank " + std::to_string(rank));
-      on_device_ = DeviceBuffer();
+      on_device_ = cuda::DeviceBuffer();
       Make(source, destination, rank);
       absl::StatusOr<CudaSendArena::Staged> staged = Stage(1);
       ASSERT_THAT(staged, IsOk());
@@ -117,12 +117,12 @@ TEST_F(CudaSendArenaTest, StagesEveryLayoutAsTheHostDoes) {
 TEST_F(CudaSendArenaTest, StagesFromTensorsInAllocationsOfTheirOwn) {
   SYNCOPATE_NEED_GPUS(1);
   Make("fsdp2:2:fp32", "whole", 1);
-  std::vector<DeviceBuffer> buffers;
+  std::vector<cuda::DeviceBuffer> buffers;
   std::vector<const void*> tensors(manifest_.tensors().size(), nullptr);
   for (const Piece& piece : source_->pieces()) {
     if (piece.rank != rank_) continue;
     const int64_t bytes = piece.elements() * 4;
-    buffers.push_back(*DeviceBuffer::Create(0, bytes, "a tensor"));
+    buffers.push_back(*cuda::DeviceBuffer::Create(0, bytes, "a tensor"));
     ToDevice(0, buffers.back().data(), shard_.data() + piece.offset, bytes);
     tensors[static_cast<size_t>(piece.tensor)] = buffers.back().data();
   }
@@ -210,9 +210,9 @@ TEST_F(CudaSendArenaTest, MemoryIsFlatOverManyStages) {
   SYNCOPATE_NEED_GPUS(1);
   Make("whole:1", "whole");
   for (int64_t step = 1; step <= 10; ++step) ASSERT_THAT(Stage(step), IsOk());
-  const int64_t free = ReadGpuMemory(0)->free;
+  const int64_t free = cuda::ReadGpuMemory(0)->free;
   for (int64_t step = 11; step <= 210; ++step) ASSERT_THAT(Stage(step), IsOk());
-  EXPECT_GE(ReadGpuMemory(0)->free, free);
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, free);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-using synchronizer::DeviceBuffer;
+using cuda::DeviceBuffer;
 using ::syncopate::testing::HasReason;
 using testing::Download;
 using testing::Half;

@@ -35,9 +35,9 @@ inline std::vector<Half> RandomHalves(int64_t count, uint64_t seed, float deviat
 }
 
 template <typename T>
-synchronizer::DeviceBuffer Upload(const std::vector<T>& values) {
+cuda::DeviceBuffer Upload(const std::vector<T>& values) {
   const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(T));
-  synchronizer::DeviceBuffer buffer = *synchronizer::DeviceBuffer::Create(0, bytes, "a test's table");
+  cuda::DeviceBuffer buffer = *cuda::DeviceBuffer::Create(0, bytes, "a test's table");
   if (bytes > 0) synchronizer::ToDevice(0, buffer.data(), values.data(), bytes);
   return buffer;
 }

@@ -13,7 +13,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-using synchronizer::DeviceBuffer;
+using cuda::DeviceBuffer;
 using testing::Download;
 using testing::Half;
 using testing::kHalfNan;
@@ -113,7 +113,7 @@ struct Rig {
 
 // The kernels on the rig's data, by a grid of so many blocks; rows that are not written stay NaN.
 std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_of = RowsOf::kDifferentSequences) {
-  const synchronizer::Driver* driver = *synchronizer::Driver::Load();
+  const cuda::Driver* driver = *cuda::Driver::Load();
   const DeviceBuffer keys = Upload(rig.keys), values = Upload(rig.values), queries = Upload(rig.queries);
   const DeviceBuffer slots = Upload(rig.slots), lengths = Upload(rig.lengths), tables = Upload(rig.tables);
   const DeviceBuffer out = Upload(std::vector<Half>(rig.queries.size(), kHalfNan));

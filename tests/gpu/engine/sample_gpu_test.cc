@@ -10,7 +10,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-using synchronizer::DeviceBuffer;
+using cuda::DeviceBuffer;
 using testing::Download;
 using testing::Half;
 using testing::Narrow;

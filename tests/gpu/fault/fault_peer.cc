@@ -43,8 +43,8 @@ class Peer {
 
   absl::Status Open(const std::string& role, int32_t rank, int place, const std::string& incarnation) {
     int gpus = 0;
-    while (gpus < kFaultPlaces && CheckGpu(gpus).ok()) ++gpus;
-    if (gpus == 0) return CheckGpu(0);
+    while (gpus < kFaultPlaces && cuda::CheckGpu(gpus).ok()) ++gpus;
+    if (gpus == 0) return cuda::CheckGpu(0);
     // NCCL takes one process of a host for each GPU: these call themselves hosts, and it connects them by sockets.
     if (gpus < kFaultPlaces) ::setenv("NCCL_HOSTID", incarnation.c_str(), /*overwrite=*/1);
     const int device = device_ = place % gpus;
@@ -133,7 +133,7 @@ class Peer {
 
   void Check() {
     const int64_t serving = receiver_ == nullptr ? 0 : receiver_->receiver->serving().step;
-    Say({{"reason", ReasonOf(CheckContext(device_))}, {"serving", serving}});
+    Say({{"reason", ReasonOf(bench::CheckContext(device_))}, {"serving", serving}});
   }
 
   const int control_;

@@ -26,9 +26,9 @@ namespace {
 constexpr absl::Duration kStageDeadline = absl::Seconds(20);
 constexpr int kMostGpus = 16;
 
-int GpuCount() {
+int cuda::GpuCount() {
   int count = 0;
-  while (count < kMostGpus && CheckGpu(count).ok()) ++count;
+  while (count < kMostGpus && cuda::CheckGpu(count).ok()) ++count;
   return count;
 }
 
@@ -55,14 +55,14 @@ class GpuArena final : public TestArena {
       : rank(source_rank),
         device(on_device),
         manifest(manifest),
-        stream_(*Stream::Create(on_device)),
+        stream_(*cuda::Stream::Create(on_device)),
         arena_(*CudaSendArena::Create(manifest, plan, source_rank, {.device = on_device})) {}
   WeightStore* store() override { return arena_.get(); }
   CudaSendArena* arena() { return arena_.get(); }
   absl::StatusOr<std::vector<uint64_t>> Stage(PolicyVersion version, const std::vector<char>& shard) override {
     const int64_t bytes = std::max<int64_t>(static_cast<int64_t>(shard.size()), 4);
     if (shard_.bytes() < bytes) {
-      SYNCOPATE_ASSIGN_OR_RETURN(shard_, DeviceBuffer::Create(device, bytes, "a test's shard"));
+      SYNCOPATE_ASSIGN_OR_RETURN(shard_, cuda::DeviceBuffer::Create(device, bytes, "a test's shard"));
     }
     ToDevice(device, shard_.data(), shard.data(), static_cast<int64_t>(shard.size()));
     SYNCOPATE_ASSIGN_OR_RETURN(CudaSendArena::Staged staged, arena_->Stage(version, FlatShard(manifest, shard_.data()),
@@ -75,8 +75,8 @@ class GpuArena final : public TestArena {
   const Manifest manifest;
 
  private:
-  const Stream stream_;
-  DeviceBuffer shard_;
+  const cuda::Stream stream_;
+  cuda::DeviceBuffer shard_;
   const std::unique_ptr<CudaSendArena> arena_;
 };
 
@@ -104,7 +104,7 @@ class MortalSource final : public SourceTransport {
 
 class GpuHarness : public TransportHarness {
  public:
-  GpuHarness() : gpus_(GpuCount()) {}
+  GpuHarness() : gpus_(cuda::GpuCount()) {}
 
   SourceTransport* AddSource(WeightStore* store) override {
     sources_.push_back(MakeSource(arenas_.at(store)));
@@ -165,8 +165,8 @@ class IpcGpuHarness final : public GpuHarness {
     IpcReceiver::Options options;
     options.engine = engines_.back().get();
     options.shadow = [target = NewShadow(),
-                      gpu = ReadGpuFacts(device)->gpu_uuid]() -> absl::StatusOr<ipc::SharedMemory> {
-      SYNCOPATE_ASSIGN_OR_RETURN(ExportedMemory memory, (*target)->ExportShadow());
+                      gpu = cuda::ReadGpuFacts(device)->gpu_uuid]() -> absl::StatusOr<ipc::SharedMemory> {
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, (*target)->ExportShadow());
       return LendGpuMemory(std::move(memory), gpu);
     };
     return *IpcReceiver::Create(std::move(options));
@@ -200,7 +200,7 @@ class NcclGpuHarness final : public GpuHarness {
 // A suite makes its rigs before it asks whether they are complete, so where there is no GPU there is no harness.
 template <typename Harness>
 std::unique_ptr<TransportHarness> MakeHarness() {
-  if (GpuCount() > 0) return std::make_unique<Harness>();
+  if (cuda::GpuCount() > 0) return std::make_unique<Harness>();
   return nullptr;
 }
 

@@ -48,12 +48,12 @@ absl::StatusOr<std::unique_ptr<ReceiverTransport>> TransportOf(GpuReceiver* rece
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ipc::CudaCopyEngine> made, ipc::CudaCopyEngine::Create(receiver->device));
   std::shared_ptr<ipc::CudaCopyEngine> engine = std::move(made);
   receiver->borrowed = engine;
-  SYNCOPATE_ASSIGN_OR_RETURN(GpuFacts facts, ReadGpuFacts(receiver->device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts facts, cuda::ReadGpuFacts(receiver->device));
   IpcReceiver::Options ipc;
   ipc.engine = engine.get();
   ipc.chunk_bytes = receiver->of->chunk_bytes;
   ipc.shadow = [target = receiver->target.get(), gpu = facts.gpu_uuid]() -> absl::StatusOr<ipc::SharedMemory> {
-    SYNCOPATE_ASSIGN_OR_RETURN(ExportedMemory memory, target->ExportShadow());
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, target->ExportShadow());
     return LendGpuMemory(std::move(memory), gpu);
   };
   return IpcReceiver::Create(std::move(ipc));
@@ -63,8 +63,8 @@ absl::StatusOr<std::unique_ptr<ReceiverTransport>> TransportOf(GpuReceiver* rece
 
 BetweenSteps NoDecodeLoop(int device) {
   return [device](const std::function<absl::Status()>& remap, absl::Duration) -> absl::StatusOr<absl::Duration> {
-    DeviceScope scope(device);
-    SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "draining the device"));
+    cuda::DeviceScope scope(device);
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaDeviceSynchronize(), "draining the device"));
     SYNCOPATE_RETURN_IF_ERROR(remap());
     return absl::ZeroDuration();
   };
@@ -115,9 +115,9 @@ absl::StatusOr<std::unique_ptr<GpuSource>> GpuSource::Create(const GpuCase* of, 
   source->of = of;
   source->device = device;
   source->id = {kTrainerRole, "trainer", rank, of->plan.sources(), incarnation};
-  SYNCOPATE_ASSIGN_OR_RETURN(source->stream, Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(source->stream, cuda::Stream::Create(device));
   const int64_t shard_bytes = std::max<int64_t>(of->source.arena_bytes(rank), 4);
-  SYNCOPATE_ASSIGN_OR_RETURN(source->shard, DeviceBuffer::Create(device, shard_bytes, "a test's shard"));
+  SYNCOPATE_ASSIGN_OR_RETURN(source->shard, cuda::DeviceBuffer::Create(device, shard_bytes, "a test's shard"));
   CudaSendArena::Options arena;
   arena.device = device;
   SYNCOPATE_ASSIGN_OR_RETURN(source->arena, CudaSendArena::Create(of->manifest, of->plan, rank, arena));
@@ -135,7 +135,7 @@ GpuSource::~GpuSource() {
 
 absl::StatusOr<std::vector<uint64_t>> GpuSource::Stage(int64_t step) {
   SYNCOPATE_RETURN_IF_ERROR(
-      FillWithRandomWeights(shard.data(), shard.bytes() / 4 * 4, 1000 * step + id.rank, stream.get()));
+      bench::FillWithRandomWeights(shard.data(), shard.bytes() / 4 * 4, 1000 * step + id.rank, stream.get()));
   SYNCOPATE_ASSIGN_OR_RETURN(
       CudaSendArena::Staged staged,
       arena->Stage({1, step}, FlatShard(of->manifest, shard.data()), stream.get(), kStageDeadline));

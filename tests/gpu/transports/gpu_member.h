@@ -77,8 +77,8 @@ struct GpuSource {
   const GpuCase* of = nullptr;
   int device = 0;
   MemberId id;
-  DeviceBuffer shard;
-  Stream stream;
+  cuda::DeviceBuffer shard;
+  cuda::Stream stream;
   std::unique_ptr<CudaSendArena> arena;
   std::shared_ptr<void> borrowed;  // what the transport borrows
   std::unique_ptr<SourceTransport> transport;

@@ -32,7 +32,8 @@ class IpcGpuTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { SYNCOPATE_NEED_GPUS(GetParam()); }
   void TearDown() override {
-    for (int device = 0; device < std::min(GetParam(), GpuCount()); ++device) EXPECT_THAT(CheckContext(device), IsOk());
+    for (int device = 0; device < std::min(GetParam(), cuda::GpuCount()); ++device)
+      EXPECT_THAT(bench::CheckContext(device), IsOk());
   }
   std::unique_ptr<GpuRig> Make(const Shape& shape, int64_t width = 1, int64_t chunk_bytes = 1 << 20) {
     GpuRig::Options options;
@@ -174,9 +175,9 @@ TEST_P(IpcGpuTest, TwoHundredSyncsTakeNoMoreMemoryThanTwenty) {
   for (int64_t step = 1; step <= 200; ++step) {
     ASSERT_THAT(rig->Stage(step), IsOk());
     ASSERT_THAT(rig->Sync(), IsOk());
-    if (step == 20) free_after_twenty = ReadGpuMemory(0)->free;
+    if (step == 20) free_after_twenty = cuda::ReadGpuMemory(0)->free;
   }
-  EXPECT_GE(ReadGpuMemory(0)->free, free_after_twenty - (4 << 20));
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, free_after_twenty - (4 << 20));
 }
 
 INSTANTIATE_TEST_SUITE_P(OneGpu, IpcGpuTest, ::testing::Values(1));

@@ -25,7 +25,8 @@ struct Shape {
 class NcclGpuTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (int device = 0; device < std::min(4, GpuCount()); ++device) EXPECT_THAT(CheckContext(device), IsOk());
+    for (int device = 0; device < std::min(4, cuda::GpuCount()); ++device)
+      EXPECT_THAT(bench::CheckContext(device), IsOk());
   }
   std::unique_ptr<GpuRig> Make(const Shape& shape, int64_t width = 1) {
     GpuRig::Options options;
@@ -182,10 +183,10 @@ TEST_F(NcclGpuTest, FiftySyncsAndRegroupingsTakeNoMoreMemoryThanTen) {
     ASSERT_THAT(rig->Stage(step), IsOk());
     std::vector<int> members = step % 3 == 0 ? std::vector<int>{} : std::vector<int>{static_cast<int>(step % 3) - 1};
     ASSERT_THAT(rig->Sync(members), IsOk());
-    if (step == 10) free_after_ten = ReadGpuMemory(0)->free;
+    if (step == 10) free_after_ten = cuda::ReadGpuMemory(0)->free;
   }
   // A group more or less may be held at the moment.
-  EXPECT_GE(ReadGpuMemory(0)->free, free_after_ten - (600 << 20));
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, free_after_ten - (600 << 20));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "synchronizer/plan/pack.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -62,4 +62,4 @@ TEST(BenchModelTest, RoundsToBFloat16AsThePackingDoes) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

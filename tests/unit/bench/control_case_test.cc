@@ -11,7 +11,7 @@
 #include "bench/process/process_usage.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasMessage;
@@ -84,4 +84,4 @@ TEST(ProcessUsageTest, TellsWhatAProcessUsesAndThatOneIsGone) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

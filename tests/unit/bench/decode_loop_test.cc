@@ -8,7 +8,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -124,4 +124,4 @@ TEST(DecodeLoopTest, StopsWithTheErrorOfAStep) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

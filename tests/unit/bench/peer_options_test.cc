@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -43,4 +43,4 @@ TEST(PeerOptionsTest, RefuseWhatTheConductorWouldNotSay) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -9,7 +9,7 @@
 #include "synchronizer/plan/layout_text.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -69,4 +69,4 @@ TEST(SyncCaseTest, DescribesLayoutsThatExist) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::bench

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::rollouterd {
 namespace {
 
 using rollouter::EngineStatus;
@@ -47,4 +47,4 @@ TEST(ReadinessTest, ServesNothingBeforeTheFirstWeightsAndAlsoNotPausedDrainedOrF
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::rollouterd

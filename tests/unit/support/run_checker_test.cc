@@ -279,7 +279,7 @@ TEST_F(RunCheckerTest, ReadsWhatATrainerWroteWithoutChangingIt) {
                                            [](uint64_t, absl::string_view) { return absl::OkStatus(); });
     ASSERT_THAT(log, IsOk());
     for (const trainer::LogRecord& record : history_.log) {
-      ASSERT_THAT((*log)->Append(services::EncodeLogRecord(record)), IsOk());
+      ASSERT_THAT((*log)->Append(trainerd::EncodeLogRecord(record)), IsOk());
     }
     ASSERT_THAT((*log)->Commit(), IsOk());
   }

@@ -9,11 +9,11 @@
 #include "tools/twin/synchronous_loop.h"
 #include "trainer/data/learning_alarms.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 v1::RunConfig ReverseConfig(int seed) {
-  ParsedRunConfig parsed = ParseRunConfig("", "defaults", {absl::StrCat("run.seed=", seed)});
+  config::ParsedRunConfig parsed = config::ParseRunConfig("", "defaults", {absl::StrCat("run.seed=", seed)});
   EXPECT_TRUE(parsed.problems.empty());
   return parsed.config;
 }
@@ -26,7 +26,7 @@ class LearningTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, LearningTest, ::testing::Values(0, 1, 2));
 
 TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
-  auto loop = SynchronousLoop::Create(ReverseConfig(GetParam()));
+  auto loop = twin::SynchronousLoop::Create(ReverseConfig(GetParam()));
   ASSERT_TRUE(loop.ok()) << loop.status();
   double best = (*loop)->EvaluateExact().value();
   EXPECT_LT(best, 0.1);  // it starts from nothing
@@ -42,10 +42,10 @@ TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
 }
 
 TEST(LearningAlarmsRunTest, AdditionCollapsesAndBothAlarmsSaySo) {
-  ParsedRunConfig parsed =
-      ParseRunConfig("", "defaults", {"data.task=add", "data.length=2", "data.batch_groups=8", "rollout.samples=8"});
+  config::ParsedRunConfig parsed = config::ParseRunConfig(
+      "", "defaults", {"data.task=add", "data.length=2", "data.batch_groups=8", "rollout.samples=8"});
   ASSERT_TRUE(parsed.problems.empty());
-  auto loop = SynchronousLoop::Create(parsed.config);
+  auto loop = twin::SynchronousLoop::Create(parsed.config);
   ASSERT_TRUE(loop.ok()) << loop.status();
   trainer::LearningAlarms alarms;
   const std::vector<std::string> both = {"entropy", "no_signal"};
@@ -60,9 +60,9 @@ TEST(LearningAlarmsRunTest, AdditionCollapsesAndBothAlarmsSaySo) {
 }
 
 TEST(SynchronousLoopTest, TwoRunsGiveTheSameBitsAndAnotherSeedDoesNot) {
-  auto first = SynchronousLoop::Create(ReverseConfig(0)).value();
-  auto second = SynchronousLoop::Create(ReverseConfig(0)).value();
-  auto other = SynchronousLoop::Create(ReverseConfig(1)).value();
+  auto first = twin::SynchronousLoop::Create(ReverseConfig(0)).value();
+  auto second = twin::SynchronousLoop::Create(ReverseConfig(0)).value();
+  auto other = twin::SynchronousLoop::Create(ReverseConfig(1)).value();
   for (int i = 0; i < 3; ++i) {
     const uint64_t digest = first->Step().value().weights_digest;
     EXPECT_EQ(second->Step().value().weights_digest, digest);
@@ -71,4 +71,4 @@ TEST(SynchronousLoopTest, TwoRunsGiveTheSameBitsAndAnotherSeedDoesNot) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -13,7 +13,7 @@
 #include "services/auth/credentials.h"
 #include "tests/support/test_authority.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::ElementsAre;
@@ -30,9 +30,11 @@ class CertificateTest : public ::testing::Test {
   absl::Status Verify(const std::string& pem, TrustAnchors::Use use = TrustAnchors::Use::kClient) {
     return (*TrustAnchors::Parse(Read(authority_.ca())))->Verify(pem, "", use, WallTime(*Clock::Real()));
   }
-  std::string IssuePem(const TestAuthority::Wish& wish) { return Read(authority_.Issue("one", wish).certificate); }
+  std::string IssuePem(const testing::TestAuthority::Wish& wish) {
+    return Read(authority_.Issue("one", wish).certificate);
+  }
 
-  TestAuthority authority_;
+  testing::TestAuthority authority_;
 };
 
 TEST_F(CertificateTest, SaysWhoseItIs) {
@@ -59,7 +61,7 @@ TEST_F(CertificateTest, ThatIsExpiredOrNotYetValidIsRefusedWithItsDate) {
 }
 
 TEST_F(CertificateTest, OfAnotherAuthorityIsRefusedAlsoIfThatBringsItsOwn) {
-  const TestAuthority other;
+  const testing::TestAuthority other;
   const std::string pem = Read(other.IssueFor("admin").certificate);
   EXPECT_EQ(ErrorReason(Verify(pem)), "UNKNOWN_AUTHORITY");
   EXPECT_EQ(ErrorReason(Verify(pem + Read(other.ca()))), "UNKNOWN_AUTHORITY");
@@ -84,8 +86,8 @@ TEST_F(CertificateTest, GarbageIsNoCertificateAndNoAuthority) {
 }
 
 TEST_F(CertificateTest, AKeyFitsItsOwnCertificateOnly) {
-  const TestAuthority::Files one = authority_.IssueFor("admin");
-  const TestAuthority::Files two = authority_.IssueFor("viewer");
+  const testing::TestAuthority::Files one = authority_.IssueFor("admin");
+  const testing::TestAuthority::Files two = authority_.IssueFor("viewer");
   EXPECT_TRUE(CheckKey(Read(one.certificate), Read(one.key)).ok());
   EXPECT_EQ(ErrorReason(CheckKey(Read(one.certificate), Read(two.key))), "BAD_KEY");
   EXPECT_EQ(ErrorReason(CheckKey(Read(one.certificate), "no key")), "BAD_KEY");
@@ -129,18 +131,18 @@ TEST_F(CredentialFileTest, SymbolicLinksAreFollowedAsKubernetesMountsSecretsByTh
 // What is wrong with a daemon's own files it says itself, before it talks to anybody.
 class CredentialsTest : public ::testing::Test {
  protected:
-  absl::Status LoadTrainer(const TestAuthority::Files& files) {
+  absl::Status LoadTrainer(const testing::TestAuthority::Files& files) {
     return TransportSecurity::Load(
                {.role = "trainer", .tls_cert = files.certificate, .tls_key = files.key, .tls_ca = authority_.ca()})
         .status();
   }
-  void ExpectRefused(const TestAuthority::Files& files, const std::string& reason, const std::string& words) {
+  void ExpectRefused(const testing::TestAuthority::Files& files, const std::string& reason, const std::string& words) {
     const absl::Status status = LoadTrainer(files);
     EXPECT_EQ(ErrorReason(status), reason) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(words));
   }
 
-  TestAuthority authority_;
+  testing::TestAuthority authority_;
 };
 
 TEST_F(CredentialsTest, ADaemonsOwnRightCertificateIsTaken) {
@@ -148,14 +150,14 @@ TEST_F(CredentialsTest, ADaemonsOwnRightCertificateIsTaken) {
 }
 
 TEST_F(CredentialsTest, ADaemonsOwnWrongCertificateIsRefusedWithTheFileAndTheFault) {
-  const std::string trainer = TestAuthority::Spiffe("trainer");
+  const std::string trainer = testing::TestAuthority::Spiffe("trainer");
   ExpectRefused({authority_.folder() + "/missing.crt", authority_.IssueFor("trainer").key}, "BAD_SECURITY",
                 "missing.crt: cannot be read");
   ExpectRefused(authority_.Issue("old", {.uris = {trainer}, .from = -absl::Hours(2), .until = -absl::Hours(1)}),
                 "CERTIFICATE_EXPIRED", "expired at");
   ExpectRefused(authority_.Issue("early", {.uris = {trainer}, .from = absl::Hours(1), .until = absl::Hours(2)}),
                 "CERTIFICATE_NOT_YET_VALID", "not valid before");
-  const TestAuthority other;
+  const testing::TestAuthority other;
   ExpectRefused(other.IssueFor("trainer"), "BAD_SECURITY", "does not come from an authority in tls_ca");
   ExpectRefused(authority_.IssueFor("rollouter"), "BAD_SECURITY", "of a rollouter, and this is a trainer");
   ExpectRefused(authority_.Issue("bare", {}), "BAD_SECURITY", "gives no role");
@@ -190,4 +192,4 @@ TEST_F(CredentialsTest, WithoutFilesThereIsNoSecurity) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -17,7 +17,7 @@
 #include "services/auth/access.h"
 #include "services/auth/permissions.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 // "/package.Service/Method" of every service in proto/, as protoc and not the linker sees them.
@@ -120,4 +120,4 @@ TEST(PermissionsTest, ThePageAboutSecurityHasTheTableAsItIs) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

@@ -3,7 +3,7 @@
 #include "base/status.h"
 #include "services/auth/role.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 TEST(AuthRoleTest, EachNameStandsForItsRole) {
@@ -46,4 +46,4 @@ TEST(AuthRoleTest, ASetOfRolesHoldsWhatItWasGivenAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

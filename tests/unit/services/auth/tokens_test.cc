@@ -7,7 +7,7 @@
 #include "services/auth/access.h"
 #include "services/auth/tokens.h"
 
-namespace syncopate::services {
+namespace syncopate::auth {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(AuthenticateTest, WithoutEitherOrWithAWrongTokenNobodyGetsIn) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::auth

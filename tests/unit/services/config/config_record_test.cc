@@ -13,7 +13,7 @@
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using ::testing::AllOf;
@@ -123,4 +123,4 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -5,7 +5,7 @@
 
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using ::testing::ElementsAre;
@@ -26,4 +26,4 @@ TEST(DifferencesTest, EqualConfigurationsHaveNone) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 TEST(DurationTest, ReadsNumbersWithUnits) {
@@ -30,4 +30,4 @@ TEST(DurationTest, GivesTheDefaultForAnEmptyOne) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

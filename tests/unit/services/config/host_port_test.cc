@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 TEST(HostPortTest, ReadsNamesAndBothFamilies) {
@@ -36,4 +36,4 @@ TEST(HostPortTest, KnowsLoopbackAndWildcard) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

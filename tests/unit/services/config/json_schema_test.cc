@@ -10,7 +10,7 @@
 #include "services/config/duration.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using Json = nlohmann::json;
@@ -60,4 +60,4 @@ TEST_F(ConfigJsonSchemaTest, ADurationIsWhatTheParserTakes) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -10,7 +10,7 @@
 #include "services/config/schema.h"
 #include "services/config/trainer_options.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 // The least and the greatest number that a key may have.
@@ -41,4 +41,4 @@ TEST(LimitsTest, EveryNumberThatTheConfigurationAllowsIsOneThatTrainingTakes) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -5,7 +5,7 @@
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 v1::RunConfig Config(const std::vector<std::string>& overrides) {
@@ -80,4 +80,4 @@ TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

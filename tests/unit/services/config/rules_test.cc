@@ -5,7 +5,7 @@
 
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using testing::ElementsAre;
@@ -161,4 +161,4 @@ TEST(TaskShapeTest, CountsSpecialTokens) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
@@ -210,4 +210,4 @@ TEST(RunConfigTest, AutomaticValuesAreResolved) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 TEST(ConfigSchemaTest, EveryKeyHasADocAndADefaultThatItsOwnRangeAccepts) {
@@ -57,4 +57,4 @@ TEST(ConfigSchemaTest, SaysWhatAValueMustBe) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

@@ -14,7 +14,7 @@
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using ::testing::HasSubstr;
@@ -85,4 +85,4 @@ TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

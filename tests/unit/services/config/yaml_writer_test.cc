@@ -4,7 +4,7 @@
 
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::config {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
@@ -44,4 +44,4 @@ TEST(ToYamlTest, DocumentsEachKeyWhenAsked) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::config

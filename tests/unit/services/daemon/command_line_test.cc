@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -68,4 +68,4 @@ TEST(CommandLineTest, HelpSaysEveryFlagAndExitCode) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

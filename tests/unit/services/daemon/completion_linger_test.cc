@@ -2,21 +2,21 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
-const CompletionLinger::Options kOptions = {
+const synchronizerd::CompletionLinger::Options kOptions = {
     .shortest = absl::Seconds(5), .longest = absl::Seconds(10), .after_restart = absl::Minutes(2)};
 const absl::Time kStart = absl::UnixEpoch();
 
 TEST(CompletionLingerTest, StaysWhileTheRunGoesOn) {
-  CompletionLinger linger(kOptions, /*completed_at_start=*/false);
+  synchronizerd::CompletionLinger linger(kOptions, /*completed_at_start=*/false);
   EXPECT_FALSE(linger.MayEnd(false, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(false, 0, kStart + absl::Hours(100)));
 }
 
 TEST(CompletionLingerTest, GoesWhenEverybodyHasGoneButNotBeforeLostMembersCouldComeBack) {
-  CompletionLinger linger(kOptions, false);
+  synchronizerd::CompletionLinger linger(kOptions, false);
   EXPECT_FALSE(linger.MayEnd(true, 2, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(1)));
   EXPECT_FALSE(linger.MayEnd(true, 1, kStart + absl::Seconds(5)));
@@ -24,21 +24,21 @@ TEST(CompletionLingerTest, GoesWhenEverybodyHasGoneButNotBeforeLostMembersCouldC
 }
 
 TEST(CompletionLingerTest, DoesNotWaitForEverForMembersThatStay) {
-  CompletionLinger linger(kOptions, false);
+  synchronizerd::CompletionLinger linger(kOptions, false);
   EXPECT_FALSE(linger.MayEnd(true, 3, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 3, kStart + absl::Seconds(9)));
   EXPECT_TRUE(linger.MayEnd(true, 3, kStart + absl::Seconds(10)));
 }
 
 TEST(CompletionLingerTest, StartedOnACompleteRunItGivesATrainerTimeToContinueIt) {
-  CompletionLinger linger(kOptions, /*completed_at_start=*/true);
+  synchronizerd::CompletionLinger linger(kOptions, /*completed_at_start=*/true);
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(119)));
   EXPECT_TRUE(linger.MayEnd(true, 0, kStart + absl::Seconds(120)));
 }
 
 TEST(CompletionLingerTest, AContinuedRunThatEndsAgainIsLikeANewOne) {
-  CompletionLinger linger(kOptions, true);
+  synchronizerd::CompletionLinger linger(kOptions, true);
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(false, 1, kStart + absl::Seconds(60)));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(200)));
@@ -46,4 +46,4 @@ TEST(CompletionLingerTest, AContinuedRunThatEndsAgainIsLikeANewOne) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

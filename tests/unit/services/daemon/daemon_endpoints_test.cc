@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ TEST_F(DaemonEndpointsTest, TheNewestRunIsTheOneWhoseEndpointsWereWrittenLast) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

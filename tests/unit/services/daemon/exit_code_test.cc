@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 int CodeOf(const char* reason) { return ExitCodeOf(Error(absl::StatusCode::kInternal, reason, "an error")); }
@@ -31,4 +31,4 @@ TEST(ExitCodeTest, EverythingElseIsAFailure) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

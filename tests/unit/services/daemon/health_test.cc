@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -76,4 +76,4 @@ TEST_F(HealthTest, AWaitForWorkIsNoStandstillIfTheLoopComesRound) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

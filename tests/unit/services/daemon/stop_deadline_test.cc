@@ -4,7 +4,7 @@
 
 #include "tests/support/notification.h"
 
-namespace syncopate::services {
+namespace syncopate::daemon {
 namespace {
 
 TEST(StopDeadlineTest, SpeaksOnceWhenTheStopDoesNotEnd) {
@@ -22,4 +22,4 @@ TEST(StopDeadlineTest, IsSilentWhenTheStopEndsInTime) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::daemon

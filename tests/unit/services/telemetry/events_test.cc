@@ -9,7 +9,7 @@
 #include "services/telemetry/sync_trace.h"
 #include "tests/support/process.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 using ::testing::ElementsAre;
@@ -148,4 +148,4 @@ TEST(SyncTraceTest, WithoutAnAttemptTheLastGoodOneIsShown) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 TEST(LatencyHistogramTest, HasNoQuantilesBeforeAnythingWasCounted) {
@@ -46,4 +46,4 @@ TEST(LatencyHistogramTest, MergingIsCountingBoth) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 constexpr char kStep[] =
@@ -63,4 +63,4 @@ TEST(StepRecordTest, RefusesWhatIsNoObject) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

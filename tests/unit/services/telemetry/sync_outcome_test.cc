@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 TEST(SyncOutcomeTest, OnlyWhatNothingNewerReplacedHasFailed) {
@@ -20,4 +20,4 @@ TEST(SyncOutcomeTest, OnlyWhatNothingNewerReplacedHasFailed) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 v1::SyncRecord Sync(const std::string& result, double total_seconds = 0, double pause_seconds = 0) {
@@ -72,4 +72,4 @@ TEST(SyncTallyTest, FiguresThatCannotBeDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 TEST(TableTest, ColumnsAreAsWideAsTheirWidestCellAndLinesEndWithoutBlanks) {
@@ -18,4 +18,4 @@ TEST(TableTest, ColumnsAreAsWideAsTheirWidestCellAndLinesEndWithoutBlanks) {
 TEST(TableTest, WithoutRowsThereAreHeadingsOnly) { EXPECT_EQ(Table({{"A"}, {"B"}}).ToString(), "A  B\n"); }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace syncopate::services {
+namespace syncopate::telemetry {
 namespace {
 
 TEST(WordsTest, WritesNumbersAsPeopleReadThem) {
@@ -36,4 +36,4 @@ TEST(WordsTest, AShareOfNothingIsNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::telemetry

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 MemberId Process(const std::string& incarnation) { return {"rollouter", "rollouter-0", 0, 1, incarnation}; }
@@ -66,4 +66,4 @@ TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

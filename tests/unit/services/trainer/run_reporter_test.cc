@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::IsOk;
@@ -132,4 +132,4 @@ TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -10,7 +10,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/services/trainer/step_loop_world.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -333,4 +333,4 @@ TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -21,7 +21,7 @@
 #include "tests/unit/services/trainer/training_data_fixture.h"
 #include "trainer/staging/host_stager.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
 class FakePolicy final : public trainer::Policy {
@@ -262,10 +262,11 @@ class StepLoopWorld {
   std::unique_ptr<trainer::CheckpointStore> checkpoints_ =
       trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
   prometheus::Registry registry_;
-  TrainerMetrics metrics_{registry_, {}};
-  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&report_disk_, "/run", "trainer-0").value();
+  telemetry::TrainerMetrics metrics_{registry_, {}};
+  std::unique_ptr<telemetry::EventRecorder> events_ =
+      telemetry::EventRecorder::Open(&report_disk_, "/run", "trainer-0").value();
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

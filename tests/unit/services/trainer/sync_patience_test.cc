@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using testing::HasReason;
@@ -71,4 +71,4 @@ TEST_F(SyncPatienceTest, ASynchronizerThatIsStartedAgainChangesNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

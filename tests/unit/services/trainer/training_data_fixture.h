@@ -11,7 +11,7 @@
 #include "tests/support/faulty_file_system.h"
 #include "trainer/data/tasks.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 
 // Stands still until it is told to go on. Thread-safe.
 class HandClock final : public Clock {
@@ -85,4 +85,4 @@ inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& vers
 }
 inline TrajectoryGroup RightAnswer(const Lease& lease) { return RightAnswer(lease, lease.version); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

@@ -17,7 +17,7 @@
 #include "tests/unit/services/trainer/training_data_fixture.h"
 #include "trainer/data/prompt_queue.h"
 
-namespace syncopate::services {
+namespace syncopate::trainerd {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -592,4 +592,4 @@ TEST_F(TrainingDataTest, AnswersThatCannotBeReadCountAsInvalidToo) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::trainerd

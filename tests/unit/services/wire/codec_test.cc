@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::wire {
 namespace {
 
 TrajectoryGroup SampleGroup() {
@@ -113,4 +113,4 @@ TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::wire

@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "tests/unit/tools/api/proto_source.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using ::testing::ElementsAre;
@@ -87,4 +87,4 @@ TEST(CompatibilityTest, AMessageThatIsGoneIsReportedOnceAndWhatUsedItBesides) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::api

@@ -7,7 +7,7 @@
 
 #include "tests/unit/tools/api/proto_source.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,4 +101,4 @@ TEST(NamingTest, AnImportIsUsed) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::api

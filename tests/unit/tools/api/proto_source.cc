@@ -7,7 +7,7 @@
 #include "base/file_system.h"
 #include "tests/support/process.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
@@ -47,4 +47,4 @@ ApiDescriptors Api(const std::string& source, const std::string& name) {
   return *std::move(api);
 }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

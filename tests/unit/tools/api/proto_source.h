@@ -7,7 +7,7 @@
 
 #include "tools/api/descriptors.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 
 struct ProtoFile {
   std::string name;  // "syncopate/v1/a.proto"
@@ -21,4 +21,4 @@ google::protobuf::FileDescriptorSet Compile(const std::vector<ProtoFile>& files)
 // One file, linked; `source` needs no syntax or package line.
 ApiDescriptors Api(const std::string& source, const std::string& name = "syncopate/v1/a.proto");
 
-}  // namespace syncopate::services
+}  // namespace syncopate::api

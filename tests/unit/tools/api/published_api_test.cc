@@ -12,7 +12,7 @@
 #include "tools/api/naming.h"
 #include "tools/api/reference.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using ::syncopate::testing::IsOk;
@@ -71,4 +71,4 @@ TEST_F(PublishedApiTest, HasTheKeysThatTheConfigurationPageDescribes) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::api

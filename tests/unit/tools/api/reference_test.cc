@@ -9,7 +9,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/tools/api/proto_source.h"
 
-namespace syncopate::services {
+namespace syncopate::api {
 namespace {
 
 using ::syncopate::testing::HasReason;
@@ -52,4 +52,4 @@ TEST(ReplaceGeneratedTest, KeepsWhatIsAboveTheMark) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::api

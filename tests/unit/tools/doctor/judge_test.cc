@@ -10,7 +10,7 @@
 
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 using ::testing::Each;
@@ -24,7 +24,7 @@ using Level = Finding::Level;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
 v1::RunConfig Config(const std::vector<std::string>& overrides = {}) {
-  return ParseRunConfig("", "f", overrides).config;
+  return config::ParseRunConfig("", "f", overrides).config;
 }
 
 // A machine on which the default configuration has nothing to complain of.
@@ -172,4 +172,4 @@ TEST(FindingTest, JsonHasAnObjectALine) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

@@ -11,7 +11,7 @@
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::doctor {
 namespace {
 
 using ::syncopate::testing::FreePort;
@@ -76,4 +76,4 @@ TEST(LookAtGpusTest, SaysWhyThereIsNone) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::doctor

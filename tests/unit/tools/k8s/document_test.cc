@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/tools/k8s/parsed.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,4 +58,4 @@ TEST(DocumentTest, BrokenYamlIsRefusedWithFileAndLine) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -6,7 +6,7 @@
 #include "tests/unit/tools/k8s/parsed.h"
 #include "tools/k8s/config_map.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST(NamesTest, TheSuffixIsThatOfKustomize) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::HasSubstr;
@@ -20,7 +20,7 @@ Document Workload(const std::string& role, const std::string& arguments, const s
 }
 
 std::string Problems(const Objects& objects, const std::string& config) {
-  return ToString(CheckFit(objects, config, "run.yaml"));
+  return config::ToString(CheckFit(objects, config, "run.yaml"));
 }
 
 TEST(FitTest, ArgumentsMustBeSettingsOfTheDaemon) {
@@ -61,4 +61,4 @@ TEST(FitTest, PodsInsideCustomObjectsAreLookedAtToo) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

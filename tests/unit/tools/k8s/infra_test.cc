@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::AllOf;
@@ -53,4 +53,4 @@ TEST(InfraTest, EnvironmentValuesAreTexts) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::HasSubstr;
@@ -68,4 +68,4 @@ TEST(KustomizeTest, ValuesOfAnotherKindAreRefusedNotThrown) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -4,9 +4,9 @@
 
 #include "tools/k8s/document.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 
 // `text` as a document; dies if it is none.
 inline Document Parsed(const std::string& text) { return ParseDocument(text, "test").value(); }
 
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tools/k8s/fit.h"
 
-namespace syncopate::services {
+namespace syncopate::k8s {
 namespace {
 
 using ::testing::AllOf;
@@ -148,4 +148,4 @@ TEST(RenderTest, CertificatesAreOfTheTrustDomainThatTheDaemonsLookFor) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::k8s

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using nlohmann::json;
@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-const std::vector<DaemonEndpoint> kDaemons = {{"rollouter", 1, "127.0.0.1:1", "127.0.0.1:2", 4242},
-                                              {"trainer", 0, "127.0.0.1:3", "127.0.0.1:4", 4241}};
+const std::vector<daemon::DaemonEndpoint> kDaemons = {{"rollouter", 1, "127.0.0.1:1", "127.0.0.1:2", 4242},
+                                                      {"trainer", 0, "127.0.0.1:3", "127.0.0.1:4", 4241}};
 
 json Summary(const std::string& outcome, const std::string& reason = "") {
   return {{"staleness", {{"mean", 0.9}, {"max", 3}, {"bound", 4}, {"violations", 0}}},
@@ -26,8 +26,8 @@ json Summary(const std::string& outcome, const std::string& reason = "") {
           {"run", {{"outcome", outcome}, {"reason", reason}, {"wall_seconds", 18.2}}}};
 }
 
-StepRecord SampledEvaluation(int64_t step, double exact) {
-  StepRecord record;
+telemetry::StepRecord SampledEvaluation(int64_t step, double exact) {
+  telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
   record.eval_exact = exact;
@@ -39,7 +39,7 @@ RunView View() {
   RunView view;
   view.name = "reverse";
   view.steps_total = 150;
-  StepRecord step;
+  telemetry::StepRecord step;
   step.step = 150;
   view.steps.Add(step);
   view.steps.Add(SampledEvaluation(140, 0.99));
@@ -70,7 +70,7 @@ TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) 
   EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2 ->  2 1"), HasSubstr("exact 0.000")));
   display->Step(SampledEvaluation(10, 0.5), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("exact 0.500"), Not(HasSubstr("answers"))));
-  StepRecord step;
+  telemetry::StepRecord step;
   step.step = 11;
   display->Step(step, "{}");
   EXPECT_THAT(Printed(), HasSubstr("step 11"));
@@ -112,7 +112,7 @@ TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
 TEST_F(RunDisplayTest, SaysWhenAnAlarmOfLearningStandsAndWhenNoneDoesAnyMore) {
   for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
     auto display = MakeDisplay(output, "bin/syncopate", &out_);
-    StepRecord step;
+    telemetry::StepRecord step;
     step.step = 30;
     step.alarms = {"no_signal"};
     display->Step(step, "{}");
@@ -170,4 +170,4 @@ TEST(RenderEndTest, NeedsNothingFromTheTrainer) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -5,13 +5,13 @@
 
 #include "services/config/run_config.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using ::testing::ElementsAre;
 
 v1::RunConfig Config(const std::vector<std::string>& overrides = {}) {
-  return ParseRunConfig("", "test", overrides).config;
+  return config::ParseRunConfig("", "test", overrides).config;
 }
 
 std::vector<std::string> Arguments(const v1::RunConfig& config, const ChildId& child, const std::string& synchronizer) {
@@ -59,4 +59,4 @@ TEST(PlanLaunchTest, FixedPortsAreCountedUpFromTheFirstRollouter) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

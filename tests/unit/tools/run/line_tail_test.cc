@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST_F(LineTailTest, LastLinesAreTheEndOfAFile) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ TEST_F(RunDirectoryTest, TheDefaultIsANewOneNamedAfterRunAndTime) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

@@ -3,15 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-StepRecord Step(int64_t step, double reward) {
-  StepRecord record;
+telemetry::StepRecord Step(int64_t step, double reward) {
+  telemetry::StepRecord record;
   record.step = step;
   record.reward_mean = reward;
   record.tokens = 1000;
@@ -20,8 +20,8 @@ StepRecord Step(int64_t step, double reward) {
   return record;
 }
 
-StepRecord Evaluation(int64_t step, double exact) {
-  StepRecord record;
+telemetry::StepRecord Evaluation(int64_t step, double exact) {
+  telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
   record.eval_exact = exact;
@@ -43,7 +43,7 @@ TEST(StepFiguresTest, KeepsTheBestEvaluationAndTheLast) {
 TEST(StepFiguresTest, RatesAreOfTheLastTwentySteps) {
   StepFigures figures;
   EXPECT_EQ(figures.TokensPerSecond(), 0);
-  StepRecord slow = Step(1, 0);
+  telemetry::StepRecord slow = Step(1, 0);
   slow.step_seconds = 100;
   figures.Add(slow);
   for (int64_t step = 2; step <= 21; ++step) figures.Add(Step(step, 0));
@@ -56,7 +56,7 @@ RunView Sample() {
   view.name = "reverse";
   view.steps_total = 150;
   view.elapsed_seconds = 7;
-  StepRecord step = Step(42, 0.8125);
+  telemetry::StepRecord step = Step(42, 0.8125);
   step.entropy = 1.01;
   step.grad_norm = 0.5;
   step.staleness_mean = 0.94;
@@ -103,7 +103,7 @@ TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
 TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
   RunView view = Sample();
   const size_t lines = RenderTable(view, 120).size();
-  StepRecord step = Step(43, 0.5);
+  telemetry::StepRecord step = Step(43, 0.5);
   step.alarms = {"entropy", "no_signal"};
   view.steps.Add(step);
   EXPECT_THAT(RenderTable(view, 120), Contains("alarm: entropy has collapsed, groups have no signal"));
@@ -116,10 +116,10 @@ TEST(RenderTableTest, FitsTheTerminal) {
 }
 
 TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
-  StepRecord evaluation = Evaluation(0, 0.5);
+  telemetry::StepRecord evaluation = Evaluation(0, 0.5);
   evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
   EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

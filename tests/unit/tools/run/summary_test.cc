@@ -9,7 +9,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using nlohmann::json;
@@ -81,4 +81,4 @@ TEST_F(FinishSummaryTest, SaysWhenItCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run

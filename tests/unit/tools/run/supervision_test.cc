@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace syncopate::services {
+namespace syncopate::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -233,4 +233,4 @@ TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
 }
 
 }  // namespace
-}  // namespace syncopate::services
+}  // namespace syncopate::run
