@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
+#include "model/transformer.h"
 #include "tests/support/op_cases.h"
 
 // The backward half of each operation against autograd over its forward half, written with differentiable operators.
@@ -112,6 +114,20 @@ TEST_F(OpsTest, HeadBackwardEqualsAutograd) {
   EXPECT_LT(RelativeDifference(rows.entropy, entropy), kClose);
   at::Tensor gradient = ops_.HeadBackward(logits.detach().clone(), targets, rows, dlogprob, dentropy, 0.7, at::kFloat);
   EXPECT_LT(RelativeDifference(gradient, logits.grad()), kClose);
+}
+
+// What the engine's padding and strictly on-policy runs rely on; the BLAS decides by the processor which rows it treats
+// alike.
+TEST_F(OpsTest, RowsOfAProductHaveTheSameBitsInAnyBatchOfAtLeastMinRows) {
+  for (const auto& [inner, columns] :
+       {std::pair<int64_t, int64_t>{64, 192}, {192, 64}, {64, 11}, {256, 256}, {512, 96}}) {
+    const at::Tensor x = at::randn({140, inner}), weight = at::randn({columns, inner});
+    const at::Tensor all = at::linear(x, weight);
+    for (int64_t rows = Transformer::kMinRows; rows < x.size(0); ++rows) {
+      ASSERT_TRUE(at::equal(at::linear(x.narrow(0, 0, rows), weight), all.narrow(0, 0, rows)))
+          << rows << " rows of " << inner << " x " << columns;
+    }
+  }
 }
 
 TEST_F(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
