@@ -160,10 +160,10 @@ TEST_F(RolloutServiceTest, RefusesToAnswerWithLogProbabilitiesThatAreNotFinite) 
 
 TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
   InstallTinyWeights(*engine_, {1, 0});
-  auto refused = [this](const v1::GenerateRequest& request) {
+  auto refused = [this](const v1::GenerateRequest& request, const std::string& reason = "BAD_REQUEST") {
     absl::Status status = Call(&Stub::Generate, request).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_EQ(ErrorReason(status), "BAD_REQUEST");
+    EXPECT_EQ(ErrorReason(status), reason);
     v1::GenerateStreamRequest stream;
     *stream.mutable_request() = request;
     grpc::ClientContext context;
@@ -184,7 +184,10 @@ TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
   request = Request("a", 0);
   refused(request);
   request = Request(std::string(129, 'x'));
-  refused(request);
+  refused(request, "REQUEST_ID_TOO_LONG");
+  v1::AbortRequest abort;
+  abort.set_request_id(request.request_id());
+  EXPECT_EQ(ErrorReason(Call(&Stub::Abort, abort).status()), "REQUEST_ID_TOO_LONG");
   request = Request("a");
   request.mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
   refused(request);

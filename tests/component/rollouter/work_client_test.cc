@@ -92,7 +92,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   TrajectoryGroup group = wire::FromProto(submitted->group()).value();
   EXPECT_EQ(group.lease, MakeLease(7).id);
   EXPECT_EQ(group.rollouter, "rollouter-0");
-  EXPECT_EQ(group.incarnation, "life-1");
+  EXPECT_EQ(group.incarnation, testing::IncarnationOf("life-1"));
   ASSERT_EQ(group.samples.size(), 4u);
   const rollouter::RewardFunction& dense = *rewards_.Find("dense").value();
   Lease lease = MakeLease(7);
