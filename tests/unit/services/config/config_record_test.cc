@@ -119,7 +119,7 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
   }
   EXPECT_EQ(schema.Find("data.task")->Doc(),
             "built-in task that makes prompts and answers; fixed for the life of a run");
-  EXPECT_EQ(schema.Find("run.steps")->Doc(), "optimizer steps to train");
+  EXPECT_EQ(schema.Find("run.steps")->Doc(), "training steps; one without signal makes no update");
 }
 
 }  // namespace
