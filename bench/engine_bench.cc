@@ -28,8 +28,10 @@ void BM_Generate(benchmark::State& state) {
   const model::ModelConfig config = testing::SmallModel();
   const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
   at::set_num_threads(1);
-  rollouter::Engine engine(config, std::make_shared<rollouter::HostBackend>(config, manifest),
-                           {.max_sequences = sequences});
+  auto made = rollouter::Engine::Create(config, std::make_shared<rollouter::HostBackend>(config, manifest),
+                                        {.max_sequences = sequences});
+  if (!made.ok()) return state.SkipWithError("no engine");
+  rollouter::Engine& engine = **made;
   model::InitialiseWeights(config, manifest, 7, reinterpret_cast<float*>(engine.policy().shadow()));
   if (!engine.policy().Install({1, 0}, 1).ok()) return state.SkipWithError("no weights");
   auto sink = std::make_shared<IgnoringSink>();
@@ -43,7 +45,9 @@ void BM_Generate(benchmark::State& state) {
       ++requests;
       engine.Add(std::move(request), sink);
     }
-    while (engine.HasWork()) engine.Step();
+    while (engine.HasWork()) {
+      if (!engine.Step().ok()) return state.SkipWithError("a step failed");
+    }
   }
   state.counters["tokens/s"] =
       benchmark::Counter(static_cast<double>(engine.generated_tokens()), benchmark::Counter::kIsRate);

@@ -33,10 +33,16 @@ __device__ float WarpSum(float x) {
   return x;
 }
 
+// Where token `t` of the sequence with `blocks` begins.
+__device__ int64_t PlaceOf(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t t) {
+  return blocks[t / table.block_tokens] * cache.block_stride + t % table.block_tokens * cache.position_stride;
+}
+
 template <typename T>
 __global__ void Store(RowTable table, CacheLayer cache, const T* k, const T* v) {
   const int64_t row = blockIdx.x;
-  const int64_t to = table.slot[row] * cache.slot_stride + table.position[row] * cache.position_stride;
+  const int32_t* blocks = table.blocks + table.table[row] * table.table_stride;
+  const int64_t to = PlaceOf(table, cache, blocks, table.position[row]);
   const int64_t from = row * cache.position_stride;
   for (int64_t i = threadIdx.x; i < cache.position_stride; i += blockDim.x) {
     static_cast<T*>(cache.keys)[to + i] = k[from + i];
@@ -53,17 +59,20 @@ struct Partial {
   float values[kPerLane] = {};
 };
 
-// The positions warp, warp + kWarps, .. of the row's own.
+// The positions warp, warp + kWarps, .. of the row's own; `begin`: of its head within a position.
 template <typename T>
-__device__ Partial AttendPart(const T* keys, const T* values, int64_t stride, int64_t length, const float* query,
-                              int head_dim, int warp, int lane) {
+__device__ Partial AttendPart(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t begin,
+                              int64_t length, const float* query, int head_dim, int warp, int lane) {
   Partial part;
   for (int64_t t = warp; t < length; t += kWarps) {
+    const int64_t place = PlaceOf(table, cache, blocks, t) + begin;
+    const T* key = static_cast<const T*>(cache.keys) + place;
+    const T* value = static_cast<const T*>(cache.values) + place;
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int element = lane + i * kWarp;
-      if (element < head_dim) score += query[i] * Widen(keys[t * stride + element]);
+      if (element < head_dim) score += query[i] * Widen(key[element]);
     }
     score = WarpSum(score);
     const float highest = fmaxf(part.highest, score);
@@ -74,7 +83,7 @@ __device__ Partial AttendPart(const T* keys, const T* values, int64_t stride, in
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int element = lane + i * kWarp;
-      if (element < head_dim) part.values[i] = part.values[i] * kept + weight * Widen(values[t * stride + element]);
+      if (element < head_dim) part.values[i] = part.values[i] * kept + weight * Widen(value[element]);
     }
   }
   return part;
@@ -86,7 +95,8 @@ __global__ void Attend(RowTable table, CacheLayer cache, HeadShape shape, const 
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y, warp = threadIdx.y, lane = threadIdx.x;
   const int64_t length = table.position[row] + 1;
-  const int64_t begin = table.slot[row] * cache.slot_stride + head / (shape.heads / shape.kv_heads) * shape.head_dim;
+  const int32_t* blocks = table.blocks + table.table[row] * table.table_stride;
+  const int64_t begin = static_cast<int64_t>(head / (shape.heads / shape.kv_heads)) * shape.head_dim;
   const int64_t query_begin = (row * shape.heads + head) * shape.head_dim;
   float query[kPerLane] = {};
 #pragma unroll
@@ -94,8 +104,7 @@ __global__ void Attend(RowTable table, CacheLayer cache, HeadShape shape, const 
     const int element = lane + i * kWarp;
     if (element < shape.head_dim) query[i] = scale * Widen(q[query_begin + element]);
   }
-  Partial part = AttendPart(static_cast<const T*>(cache.keys) + begin, static_cast<const T*>(cache.values) + begin,
-                            cache.position_stride, length, query, shape.head_dim, warp, lane);
+  Partial part = AttendPart<T>(table, cache, blocks, begin, length, query, shape.head_dim, warp, lane);
 
   __shared__ float highest[kWarps], total[kWarps];
   __shared__ float values[kWarps][kMaxHeadDim];

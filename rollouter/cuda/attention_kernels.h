@@ -4,22 +4,26 @@
 
 #include <cstdint>
 
-// Attention over a KV cache, as kernels. Nothing of libtorch, so that nvcc compiles it alone. The cache is
-// [slots, positions, kv_heads, head_dim] for the keys of one layer, and the same for its values.
+// Attention over keys and values in blocks, as kernels. Nothing of libtorch, so that nvcc compiles it alone. A block is
+// [block_tokens, kv_heads, head_dim] for the keys of one layer, and the same for its values.
 namespace syncopate::rollouter {
 
-// Row r of a batch is token position[r] of the sequence in slot[r]; device memory.
+// Row r of a batch is token position[r] of a sequence whose token t lies in block
+// blocks[table[r] * table_stride + t / block_tokens], at t % block_tokens; device memory.
 struct RowTable {
-  const int64_t* slot = nullptr;
-  const int64_t* position = nullptr;
+  const int32_t* blocks = nullptr;
+  int64_t table_stride = 0;
+  const int32_t* table = nullptr;
+  const int32_t* position = nullptr;
+  int32_t block_tokens = 0;
   int64_t rows = 0;
 };
 
-// One layer's part of a cache; strides in elements.
+// One layer's part of all blocks; strides in elements.
 struct CacheLayer {
   void* keys = nullptr;
   void* values = nullptr;
-  int64_t slot_stride = 0;
+  int64_t block_stride = 0;
   int64_t position_stride = 0;  // kv_heads * head_dim
 };
 
@@ -37,9 +41,9 @@ enum class CacheElement : uint8_t { kFloat32, kBFloat16 };
 cudaError_t StoreRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const void* k,
                       const void* v, cudaStream_t stream);
 
-// out[r, h] = softmax(q[r, h] . keys / sqrt(head_dim)) . values over positions [0, position[r]] of slot[r]; q and out
-// [rows, heads, head_dim] of `element`, dense. Computed in float32 in an order that depends on the row's position
-// alone. head_dim at most kMaxHeadDim. Queues and returns.
+// out[r, h] = softmax(q[r, h] . keys / sqrt(head_dim)) . values over positions [0, position[r]] of the row's sequence;
+// q and out [rows, heads, head_dim] of `element`, dense. Computed in float32 in an order that depends on the row's
+// position alone. head_dim at most kMaxHeadDim. Queues and returns.
 cudaError_t AttendRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const HeadShape& shape,
                        const void* q, void* out, cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,8 @@
 #include "cuda/device.h"
 #include "cuda/stream.h"
 #include "rollouter/cuda/attention_kernels.h"
-#include "rollouter/cuda/cuda_attention.h"
+#include "rollouter/cuda/cuda_kv_store.h"
+#include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
 namespace syncopate::rollouter {
@@ -171,8 +173,14 @@ CudaBackend::~CudaBackend() = default;
 
 WeightArenas& CudaBackend::arenas() { return *arenas_; }
 
-std::unique_ptr<model::Attention> CudaBackend::MakeAttention(KvCache& cache, std::vector<RowPlace> rows) {
-  return std::make_unique<CudaAttention>(config_, cache, rows);
+absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
+  const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
+                                       .host_blocks = options.host_blocks,
+                                       .plans_under_way = std::max(1, options.plans_under_way)};
+  auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
+                                             at::TensorOptions(model::ScalarTypeOf(dtype_)).device(device_));
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options.max_sequences,
+                                           capacity);
 }
 
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }

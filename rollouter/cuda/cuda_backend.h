@@ -22,7 +22,7 @@ class CudaBackend final : public EngineBackend {
   at::Device device() const override { return device_; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
-  std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
   // For transports that lend the shadow's memory; thread-safe. FAILED_PRECONDITION reason NOT_LENT with kInPlace.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;

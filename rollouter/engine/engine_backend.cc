@@ -1,10 +1,12 @@
 #include "rollouter/engine/engine_backend.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
-#include "rollouter/engine/host_attention.h"
+#include "rollouter/engine/host_kv_store.h"
+#include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/transport/host_shadow_check.h"
 
 namespace syncopate::rollouter {
@@ -53,8 +55,13 @@ HostBackend::~HostBackend() = default;
 
 WeightArenas& HostBackend::arenas() { return *arenas_; }
 
-std::unique_ptr<model::Attention> HostBackend::MakeAttention(KvCache& cache, std::vector<RowPlace> rows) {
-  return std::make_unique<HostAttention>(config_, cache, std::move(rows));
+absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const RunnerOptions& options) {
+  const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
+                                       .host_blocks = options.host_blocks,
+                                       .plans_under_way = std::max(1, options.plans_under_way)};
+  auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options.max_sequences,
+                                           capacity);
 }
 
 }  // namespace syncopate::rollouter

@@ -12,7 +12,7 @@
 #include "base/policy_version.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
-#include "rollouter/engine/kv_cache.h"
+#include "rollouter/engine/model_runner.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {
@@ -46,6 +46,21 @@ class WeightArenas {
       synchronizer::ShadowContents contents) = 0;
 };
 
+// What a runner is made for.
+struct RunnerOptions {
+  int64_t max_sequences = 256;
+  int64_t max_prefill_tokens = 4096;
+  int64_t max_context = 0;      // tokens of one sequence, at most the model's
+  int64_t blocks = 0;           // for keys and values; 0: the runner chooses
+  int64_t host_blocks = 0;      // to swap to; a runner that cannot swap has none
+  int32_t plans_under_way = 0;  // 0: the runner chooses; it may take fewer
+
+  // So many that max_sequences sequences of max_context tokens have room, and no request waits for another's blocks.
+  int64_t BlocksForAll() const {
+    return max_sequences * ((max_context + kBlockTokens - 1) / kBlockTokens) + (max_sequences + 1) / 2;
+  }
+};
+
 // What of an engine depends on where it computes. Chosen when the process starts: HostBackend is always there, the one
 // for CUDA is in a library of its own (rollouter/cuda). Not thread-safe, except as WeightArenas says.
 class EngineBackend {
@@ -54,9 +69,9 @@ class EngineBackend {
   virtual at::Device device() const = 0;
   virtual DType dtype() const = 0;  // of weights and activations
   virtual WeightArenas& arenas() = 0;
-  // Attention of one batch over `cache`, which must outlive it and be on device(). Every position of a row's slot
-  // before its own is either in the cache or in `rows`. What a row gets depends on its own positions alone.
-  virtual std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) = 0;
+  // A runner of the arenas' weights, which must not outlive the backend. RESOURCE_EXHAUSTED if there is no memory for
+  // it; may throw c10::Error.
+  virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;
 };
 
 // float32 or bfloat16 on the CPU; an install exchanges pointers.
@@ -69,7 +84,7 @@ class HostBackend final : public EngineBackend {
   at::Device device() const override { return at::kCPU; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
-  std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override;
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
  private:
   class Arenas;

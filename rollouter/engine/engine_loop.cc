@@ -25,19 +25,19 @@ absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr
   if (draining_ || stopping_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter takes no new work; ask another one");
   }
-  SYNCOPATE_RETURN_IF_ERROR(engine_.CheckShape(request));
+  SYNCOPATE_RETURN_IF_ERROR(engine_->CheckShape(request));
   if (status_.serving.IsNone()) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS",
                  "no weights yet: they arrive with the first weight sync; wait for it or trigger one");
   }
   auto shared = std::make_shared<GenerationRequest>(std::move(request));
-  commands_.push_back([this, shared, sink] { engine_.Add(std::move(*shared), sink); });
+  commands_.push_back([this, shared, sink] { engine_->Add(std::move(*shared), sink); });
   return absl::OkStatus();
 }
 
 int32_t EngineLoop::Core::Abort(const std::string& id) {
   auto ended = std::make_shared<std::atomic<int32_t>>(0);
-  RunOnThread([this, id, ended] { *ended = engine_.Abort(id); });
+  RunOnThread([this, id, ended] { *ended = engine_->Abort(id); });
   return *ended;
 }
 
@@ -46,7 +46,12 @@ void EngineLoop::Core::Pause() {
     MutexLock lock(&mutex_);
     paused_ = true;
   }
-  RunOnThread([] {});  // when it has run, no decode step is under way
+  // When it has run, no decode step is under way, and the status counts all tokens.
+  RunOnThread([this] {
+    broken_.Update(engine_->Settle());
+    MutexLock lock(&mutex_);
+    status_.generated_tokens = engine_->generated_tokens();
+  });
 }
 
 void EngineLoop::Core::Resume() {
@@ -129,18 +134,19 @@ void EngineLoop::Core::Run() {
 
 absl::Status EngineLoop::Core::Loop() {
   at::set_num_threads(threads_);
-  engine_.BindThread();
+  engine_->BindThread();
   while (AwaitWork()) {
     RunCommands();
     SYNCOPATE_RETURN_IF_ERROR(RunChange());
+    SYNCOPATE_RETURN_IF_ERROR(broken_);
     bool step;
     {
       MutexLock lock(&mutex_);
-      step = MayStepLocked() && engine_.HasWork();
+      step = MayStepLocked() && engine_->HasWork();
       status_.idle_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - idle_since_);
       idle_since_ = absl::InfiniteFuture();
     }
-    if (step) StepOnce();
+    if (step) SYNCOPATE_RETURN_IF_ERROR(StepOnce());
     PublishStatus();
   }
   return absl::OkStatus();
@@ -164,9 +170,9 @@ void EngineLoop::Core::End(const absl::Status& why) {
     stopping_ = true;
     status_.failure = why;  // before anybody hears of an aborted request
   }
-  engine_.UnbindThread();
+  engine_->UnbindThread();
   RunCommands();  // requests accepted before the end still get their OnFinished
-  engine_.Abort("");
+  engine_->Abort("");
   PublishStatus();
   MutexLock lock(&mutex_);
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
@@ -185,42 +191,49 @@ void EngineLoop::Core::RunCommands() {
   for (std::function<void()>& command : commands) command();
 }
 
-void EngineLoop::Core::StepOnce() {
+absl::Status EngineLoop::Core::StepOnce() {
   const absl::Time begin = Clock::Real()->Now();
-  engine_.Step();
+  absl::Status stepped = engine_->Step();
   MutexLock lock(&mutex_);
   status_.busy_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - begin);
+  return stepped;
 }
 
 void EngineLoop::Core::PublishStatus() {
   MutexLock lock(&mutex_);
-  has_work_ = engine_.HasWork();
-  install_held_ = engine_.InstallHeld();
-  status_.running_sequences = engine_.running_sequences();
-  status_.waiting_sequences = engine_.waiting_sequences();
-  status_.kv_usage = engine_.kv_usage();
-  status_.generated_tokens = engine_.generated_tokens();
-  status_.prefilled_tokens = engine_.prefilled_tokens();
+  has_work_ = engine_->HasWork();
+  install_held_ = engine_->InstallHeld();
+  status_.running_sequences = engine_->running_sequences();
+  status_.waiting_sequences = engine_->waiting_sequences();
+  status_.kv_usage = engine_->kv_usage();
+  status_.kv_bytes = engine_->kv_bytes();
+  status_.generated_tokens = engine_->generated_tokens();
+  status_.prefilled_tokens = engine_->prefilled_tokens();
 }
 
 EngineLoop::EngineLoop(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 EngineLoop::~EngineLoop() = default;
 
 absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Start(const Options& options) {
-  SYNCOPATE_RETURN_IF_ERROR((Engine::Options{options.max_sequences, options.max_prefill_tokens}).Validate());
+  Engine::Options engine_options;
+  engine_options.max_sequences = options.max_sequences;
+  engine_options.max_prefill_tokens = options.max_prefill_tokens;
+  engine_options.kv_blocks = (options.kv_tokens + kBlockTokens - 1) / kBlockTokens;
+  SYNCOPATE_RETURN_IF_ERROR(engine_options.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, options.dtype, options.bucket_bytes));
   std::shared_ptr<EngineBackend> backend = options.backend;
   try {
     if (backend == nullptr) backend = std::make_shared<HostBackend>(options.model, manifest);
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                               Engine::Create(options.model, std::move(backend), engine_options));
     return std::unique_ptr<EngineLoop>(
-        new EngineLoop(std::make_unique<Core>(options, std::move(manifest), std::move(backend))));
+        new EngineLoop(std::make_unique<Core>(options.threads, std::move(manifest), std::move(engine))));
   } catch (const std::exception& error) {
-    const int64_t cache = KvCache::BytesFor(options.model, options.max_sequences, sizeof(float));
-    return model::TorchError(error, absl::StrCat("the engine cannot start; the KV cache of ", options.max_sequences,
-                                                 " sequences needs up to ", cache >> 20,
-                                                 " MiB beside the weights: lower rollout.max_sequences or "
-                                                 "model.max_position_embeddings"));
+    return model::TorchError(
+        error, absl::StrCat("the engine cannot start; it has room for keys and values of ", options.max_sequences,
+                            " sequences beside the weights: lower rollout.max_sequences or "
+                            "model.max_position_embeddings"));
   }
 }
 

@@ -24,8 +24,8 @@ struct EngineStatus {
   uint64_t serving_digest = 0;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
-  double kv_usage = 0;  // 0 to 1
-  int64_t kv_bytes = 0;
+  double kv_usage = 0;       // 0 to 1
+  int64_t kv_bytes = 0;      // held now
   int64_t weight_bytes = 0;  // all weight sets
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // of prompts
@@ -47,6 +47,7 @@ class EngineLoop final : public synchronizer::WeightTarget {
     model::ModelConfig model;
     int64_t max_sequences = 256;
     int64_t max_prefill_tokens = 4096;
+    int64_t kv_tokens = 0;  // room for keys and values; 0: for max_sequences of the longest
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     DType dtype = DType::kFloat32;  // of the weights, on the wire and here
     int threads = 1;                // intra-op threads of libtorch

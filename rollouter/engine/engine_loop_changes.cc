@@ -64,14 +64,14 @@ void EngineLoop::Core::Invalidate() {
   status_.serving = PolicyVersion();
   status_.serving_digest = 0;
   // Before whatever the thread does next; no step runs.
-  commands_.push_back([this] { engine_.policy().Invalidate(); });
+  commands_.push_back([this] { engine_->policy().Invalidate(); });
 }
 
 absl::Status EngineLoop::Core::RunChange() {
   std::shared_ptr<PendingChange> change;
   {
     MutexLock lock(&mutex_);
-    if (!ChangeIsDueLocked(engine_.InstallHeld())) return absl::OkStatus();
+    if (!ChangeIsDueLocked(engine_->InstallHeld())) return absl::OkStatus();
     change = change_;
     change->begun = true;
   }
@@ -96,12 +96,13 @@ absl::Status EngineLoop::Core::RunChange() {
 }
 
 absl::Status EngineLoop::Core::Apply(const PendingChange& change) {
-  engine_.Synchronize();
+  broken_.Update(engine_->Synchronize());
+  SYNCOPATE_RETURN_IF_ERROR(broken_);
   switch (change.change) {
     case Change::kInstall:
-      return engine_.policy().Install(change.version, change.digest, change.deadline - Clock::Real()->Now());
+      return engine_->policy().Install(change.version, change.digest, change.deadline - Clock::Real()->Now());
     case Change::kRelabel:
-      engine_.policy().Relabel(change.version);
+      engine_->policy().Relabel(change.version);
       return absl::OkStatus();
     case Change::kBeginInPlace:
       return absl::OkStatus();
@@ -117,7 +118,7 @@ InstallResult EngineLoop::Core::FinishChangeLocked(const PendingChange& change, 
   }
   if (std::exchange(transferring_in_place_, false)) begin = stands_still_since_;
   status_.serving = change.version;
-  status_.serving_digest = engine_.policy().digest();
+  status_.serving_digest = engine_->policy().digest();
   ++status_.installs;
   return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
 }

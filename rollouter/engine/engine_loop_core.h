@@ -18,12 +18,10 @@ class EngineLoop::Core {
   // What a caller wants done to the weights between two decode steps.
   enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
 
-  Core(const Options& options, Manifest manifest, std::shared_ptr<EngineBackend> backend)
-      : manifest_(std::move(manifest)),
-        threads_(options.threads),
-        engine_(options.model, std::move(backend), Engine::Options{options.max_sequences, options.max_prefill_tokens}) {
-    status_.kv_bytes = engine_.kv_bytes();
-    status_.weight_bytes = engine_.weight_bytes();
+  Core(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
+      : manifest_(std::move(manifest)), threads_(threads), engine_(std::move(engine)) {
+    status_.kv_bytes = engine_->kv_bytes();
+    status_.weight_bytes = engine_->weight_bytes();
     thread_ = std::thread([this] { Run(); });
   }
   ~Core() { Stop(); }
@@ -43,8 +41,8 @@ class EngineLoop::Core {
   void Stop();
 
   const Manifest& manifest() const { return manifest_; }
-  PolicySlots& policy() { return engine_.policy(); }
-  WeightArenas& arenas() { return engine_.backend().arenas(); }
+  PolicySlots& policy() { return engine_->policy(); }
+  WeightArenas& arenas() { return engine_->backend().arenas(); }
 
  private:
   // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
@@ -78,14 +76,15 @@ class EngineLoop::Core {
   // Takes note of a change that was applied, between `begin` and now.
   synchronizer::InstallResult FinishChangeLocked(const PendingChange& change, absl::Time begin)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StepOnce();
+  absl::Status StepOnce();
   void PublishStatus();
   // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
   bool RunOnThread(std::function<void()> command);
 
   const Manifest manifest_;
-  const int threads_;  // intra-op
-  Engine engine_;      // the thread's own
+  const int threads_;                     // intra-op
+  const std::unique_ptr<Engine> engine_;  // the thread's own
+  absl::Status broken_;                   // the thread's own: why the engine cannot go on
   std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
 
   mutable Mutex mutex_;

@@ -34,12 +34,15 @@ void Softmax(float* scores, int64_t n) {
 
 }  // namespace
 
-HostAttention::HostAttention(const model::ModelConfig& config, KvCache& cache, std::vector<RowPlace> rows)
-    : config_(config),
-      cache_(cache),
-      data_(cache.data().data_ptr<float>()),
-      rows_(std::move(rows)),
-      scores_(config.max_position_embeddings) {}
+HostAttention::HostAttention(const model::ModelConfig& config, HostKvStore& store, KvBatch batch)
+    : config_(config), store_(store), batch_(std::move(batch)) {
+  int32_t longest = 0;
+  for (const KvBatch::Row& row : batch_.rows) {
+    longest = std::max(longest, row.position + 1);
+    store_.Reserve(batch_.tables[row.table][row.position / kBlockTokens]);
+  }
+  scores_.resize(static_cast<size_t>(longest));
+}
 
 at::Tensor HostAttention::Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   Store(layer, k.to(at::kFloat).contiguous(), v.to(at::kFloat).contiguous());
@@ -47,7 +50,7 @@ at::Tensor HostAttention::Attend(int64_t layer, const at::Tensor& q, const at::T
   at::Tensor out = at::zeros({q.size(0), config_.query_size()}, queries.options());
   const float* query = queries.data_ptr<float>();
   float* result = out.data_ptr<float>();
-  for (const RowPlace& row : rows_) {
+  for (const KvBatch::Row& row : batch_.rows) {
     AttendRow(layer, row, query, result);
     query += config_.query_size();
     result += config_.query_size();
@@ -55,31 +58,45 @@ at::Tensor HostAttention::Attend(int64_t layer, const at::Tensor& q, const at::T
   return out.to(q.scalar_type());
 }
 
-float* HostAttention::Keys(int64_t layer, int64_t slot) {
-  return data_ + layer * cache_.layer_stride() + slot * cache_.slot_stride();
-}
-
 void HostAttention::Store(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
-  const int64_t stride = cache_.position_stride();
+  const int64_t stride = config_.key_value_size();
   const float* keys = k.data_ptr<float>();
   const float* values = v.data_ptr<float>();
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    float* to = Keys(layer, rows_[i].slot) + rows_[i].position * stride;
-    std::copy_n(keys + i * stride, stride, to);
-    std::copy_n(values + i * stride, stride, to + cache_.value_offset());
+  for (const KvBatch::Row& row : batch_.rows) {
+    const BlockIndex block = batch_.tables[row.table][row.position / kBlockTokens];
+    float* to = store_.Keys(layer, block) + row.position % kBlockTokens * stride;
+    std::copy_n(keys, stride, to);
+    std::copy_n(values, stride, to + store_.value_offset());
+    keys += stride;
+    values += stride;
   }
 }
 
-void HostAttention::AttendRow(int64_t layer, const RowPlace& row, const float* q, float* out) {
-  const int64_t head_dim = config_.head_dim, stride = cache_.position_stride(), length = row.position + 1;
+void HostAttention::AttendRow(int64_t layer, const KvBatch::Row& row, const float* q, float* out) {
+  const int64_t head_dim = config_.head_dim, stride = config_.key_value_size(), length = row.position + 1;
   const int64_t queries_per_kv = config_.num_attention_heads / config_.num_key_value_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  keys_.clear();
+  for (int64_t begin = 0; begin < length; begin += kBlockTokens) {
+    keys_.push_back(store_.Keys(layer, batch_.tables[row.table][begin / kBlockTokens]));
+  }
   for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
-    const float* keys = Keys(layer, row.slot) + head / queries_per_kv * head_dim;
-    const float* values = keys + cache_.value_offset();
-    for (int64_t t = 0; t < length; ++t) scores_[t] = scale * Dot(q + head * head_dim, keys + t * stride, head_dim);
+    const int64_t offset = head / queries_per_kv * head_dim, values = offset + store_.value_offset();
+    const float* query = q + head * head_dim;
+    float* result = out + head * head_dim;
+    for (int64_t begin = 0; begin < length; begin += kBlockTokens) {
+      const float* keys = keys_[begin / kBlockTokens] + offset;
+      float* scores = scores_.data() + begin;
+      const int64_t count = std::min<int64_t>(kBlockTokens, length - begin);
+      for (int64_t t = 0; t < count; ++t) scores[t] = scale * Dot(query, keys + t * stride, head_dim);
+    }
     Softmax(scores_.data(), length);
-    for (int64_t t = 0; t < length; ++t) AddScaled(scores_[t], values + t * stride, out + head * head_dim, head_dim);
+    for (int64_t begin = 0; begin < length; begin += kBlockTokens) {
+      const float* block = keys_[begin / kBlockTokens] + values;
+      const float* scores = scores_.data() + begin;
+      const int64_t count = std::min<int64_t>(kBlockTokens, length - begin);
+      for (int64_t t = 0; t < count; ++t) AddScaled(scores[t], block + t * stride, result, head_dim);
+    }
   }
 }
 

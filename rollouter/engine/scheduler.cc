@@ -55,8 +55,9 @@ absl::Status Scheduler::Check(const Request& request) const {
   const int64_t length = static_cast<int64_t>(request.prompt->size());
   const int64_t samples = static_cast<int64_t>(request.seeds.size());
   if (length == 0) return BadRequest("the prompt is empty");
-  if (length > options_.max_context) {
-    return BadRequest(absl::StrCat("the prompt has ", length, " tokens, the context holds ", options_.max_context));
+  if (length >= options_.max_context) {
+    return BadRequest(absl::StrCat("the prompt has ", length, " tokens; the context holds ", options_.max_context,
+                                   ", which must leave room for an answer"));
   }
   if (samples == 0 || samples > options_.max_sequences) {
     return BadRequest(absl::StrCat(samples, " samples asked for, 1 to ", options_.max_sequences, " fit"));
@@ -198,7 +199,7 @@ std::vector<int32_t> Scheduler::Tokens(const Sequence& sequence, int64_t begin, 
 int64_t Scheduler::MaxPositions(const Request& request) const {
   // The last token of an answer is never put in.
   const int64_t wanted = static_cast<int64_t>(request.prompt->size()) + request.sampling->max_new_tokens - 1;
-  return std::min(wanted, options_.max_context);
+  return std::min(wanted, options_.max_context - 1);
 }
 
 bool Scheduler::MayDraw(const Sequence& sequence) const {
@@ -407,6 +408,7 @@ void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
     const int64_t known = Known(leader), end = std::min(known, leader.computed + budget);
     PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), Tokens(leader, leader.computed, end), {}};
     budget -= end - leader.computed;
+    counters_.prefilled_tokens += end - leader.computed;
     leader.computed = end;
     leader.has_computed = true;
     IndexBlocks(leader);
@@ -459,7 +461,7 @@ std::optional<FinishReason> Scheduler::Finished(const Sequence& sequence) const 
   for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
     if (EndsWith(drawn, stop)) return FinishReason::kStop;
   }
-  if (static_cast<int64_t>(drawn.size()) >= sampling.max_new_tokens || Known(sequence) > options_.max_context) {
+  if (static_cast<int64_t>(drawn.size()) >= sampling.max_new_tokens || Known(sequence) >= options_.max_context) {
     return FinishReason::kLength;
   }
   return std::nullopt;
@@ -479,7 +481,7 @@ void Scheduler::EndSequence(Sequence& sequence) {
 
 void Scheduler::LeaveUnit(Sequence& sequence) {
   if (sequence.phase == Phase::kDecoding) {
-    std::erase(decoding_, &sequence);
+    decoding_has_ended_ = true;  // ForgetEnded() takes all of a step out at once
     return;
   }
   for (auto unit = waiting_.begin(); unit != waiting_.end(); ++unit) {
@@ -506,6 +508,9 @@ void Scheduler::ReleaseSlot(Sequence& sequence) {
 }
 
 void Scheduler::ForgetEnded() {
+  if (std::exchange(decoding_has_ended_, false)) {
+    std::erase_if(decoding_, [](const Sequence* sequence) { return sequence->phase == Phase::kEnded; });
+  }
   for (RequestState* state : ended_) requests_.erase(state->request.key);
   ended_.clear();
 }

@@ -44,7 +44,7 @@ class Scheduler {
     int64_t max_kept_blocks = 1 << 20;  // blocks without a user that are kept for the prefix they hold; 0: none
     int64_t max_sequences = 256;        // slots
     int64_t max_prefill_tokens = 4096;  // of one plan
-    int64_t max_context = 0;            // positions of one sequence
+    int64_t max_context = 0;            // tokens of one sequence, prompt and answer
     int64_t max_passed_over = 64;
     Preemption preemption = Preemption::kRecompute;
     // INVALID_ARGUMENT reason BAD_OPTION.
@@ -108,11 +108,12 @@ class Scheduler {
   const Options& options() const { return options_; }
 
   struct Counters {
-    int64_t preemptions = 0;    // sequences that made room
-    int64_t swaps = 0;          // of them, to the host
-    int64_t shared_tokens = 0;  // of prompts, that were not computed because they were there
-    int64_t prompt_tokens = 0;  // that were to be computed or shared, again after a preemption
-    int64_t thrown_away = 0;    // draws of sequences that had ended
+    int64_t prefilled_tokens = 0;  // that chunks computed
+    int64_t preemptions = 0;       // sequences that made room
+    int64_t swaps = 0;             // of them, to the host
+    int64_t shared_tokens = 0;     // of prompts, that were not computed because they were there
+    int64_t prompt_tokens = 0;     // that were to be computed or shared, again after a preemption
+    int64_t thrown_away = 0;       // draws of sequences that had ended
   };
   const Counters& counters() const { return counters_; }
 
@@ -208,7 +209,7 @@ class Scheduler {
   void LeaveUnit(Sequence& sequence);
   void ReleaseBlocks(Sequence& sequence);
   void ReleaseSlot(Sequence& sequence);
-  // Forgets requests whose samples have all ended and of whose draws none is under way.
+  // After EndSequence(): forgets those that have ended, and requests of which nothing is left or under way.
   void ForgetEnded();
 
   const Options options_;
@@ -219,7 +220,8 @@ class Scheduler {
   std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;  // never iterated over
   std::map<Order, Unit> waiting_;
   std::deque<Unit> prefilling_;      // in order of their starts
-  std::vector<Sequence*> decoding_;  // in order of their starts; may hold some that have left
+  std::vector<Sequence*> decoding_;  // in order of their starts
+  bool decoding_has_ended_ = false;  // some of them have ended: until ForgetEnded()
   struct UnderWay {
     int64_t plan = 0;
     std::vector<Sequence*> draws;

@@ -35,8 +35,9 @@ class GroupAssembly final : public GenerationSink {
   GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done,
                 std::shared_ptr<TokenCount> made);
 
-  void OnToken(int32_t, int32_t, float, const PolicyVersion&) override {
+  bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
     made_->fetch_add(1, std::memory_order_relaxed);
+    return true;
   }
   void OnFinished(int32_t sample, Trajectory trajectory) override;
 

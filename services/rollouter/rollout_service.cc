@@ -1,7 +1,6 @@
 #include "services/rollouter/rollout_service.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -24,6 +23,29 @@ absl::Status NoActor(const char* what) {
   return Error(absl::StatusCode::kFailedPrecondition, "NO_ACTOR",
                absl::StrCat("a rollouter holds no actor and ", what,
                             " no checkpoint: its weights come by weight sync. Ask the trainer instead"));
+}
+
+int32_t Samples(const v1::GenerateRequest& request) { return std::max(1, request.n()); }
+
+// What a client may ask for, whatever the model.
+absl::Status CheckLimits(const v1::GenerateRequest& request) {
+  const v1::SamplingParams& sampling = request.sampling();
+  constexpr int kMost = RolloutService::kMaxStopTokens;
+  int longest = 0;
+  for (const v1::TokenSequence& stop : sampling.stop_sequences()) longest = std::max(longest, stop.tokens_size());
+  if (sampling.stop_token_ids_size() > kMost || sampling.stop_sequences_size() > kMost || longest > kMost) {
+    return BadRequest(absl::StrCat(sampling.stop_token_ids_size(), " stop tokens, ", sampling.stop_sequences_size(),
+                                   " stop sequences, the longest of ", longest, " tokens; the limit of each is ",
+                                   kMost));
+  }
+  if (sampling.top_logprobs() > RolloutService::kMaxTopLogProbs) {
+    return BadRequest(
+        absl::StrCat("top_logprobs is ", sampling.top_logprobs(), ", the limit is ", RolloutService::kMaxTopLogProbs));
+  }
+  if (request.n() < 0 || request.n() > RolloutService::kMaxSamples) {
+    return BadRequest(absl::StrCat("n is ", request.n(), ", expected 0 to ", RolloutService::kMaxSamples));
+  }
+  return absl::OkStatus();
 }
 
 const char* StateName(rollouter::EngineStatus::State state) {
@@ -86,61 +108,87 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
   int64_t made_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Answers Generate when the one sample has ended.
+// Answers Generate when all samples have ended.
 class RolloutService::UnarySink final : public rollouter::GenerationSink {
  public:
-  UnarySink(Name name, std::shared_ptr<rpc::UnaryCall> call, v1::GenerateResponse* response)
-      : name_(std::move(name)), call_(std::move(call)), response_(response) {}
+  UnarySink(Name name, int32_t samples, std::shared_ptr<rpc::UnaryCall> call, v1::GenerateResponse* response)
+      : name_(std::move(name)), call_(std::move(call)), response_(response), left_(samples) {
+    for (int32_t i = 1; i < samples; ++i) response_->add_more_samples();
+  }
 
-  void OnFinished(int32_t, Trajectory trajectory) override {
+  void OnFinished(int32_t sample, Trajectory trajectory) override {
+    good_.Update(rollouter::CheckLogProbs(trajectory.logprobs));
+    if (sample == 0) {
+      Fill(trajectory, response_);
+    } else {
+      Fill(trajectory, response_->mutable_more_samples(sample - 1));
+    }
+    if (--left_ > 0) return;
     response_->set_request_id(*name_);
-    response_->mutable_tokens()->Add(trajectory.tokens.begin(), trajectory.tokens.end());
-    response_->mutable_logprobs()->Add(trajectory.logprobs.begin(), trajectory.logprobs.end());
-    for (const VersionSpan& span : trajectory.spans) *response_->add_spans() = wire::ToProto(span);
-    response_->set_finish(wire::ToProto(trajectory.finish));
     name_.reset();  // before the client can ask again
-    call_->Finish(rollouter::CheckLogProbs(trajectory.logprobs));
+    call_->Finish(good_);
   }
 
  private:
+  template <typename Message>
+  static void Fill(const Trajectory& trajectory, Message* message) {
+    message->mutable_tokens()->Add(trajectory.tokens.begin(), trajectory.tokens.end());
+    message->mutable_logprobs()->Add(trajectory.logprobs.begin(), trajectory.logprobs.end());
+    for (const VersionSpan& span : trajectory.spans) *message->add_spans() = wire::ToProto(span);
+    message->set_finish(wire::ToProto(trajectory.finish));
+    for (const auto& top : trajectory.top_logprobs) *message->add_top_logprobs() = wire::ToProto(top);
+  }
+
   Name name_;
   const std::shared_ptr<rpc::UnaryCall> call_;
   v1::GenerateResponse* const response_;  // gRPC's, until Finish
+  // Of the engine's thread:
+  int32_t left_;
+  absl::Status good_;
 };
 
-// Passes tokens on as they come, one behind, because the last message says how the answer ended.
+// Passes tokens on as they come, each sample's one behind, because its last message says how it ended.
 class RolloutService::StreamSink final : public rollouter::GenerationSink {
  public:
   using Stream = rpc::ServerWriteStream<v1::GenerateStreamResponse>;
-  StreamSink(Name name, std::shared_ptr<Stream> stream) : name_(std::move(name)), stream_(std::move(stream)) {}
+  StreamSink(Name name, int32_t samples, std::shared_ptr<Stream> stream)
+      : name_(std::move(name)), stream_(std::move(stream)), pending_(static_cast<size_t>(samples)), left_(samples) {}
 
-  void OnToken(int32_t, int32_t token, float logprob, const PolicyVersion& version) override {
+  bool OnToken(int32_t sample, int32_t token, float logprob, const PolicyVersion& version,
+               const std::vector<TokenLogProb>& top) override {
     if (good_.ok()) good_ = rollouter::CheckLogProbs(absl::MakeConstSpan(&logprob, 1));
-    if (!good_.ok()) return;
-    if (pending_.has_value()) stream_->Write(*std::move(pending_));
-    pending_.emplace();
-    pending_->set_token(token);
-    pending_->set_logprob(logprob);
-    *pending_->mutable_version() = wire::ToProto(version);
+    if (!good_.ok()) return false;
+    auto& pending = pending_[sample];
+    if (pending.has_value()) stream_->Write(*std::move(pending));
+    pending.emplace();
+    pending->set_token(token);
+    pending->set_logprob(logprob);
+    *pending->mutable_version() = wire::ToProto(version);
+    pending->set_sample(sample);
+    if (!top.empty()) *pending->mutable_top_logprobs() = wire::ToProto(top);
+    return true;
   }
-  void OnFinished(int32_t, Trajectory trajectory) override {
-    name_.reset();
-    if (!pending_.has_value()) {
-      stream_->Finish(good_.ok()
-                          ? Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token")
-                          : good_);
-      return;
+  void OnFinished(int32_t sample, Trajectory trajectory) override {
+    auto& pending = pending_[sample];
+    if (pending.has_value()) {
+      has_written_ = true;
+      pending->set_finish(good_.ok() ? wire::ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
+      stream_->Write(*std::move(pending));
     }
-    pending_->set_finish(good_.ok() ? wire::ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
-    stream_->Write(*std::move(pending_));
-    stream_->Finish(good_);
+    if (--left_ > 0) return;
+    name_.reset();
+    const bool nothing = good_.ok() && !has_written_;
+    stream_->Finish(
+        nothing ? Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token") : good_);
   }
 
  private:
   Name name_;
   const std::shared_ptr<Stream> stream_;
   // Of the engine's thread:
-  std::optional<v1::GenerateStreamResponse> pending_;
+  std::vector<std::optional<v1::GenerateStreamResponse>> pending_;  // by sample
+  int32_t left_;
+  bool has_written_ = false;
   absl::Status good_;  // else nothing after the token that it names is passed on
 };
 
@@ -152,21 +200,20 @@ RolloutService::~RolloutService() {
   control_.Stop();
 }
 
-absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::GenerateRequest& request) {
+absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::GenerateRequest& request,
+                                                               absl::Time deadline) {
   SYNCOPATE_RETURN_IF_ERROR(rpc::CheckRequestId(request.request_id()));
-  if (request.sampling().stop_token_ids_size() > kMaxStopTokens) {
-    return BadRequest(
-        absl::StrCat(request.sampling().stop_token_ids_size(), " stop tokens, the limit is ", kMaxStopTokens));
-  }
-  if (!std::isfinite(request.sampling().temperature()) || !std::isfinite(request.sampling().top_p())) {
-    return BadRequest("temperature and top_p must be finite");
-  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckLimits(request));
   Admitted admitted;
   SYNCOPATE_ASSIGN_OR_RETURN(admitted.name, active_->Add(request.request_id()));
   admitted.request.id = EngineId(*admitted.name);
   admitted.request.prompt_ids.assign(request.prompt_ids().begin(), request.prompt_ids().end());
   admitted.request.sampling = wire::FromProto(request.sampling());
+  admitted.request.priority = request.priority();
+  admitted.request.deadline = deadline;
+  // The first sample of several is what a request for one would have been.
   admitted.request.seeds = {request.seed()};
+  for (int32_t i = 1; i < request.n(); ++i) admitted.request.seeds.push_back(SampleSeed(request.seed(), i));
   return admitted;
 }
 
@@ -177,11 +224,11 @@ void RolloutService::AbortLater(const std::string& engine_id) {
 
 grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* context,
                                                    const v1::GenerateRequest* request, v1::GenerateResponse* response) {
-  absl::StatusOr<Admitted> admitted = Admit(*request);
+  absl::StatusOr<Admitted> admitted = Admit(*request, absl::FromChrono(context->deadline()));
   if (!admitted.ok()) return rpc::Reply(context, admitted.status());
   auto call = rpc::UnaryCall::Create();
   std::string engine_id = admitted->request.id;
-  auto sink = std::make_shared<UnarySink>(std::move(admitted->name), call, response);
+  auto sink = std::make_shared<UnarySink>(std::move(admitted->name), Samples(*request), call, response);
   absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
   if (!submitted.ok()) call->Finish(submitted);
   return call->Start({.on_cancel = [this, engine_id] { AbortLater(engine_id); }});
@@ -190,11 +237,11 @@ grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* 
 grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateStreamRequest* request) {
   auto stream = StreamSink::Stream::Create(context, options_.stream);
-  absl::StatusOr<Admitted> admitted = Admit(request->request());
+  absl::StatusOr<Admitted> admitted = Admit(request->request(), absl::FromChrono(context->deadline()));
   std::string engine_id;
   if (admitted.ok()) {
     engine_id = admitted->request.id;
-    auto sink = std::make_shared<StreamSink>(std::move(admitted->name), stream);
+    auto sink = std::make_shared<StreamSink>(std::move(admitted->name), Samples(request->request()), stream);
     absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
     if (!submitted.ok()) stream->Finish(submitted);
   } else {

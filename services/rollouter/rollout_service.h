@@ -37,7 +37,9 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   };
 
   // Limits on what a client may name.
-  static constexpr int kMaxStopTokens = 64;
+  static constexpr int kMaxStopTokens = 64;  // and stop sequences, and tokens of one
+  static constexpr int kMaxTopLogProbs = 20;
+  static constexpr int kMaxSamples = 1024;
 
   // `engine` must outlive the service.
   RolloutService(Options options, rollouter::EngineLoop* engine);
@@ -83,7 +85,7 @@ class RolloutService final : public v1::RolloutService::CallbackService {
     rollouter::GenerationRequest request;
   };
 
-  absl::StatusOr<Admitted> Admit(const v1::GenerateRequest& request);
+  absl::StatusOr<Admitted> Admit(const v1::GenerateRequest& request, absl::Time deadline);
   // Ends what runs under an engine id, later; from any thread.
   void AbortLater(const std::string& engine_id);
   // Runs `work` on `worker` and answers with its status, once per request_id.

@@ -120,6 +120,20 @@ v1::SamplingParams ToProto(const SamplingParams& sampling) {
   message.set_top_k(sampling.top_k);
   message.set_max_new_tokens(sampling.max_new_tokens);
   message.mutable_stop_token_ids()->Assign(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+  message.set_min_p(sampling.min_p);
+  if (sampling.repetition_penalty != 1) message.set_repetition_penalty(sampling.repetition_penalty);
+  message.set_presence_penalty(sampling.presence_penalty);
+  message.set_frequency_penalty(sampling.frequency_penalty);
+  for (const TokenBias& bias : sampling.logit_bias) {
+    v1::TokenBias* added = message.add_logit_bias();
+    added->set_token(bias.token);
+    added->set_bias(bias.bias);
+  }
+  message.mutable_allowed_token_ids()->Assign(sampling.allowed_token_ids.begin(), sampling.allowed_token_ids.end());
+  for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
+    message.add_stop_sequences()->mutable_tokens()->Assign(stop.begin(), stop.end());
+  }
+  message.set_top_logprobs(sampling.top_logprobs);
   return message;
 }
 
@@ -130,6 +144,16 @@ SamplingParams FromProto(const v1::SamplingParams& message) {
   sampling.top_k = message.top_k();
   sampling.max_new_tokens = message.max_new_tokens();
   sampling.stop_token_ids.assign(message.stop_token_ids().begin(), message.stop_token_ids().end());
+  sampling.min_p = message.min_p();
+  sampling.repetition_penalty = message.repetition_penalty() == 0 ? 1.0f : message.repetition_penalty();
+  sampling.presence_penalty = message.presence_penalty();
+  sampling.frequency_penalty = message.frequency_penalty();
+  for (const v1::TokenBias& bias : message.logit_bias()) sampling.logit_bias.push_back({bias.token(), bias.bias()});
+  sampling.allowed_token_ids.assign(message.allowed_token_ids().begin(), message.allowed_token_ids().end());
+  for (const v1::TokenSequence& stop : message.stop_sequences()) {
+    sampling.stop_sequences.emplace_back(stop.tokens().begin(), stop.tokens().end());
+  }
+  sampling.top_logprobs = message.top_logprobs();
   return sampling;
 }
 
@@ -158,8 +182,20 @@ absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
   lease.answer_ids.assign(message.answer_ids().begin(), message.answer_ids().end());
   lease.reward = message.reward();
   lease.sampling = FromProto(message.sampling());
+  if (lease.kind == LeaseKind::kTraining && !lease.sampling.DrawsFromThePolicy()) {
+    return BadMessage("a training lease that does not draw from the policy itself");
+  }
   lease.seed = message.seed();
   return lease;
+}
+
+v1::TopLogProbs ToProto(const std::vector<TokenLogProb>& top) {
+  v1::TopLogProbs message;
+  for (const TokenLogProb& token : top) {
+    message.add_tokens(token.token);
+    message.add_logprobs(token.logprob);
+  }
+  return message;
 }
 
 v1::VersionSpan ToProto(const VersionSpan& span) {

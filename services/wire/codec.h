@@ -23,7 +23,9 @@ v1::LeaseId ToProto(const LeaseId& lease);
 LeaseId FromProto(const v1::LeaseId& message);
 
 v1::SamplingParams ToProto(const SamplingParams& sampling);
-SamplingParams FromProto(const v1::SamplingParams& message);  // top_p 0 is read as 1 (off)
+// top_p 0 and repetition_penalty 0 are read as 1 (off).
+SamplingParams FromProto(const v1::SamplingParams& message);
+v1::TopLogProbs ToProto(const std::vector<TokenLogProb>& top);
 
 v1::ExchangeResponse::Lease ToProto(const Lease& lease);
 absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message);

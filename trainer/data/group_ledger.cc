@@ -17,8 +17,10 @@ absl::Status GroupLedger::Options::Validate() const {
   if (samples < 1) return bad(absl::StrCat("samples is ", samples, ", but a group has at least 1"));
   if (sampling.max_new_tokens < 1) return bad("max_new_tokens must be at least 1");
   if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
-  if (sampling.top_k != 0 || sampling.top_p != 1) {
-    return bad("training leases take no top-k or top-p: behaviour log-probabilities are those of the whole vocabulary");
+  if (!sampling.DrawsFromThePolicy()) {
+    return bad(
+        "training leases take no top-k, top-p, min-p, penalties, bias or allowed tokens: behaviour "
+        "log-probabilities are those of the policy over the whole vocabulary");
   }
   if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
   if (max_failures < 1) return bad("max_failures must be at least 1");

@@ -141,6 +141,56 @@ TEST_F(RolloutServiceTest, StreamsWhatGenerateAnswersAndEndsWithTheFinishReason)
   EXPECT_EQ(finishes, expected);
 }
 
+TEST_F(RolloutServiceTest, AnswersSeveralSamplesOfAPromptWholeAndAsAStream) {
+  InstallTinyWeights(*engine_, {1, 3});
+  const auto one = Call(&Stub::Generate, Request("one")).value();
+  v1::GenerateRequest request = Request("three");
+  request.set_n(3);
+  request.mutable_sampling()->set_top_logprobs(2);
+  const auto three = Call(&Stub::Generate, request).value();
+  EXPECT_THAT(three.tokens(), ElementsAreArray(one.tokens())) << "the first is what a request for one gives";
+  ASSERT_EQ(three.top_logprobs_size(), 6);
+  EXPECT_EQ(three.top_logprobs(0).tokens_size(), 2);
+  ASSERT_EQ(three.more_samples_size(), 2);
+  EXPECT_EQ(three.more_samples(0).finish(), v1::FINISH_REASON_LENGTH);
+  EXPECT_NE(std::vector<int32_t>(three.more_samples(0).tokens().begin(), three.more_samples(0).tokens().end()),
+            std::vector<int32_t>(three.more_samples(1).tokens().begin(), three.more_samples(1).tokens().end()));
+  grpc::ClientContext context;
+  context.set_deadline(rpc::CallDeadline(kTestDeadline));
+  v1::GenerateStreamRequest stream;
+  *stream.mutable_request() = request;
+  auto reader = stub_->GenerateStream(&context, stream);
+  std::vector<std::vector<int32_t>> tokens(3);
+  int finished = 0;
+  v1::GenerateStreamResponse response;
+  while (reader->Read(&response)) {
+    tokens.at(static_cast<size_t>(response.sample())).push_back(response.token());
+    EXPECT_EQ(response.top_logprobs().logprobs_size(), 2);
+    finished += response.finish() == v1::FINISH_REASON_LENGTH ? 1 : 0;
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(finished, 3);
+  EXPECT_THAT(tokens[0], ElementsAreArray(three.tokens()));
+  EXPECT_THAT(tokens[1], ElementsAreArray(three.more_samples(0).tokens()));
+  EXPECT_THAT(tokens[2], ElementsAreArray(three.more_samples(1).tokens()));
+}
+
+TEST_F(RolloutServiceTest, EndsAtAStopSequenceAndDrawsOnlyWhatIsAllowed) {
+  InstallTinyWeights(*engine_, {1, 3});
+  const auto free = Call(&Stub::Generate, Request("free")).value();
+  v1::GenerateRequest request = Request("stopped");
+  v1::TokenSequence* stop = request.mutable_sampling()->add_stop_sequences();
+  for (int i : {1, 2, 3}) stop->add_tokens(free.tokens(i));
+  const auto stopped = Call(&Stub::Generate, request).value();
+  EXPECT_EQ(stopped.tokens_size(), 4);
+  EXPECT_EQ(stopped.finish(), v1::FINISH_REASON_STOP);
+  request = Request("allowed");
+  for (int token : {3, 5}) request.mutable_sampling()->add_allowed_token_ids(token);
+  const auto allowed = Call(&Stub::Generate, request).value();
+  EXPECT_EQ(allowed.tokens_size(), 6);
+  for (int32_t token : allowed.tokens()) EXPECT_TRUE(token == 3 || token == 5) << token;
+}
+
 TEST_F(RolloutServiceTest, RefusesToAnswerWithLogProbabilitiesThatAreNotFinite) {
   auto* shadow = reinterpret_cast<float*>(engine_->shadow());
   std::fill_n(shadow, engine_->manifest().arena_bytes() / sizeof(float), std::nanf(""));
@@ -194,6 +244,21 @@ TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
   request = Request("a");
   for (int i = 0; i < 65; ++i) request.mutable_sampling()->add_stop_token_ids(i);
   refused(request);
+  request = Request("a");
+  for (int i = 0; i < 65; ++i) request.mutable_sampling()->add_stop_sequences()->add_tokens(i);
+  refused(request);
+  request = Request("a");
+  v1::TokenSequence* stop = request.mutable_sampling()->add_stop_sequences();
+  for (int i = 0; i < 65; ++i) stop->add_tokens(i % 8);
+  refused(request);
+  request = Request("a");
+  request.mutable_sampling()->set_top_logprobs(21);
+  refused(request);
+  for (int n : {-1, 17, 2000}) {
+    request = Request("a");
+    request.set_n(n);
+    refused(request);
+  }
   EXPECT_EQ(Status().running_sequences() + Status().waiting_sequences(), 0);
   EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());
 }

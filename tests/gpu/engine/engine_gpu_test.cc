@@ -39,7 +39,7 @@ class Rig {
     } else {
       backend = std::make_shared<HostBackend>(config, manifest_);
     }
-    engine = std::make_unique<Engine>(config, std::move(backend), Engine::Options{.max_sequences = 64});
+    engine = Engine::Create(config, std::move(backend), {.max_sequences = 64}).value();
     engine->BindThread();
     InstallWeights({1, 0}, 7);
   }
@@ -50,7 +50,7 @@ class Rig {
     } else {
       std::copy(weights.begin(), weights.end(), engine->policy().shadow());
     }
-    engine->Synchronize();
+    ASSERT_TRUE(engine->Synchronize().ok());
     ASSERT_TRUE(engine->policy().Install(version, seed).ok());
   }
   std::shared_ptr<RecordingSink> Add(const GenerationRequest& request) {
@@ -59,7 +59,7 @@ class Rig {
     return sink;
   }
   void RunDry() {
-    while (engine->HasWork()) engine->Step();
+    while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
   }
 
   std::unique_ptr<Engine> engine;
@@ -113,14 +113,14 @@ TEST_P(CudaEngineOverModels, ARemapBetweenTwoStepsKeepsSequencesGoing) {
   for (bool on_gpu : {false, true}) {
     Rig rig(GetParam(), on_gpu);
     auto sink = rig.Add(request);
-    rig.engine->Step();
-    rig.engine->Step();
+    ASSERT_TRUE(rig.engine->Step().ok());
+    ASSERT_TRUE(rig.engine->Step().ok());
     const char* live = rig.engine->policy().live();
     rig.InstallWeights({1, 1}, 99);
     if (on_gpu) {
       EXPECT_EQ(rig.engine->policy().live(), live) << "the address must stay";
     }
-    rig.engine->Step();
+    ASSERT_TRUE(rig.engine->Step().ok());
     rig.InstallWeights({1, 2}, 7);
     rig.RunDry();
     made[on_gpu] = sink->finished.at(0);

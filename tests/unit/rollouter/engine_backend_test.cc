@@ -46,18 +46,39 @@ class TestArenas final : public WeightArenas {
   WeightArenas* const host_;
 };
 
+// Fails as a GPU does when it is told to.
+class TestRunner final : public ModelRunner {
+ public:
+  TestRunner(std::unique_ptr<ModelRunner> host, const std::atomic<bool>* broken)
+      : host_(std::move(host)), broken_(broken) {}
+  Capacity capacity() const override { return host_->capacity(); }
+  int64_t kv_bytes() const override { return host_->kv_bytes(); }
+  absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
+    TORCH_CHECK(!*broken_, "an illegal memory access was encountered");
+    return host_->Launch(plan);
+  }
+  absl::StatusOr<StepResult> Await(const Ticket& ticket) override { return host_->Await(ticket); }
+
+ private:
+  const std::unique_ptr<ModelRunner> host_;
+  const std::atomic<bool>* const broken_;
+};
+
 class TestBackend final : public EngineBackend {
  public:
   TestBackend(const model::ModelConfig& config, const Manifest& manifest) : host_(config, manifest) {}
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return arenas_; }
-  std::unique_ptr<model::Attention> MakeAttention(KvCache& cache, std::vector<RowPlace> rows) override {
-    TORCH_CHECK(!broken_, "an illegal memory access was encountered");
-    return host_.MakeAttention(cache, std::move(rows));
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
+    RunnerOptions own = options;
+    own.plans_under_way = plans_under_way_;
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> host, host_.MakeRunner(own));
+    return std::make_unique<TestRunner>(std::move(host), &broken_);
   }
 
   std::atomic<bool> broken_ = false;
+  int32_t plans_under_way_ = 1;
 
  private:
   HostBackend host_;
@@ -135,6 +156,29 @@ TEST_F(EngineLoopOnATestBackend, AnErrorOfLibtorchEndsTheEngineWithItsReasonAndA
   EXPECT_THAT(std::string(status.failure.message()), HasSubstr("illegal memory access"));
   Submit();
   EXPECT_EQ(ErrorReason(submitted_), "DRAINING");
+}
+
+TEST_F(EngineLoopOnATestBackend, OneStepBehindInstallsAndPausesFindNothingUnderWay) {
+  backend_->plans_under_way_ = 2;
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  auto sink = Submit(/*holds_install=*/false, /*tokens=*/1500);
+  ASSERT_TRUE(MakesTokens());
+  ASSERT_TRUE(Install({1, 1}).ok());
+  ASSERT_TRUE(MakesTokens());
+  loop_->Pause();
+  const int64_t tokens = loop_->GetStatus().generated_tokens;
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
+  loop_->Resume();
+  ASSERT_TRUE(sink->finished.WaitFor(1));
+  const Trajectory made = sink->finished.All()[0];
+  ASSERT_EQ(made.tokens.size(), 1500u);
+  ASSERT_EQ(made.spans.size(), 2u);
+  EXPECT_EQ(made.spans[0].version, (PolicyVersion{1, 0}));
+  EXPECT_EQ(made.spans[1], (VersionSpan{{1, 1}, made.spans[0].end, 1500}));
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, 1500) << "no token is counted that was thrown away";
 }
 
 TEST_F(EngineLoopOnATestBackend, AnExchangeThatFailsLeavesWhatServesServing) {

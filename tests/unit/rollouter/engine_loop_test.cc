@@ -20,9 +20,10 @@ constexpr absl::Duration kDeadline = absl::Seconds(20);
 // Collects one request's samples and lets the test wait for them, or for a number of tokens.
 class WaitingSink final : public GenerationSink {
  public:
-  void OnToken(int32_t sample, int32_t token, float logprob, const PolicyVersion& version) override {
+  bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
     MutexLock lock(&mutex_);
     ++tokens_;
+    return true;
   }
   void OnFinished(int32_t sample, Trajectory trajectory) override {
     MutexLock lock(&mutex_);

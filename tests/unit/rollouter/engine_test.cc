@@ -1,5 +1,6 @@
 #include "rollouter/engine/engine.h"
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,14 +29,18 @@ class RecordingSink final : public GenerationSink {
 
 struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)
+      : Rig(config, Engine::Options{.max_sequences = max_sequences, .max_prefill_tokens = max_prefill_tokens}) {}
+  Rig(const model::ModelConfig& config, const Engine::Options& options)
       : config(config),
         manifest(*model::MakeManifest(config, DType::kFloat32)),
-        engine(config, std::make_shared<HostBackend>(config, manifest), {max_sequences, max_prefill_tokens}) {
+        made(Engine::Create(config, std::make_shared<HostBackend>(config, manifest), options).value()),
+        engine(*made) {
     at::set_num_threads(1);
     Install({1, 0}, 7);
   }
   void Install(const PolicyVersion& version, uint64_t seed) {
     model::InitialiseWeights(config, manifest, seed, reinterpret_cast<float*>(engine.policy().shadow()));
+    EXPECT_TRUE(engine.Synchronize().ok());
     EXPECT_TRUE(engine.policy().Install(version, seed).ok());
   }
   std::shared_ptr<RecordingSink> Add(GenerationRequest request) {
@@ -45,12 +50,14 @@ struct Rig {
     return sink;
   }
   void RunDry() {
-    while (engine.HasWork()) engine.Step();
+    while (engine.HasWork()) Step();
   }
+  void Step() { ASSERT_TRUE(engine.Step().ok()); }
 
   model::ModelConfig config;
   Manifest manifest;
-  Engine engine;
+  std::unique_ptr<Engine> made;
+  Engine& engine;
 };
 
 GenerationRequest RandomRequest(const model::ModelConfig& config, uint64_t seed, int samples = 1) {
@@ -80,7 +87,7 @@ TEST_P(EngineOverModels, GivesTheSameTokensAndLogProbsAloneAndInAnyBatch) {
   for (int neighbours : {1, 2, 3, 5, 12, 31, 63}) {
     Rig rig(GetParam());
     for (int i = 0; i < neighbours / 2; ++i) rig.Add(RandomRequest(GetParam(), 2000 + i));
-    for (int i = 0; i < neighbours % 4 && rig.engine.HasWork(); ++i) rig.engine.Step();  // others are ahead
+    for (int i = 0; i < neighbours % 4 && rig.engine.HasWork(); ++i) rig.Step();  // others are ahead
     auto sink = rig.Add(request);
     for (int i = neighbours / 2; i < neighbours; ++i) rig.Add(RandomRequest(GetParam(), 2000 + i));
     rig.RunDry();
@@ -117,8 +124,8 @@ TEST_P(EngineOverModels, AnInstallOfEqualWeightsInTheMiddleChangesNoToken) {
   ASSERT_GE(calm.tokens.size(), 4u);
   Rig rig(GetParam());
   auto sink = rig.Add(request);
-  rig.engine.Step();
-  rig.engine.Step();
+  rig.Step();
+  rig.Step();
   rig.Install({1, 1}, 7);
   rig.RunDry();
   EXPECT_EQ(sink->finished.at(0).tokens, calm.tokens);
@@ -146,15 +153,153 @@ TEST_P(EngineOverModels, LogProbsEqualTheTrainersForward) {
   EXPECT_LE((step.LogProbs(batch) - batch.behaviour).abs().max().item<double>(), 1e-5);
 }
 
+// Everything that may differ between two engines without changing a token.
+TEST_P(EngineOverModels, GivesTheSameTokensOneStepBehindAndInMemoryThatIsTooSmall) {
+  model::ModelConfig config = GetParam();
+  config.max_position_embeddings = 64;
+  std::vector<GenerationRequest> requests;
+  for (uint64_t i = 0; i < 12; ++i) requests.push_back(RandomRequest(config, 4000 + i, 1 + static_cast<int>(i % 4)));
+  requests[5].prompt_ids = requests[4].prompt_ids;
+  requests[5].prompt_ids.resize(40, 3);  // two blocks to share with the next
+  requests[6].prompt_ids = requests[5].prompt_ids;
+  requests[6].prompt_ids.back() = 1;
+  auto run = [&](Engine::Options options, Scheduler::Counters& counters) {
+    Rig rig(config, options);
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const GenerationRequest& request : requests) {
+      sinks.push_back(rig.Add(request));
+      if (rig.engine.HasWork()) rig.Step();
+    }
+    rig.RunDry();
+    counters = rig.engine.counters();
+    EXPECT_EQ(rig.engine.running_sequences(), 0);
+    return sinks;
+  };
+  Scheduler::Counters counters;
+  const auto calm = run({.max_sequences = 32}, counters);
+  EXPECT_EQ(counters.preemptions, 0);
+  EXPECT_GT(counters.shared_tokens, 0);
+  using Preemption = Scheduler::Preemption;
+  for (const Engine::Options& options :
+       {Engine::Options{.max_sequences = 32, .plans_under_way = 2},
+        {.max_sequences = 32, .kv_blocks = 12},
+        {.max_sequences = 32, .max_kept_blocks = 0},
+        {.max_sequences = 32, .max_prefill_tokens = 7, .kv_blocks = 12, .plans_under_way = 2},
+        {.max_sequences = 32,
+        .kv_blocks = 12,
+        .host_kv_blocks = 40,
+        .plans_under_way = 2,
+        .preemption = Preemption::kSwap}}) {
+    const auto sinks = run(options, counters);
+    if (options.kv_blocks > 0) {
+      EXPECT_GT(counters.preemptions, 0);
+    }
+    EXPECT_EQ(counters.swaps > 0, options.preemption == Preemption::kSwap);
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      for (const auto& [sample, trajectory] : calm[i]->finished) {
+        EXPECT_EQ(sinks[i]->finished.at(sample).tokens, trajectory.tokens) << "request " << i;
+        EXPECT_EQ(sinks[i]->finished.at(sample).logprobs, trajectory.logprobs) << "request " << i;
+      }
+    }
+  }
+}
+
+TEST(EngineTest, OneStepBehindVersionsAreThoseThatMadeTheTokensAcrossInstalls) {
+  Rig rig(testing::GroupedQueryModel(), Engine::Options{.plans_under_way = 2});
+  GenerationRequest request = RandomRequest(rig.config, 5);
+  request.sampling.max_new_tokens = 6;
+  auto sink = rig.Add(request);
+  rig.Step();
+  rig.Step();
+  rig.Install({1, 1}, 8);  // two steps are under way, and are the old version's
+  rig.RunDry();
+  EXPECT_THAT(sink->finished.at(0).spans, ElementsAre(VersionSpan{{1, 0}, 0, 2}, VersionSpan{{1, 1}, 2, 6}));
+}
+
+// Ends its samples after two tokens.
+class EndingSink final : public GenerationSink {
+ public:
+  bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
+    return ++tokens < 2;
+  }
+  void OnFinished(int32_t, Trajectory trajectory) override { finished = std::move(trajectory); }
+  int tokens = 0;
+  Trajectory finished;
+};
+
+TEST(EngineTest, ASinkMayEndItsSampleAtATokenAndWhatWasLaunchedBeyondItIsNotCounted) {
+  for (int32_t plans : {1, 2}) {
+    Rig rig(testing::GroupedQueryModel(), Engine::Options{.plans_under_way = plans});
+    GenerationRequest request = RandomRequest(rig.config, 1002);
+    auto sink = std::make_shared<EndingSink>();
+    rig.engine.Add(request, sink);
+    rig.RunDry();
+    EXPECT_EQ(sink->tokens, 2);
+    EXPECT_THAT(sink->finished.tokens, SizeIs(2));
+    EXPECT_EQ(sink->finished.finish, FinishReason::kStop);
+    EXPECT_EQ(rig.engine.generated_tokens(), 2);
+    EXPECT_EQ(rig.engine.counters().thrown_away, plans - 1);
+    EXPECT_EQ(rig.engine.running_sequences(), 0);
+  }
+}
+
+TEST(EngineTest, ReportsTheLikeliestTokensOfEachPlaceIfAsked) {
+  Rig rig(testing::GroupedQueryModel());
+  GenerationRequest request = RandomRequest(rig.config, 1002);
+  request.sampling.top_logprobs = 3;
+  request.sampling.temperature = 0;
+  auto sink = rig.Add(request);
+  auto without = rig.Add(RandomRequest(rig.config, 1003));
+  rig.RunDry();
+  const Trajectory& made = sink->finished.at(0);
+  ASSERT_EQ(made.top_logprobs.size(), made.tokens.size());
+  for (size_t i = 0; i < made.tokens.size(); ++i) {
+    ASSERT_THAT(made.top_logprobs[i], SizeIs(3));
+    EXPECT_EQ(made.top_logprobs[i][0], (TokenLogProb{made.tokens[i], made.logprobs[i]}));
+    EXPECT_GE(made.top_logprobs[i][0].logprob, made.top_logprobs[i][1].logprob);
+  }
+  EXPECT_THAT(without->finished.at(0).top_logprobs, SizeIs(0));
+}
+
+TEST(EngineTest, PenaltiesKnowWhatWasDrawnBeforeAPreemption) {
+  model::ModelConfig config = testing::GroupedQueryModel();
+  config.max_position_embeddings = 64;
+  auto run = [&](int64_t kv_blocks) {
+    Rig rig(config, Engine::Options{.max_sequences = 4, .kv_blocks = kv_blocks});
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (uint64_t i = 0; i < 3; ++i) {
+      GenerationRequest request = RandomRequest(config, 5000 + i);
+      request.sampling.frequency_penalty = 0.7f;
+      request.sampling.repetition_penalty = 1.3f;
+      sinks.push_back(rig.Add(request));
+    }
+    rig.RunDry();
+    EXPECT_EQ(rig.engine.counters().preemptions > 0, kv_blocks > 0);
+    return sinks;
+  };
+  const auto calm = run(0), tight = run(5);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(tight[i]->finished.at(0).tokens, calm[i]->finished.at(0).tokens) << i;
+}
+
+TEST(EngineTest, TakesMemoryForTheTokensThereAre) {
+  model::ModelConfig config = testing::SmallModel();
+  config.max_position_embeddings = 20000;
+  config.learned_positions = false;
+  Rig rig(config, Engine::Options{.max_sequences = 256});
+  auto sink = rig.Add(RandomRequest(testing::SmallModel(), 1));
+  rig.RunDry();
+  EXPECT_LE(rig.engine.kv_bytes(), 4 << 20);
+}
+
 TEST(EngineTest, StampsEveryTokenWithTheVersionThatMadeIt) {
   Rig rig(testing::GroupedQueryModel());
   GenerationRequest request = RandomRequest(rig.config, 5);
   request.sampling.max_new_tokens = 6;
   auto sink = rig.Add(request);
-  rig.engine.Step();
-  rig.engine.Step();
+  rig.Step();
+  rig.Step();
   rig.Install({1, 1}, 8);
-  rig.engine.Step();
+  rig.Step();
   rig.Install({1, 3}, 9);
   rig.RunDry();
   EXPECT_THAT(sink->finished.at(0).spans,
@@ -166,7 +311,7 @@ TEST(EngineTest, ChangesTokensAfterAnInstallOfOtherWeights) {
   const GenerationRequest request = RandomRequest(rig.config, 1002);
   const Trajectory calm = Alone(rig.config, request);
   auto sink = rig.Add(request);
-  rig.engine.Step();
+  rig.Step();
   rig.Install({1, 1}, 99);
   rig.RunDry();
   EXPECT_EQ(sink->finished.at(0).tokens[0], calm.tokens[0]);
@@ -201,7 +346,7 @@ TEST(EngineTest, AbortEndsRunningAndWaitingRequestsAndFreesTheirSlots) {
   Rig rig(testing::SmallModel(), /*max_sequences=*/4);
   auto running = rig.Add(RandomRequest(rig.config, 1, 4));
   auto waiting = rig.Add(RandomRequest(rig.config, 2, 4));
-  rig.engine.Step();
+  rig.Step();
   EXPECT_EQ(rig.engine.waiting_sequences(), 4);
   EXPECT_EQ(rig.engine.Abort("request-1"), 4);
   ASSERT_THAT(running->finished, SizeIs(4));
@@ -216,7 +361,7 @@ TEST(EngineTest, AbortEndsRunningAndWaitingRequestsAndFreesTheirSlots) {
 TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   Rig rig(testing::SmallModel(), /*max_sequences=*/4);
   const GenerationRequest good = RandomRequest(rig.config, 1);
-  std::vector<GenerationRequest> bad(7, good);
+  std::vector<GenerationRequest> bad(13, good);
   bad[0].prompt_ids.clear();
   bad[1].prompt_ids = {11};
   bad[2].prompt_ids.assign(static_cast<size_t>(rig.config.max_position_embeddings), 1);  // no room for an answer
@@ -224,6 +369,12 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   bad[4].sampling.max_new_tokens = 0;
   bad[5].sampling.temperature = std::nanf("");
   bad[6].sampling.top_p = 1.5f;
+  bad[7].sampling.min_p = -0.1f;
+  bad[8].sampling.repetition_penalty = 0;
+  bad[9].sampling.logit_bias = {{11, 1.0f}};
+  bad[10].sampling.allowed_token_ids = {-1};
+  bad[11].sampling.stop_sequences = {{}};
+  bad[12].sampling.top_logprobs = 12;
   EXPECT_TRUE(rig.engine.CheckShape(good).ok());
   GenerationRequest longest = bad[2];
   longest.prompt_ids.pop_back();
@@ -236,7 +387,7 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
 TEST(EngineTest, ARequestThatHoldsInstallsGoesFirstAndHoldsThemUntilItEnds) {
   Rig rig(testing::SmallModel(), /*max_sequences=*/1);
   auto running = rig.Add(RandomRequest(rig.config, 1));
-  rig.engine.Step();
+  rig.Step();
   auto waiting = rig.Add(RandomRequest(rig.config, 2));
   GenerationRequest evaluation = RandomRequest(rig.config, 3);
   evaluation.holds_install = true;
@@ -244,7 +395,7 @@ TEST(EngineTest, ARequestThatHoldsInstallsGoesFirstAndHoldsThemUntilItEnds) {
   EXPECT_TRUE(rig.engine.InstallHeld());
   while (held->finished.empty()) {
     EXPECT_TRUE(waiting->finished.empty());
-    rig.engine.Step();
+    rig.Step();
   }
   EXPECT_FALSE(rig.engine.InstallHeld());
   EXPECT_TRUE(rig.engine.HasWork());

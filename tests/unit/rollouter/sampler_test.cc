@@ -11,10 +11,20 @@ namespace {
 
 const std::vector<float> kLogits = {1.0f, 2.0f, 3.0f, 0.0f, 2.5f};
 
-std::map<int32_t, double> Frequencies(const SamplingParams& params, int draws = 40000) {
+std::map<int32_t, double> Frequencies(const SamplingParams& params, int draws = 40000,
+                                      const TokenCounts* history = nullptr) {
   std::map<int32_t, double> counts;
-  for (int i = 0; i < draws; ++i) counts[SampleToken(kLogits.data(), 5, params, 17, i).token] += 1.0 / draws;
+  for (int i = 0; i < draws; ++i) counts[SampleToken(kLogits.data(), 5, params, 17, i, history).token] += 1.0 / draws;
   return counts;
+}
+
+// Of each token, if these were the logits.
+void ExpectDistribution(std::map<int32_t, double> frequencies, const std::vector<double>& logits) {
+  double total = 0;
+  for (double logit : logits) total += std::exp(logit);
+  for (size_t token = 0; token < logits.size(); ++token) {
+    EXPECT_NEAR(frequencies[static_cast<int32_t>(token)], std::exp(logits[token]) / total, 0.01) << token;
+  }
 }
 
 double Probability(int32_t token, double temperature) {
@@ -56,6 +66,55 @@ TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
   EXPECT_EQ(frequencies.size(), 2u);
   params.top_p = static_cast<float>(0.5 * Probability(2, 1.0));
   EXPECT_EQ(Frequencies(params, 1000).size(), 1u);
+}
+
+TEST(SamplerTest, MinPKeepsTheTokensThatAreLikelyEnoughBesideTheLikeliest) {
+  SamplingParams params;
+  params.min_p = 0.3f;  // exp(-0.5) is above it, exp(-1) too, exp(-2) is not
+  std::map<int32_t, double> frequencies = Frequencies(params);
+  EXPECT_EQ(frequencies.size(), 3u);
+  EXPECT_NEAR(frequencies[2], 1.0 / (1.0 + std::exp(-0.5) + std::exp(-1.0)), 0.01);
+}
+
+TEST(SamplerTest, OnlyAllowedTokensAreDrawnAndBiasIsAdded) {
+  SamplingParams params;
+  params.allowed_token_ids = {0, 3, 4};
+  params.logit_bias = {{3, 2.0f}, {2, 9.0f}};
+  ExpectDistribution(Frequencies(params), {1.0, -INFINITY, -INFINITY, 2.0, 2.5});
+  params.temperature = 0;
+  EXPECT_EQ(SampleToken(kLogits.data(), 5, params, 1, 1).token, 4);
+}
+
+TEST(SamplerTest, PenaltiesCountWhatStandsInTheSequence) {
+  TokenCounts counts({2, 2, 3});
+  for (int32_t token : {4, 4, 1}) counts.AddDrawn(token);
+  SamplingParams params;
+  params.presence_penalty = 0.5f;
+  params.frequency_penalty = 0.25f;
+  ExpectDistribution(Frequencies(params, 40000, &counts), {1.0, 2.0 - 0.75, 3.0, 0.0, 2.5 - 1.0});
+  params = SamplingParams();
+  params.repetition_penalty = 2.0f;
+  params.logit_bias = {{3, -1.0f}};  // a negative logit is multiplied
+  ExpectDistribution(Frequencies(params, 40000, &counts), {1.0, 1.0, 1.5, -2.0, 1.25});
+}
+
+TEST(SamplerTest, LogProbabilitiesAreOfTheModelsOwnLogitsWhateverIsDrawnFrom) {
+  TokenCounts counts({2});
+  SamplingParams params;
+  params.temperature = 0.7f;
+  params.allowed_token_ids = {0, 1};
+  params.logit_bias = {{0, 3.0f}};
+  params.repetition_penalty = 1.5f;
+  params.min_p = 0.1f;
+  params.top_logprobs = 2;
+  for (int i = 0; i < 50; ++i) {
+    SampledToken drawn = SampleToken(kLogits.data(), 5, params, 3, i, &counts);
+    EXPECT_NEAR(drawn.logprob, std::log(Probability(drawn.token, 0.7)), 1e-6);
+    ASSERT_EQ(drawn.top.size(), 2u);
+    EXPECT_EQ(drawn.top[0].token, 2);
+    EXPECT_EQ(drawn.top[1].token, 4);
+    EXPECT_NEAR(drawn.top[1].logprob, std::log(Probability(4, 0.7)), 1e-6);
+  }
 }
 
 TEST(SamplerTest, GreedyTakesTheLowestIndexAmongEquals) {

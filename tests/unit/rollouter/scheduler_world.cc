@@ -181,7 +181,7 @@ std::optional<FinishReason> SchedulerWorld::Expected(const Known& known, const S
     }
   }
   const int64_t all = static_cast<int64_t>(known.request.prompt->size() + drawn.size());
-  if (std::ssize(drawn) == sampling.max_new_tokens || all == options_.max_context + 1) return FinishReason::kLength;
+  if (std::ssize(drawn) == sampling.max_new_tokens || all == options_.max_context) return FinishReason::kLength;
   return std::nullopt;
 }
 

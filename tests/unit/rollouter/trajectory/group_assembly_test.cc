@@ -50,7 +50,7 @@ class GroupAssemblyTest : public ::testing::Test {
 
 TEST_F(GroupAssemblyTest, CountsTheTokensOfAllSamples) {
   auto assembly = Assemble(MakeLease(2), dense_);
-  for (int32_t sample : {0, 1, 1}) assembly->OnToken(sample, 3, -0.5f, {1, 1});
+  for (int32_t sample : {0, 1, 1}) assembly->OnToken(sample, 3, -0.5f, {1, 1}, {});
   EXPECT_EQ(made_->load(), 3);
 }
 

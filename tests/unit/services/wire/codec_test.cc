@@ -62,7 +62,19 @@ TEST(CodecTest, LeasesSurviveTheRoundTrip) {
   lease.prompt_ids = {1, 2};
   lease.answer_ids = {2, 1};
   lease.reward = "dense";
-  lease.sampling = {.temperature = 0.5f, .top_k = 3, .top_p = 0.9f, .max_new_tokens = 7, .stop_token_ids = {10}};
+  lease.sampling = {.allowed_token_ids = {1, 2, 10},
+                    .logit_bias = {{2, -0.5f}},
+                    .repetition_penalty = 1.2f,
+                    .presence_penalty = 0.1f,
+                    .frequency_penalty = 0.2f,
+                    .temperature = 0.5f,
+                    .min_p = 0.05f,
+                    .top_k = 3,
+                    .top_p = 0.9f,
+                    .max_new_tokens = 7,
+                    .stop_token_ids = {10},
+                    .stop_sequences = {{1, 2}, {3}},
+                    .top_logprobs = 4};
   lease.seed = 0xfedcba9876543210ULL;
   absl::StatusOr<Lease> back = FromProto(ToProto(lease));
   ASSERT_TRUE(back.ok());
@@ -73,9 +85,7 @@ TEST(CodecTest, LeasesSurviveTheRoundTrip) {
   EXPECT_EQ(back->prompt_ids, lease.prompt_ids);
   EXPECT_EQ(back->answer_ids, lease.answer_ids);
   EXPECT_EQ(back->reward, "dense");
-  EXPECT_EQ(back->sampling.top_k, 3);
-  EXPECT_EQ(back->sampling.top_p, 0.9f);
-  EXPECT_EQ(back->sampling.stop_token_ids, lease.sampling.stop_token_ids);
+  EXPECT_EQ(back->sampling, lease.sampling);
   EXPECT_EQ(back->seed, lease.seed);
   v1::ExchangeResponse::Lease none = ToProto(lease);
   none.set_samples(0);
@@ -96,7 +106,30 @@ TEST(CodecTest, MembersNeedARoleANameAndARankInTheirWorld) {
   EXPECT_EQ(ErrorReason(FromProto(role).status()), "BAD_MESSAGE");
 }
 
-TEST(CodecTest, AnUnsetTopPIsOff) { EXPECT_EQ(FromProto(v1::SamplingParams()).top_p, 1.0f); }
+TEST(CodecTest, WhatIsUnsetInTheSamplingIsOff) {
+  EXPECT_EQ(FromProto(v1::SamplingParams()).top_p, 1.0f);
+  EXPECT_EQ(FromProto(v1::SamplingParams()).repetition_penalty, 1.0f);
+  EXPECT_TRUE(FromProto(v1::SamplingParams()).DrawsFromThePolicy());
+}
+
+TEST(CodecTest, ATrainingLeaseThatDoesNotDrawFromThePolicyIsRefused) {
+  Lease lease;
+  EXPECT_TRUE(FromProto(ToProto(lease)).ok());
+  for (const SamplingParams& sampling : {SamplingParams{.allowed_token_ids = {1}},
+                                         {.logit_bias = {{1, 1.0f}}},
+                                         {.repetition_penalty = 1.1f},
+                                         {.presence_penalty = 0.1f},
+                                         {.frequency_penalty = 0.1f},
+                                         {.min_p = 0.1f},
+                                         {.top_k = 1},
+                                         {.top_p = 0.9f}}) {
+    lease.sampling = sampling;
+    lease.kind = LeaseKind::kTraining;
+    EXPECT_EQ(ErrorReason(FromProto(ToProto(lease)).status()), "BAD_MESSAGE");
+    lease.kind = LeaseKind::kEvaluation;
+    EXPECT_TRUE(FromProto(ToProto(lease)).ok());
+  }
+}
 
 TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
   const Manifest manifest =

@@ -560,6 +560,8 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
   EXPECT_EQ(reason([](auto& o) { o.samples = 0; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.sampling.top_k = 5; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.sampling.top_p = 0.9f; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.min_p = 0.1f; }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.presence_penalty = 0.1f; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 0; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.max_groups = -1; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/model_config.h"
+#include "rollouter/engine/kv_store.h"
+
+namespace syncopate::rollouter {
+
+// On a GPU, in float32 or bfloat16, all of its memory taken at once. What is queued runs on the current stream.
+class CudaKvStore final : public KvStore {
+ public:
+  // `config` must outlive it, its head_dim is at most kMaxHeadDim. `options`: dtype and device. May throw c10::Error.
+  CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks, at::TensorOptions options);
+
+  int64_t bytes() const override { return static_cast<int64_t>(data_.nbytes() + swapped_.nbytes()); }
+  void SwapOut(absl::Span<const BlockSwap> swaps) override;
+  void SwapIn(absl::Span<const BlockSwap> swaps) override;
+  void Copy(absl::Span<const BlockCopy> copies) override;
+  // Computed in float32; a row's bits depend on its own positions alone.
+  std::unique_ptr<model::Attention> MakeAttention(KvBatch batch) override;
+
+  // [blocks + 1, layers, 2, kBlockTokens, kv_heads * head_dim], dense; keys at index 0 of the third dimension.
+  const at::Tensor& data() const { return data_; }
+
+ private:
+  const model::ModelConfig& config_;
+  const at::Tensor data_;
+  const at::Tensor swapped_;  // the same, on the host
+};
+
+// Attention of one batch over a CudaKvStore.
+class CudaAttention final : public model::Attention {
+ public:
+  // As KvStore::MakeAttention.
+  CudaAttention(const model::ModelConfig& config, const CudaKvStore& store, const KvBatch& batch);
+
+  at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
+
+ private:
+  const model::ModelConfig& config_;
+  const CudaKvStore& store_;
+  const at::Tensor rows_;    // [2, rows] int32: tables, positions
+  const at::Tensor blocks_;  // [tables, blocks of the longest] int32
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,69 @@
+#include "rollouter/engine/host_kv_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rollouter/engine/host_attention.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+constexpr int64_t kSlabBytes = 1 << 20;
+// Between blocks, in floats: a power of two from block to block would make them fight for the same cache lines.
+constexpr int64_t kGap = 32;
+
+}  // namespace
+
+HostKvStore::HostKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks)
+    : config_(config),
+      blocks_(blocks),
+      value_offset_(kBlockTokens * config.key_value_size()),
+      block_size_(config.num_hidden_layers * 2 * value_offset_ + kGap),
+      slab_blocks_(std::max<int64_t>(1, kSlabBytes / (block_size_ * static_cast<int64_t>(sizeof(float))))),
+      slabs_(static_cast<size_t>(blocks / slab_blocks_ + 1)),
+      swapped_(static_cast<size_t>(host_blocks)) {
+  Reserve(padding_block());
+}
+
+void HostKvStore::Reserve(BlockIndex block) {
+  std::unique_ptr<float[]>& slab = slabs_[block / slab_blocks_];
+  if (slab != nullptr) return;
+  // Not zeroed: nobody reads a position before it was written.
+  slab.reset(new float[static_cast<size_t>(slab_blocks_ * block_size_)]);
+  bytes_ += slab_blocks_ * block_size_ * static_cast<int64_t>(sizeof(float));
+}
+
+void HostKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
+  for (const BlockSwap& swap : swaps) {
+    std::unique_ptr<float[]>& to = swapped_[swap.host_block];
+    if (to == nullptr) {
+      to.reset(new float[static_cast<size_t>(block_size_)]);
+      bytes_ += block_size_ * static_cast<int64_t>(sizeof(float));
+    }
+    std::copy_n(Keys(0, swap.block), block_size_, to.get());
+  }
+}
+
+void HostKvStore::SwapIn(absl::Span<const BlockSwap> swaps) {
+  for (const BlockSwap& swap : swaps) {
+    Reserve(swap.block);
+    std::copy_n(swapped_[swap.host_block].get(), block_size_, Keys(0, swap.block));
+  }
+}
+
+void HostKvStore::Copy(absl::Span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    Reserve(copy.to);
+    const float* from = Keys(0, copy.from);
+    float* to = Keys(0, copy.to);
+    const int64_t used = copy.tokens * config_.key_value_size();
+    for (int64_t plane = 0; plane < block_size_ - kGap; plane += value_offset_)
+      std::copy_n(from + plane, used, to + plane);
+  }
+}
+
+std::unique_ptr<model::Attention> HostKvStore::MakeAttention(KvBatch batch) {
+  return std::make_unique<HostAttention>(config_, *this, std::move(batch));
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,145 @@
+#include "rollouter/engine/host_model_runner.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "rollouter/engine/engine_backend.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+// `values` on `device`: on the CPU a view, which must not outlive them.
+at::Tensor OnDevice(const std::vector<int64_t>& values, at::Device device) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
+      .to(device);
+}
+
+}  // namespace
+
+HostModelRunner::HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
+                                 at::Device device, int64_t max_sequences, const Capacity& capacity)
+    : transformer_(config, device),
+      arenas_(arenas),
+      store_(std::move(store)),
+      device_(device),
+      capacity_(capacity),
+      padding_table_{static_cast<BlockIndex>(capacity.blocks)},
+      slots_(static_cast<size_t>(max_sequences)) {}
+
+absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan) {
+  SYNCOPATE_CHECK(static_cast<int32_t>(done_.size()) < capacity_.plans_under_way);
+  c10::InferenceMode inference;
+  store_->SwapOut(plan.swaps_out);
+  store_->SwapIn(plan.swaps_in);
+  store_->Copy(plan.copies);
+  for (const SlotStart& start : plan.starts) StartSlot(start);
+  for (const TableEntry& entry : plan.tables) {
+    std::vector<BlockIndex>& table = slots_[entry.slot].table;
+    if (static_cast<size_t>(entry.index) >= table.size()) table.resize(static_cast<size_t>(entry.index) + 1);
+    table[entry.index] = entry.block;
+  }
+  StepResult result{plan.id, plan.version, {}, {}, {}};
+  if (plan.HasRows()) {
+    Batch batch = MakeBatch(plan);
+    const at::Tensor logits = Forward(batch);
+    const float* values = logits.data_ptr<float>();
+    result.tokens.reserve(batch.draws.size());
+    result.logprobs.reserve(batch.draws.size());
+    for (const Batch::Draw& draw : batch.draws) Draw(draw, values + draw.logits_row * logits.size(1), result);
+  }
+  done_.push_back(std::move(result));
+  return Ticket{plan.id};
+}
+
+absl::StatusOr<StepResult> HostModelRunner::Await(const Ticket& ticket) {
+  SYNCOPATE_CHECK(!done_.empty() && done_.front().plan == ticket.plan);
+  StepResult result = std::move(done_.front());
+  done_.pop_front();
+  return result;
+}
+
+absl::Status HostModelRunner::Synchronize() {
+  if (stream_.has_value()) stream_->Synchronize();
+  return absl::OkStatus();
+}
+
+void HostModelRunner::StartSlot(const SlotStart& start) {
+  Slot& slot = slots_[start.slot];
+  slot = Slot();
+  slot.seed = start.seed;
+  slot.sampling = start.sampling;
+  slot.drawn = static_cast<int64_t>(start.drawn.size());
+  if (!start.drawn.empty()) slot.last_token = start.drawn.back();
+  if (!NeedsCounts(*start.sampling)) return;
+  slot.counts.emplace(*start.prompt);
+  for (int32_t token : start.drawn) slot.counts->AddDrawn(token);
+}
+
+HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan) const {
+  Batch batch;
+  auto add_row = [&batch](int32_t token, int32_t position) {
+    batch.ids.push_back(token);
+    batch.kv.rows.push_back({static_cast<int32_t>(batch.kv.tables.size()) - 1, position});
+  };
+  for (const PrefillChunk& chunk : plan.chunks) {
+    batch.kv.tables.push_back(slots_[chunk.slot].table);
+    for (size_t i = 0; i < chunk.tokens.size(); ++i) add_row(chunk.tokens[i], chunk.begin + static_cast<int32_t>(i));
+    if (chunk.draws.empty()) continue;
+    // All samples of a prompt draw from the logits of its last token.
+    const int64_t logits_row = static_cast<int64_t>(batch.sampled_rows.size());
+    batch.sampled_rows.push_back(static_cast<int64_t>(batch.ids.size()) - 1);
+    for (SlotIndex slot : chunk.draws) batch.draws.push_back({slot, logits_row});
+  }
+  for (const DecodeRow& row : plan.rows) {
+    batch.kv.tables.push_back(slots_[row.slot].table);
+    batch.draws.push_back({row.slot, static_cast<int64_t>(batch.sampled_rows.size())});
+    batch.sampled_rows.push_back(static_cast<int64_t>(batch.ids.size()));
+    add_row(slots_[row.slot].last_token, row.position);
+  }
+  return batch;
+}
+
+void HostModelRunner::Pad(Batch& batch) const {
+  const size_t least = model::Transformer::kMinRows;
+  batch.kv.tables.push_back(padding_table_);
+  while (batch.ids.size() < least) {
+    batch.ids.push_back(0);
+    batch.kv.rows.push_back({static_cast<int32_t>(batch.kv.tables.size()) - 1, 0});
+  }
+  while (batch.sampled_rows.size() < least) batch.sampled_rows.push_back(0);
+}
+
+at::Tensor HostModelRunner::Forward(Batch& batch) {
+  Pad(batch);
+  std::vector<int64_t> positions;
+  positions.reserve(batch.kv.rows.size());
+  for (const KvBatch::Row& row : batch.kv.rows) positions.push_back(row.position);
+  const auto attention = store_->MakeAttention(std::move(batch.kv));
+  const model::TransformerWeights& weights = arenas_->weights();
+  const at::Tensor hidden =
+      transformer_.Forward(weights, OnDevice(batch.ids, device_), OnDevice(positions, device_), *attention);
+  const at::Tensor sampled = hidden.index_select(0, OnDevice(batch.sampled_rows, device_));
+  return transformer_.Logits(weights, sampled).contiguous().to(at::kCPU);
+}
+
+void HostModelRunner::Draw(const Batch::Draw& draw, const float* logits, StepResult& result) {
+  Slot& slot = slots_[draw.slot];
+  SampledToken drawn = SampleToken(logits, transformer_.config().vocab_size, *slot.sampling, slot.seed, slot.drawn,
+                                   slot.counts.has_value() ? &*slot.counts : nullptr);
+  ++slot.drawn;
+  slot.last_token = drawn.token;
+  if (slot.counts.has_value()) slot.counts->AddDrawn(drawn.token);
+  if (slot.sampling->top_logprobs > 0) {
+    result.top_logprobs.resize(result.tokens.size());
+    result.top_logprobs.push_back(std::move(drawn.top));
+  } else if (!result.top_logprobs.empty()) {
+    result.top_logprobs.emplace_back();
+  }
+  result.tokens.push_back(drawn.token);
+  result.logprobs.push_back(drawn.logprob);
+}
+
+}  // namespace syncopate::rollouter
