@@ -215,7 +215,9 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
     absl::StrAppend(&text, "answers at step ", evaluation->step, "\n");
     for (const std::string& line : RenderSamples(*evaluation)) absl::StrAppend(&text, line, "\n");
   }
-  int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
+  // A resume that had nothing to do has seen no step.
+  const bool made = view.steps.last_step().has_value();
+  const int64_t step = made ? view.steps.last_step()->step : static_cast<int64_t>(At(summary, "/steps"));
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
                         At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
   if (view.steps.best_exact().has_value()) {

@@ -169,5 +169,13 @@ TEST(RenderEndTest, NeedsNothingFromTheTrainer) {
               HasSubstr("failed          at step 0 of 0 after 1.0 s: x"));
 }
 
+TEST(RenderEndTest, ALifeThatMadeNoStepEndsWhereTheRunIs) {
+  RunView view;
+  view.steps_total = 150;
+  json summary = Summary("completed");
+  summary["steps"] = 150;
+  EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", summary), HasSubstr("completed       at step 150 of 150"));
+}
+
 }  // namespace
 }  // namespace syncopate::run
