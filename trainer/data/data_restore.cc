@@ -30,7 +30,7 @@ DataRestore::DataRestore(const PromptQueue::Options& options, const DataState& s
 
 // Takes are counted when they are made: those of the checkpoint have been, the others are repeated.
 void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
-  if (sequence <= sums_.counted_to) return;
+  if (sequence <= sums_.counted_to || std::holds_alternative<TakeRecord>(record)) return;
   sums_.counted_to = sequence;
   if (std::holds_alternative<AcceptedRecord>(record)) ++sums_.accepted;
   const auto* drop = std::get_if<DropRecord>(&record);

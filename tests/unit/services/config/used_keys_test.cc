@@ -20,16 +20,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-std::vector<std::string> SourcesOfServices() {
+// Of the daemons, and of the tools that start them.
+std::vector<std::string> Sources() {
   std::vector<std::string> sources;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(std::filesystem::path(SYNCOPATE_SOURCE_DIR) / "services")) {
-    const std::string path = entry.path().string();
-    const bool judges_only = absl::EndsWith(path, "/config/rules.cc");
-    if (entry.path().extension() != ".cc" || judges_only) continue;
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    sources.push_back(text.str());
+  for (const char* folder : {"services", "tools"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::filesystem::path(SYNCOPATE_SOURCE_DIR) / folder)) {
+      const std::string path = entry.path().string();
+      const bool judges_only = absl::EndsWith(path, "/config/rules.cc");
+      if (entry.path().extension() != ".cc" || judges_only) continue;
+      std::ostringstream text;
+      text << std::ifstream(path).rdbuf();
+      sources.push_back(text.str());
+    }
   }
   return sources;
 }
@@ -50,7 +53,7 @@ bool IsRead(const ConfigKey& key, const std::vector<std::string>& sources) {
 }
 
 TEST(UsedKeysTest, AKeyThatNoDaemonReadsHasOneValueOnly) {
-  const std::vector<std::string> sources = SourcesOfServices();
+  const std::vector<std::string> sources = Sources();
   ASSERT_GT(sources.size(), 50u);
   const ConfigSchema schema;
   std::vector<std::string> unread;

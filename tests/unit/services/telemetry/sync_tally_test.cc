@@ -1,5 +1,6 @@
 #include "services/telemetry/sync_tally.h"
 
+#include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -51,9 +52,10 @@ TEST(SyncTallyTest, IsTheSameAfterItWasWrittenDownInParts) {
     one.Add(sync);
     read.Merge(SyncTally::FromProto(one.ToProto()));
   }
-  EXPECT_EQ(read.ToProto().SerializeAsString(), whole.ToProto().SerializeAsString());
+  using google::protobuf::util::MessageDifferencer;
+  EXPECT_TRUE(MessageDifferencer::Equals(read.ToProto(), whole.ToProto()));
   const SyncTally again = SyncTally::FromProto(whole.ToProto());
-  EXPECT_EQ(again.ToProto().SerializeAsString(), whole.ToProto().SerializeAsString());
+  EXPECT_TRUE(MessageDifferencer::Equals(again.ToProto(), whole.ToProto()));
 }
 
 TEST(SyncTallyTest, FiguresThatCannotBeDoNoHarm) {
