@@ -78,7 +78,7 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
   SyncCase& sync_case = arguments->sync_case;
   sync->add_option("--model", sync_case.model, "Whose shapes")
       ->capture_default_str()
-      ->check(CLI::IsMember(BenchModelNames()));
+      ->check(CLI::IsMember(model::PresetNames()));
   sync->add_option("--sources", sync_case.sources, "Trainer ranks that send")->capture_default_str();
   sync->add_option("--replicas", sync_case.replicas, "Replicas that receive")->capture_default_str();
   sync->add_option("--tp", sync_case.tensor_parallel, "Tensor-parallel ranks of each")->capture_default_str();

@@ -17,9 +17,15 @@ absl::Status BadModel(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL", message);
 }
 
-// The std of a tensor's initial values; 0 means "all ones" (norm weights).
+// No number that can be: above it, the words of a config.json describe an attack, not a model.
+constexpr int64_t kMaxExtent = 1 << 24;
+constexpr int64_t kMaxLayers = 1 << 12;
+
+constexpr double kOnes = -1;
+
+// The std of a tensor's initial values; kOnes for norm weights, 0 for biases.
 double InitialStd(const ModelConfig& config, const TensorSpec& spec) {
-  if (spec.shape.size() == 1) return 0;
+  if (spec.shape.size() == 1) return absl::EndsWith(spec.name, ".bias") ? 0 : kOnes;
   if (absl::StrContains(spec.name, "embed_")) return config.embedding_init_std;
   if (spec.name == "lm_head.weight") return config.head_init_std;
   return 1.0 / std::sqrt(static_cast<double>(spec.shape[1]));
@@ -37,21 +43,19 @@ absl::Status ModelConfig::Validate() const {
                                                       {"head_dim", head_dim},
                                                       {"max_position_embeddings", max_position_embeddings}};
   for (const auto& [name, value] : positive) {
-    if (value <= 0) return BadModel(absl::StrCat("model.", name, " is ", value, "; it must be positive"));
+    if (value <= 0 || value > kMaxExtent) {
+      return BadModel(absl::StrCat("model.", name, " is ", value, "; it must be from 1 to ", kMaxExtent));
+    }
+  }
+  if (num_hidden_layers > kMaxLayers) {
+    return BadModel(
+        absl::StrCat("model.num_hidden_layers is ", num_hidden_layers, "; at most ", kMaxLayers, " can be"));
   }
   if (num_attention_heads % num_key_value_heads != 0) {
     return BadModel(absl::StrCat("model.num_attention_heads ", num_attention_heads,
                                  " is not a multiple of num_key_value_heads ", num_key_value_heads));
   }
   if (head_dim % 2 != 0) return BadModel(absl::StrCat("model.head_dim ", head_dim, " is odd; rotary needs pairs"));
-  // Neighbouring matrices are read as one, so no alignment gap may fall between them.
-  constexpr int64_t kElements = Manifest::kAlignment / 2;  // of the smallest dtype
-  for (int64_t rows : {query_size(), key_value_size(), intermediate_size}) {
-    if (rows * hidden_size % kElements != 0) {
-      return BadModel(absl::StrCat("a matrix of ", rows, " x ", hidden_size, " elements is not a multiple of ",
-                                   kElements, "; change hidden_size, head_dim or intermediate_size"));
-    }
-  }
   return absl::OkStatus();
 }
 
@@ -69,15 +73,26 @@ std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype) {
     add(prefix + "self_attn.q_proj.weight", {config.query_size(), hidden});
     add(prefix + "self_attn.k_proj.weight", {config.key_value_size(), hidden});
     add(prefix + "self_attn.v_proj.weight", {config.key_value_size(), hidden});
+    if (config.qkv_bias) {
+      add(prefix + "self_attn.q_proj.bias", {config.query_size()});
+      add(prefix + "self_attn.k_proj.bias", {config.key_value_size()});
+      add(prefix + "self_attn.v_proj.bias", {config.key_value_size()});
+    }
     if (config.qk_norm) {
       add(prefix + "self_attn.q_norm.weight", {config.head_dim});
       add(prefix + "self_attn.k_norm.weight", {config.head_dim});
     }
     add(prefix + "self_attn.o_proj.weight", {hidden, config.query_size()});
+    if (config.output_bias) add(prefix + "self_attn.o_proj.bias", {hidden});
     add(prefix + "post_attention_layernorm.weight", {hidden});
     add(prefix + "mlp.gate_proj.weight", {config.intermediate_size, hidden});
     add(prefix + "mlp.up_proj.weight", {config.intermediate_size, hidden});
+    if (config.mlp_bias) {
+      add(prefix + "mlp.gate_proj.bias", {config.intermediate_size});
+      add(prefix + "mlp.up_proj.bias", {config.intermediate_size});
+    }
     add(prefix + "mlp.down_proj.weight", {hidden, config.intermediate_size});
+    if (config.mlp_bias) add(prefix + "mlp.down_proj.bias", {hidden});
   }
   add("model.norm.weight", {hidden});
   if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
@@ -98,7 +113,7 @@ void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint
     const uint64_t key = HashCombine(seed, i);
     for (int64_t element = 0; element < spec.NumElements(); ++element) {
       values[element] =
-          std_dev == 0 ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
+          std_dev == kOnes ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
     }
   }
 }

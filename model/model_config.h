@@ -8,8 +8,26 @@
 
 namespace syncopate::model {
 
-// The shape of one decoder-only, Qwen3-like transformer, in the words of a Hugging Face config.json: RMSNorm, rotary
-// positions, grouped-query attention with optional per-head q/k norm, SwiGLU, tied or untied embeddings.
+// How rotary angles are changed so that a model reaches beyond the context it was trained with; the formulas are in
+// model/rope.cc.
+struct RopeScaling {
+  enum class Type : uint8_t { kDefault, kLinear, kLlama3, kYarn };
+  Type type = Type::kDefault;
+  double factor = 1;
+  double original_context = 0;  // of the first training, in tokens: kLlama3, kYarn
+  double low_freq_factor = 1;   // kLlama3
+  double high_freq_factor = 4;  // kLlama3
+  double beta_fast = 32;        // kYarn
+  double beta_slow = 1;         // kYarn
+  bool truncate = true;         // kYarn
+  double attention_factor = 1;  // of every cosine and sine: kYarn
+
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
+
+// The shape of one decoder-only transformer of the Llama family, in the words of a Hugging Face config.json: RMSNorm,
+// rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU, tied or untied
+// embeddings.
 struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 64;
@@ -20,13 +38,18 @@ struct ModelConfig {
   int64_t head_dim = 16;
   int64_t max_position_embeddings = 16;  // also the longest sequence
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   double rms_norm_eps = 1e-6;
   bool qk_norm = true;
+  bool qkv_bias = false;     // q_proj, k_proj, v_proj
+  bool output_bias = false;  // o_proj
+  bool mlp_bias = false;     // gate_proj, up_proj, down_proj
   // A learned table added to the token embeddings. Small models trained from nothing need it to learn positional tasks;
   // imported models do not have it.
   bool learned_positions = false;
   bool tie_word_embeddings = false;
-  // Standard deviations of the random initialisation; matrices inside the layers get 1/sqrt(fan in), norms are 1.
+  // Standard deviations of the random initialisation; matrices inside the layers get 1/sqrt(fan in), norms are 1,
+  // biases 0.
   double embedding_init_std = 0.08;  // token and position tables
   double head_init_std = 0.02;
 
@@ -38,7 +61,8 @@ struct ModelConfig {
 };
 
 // Every parameter in wire order, named as Hugging Face names it. q, k and v of a layer are neighbours, gate and up too,
-// so that one matrix product serves each set. With tied embeddings there is no lm_head.weight.
+// so that one matrix product serves each set where no gap of alignment falls between them (as in all published models).
+// With tied embeddings there is no lm_head.weight.
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);
 
 // The manifest of those parameters. Errors: those of Validate() and Manifest::Create().

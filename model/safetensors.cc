@@ -34,7 +34,8 @@ absl::Status BadTensor(absl::string_view name, absl::string_view what) {
 }
 
 std::optional<StoredDType> ParseDType(absl::string_view name) {
-  for (StoredDType dtype : {StoredDType::kFloat32, StoredDType::kBFloat16, StoredDType::kInt64, StoredDType::kUInt8}) {
+  for (StoredDType dtype : {StoredDType::kFloat32, StoredDType::kBFloat16, StoredDType::kFloat16, StoredDType::kInt64,
+                            StoredDType::kUInt8}) {
     if (name == StoredDTypeName(dtype)) return dtype;
   }
   return std::nullopt;
@@ -49,7 +50,8 @@ std::optional<int64_t> AsCount(const Json& value) {
 }
 
 // The bytes of a tensor, or nullopt where that overflows.
-std::optional<int64_t> DenseBytes(const StoredTensor& tensor) {
+template <typename Tensor>
+std::optional<int64_t> DenseBytes(const Tensor& tensor) {
   int64_t bytes = StoredDTypeBytes(tensor.dtype);
   for (int64_t extent : tensor.shape) {
     if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
@@ -57,7 +59,8 @@ std::optional<int64_t> DenseBytes(const StoredTensor& tensor) {
   return bytes;
 }
 
-absl::Status CheckNameAndRank(const StoredTensor& tensor, const SafetensorsLimits& limits) {
+template <typename Tensor>
+absl::Status CheckNameAndRank(const Tensor& tensor, const SafetensorsLimits& limits) {
   int64_t name_bytes = static_cast<int64_t>(tensor.name.size());
   if (name_bytes == 0 || name_bytes > limits.max_name_bytes) {
     return BadTensor(tensor.name,
@@ -91,7 +94,7 @@ absl::StatusOr<Entry> ParseEntry(const std::string& name, const Json& json, cons
                 json["data_offsets"].is_array() && json["data_offsets"].size() == 2;
   if (!shaped) return BadTensor(name, "must have exactly dtype, shape and two data_offsets");
   std::optional<StoredDType> dtype = ParseDType(json["dtype"].get_ref<const std::string&>());
-  if (!dtype.has_value()) return BadTensor(name, "has a dtype other than F32, BF16, I64, U8; convert the file");
+  if (!dtype.has_value()) return BadTensor(name, "has a dtype other than F32, BF16, F16, I64, U8; convert the file");
   Entry entry;
   entry.tensor.name = name;
   entry.tensor.dtype = *dtype;
@@ -131,6 +134,11 @@ absl::Status SortAndCheckCoverage(std::vector<Entry>& entries, int64_t data_byte
                                                           "have no holes and no overlaps",
                                                           entry.range.begin, at));
     }
+    if (entry.range.end > data_bytes) {
+      return BadTensor(entry.tensor.name,
+                       absl::StrFormat("ends at byte %d of the data, and there are %d: the file was cut short",
+                                       entry.range.end, data_bytes));
+    }
     at = entry.range.end;
   }
   if (at == data_bytes) return absl::OkStatus();
@@ -150,20 +158,19 @@ absl::StatusOr<absl::string_view> FindHeader(absl::string_view buffer, const Saf
   return header;
 }
 
-absl::StatusOr<std::string> FormatHeader(const std::vector<StoredTensor>& tensors,
+absl::StatusOr<std::string> FormatHeader(const std::vector<TensorToWrite>& tensors,
                                          const std::map<std::string, std::string>& metadata) {
   const SafetensorsLimits limits;
   if (static_cast<int64_t>(tensors.size()) > limits.max_tensors) return Bad("too many tensors");
   Json json = Json::object();
   if (!metadata.empty()) json[kMetadataKey] = metadata;
   int64_t at = 0;
-  for (const StoredTensor& tensor : tensors) {
+  for (const TensorToWrite& tensor : tensors) {
     SYNCOPATE_RETURN_IF_ERROR(CheckNameAndRank(tensor, limits));
     if (tensor.name == kMetadataKey || json.contains(tensor.name)) return BadTensor(tensor.name, "comes twice");
-    if (DenseBytes(tensor) != static_cast<int64_t>(tensor.data.size())) {
-      return BadTensor(tensor.name, "has data of another size than its shape");
-    }
-    int64_t end = at + static_cast<int64_t>(tensor.data.size());
+    const std::optional<int64_t> bytes = DenseBytes(tensor);
+    if (!bytes.has_value()) return BadTensor(tensor.name, "has a shape whose size overflows");
+    int64_t end = at + *bytes;
     json[tensor.name] = {
         {"dtype", StoredDTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
@@ -182,6 +189,7 @@ int64_t StoredDTypeBytes(StoredDType dtype) {
     case StoredDType::kFloat32:
       return 4;
     case StoredDType::kBFloat16:
+    case StoredDType::kFloat16:
       return 2;
     case StoredDType::kInt64:
       return 8;
@@ -197,6 +205,8 @@ std::string StoredDTypeName(StoredDType dtype) {
       return "F32";
     case StoredDType::kBFloat16:
       return "BF16";
+    case StoredDType::kFloat16:
+      return "F16";
     case StoredDType::kInt64:
       return "I64";
     case StoredDType::kUInt8:
@@ -248,14 +258,38 @@ absl::StatusOr<StoredTensor> SafetensorsFile::Find(const std::string& name) cons
                absl::StrCat("the file has no tensor named ", name, "; check that it belongs to this model"));
 }
 
+std::vector<StoredTensor> TensorsOfArena(const Manifest& manifest, const void* arena) {
+  std::vector<StoredTensor> tensors;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    const ByteRange& range = manifest.ranges()[i];
+    tensors.push_back({spec.name, ToStoredDType(spec.dtype), spec.shape,
+                       absl::string_view(static_cast<const char*>(arena) + range.begin, range.size())});
+  }
+  return tensors;
+}
+
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink) {
+  std::vector<TensorToWrite> writers;
+  for (const StoredTensor& tensor : tensors) {
+    if (DenseBytes(tensor) != static_cast<int64_t>(tensor.data.size())) {
+      return BadTensor(tensor.name, "has data of another size than its shape");
+    }
+    auto write = [data = tensor.data](const ByteSink& to) { return to(data); };
+    writers.push_back({tensor.name, tensor.dtype, tensor.shape, std::move(write)});
+  }
+  return StreamSafetensors(writers, metadata, sink);
+}
+
+absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,
+                               const std::map<std::string, std::string>& metadata, const ByteSink& sink) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::string header, FormatHeader(tensors, metadata));
   uint64_t length = header.size();
   std::string start(kLengthBytes, '\0');
   std::memcpy(start.data(), &length, kLengthBytes);
   SYNCOPATE_RETURN_IF_ERROR(sink(start + header));
-  for (const StoredTensor& tensor : tensors) SYNCOPATE_RETURN_IF_ERROR(sink(tensor.data));
+  for (const TensorToWrite& tensor : tensors) SYNCOPATE_RETURN_IF_ERROR(tensor.write(sink));
   return absl::OkStatus();
 }
 

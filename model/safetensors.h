@@ -22,10 +22,10 @@
 namespace syncopate::model {
 
 // What a file can hold here: the dtypes of weights, and those of optimizer and random state.
-enum class StoredDType : uint8_t { kFloat32, kBFloat16, kInt64, kUInt8 };
+enum class StoredDType : uint8_t { kFloat32, kBFloat16, kFloat16, kInt64, kUInt8 };
 
 int64_t StoredDTypeBytes(StoredDType dtype);
-std::string StoredDTypeName(StoredDType dtype);  // "F32", "BF16", "I64", "U8"
+std::string StoredDTypeName(StoredDType dtype);  // "F32", "BF16", "F16", "I64", "U8"
 StoredDType ToStoredDType(DType dtype);
 
 struct StoredTensor {
@@ -69,14 +69,29 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// The tensors of an arena, as views into it.
+std::vector<StoredTensor> TensorsOfArena(const Manifest& manifest, const void* arena);
+
 // Receives a file piece by piece; an error ends the writing and is passed on.
 using ByteSink = std::function<absl::Status(absl::string_view bytes)>;
+
+// A tensor whose bytes do not exist before they are written.
+struct TensorToWrite {
+  std::string name;
+  StoredDType dtype = StoredDType::kFloat32;
+  std::vector<int64_t> shape;
+  std::function<absl::Status(const ByteSink& sink)> write;  // exactly the bytes of dtype and shape
+};
 
 // Writes a file that Parse accepts under the default limits: the header, padded so that the data starts on a multiple
 // of 8 bytes, then the tensors in the given order (put wider dtypes first where alignment matters). INVALID_ARGUMENT
 // (reason BAD_SAFETENSORS) before anything is written if Parse would refuse it.
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink);
+
+// The same for tensors that are made while they are written.
+absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,
+                               const std::map<std::string, std::string>& metadata, const ByteSink& sink);
 
 // The same into one string.
 absl::StatusOr<std::string> SerializeSafetensors(const std::vector<StoredTensor>& tensors,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "model/rope.h"
 
 namespace syncopate::model {
 namespace {
@@ -24,6 +25,22 @@ class ArenaIndex {
     for (size_t i = 0; i < manifest.tensors().size(); ++i) index_[manifest.tensors()[i].name] = i;
   }
 
+  Linear ViewLinear(const std::string& name) const {
+    return {View(name + ".weight"), index_.count(name + ".bias") > 0 ? View(name + ".bias") : at::Tensor()};
+  }
+
+  // Linears that are neighbours in wire order: their weights, then their biases.
+  JointLinear ViewJoint(const std::string& prefix, const std::vector<std::string>& names) const {
+    JointLinear apart;
+    for (const std::string& name : names) apart.push_back(ViewLinear(prefix + name));
+    const bool biased = apart[0].bias.defined();
+    if (!AreDense(prefix, names, ".weight") || (biased && !AreDense(prefix, names, ".bias"))) return apart;
+    int64_t rows = 0;
+    for (const Linear& linear : apart) rows += linear.weight.size(0);
+    const std::string first = prefix + names[0];
+    return {{View(first + ".weight", rows), biased ? View(first + ".bias", rows) : at::Tensor()}};
+  }
+
   // A view of the named tensor with `rows` rows in all: more rows than it has reach into its neighbours.
   at::Tensor View(const std::string& name, int64_t rows = 0) const {
     const size_t i = index_.at(name);
@@ -35,10 +52,40 @@ class ArenaIndex {
   }
 
  private:
+  // Whether each of these tensors ends where the next one begins.
+  bool AreDense(const std::string& prefix, const std::vector<std::string>& names, const char* suffix) const {
+    for (size_t i = 0; i + 1 < names.size(); ++i) {
+      const ByteRange& range = manifest_.ranges()[index_.at(prefix + names[i] + suffix)];
+      if (range.end != manifest_.ranges()[index_.at(prefix + names[i + 1] + suffix)].begin) return false;
+    }
+    return true;
+  }
+
   const Manifest& manifest_;
   const at::Tensor& arena_;
   std::map<std::string, size_t> index_;
 };
+
+at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
+  if (!linear.bias.defined()) return at::linear(x, linear.weight);
+  return at::linear(x, linear.weight, linear.bias);
+}
+
+// The products with `x` of joint linears that have `rows` rows each.
+std::vector<at::Tensor> ApplyJoint(const JointLinear& joint, const at::Tensor& x, const std::vector<int64_t>& rows) {
+  std::vector<at::Tensor> products;
+  if (joint.size() == 1) {
+    at::Tensor all = Apply(joint[0], x);
+    int64_t begin = 0;
+    for (int64_t count : rows) {
+      products.push_back(all.narrow(1, begin, count));
+      begin += count;
+    }
+  } else {
+    for (const Linear& linear : joint) products.push_back(Apply(linear, x));
+  }
+  return products;
+}
 
 }  // namespace
 
@@ -47,12 +94,20 @@ std::vector<at::Tensor> TransformerWeights::Distinct() const {
   auto add = [&all](const at::Tensor& tensor) {
     if (tensor.defined()) all.push_back(tensor);
   };
+  auto add_linears = [&add](const JointLinear& linears) {
+    for (const Linear& linear : linears) add(linear.weight);
+    for (const Linear& linear : linears) add(linear.bias);
+  };
   add(positions);
   for (const LayerWeights& layer : layers) {
-    for (const at::Tensor* tensor : {&layer.input_norm, &layer.qkv, &layer.q_norm, &layer.k_norm, &layer.output,
-                                     &layer.post_norm, &layer.gate_up, &layer.down}) {
-      add(*tensor);
-    }
+    add(layer.input_norm);
+    add_linears(layer.qkv);
+    add(layer.q_norm);
+    add(layer.k_norm);
+    add_linears({layer.output});
+    add(layer.post_norm);
+    add_linears(layer.gate_up);
+    add_linears({layer.down});
   }
   add(norm);
   if (!head.is_same(tokens)) add(head);
@@ -68,15 +123,15 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     LayerWeights& layer = weights.layers.emplace_back();
     layer.input_norm = index.View(prefix + "input_layernorm.weight");
-    layer.qkv = index.View(prefix + "self_attn.q_proj.weight", config.query_size() + 2 * config.key_value_size());
+    layer.qkv = index.ViewJoint(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"});
     if (config.qk_norm) {
       layer.q_norm = index.View(prefix + "self_attn.q_norm.weight");
       layer.k_norm = index.View(prefix + "self_attn.k_norm.weight");
     }
-    layer.output = index.View(prefix + "self_attn.o_proj.weight");
+    layer.output = index.ViewLinear(prefix + "self_attn.o_proj");
     layer.post_norm = index.View(prefix + "post_attention_layernorm.weight");
-    layer.gate_up = index.View(prefix + "mlp.gate_proj.weight", 2 * config.intermediate_size);
-    layer.down = index.View(prefix + "mlp.down_proj.weight");
+    layer.gate_up = index.ViewJoint(prefix + "mlp.", {"gate_proj", "up_proj"});
+    layer.down = index.ViewLinear(prefix + "mlp.down_proj");
   }
   weights.norm = index.View("model.norm.weight");
   weights.head = config.tie_word_embeddings ? weights.tokens : index.View("lm_head.weight");
@@ -86,9 +141,13 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 Transformer::Transformer(const ModelConfig& config, at::Device device) : config_(config) {
   // Made on the CPU, so that they are the same on every device.
   at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, at::kFloat) / -config.head_dim);
+  ScaleFrequencies(config.rope_scaling, config.rope_theta,
+                   absl::MakeSpan(frequency.data_ptr<float>(), static_cast<size_t>(frequency.numel())));
   at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, at::kFloat), frequency);
-  cos_ = at::cat({angle.cos(), angle.cos()}, -1).to(device);
-  sin_ = at::cat({angle.sin(), angle.sin()}, -1).to(device);
+  const double factor = config.rope_scaling.attention_factor;
+  at::Tensor cos = angle.cos() * factor, sin = angle.sin() * factor;
+  cos_ = at::cat({cos, cos}, -1).to(device);
+  sin_ = at::cat({sin, sin}, -1).to(device);
 }
 
 at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
@@ -100,23 +159,23 @@ at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) c
 at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x,
                                        const at::Tensor& cos, const at::Tensor& sin, Attention& attention) const {
   const int64_t rows = x.size(0), heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
-  at::Tensor qkv = at::linear(RmsNorm(x, layer.input_norm), layer.qkv);
-  at::Tensor q = qkv.narrow(1, 0, config_.query_size()).view({rows, heads, config_.head_dim});
-  at::Tensor k = qkv.narrow(1, config_.query_size(), config_.key_value_size()).view({rows, kv_heads, config_.head_dim});
-  at::Tensor v = qkv.narrow(1, config_.query_size() + config_.key_value_size(), config_.key_value_size())
-                     .view({rows, kv_heads, config_.head_dim});
+  const std::vector<at::Tensor> qkv =
+      ApplyJoint(layer.qkv, RmsNorm(x, layer.input_norm),
+                 {config_.query_size(), config_.key_value_size(), config_.key_value_size()});
+  at::Tensor q = qkv[0].view({rows, heads, config_.head_dim});
+  at::Tensor k = qkv[1].view({rows, kv_heads, config_.head_dim});
+  at::Tensor v = qkv[2].view({rows, kv_heads, config_.head_dim});
   if (config_.qk_norm) {
     q = RmsNorm(q, layer.q_norm);
     k = RmsNorm(k, layer.k_norm);
   }
-  return at::linear(attention.Attend(index, Rotate(q, cos, sin), Rotate(k, cos, sin), v), layer.output);
+  return Apply(layer.output, attention.Attend(index, Rotate(q, cos, sin), Rotate(k, cos, sin), v));
 }
 
 at::Tensor Transformer::FeedForward(const LayerWeights& layer, const at::Tensor& x) const {
-  at::Tensor gate_up = at::linear(RmsNorm(x, layer.post_norm), layer.gate_up);
-  at::Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
-  at::Tensor up = gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size);
-  return at::linear(at::silu(gate) * up, layer.down);
+  const std::vector<at::Tensor> gate_up =
+      ApplyJoint(layer.gate_up, RmsNorm(x, layer.post_norm), {config_.intermediate_size, config_.intermediate_size});
+  return Apply(layer.down, at::silu(gate_up[0]) * gate_up[1]);
 }
 
 at::Tensor Transformer::Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,

@@ -11,16 +11,26 @@ namespace syncopate::model {
 
 inline at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
 
+// y = x W^T + b.
+struct Linear {
+  at::Tensor weight;  // [out, in]
+  at::Tensor bias;    // [out], undefined without one
+};
+
+// Projections of the same input: one of all their rows where they lie in the arena without a gap (whose product is one
+// call), else each by itself.
+using JointLinear = std::vector<Linear>;
+
 // Views of one weight arena, ready for matrix products. The views do not own the arena.
 // D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate, V vocabulary.
 struct LayerWeights {
   at::Tensor input_norm;      // [D]
-  at::Tensor qkv;             // [Q + 2 KV, D]
+  JointLinear qkv;            // [Q + 2 KV, D], or [Q, D], [KV, D], [KV, D]
   at::Tensor q_norm, k_norm;  // [head_dim], undefined without qk_norm
-  at::Tensor output;          // [D, Q]
+  Linear output;              // [D, Q]
   at::Tensor post_norm;       // [D]
-  at::Tensor gate_up;         // [2 F, D]
-  at::Tensor down;            // [D, F]
+  JointLinear gate_up;        // [2 F, D], or [F, D] twice
+  Linear down;                // [D, F]
 };
 struct TransformerWeights {
   at::Tensor tokens;     // [V, D]

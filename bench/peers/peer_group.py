@@ -32,7 +32,7 @@ class Shape:
     qk_norm: bool
 
 
-# As synchronizer/plan/model_shapes.cc.
+# As model/presets.cc.
 SHAPES = {
     "tiny": Shape(2, 128, 4, 2, 32, 384, 1000, True, True, False),
     "qwen2.5-0.5b": Shape(24, 896, 14, 2, 64, 4864, 151936, True, True, False),

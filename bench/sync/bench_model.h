@@ -2,16 +2,14 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
+#include "model/presets.h"
 
 namespace syncopate::bench {
 
-// Models of which only the shapes matter: those of synchronizer/plan/model_shapes.h, and "tiny" (about 1 MB) for tests.
-std::vector<std::string> BenchModelNames();
-// The manifest of their weights. NOT_FOUND reason UNKNOWN_MODEL listing the names.
+// The manifest of a preset's weights (model/presets.h) in bf16. NOT_FOUND reason UNKNOWN_MODEL listing the names.
 absl::StatusOr<Manifest> BenchManifest(const std::string& model);
 // Elements of one attention head.
 absl::StatusOr<int64_t> BenchHeadDim(const std::string& model);

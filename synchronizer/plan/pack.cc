@@ -1,9 +1,9 @@
 #include "synchronizer/plan/pack.h"
 
-#include <bit>
 #include <cstring>
 
 #include "base/digest.h"
+#include "base/half.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -19,12 +19,6 @@ void CastRow(const char* from, char* to, int64_t elements) {
 }
 
 }  // namespace
-
-uint16_t RoundToBFloat16(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 void PackOnHost(const std::vector<PackOp>& ops, const char* shard, char* send_arena) {
   for (const PackOp& op : ops) {

@@ -24,9 +24,6 @@ struct PackOp {
   friend bool operator==(const PackOp&, const PackOp&) = default;
 };
 
-// The nearest bf16, ties to even; NaN stays NaN, and what is beyond the largest finite bf16 becomes an infinity.
-uint16_t RoundToBFloat16(float value);
-
 // Carries out `ops`, which know casts from fp32 to bf16 and to the same dtype (SyncPlan makes no others). Bytes of the
 // send arena between them are left alone; who stages keeps them zero. What a GPU's kernel is compared with.
 void PackOnHost(const std::vector<PackOp>& ops, const char* shard, char* send_arena);

@@ -3,30 +3,14 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "base/finite.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
-namespace {
-
-// A floating-point number is not finite iff all bits of its exponent are set.
-constexpr uint32_t kFloat32Exponent = 0x7f800000u;
-constexpr uint16_t kBFloat16Exponent = 0x7f80u;
-
-template <typename Word>
-std::optional<int64_t> Find(const Word* words, int64_t count, Word exponent) {
-  bool bad = false;  // no early exit, so that the loop is vectorised
-  for (int64_t i = 0; i < count; ++i) bad |= (words[i] & exponent) == exponent;
-  if (!bad) return std::nullopt;
-  int64_t first = 0;
-  while ((words[first] & exponent) != exponent) ++first;
-  return first;
-}
-
-}  // namespace
 
 std::optional<int64_t> FindNonFinite(DType dtype, const char* bytes, int64_t count) {
-  return dtype == DType::kFloat32 ? Find(reinterpret_cast<const uint32_t*>(bytes), count, kFloat32Exponent)
-                                  : Find(reinterpret_cast<const uint16_t*>(bytes), count, kBFloat16Exponent);
+  return dtype == DType::kFloat32 ? syncopate::FindNonFinite(bytes, count, kFloat32Exponent)
+                                  : syncopate::FindNonFinite(bytes, count, kBFloat16Exponent);
 }
 
 absl::Status CheckFinite(const Manifest& manifest, const char* arena) {

@@ -28,4 +28,18 @@ inline model::ModelConfig GroupedQueryModel() {
   return config;
 }
 
+// Biases everywhere, and sizes that leave gaps of alignment between joint matrices.
+inline model::ModelConfig BiasedModel() {
+  model::ModelConfig config;
+  config.vocab_size = 29;
+  config.hidden_size = 36;
+  config.intermediate_size = 37;
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = 3;
+  config.head_dim = 6;
+  config.max_position_embeddings = 32;
+  config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  return config;
+}
+
 }  // namespace syncopate::testing

@@ -20,10 +20,21 @@ at::Tensor HostArena(const Manifest& manifest, const void* bytes) {
                        at::kFloat);
 }
 
+// Tensor by tensor, so that a GPU's weights need little host memory on their way.
+void CopyWeights(const model::WeightFiles& files, const Manifest& manifest, at::Tensor& arena) {
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    at::Tensor there = arena.narrow(0, begin, manifest.tensors()[i].NumElements());
+    at::Tensor here = arena.is_cpu() ? there : at::empty(there.sizes(), at::kFloat);
+    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(here.numel())));
+    if (!arena.is_cpu()) there.copy_(here);
+  }
+}
+
 }  // namespace
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-             at::Device device)
+             at::Device device, const model::WeightFiles* files)
     : manifest_(manifest),
       options_(options),
       transformer_(config, device),
@@ -32,9 +43,13 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       first_moment_(FlatArena(manifest, device)),
       second_moment_(FlatArena(manifest, device)),
       weights_(model::ViewWeights(config, manifest, parameters_)) {
-  at::Tensor initial = device.is_cpu() ? parameters_ : FlatArena(manifest, at::kCPU);
-  model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
-  if (!initial.is_same(parameters_)) parameters_.copy_(initial);
+  if (files != nullptr) {
+    CopyWeights(*files, manifest, parameters_);
+  } else {
+    at::Tensor initial = device.is_cpu() ? parameters_ : FlatArena(manifest, at::kCPU);
+    model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
+    if (!initial.is_same(parameters_)) parameters_.copy_(initial);
+  }
   std::vector<at::Tensor> leaves = weights_.Distinct();
   std::vector<at::Tensor> gradients = model::ViewWeights(config, manifest, gradients_).Distinct();
   for (size_t i = 0; i < leaves.size(); ++i) {

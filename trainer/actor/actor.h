@@ -9,6 +9,7 @@
 #include "base/manifest.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
+#include "model/weight_files.h"
 #include "trainer/step/options.h"
 
 namespace syncopate::trainer {
@@ -18,9 +19,10 @@ namespace syncopate::trainer {
 // thread owns it. May throw c10::Error.
 class Actor {
  public:
-  // Random initial weights from `seed`, the same on every device. `manifest` is the float32 manifest of `config`.
+  // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
+  // device. `manifest` is the float32 manifest of `config`.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-        at::Device device = at::kCPU);
+        at::Device device = at::kCPU, const model::WeightFiles* files = nullptr);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 

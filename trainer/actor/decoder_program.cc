@@ -1,13 +1,58 @@
 #include "trainer/actor/decoder_program.h"
 
 #include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
 
 namespace syncopate::trainer {
 
 using model::LayerWeights;
+using model::Linear;
 using model::Ops;
 using model::PackedSequences;
 using model::TransformerWeights;
+
+namespace {
+
+using Linears = absl::Span<const Linear>;
+
+Linears One(const Linear& linear) { return absl::MakeConstSpan(&linear, 1); }
+
+// x W^T + b of all of `linears`, side by side.
+at::Tensor Product(Linears linears, const at::Tensor& x) {
+  std::vector<at::Tensor> parts;
+  for (const Linear& linear : linears) {
+    parts.push_back(linear.bias.defined() ? at::linear(x, linear.weight, linear.bias) : at::linear(x, linear.weight));
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+}
+
+// The gradient of x by that of Product().
+at::Tensor InputGradient(Linears linears, const at::Tensor& dy) {
+  if (linears.size() == 1) return at::mm(dy, linears[0].weight);
+  at::Tensor dx = at::zeros({dy.size(0), linears[0].weight.size(1)}, dy.options());
+  int64_t begin = 0;
+  for (const Linear& linear : linears) {
+    dx.addmm_(dy.narrow(1, begin, linear.weight.size(0)), linear.weight);
+    begin += linear.weight.size(0);
+  }
+  return dx;
+}
+
+// Adds the gradients of weights and biases.
+void AddGradients(const Ops& ops, Linears gradients, const at::Tensor& dy, const at::Tensor& x) {
+  int64_t begin = 0;
+  for (const Linear& gradient : gradients) {
+    const int64_t rows = gradient.weight.size(0);
+    const at::Tensor part = gradients.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
+    ops.AddWeightGradient(gradient.weight, part, x);
+    if (gradient.bias.defined()) gradient.bias.add_(at::sum(part, {0}, /*keepdim=*/false, at::kFloat));
+    begin += rows;
+  }
+}
+
+}  // namespace
 
 // base + delta. The sum is made by the norm that reads it; without `delta` it is `base`.
 struct DecoderProgram::Stream {
@@ -78,19 +123,19 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(const LayerWeights& layer, co
   tape.input = input.sum;
   tape.input_rstd = input.rstd;
   tape.input_normed = input.y;
-  tape.qkv = at::linear(input.y, layer.qkv);
+  tape.qkv = Product(layer.qkv, input.y);
   if (config_.qk_norm) NormHeads(layer, &tape);
   ops_.Rotate(tape.qkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/false);
   tape.attended = ops_.Attend(tape.qkv, config_.num_attention_heads, config_.num_key_value_heads, sequences);
   Ops::Normed middle =
-      ops_.AddNorm(at::linear(tape.attended.y, layer.output), tape.input, layer.post_norm, config_.rms_norm_eps);
+      ops_.AddNorm(Product(One(layer.output), tape.attended.y), tape.input, layer.post_norm, config_.rms_norm_eps);
   tape.middle = middle.sum;
   tape.middle_rstd = middle.rstd;
   tape.middle_normed = middle.y;
-  tape.gate_up = at::linear(middle.y, layer.gate_up);
+  tape.gate_up = Product(layer.gate_up, middle.y);
   tape.activation = ops_.SwiGlu(tape.gate_up);
-  *delta = at::linear(tape.activation, layer.down);
+  *delta = Product(One(layer.down), tape.activation);
   return tape;
 }
 
@@ -127,22 +172,22 @@ at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::
 at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
                                          const PackedSequences& sequences, const at::Tensor& d,
                                          const LayerWeights& gradients) const {
-  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(at::mm(d, layer.down), tape.gate_up);
-  ops_.AddWeightGradient(gradients.down, d, mlp.y);
-  Ops::NormGradient middle = ops_.AddNormBackward(at::mm(mlp.dgate_up, layer.gate_up), tape.middle, tape.middle_rstd,
-                                                  layer.post_norm, d, gradients.post_norm);
-  ops_.AddWeightGradient(gradients.gate_up, mlp.dgate_up, middle.y);
+  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up);
+  AddGradients(ops_, One(gradients.down), d, mlp.y);
+  Ops::NormGradient middle = ops_.AddNormBackward(InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
+                                                  tape.middle_rstd, layer.post_norm, d, gradients.post_norm);
+  AddGradients(ops_, gradients.gate_up, mlp.dgate_up, middle.y);
   mlp = {};
 
-  ops_.AddWeightGradient(gradients.output, middle.dsum, tape.attended.y);
-  at::Tensor dqkv = ops_.AttendBackward(at::mm(middle.dsum, layer.output), tape.qkv, tape.attended,
+  AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
+  at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
                                         config_.num_attention_heads, config_.num_key_value_heads, sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
-  Ops::NormGradient input = ops_.AddNormBackward(at::mm(dqkv, layer.qkv), tape.input, tape.input_rstd, layer.input_norm,
-                                                 middle.dsum, gradients.input_norm);
-  ops_.AddWeightGradient(gradients.qkv, dqkv, input.y);
+  Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv), tape.input, tape.input_rstd,
+                                                 layer.input_norm, middle.dsum, gradients.input_norm);
+  AddGradients(ops_, gradients.qkv, dqkv, input.y);
   return input.dsum;
 }
 

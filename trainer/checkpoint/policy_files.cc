@@ -23,11 +23,9 @@ absl::Status Mismatch(const std::string& message) {
 // Views of an arena's tensors, named with `prefix`.
 void AppendTensors(const Manifest& manifest, const std::string& prefix, const void* arena,
                    std::vector<model::StoredTensor>& tensors) {
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    const ByteRange& range = manifest.ranges()[i];
-    tensors.push_back({prefix + spec.name, model::ToStoredDType(spec.dtype), spec.shape,
-                       absl::string_view(static_cast<const char*>(arena) + range.begin, range.size())});
+  for (model::StoredTensor& tensor : model::TensorsOfArena(manifest, arena)) {
+    tensor.name = prefix + tensor.name;
+    tensors.push_back(std::move(tensor));
   }
 }
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/half.h"
 #include "base/status.h"
-#include "synchronizer/plan/pack.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -21,7 +21,7 @@ void Pack(const Manifest& from, const char* parameters, const Manifest& to, char
     char* destination = arena + to.ranges()[i].begin;
     const int64_t count = to.tensors()[i].NumElements();
     if (to.tensors()[i].dtype == DType::kBFloat16) {
-      std::transform(source, source + count, reinterpret_cast<uint16_t*>(destination), synchronizer::RoundToBFloat16);
+      std::transform(source, source + count, reinterpret_cast<uint16_t*>(destination), RoundToBFloat16);
     } else {
       std::memcpy(destination, source, static_cast<size_t>(count) * sizeof(float));
     }

@@ -36,7 +36,8 @@ class HostView {
 class PolicyTrainer::Core {
  public:
   Core(const Options& options, const Manifest& manifest)
-      : actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device)),
+      : actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
+              options.weights.get()),
         step(actor, ranks, options.step) {}
 
   void ExpireHostViews() {
@@ -57,6 +58,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
+  if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
   try {
     return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));

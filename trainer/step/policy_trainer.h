@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "model/model_config.h"
+#include "model/weight_files.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 
@@ -23,13 +24,16 @@ class PolicyTrainer final : public Policy {
     AdamWOptions optimizer;
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
+    // The initial weights, opened for `model`; null: random ones. Not needed after Create().
+    std::shared_ptr<const model::WeightFiles> weights = nullptr;
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     int threads = 1;             // intra-op threads of libtorch, for the whole process
     std::string device = "cpu";  // or "cuda:N", as model::ChooseDevice says
   };
 
-  // Builds the model with random initial weights. INVALID_ARGUMENT for options that cannot be; RESOURCE_EXHAUSTED
-  // (reason OUT_OF_MEMORY) saying how much was needed.
+  // Builds the model. INVALID_ARGUMENT for options that cannot be; DATA_LOSS (reason NON_FINITE) naming file and
+  // tensor, before anything is allocated, if a weight is not finite; RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying
+  // how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
   ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;

@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "bench/cuda/probe.h"
+#include "model/presets.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
 #include "synchronizer/plan/layout_text.h"
-#include "synchronizer/plan/model_shapes.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/status_matchers.h"
 
@@ -45,6 +45,10 @@ void Report(const char* what, int64_t bytes, double seconds, double least) {
 // The model whose arenas fit three times into what is free.
 std::string ModelThatFits() { return cuda::ReadGpuMemory(0)->free > int64_t{60} << 30 ? "qwen2.5-7b" : "qwen2.5-0.5b"; }
 
+Manifest ManifestOfPreset(const std::string& name) {
+  return *model::MakeManifest(*model::FindPreset(name), DType::kBFloat16);
+}
+
 struct StageCase {
   const char* source;
   const char* destination;
@@ -56,7 +60,7 @@ class StageRateTest : public ::testing::TestWithParam<StageCase> {};
 TEST_P(StageRateTest, StagesAtTheMemorysRate) {
   SYNCOPATE_NEED_GPUS(1);
   const std::string model = ModelThatFits();
-  const Manifest manifest = *Manifest::Create(*ModelShapes(model));
+  const Manifest manifest = ManifestOfPreset(model);
   const Layout source = *BuildLayout(manifest, GetParam().source);
   const SyncPlan plan = *SyncPlan::Create(manifest, source, *BuildLayout(manifest, GetParam().destination));
   std::unique_ptr<cuda::CudaArena> shard = *cuda::CudaArena::Create(source.arena_bytes(0), {.what = "a shard"});
@@ -83,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, StageRateTest,
 TEST(CheckRateTest, ChecksAtTheMemorysRate) {
   SYNCOPATE_NEED_GPUS(1);
   const std::string model = ModelThatFits();
-  const Manifest manifest = *Manifest::Create(*ModelShapes(model));
+  const Manifest manifest = ManifestOfPreset(model);
   std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(manifest.arena_bytes(), {});
   std::unique_ptr<CudaShadowChecker> checker = *CudaShadowChecker::Create({});
   cuda::Stream stream = *cuda::Stream::Create(0);
@@ -110,7 +114,7 @@ TEST(CheckRateTest, ChecksAtTheMemorysRate) {
 
 TEST(RemapRateTest, RemapsWithinAMillisecondWithOneHandle) {
   SYNCOPATE_NEED_GPUS(1);
-  const int64_t bytes = Manifest::Create(*ModelShapes(ModelThatFits()))->arena_bytes();
+  const int64_t bytes = ManifestOfPreset(ModelThatFits()).arena_bytes();
   for (int64_t chunk_bytes : {int64_t{0}, int64_t{512} << 20}) {
     std::unique_ptr<RemappableArenas> arenas = *RemappableArenas::Create(bytes, {.chunk_bytes = chunk_bytes});
     std::vector<double> seconds;

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "base/half.h"
 #include "bench/sync/bench_weights.h"
-#include "synchronizer/plan/pack.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::bench {
@@ -16,7 +16,7 @@ namespace {
 using ::syncopate::testing::HasReason;
 
 TEST(BenchModelTest, EveryModelHasAManifest) {
-  for (const std::string& name : BenchModelNames()) {
+  for (const std::string& name : model::PresetNames()) {
     auto manifest = BenchManifest(name);
     ASSERT_TRUE(manifest.ok()) << name;
     EXPECT_GT(manifest->weight_bytes(), 0);
@@ -57,7 +57,7 @@ TEST(BenchModelTest, TensorsDiffer) {
 TEST(BenchModelTest, RoundsToBFloat16AsThePackingDoes) {
   for (uint64_t element = 0; element < 20000; ++element) {
     const float value = std::bit_cast<float>(BenchWeightBits(7, element, 9));
-    ASSERT_EQ(BenchWeightBFloat16(7, element, 9), synchronizer::RoundToBFloat16(value));
+    ASSERT_EQ(BenchWeightBFloat16(7, element, 9), RoundToBFloat16(value));
   }
 }
 

@@ -95,7 +95,7 @@ std::vector<model::ModelConfig> Models() {
   model::ModelConfig grouped_with_norms = testing::GroupedQueryModel();
   grouped_with_norms.qk_norm = true;
   grouped_with_norms.tie_word_embeddings = false;
-  return {testing::SmallModel(), testing::GroupedQueryModel(), grouped_with_norms};
+  return {testing::SmallModel(), testing::GroupedQueryModel(), grouped_with_norms, testing::BiasedModel()};
 }
 
 TEST(DecoderProgramTest, GivesAutogradsLogProbsAndGradients) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/half.h"
 #include "base/mix64.h"
 #include "synchronizer/plan/pack.h"
 #include "synchronizer/transport/finite_check.h"

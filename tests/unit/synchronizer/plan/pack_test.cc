@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "base/half.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/synchronizer/plan/plan_fixtures.h"

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/plan/model_shapes.h"
+#include "model/presets.h"
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/unit/synchronizer/plan/plan_fixtures.h"
 
@@ -18,7 +18,7 @@ SyncPlan PlanOf(const Manifest& manifest, const std::string& source, const std::
 }
 
 Manifest ManifestOfModel(const std::string& name) {
-  return ManifestOf(*ModelShapes(name), Manifest::kDefaultBucketBytes);
+  return *model::MakeManifest(*model::FindPreset(name), DType::kBFloat16);
 }
 
 TEST(SyncPlanTest, UnshardedWeightsAreOneMessageInTheManifestsOwnOrder) {

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/plan/model_shapes.h"
+#include "model/presets.h"
 #include "tests/unit/synchronizer/plan/plan_fixtures.h"
 
 namespace syncopate::synchronizer {
@@ -143,13 +143,13 @@ TEST(TensorParallelTest, RefusesWhatItCannotShareOut) {
 }
 
 TEST(TensorParallelTest, PublishedModelsCanBeShared) {
-  for (const std::string& name : ModelShapeNames()) {
-    ModelShape shape = *FindModelShape(name);
-    Manifest manifest = ManifestOf(TensorsOf(shape), Manifest::kDefaultBucketBytes);
+  for (const std::string& name : model::PresetNames()) {
+    const model::ModelConfig shape = *model::FindPreset(name);
+    const Manifest manifest = *model::MakeManifest(shape, DType::kBFloat16);
     for (int32_t ranks : {1, 2, 4, 8}) {
       SCOPED_TRACE(absl::StrCat(name, " over ", ranks));
       auto made = MakeTensorParallel(manifest, {.ranks = ranks, .fused = true, .head_dim = shape.head_dim});
-      EXPECT_EQ(made.ok(), shape.heads % ranks == 0) << made.status();
+      EXPECT_EQ(made.ok(), shape.num_attention_heads % ranks == 0) << made.status();
       if (made.ok()) {
         EXPECT_LE(made->layout.arena_bytes(0), manifest.arena_bytes() / ranks * 107 / 100);
       }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/digest.h"
-#include "synchronizer/plan/pack.h"
+#include "base/half.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -71,7 +71,7 @@ TEST(HostStagerTest, RoundsThemToWhatTheyTravelIn) {
   std::vector<char> expected(static_cast<size_t>(wire.arena_bytes()));
   for (size_t tensor = 0; tensor < wire.tensors().size(); ++tensor) {
     for (int64_t i = 0; i < wire.tensors()[tensor].NumElements(); ++i) {
-      const uint16_t rounded = synchronizer::RoundToBFloat16(policy.At(tensor, i));
+      const uint16_t rounded = RoundToBFloat16(policy.At(tensor, i));
       std::memcpy(expected.data() + wire.ranges()[tensor].begin + 2 * i, &rounded, sizeof(rounded));
     }
   }

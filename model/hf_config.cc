@@ -1,0 +1,384 @@
+#include "model/hf_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file_system.h"
+#include "base/strict_json.h"
+#include "model/model_folder.h"
+#include "model/rope.h"
+
+namespace syncopate::model {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr JsonLimits kLimits = {.max_bytes = 4 << 20, .max_depth = 32};  // label maps of some models are long
+constexpr double kDefaultTheta = 10000.0;
+constexpr int64_t kDefaultWindow = 4096;
+constexpr int64_t kDefaultWindowLayers = 28;
+constexpr int64_t kLargest = int64_t{1} << 40;
+
+enum class Family { kLlama, kQwen2, kQwen3, kMistral };
+
+struct FamilyName {
+  const char* architecture;
+  const char* model_type;
+  Family family;
+};
+constexpr FamilyName kFamilies[] = {{"LlamaForCausalLM", "llama", Family::kLlama},
+                                    {"Qwen2ForCausalLM", "qwen2", Family::kQwen2},
+                                    {"Qwen3ForCausalLM", "qwen3", Family::kQwen3},
+                                    {"MistralForCausalLM", "mistral", Family::kMistral}};
+
+// One object of the file, with a path for messages. A key that is null counts as absent, as in transformers.
+class Section {
+ public:
+  Section(const Json& json, std::string source, std::string path = "")
+      : json_(json), source_(std::move(source)), path_(std::move(path)) {}
+
+  bool Has(const std::string& key) const { return json_.contains(key) && !json_[key].is_null(); }
+  bool IsNull(const std::string& key) const { return json_.contains(key) && json_[key].is_null(); }
+  const Json& at(const std::string& key) const { return json_[key]; }
+
+  absl::Status Bad(const std::string& key, const std::string& what) const {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL_CONFIG",
+                 absl::StrCat(source_, ": ", path_, key, " ", what));
+  }
+  absl::Status NotBuilt(const std::string& key, const std::string& what) const {
+    return Error(absl::StatusCode::kInvalidArgument, "UNKNOWN_MODEL",
+                 absl::StrCat(source_, ": ", path_, key, " ", what));
+  }
+
+  absl::StatusOr<int64_t> Count(const std::string& key) const {
+    if (!Has(key)) return Bad(key, "is missing");
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() == 0 || value.get<uint64_t>() > uint64_t{kLargest}) {
+      return Bad(key, absl::StrCat("is ", Shown(key), "; it must be a positive whole number"));
+    }
+    return value.get<int64_t>();
+  }
+  absl::StatusOr<int64_t> CountOr(const std::string& key, int64_t otherwise) const {
+    return Has(key) ? Count(key) : absl::StatusOr<int64_t>(otherwise);
+  }
+  absl::StatusOr<double> Number(const std::string& key) const {
+    if (!Has(key)) return Bad(key, "is missing");
+    if (!at(key).is_number() || !std::isfinite(at(key).get<double>())) {
+      return Bad(key, absl::StrCat("is ", Shown(key), "; it must be a number"));
+    }
+    return at(key).get<double>();
+  }
+  absl::StatusOr<double> NumberOr(const std::string& key, double otherwise) const {
+    return Has(key) ? Number(key) : absl::StatusOr<double>(otherwise);
+  }
+  absl::StatusOr<double> Positive(const std::string& key) const {
+    SYNCOPATE_ASSIGN_OR_RETURN(double value, Number(key));
+    if (!(value > 0)) return Bad(key, absl::StrCat("is ", Shown(key), "; it must be positive"));
+    return value;
+  }
+  absl::StatusOr<double> PositiveOr(const std::string& key, double otherwise) const {
+    return Has(key) ? Positive(key) : absl::StatusOr<double>(otherwise);
+  }
+  absl::StatusOr<bool> BoolOr(const std::string& key, bool otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (!at(key).is_boolean()) return Bad(key, absl::StrCat("is ", Shown(key), "; it must be true or false"));
+    return at(key).get<bool>();
+  }
+  absl::StatusOr<std::string> TextOr(const std::string& key, const std::string& otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (!at(key).is_string()) return Bad(key, absl::StrCat("is ", Shown(key), "; it must be a word"));
+    return at(key).get<std::string>();
+  }
+  absl::StatusOr<Section> Below(const std::string& key) const {
+    if (!at(key).is_object()) return Bad(key, absl::StrCat("is ", Shown(key), "; it must be an object"));
+    return Section(at(key), source_, absl::StrCat(path_, key, "."));
+  }
+
+  // The value as a message shows it.
+  std::string Shown(const std::string& key) const {
+    constexpr size_t kShown = 64;
+    std::string text = at(key).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+    return text.size() <= kShown ? text : absl::StrCat(text.substr(0, kShown), "...");
+  }
+
+ private:
+  const Json& json_;
+  const std::string source_;
+  const std::string path_;
+};
+
+std::string KnownArchitectures() {
+  std::vector<std::string> names;
+  for (const FamilyName& known : kFamilies) names.push_back(known.architecture);
+  return absl::StrCat("; what can be read is ", absl::StrJoin(names, ", "));
+}
+
+// By architectures[0], else by model_type; both must agree.
+absl::StatusOr<Family> ReadFamily(const Section& file) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string type, file.TextOr("model_type", ""));
+  std::string architecture;
+  if (file.Has("architectures")) {
+    const Json& list = file.at("architectures");
+    if (!list.is_array() || list.size() != 1 || !list[0].is_string()) {
+      return file.Bad("architectures", absl::StrCat("is ", file.Shown("architectures"), "; it must be a list of one"));
+    }
+    architecture = list[0].get<std::string>();
+  }
+  if (architecture.empty() && type.empty()) {
+    return file.Bad("architectures", absl::StrCat("is missing", KnownArchitectures()));
+  }
+  for (const FamilyName& known : kFamilies) {
+    if (architecture.empty() ? type != known.model_type : architecture != known.architecture) continue;
+    if (type.empty() || type == known.model_type) return known.family;
+    return file.Bad("model_type", absl::StrCat("is ", file.Shown("model_type"), ", which is not that of architectures ",
+                                               known.architecture));
+  }
+  const std::string key = architecture.empty() ? "model_type" : "architectures";
+  return file.NotBuilt(key, absl::StrCat("is ", file.Shown(key), KnownArchitectures()));
+}
+
+// What changes the computation and is not built must not be passed over.
+absl::Status RefuseWhatIsNotBuilt(const Section& file) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string activation, file.TextOr("hidden_act", "silu"));
+  if (activation != "silu" && activation != "swish") {
+    return file.NotBuilt("hidden_act", absl::StrCat("is ", file.Shown("hidden_act"), "; only silu is built"));
+  }
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (file.Has(key))
+      return file.NotBuilt(key, "is there, but quantised weights cannot be read; convert them to bf16");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefusePartialRotation(const Section& section) {
+  SYNCOPATE_ASSIGN_OR_RETURN(double share, section.NumberOr("partial_rotary_factor", 1));
+  if (share == 1) return absl::OkStatus();
+  return section.NotBuilt("partial_rotary_factor", absl::StrCat("is ", section.Shown("partial_rotary_factor"),
+                                                                "; only whole heads are rotated (1)"));
+}
+
+absl::Status ReadYarn(const Section& rope, double context, RopeScaling* scaling) {
+  scaling->type = RopeScaling::Type::kYarn;
+  if (!rope.Has("factor")) scaling->factor = context / scaling->original_context;
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_fast, rope.PositiveOr("beta_fast", scaling->beta_fast));
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_slow, rope.PositiveOr("beta_slow", scaling->beta_slow));
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling->truncate, rope.BoolOr("truncate", scaling->truncate));
+  SYNCOPATE_ASSIGN_OR_RETURN(const double mscale, rope.NumberOr("mscale", 0));
+  SYNCOPATE_ASSIGN_OR_RETURN(const double mscale_all_dim, rope.NumberOr("mscale_all_dim", 0));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      scaling->attention_factor,
+      rope.PositiveOr("attention_factor", YarnAttentionFactor(scaling->factor, mscale, mscale_all_dim)));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLlama3(const Section& rope, RopeScaling* scaling) {
+  scaling->type = RopeScaling::Type::kLlama3;
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling->low_freq_factor, rope.Positive("low_freq_factor"));
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling->high_freq_factor, rope.Positive("high_freq_factor"));
+  if (scaling->high_freq_factor > scaling->low_freq_factor) return absl::OkStatus();
+  return rope.Bad("high_freq_factor", absl::StrCat("is ", rope.Shown("high_freq_factor"),
+                                                   "; it must be greater than "
+                                                   "low_freq_factor ",
+                                                   rope.Shown("low_freq_factor")));
+}
+
+// rope_scaling before transformers 5 (with `type`, later `rope_type`), rope_parameters since.
+absl::Status ReadScaling(const Section& file, const Section& rope, HfModel* model) {
+  const std::string key = rope.Has("rope_type") ? "rope_type" : "type";
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string type, rope.TextOr(key, "default"));
+  RopeScaling& scaling = model->config.rope_scaling;
+  if (type == "default") return absl::OkStatus();
+  if (type != "linear" && type != "llama3" && type != "yarn") {
+    return rope.NotBuilt(key, absl::StrCat("is ", rope.Shown(key), "; default, linear, llama3 and yarn are built"));
+  }
+  const double context = static_cast<double>(model->config.max_position_embeddings);
+  // The key may stand beside the object, too, and counts for more there.
+  const Section& original = file.Has("original_max_position_embeddings") ? file : rope;
+  SYNCOPATE_ASSIGN_OR_RETURN(scaling.original_context,
+                             original.PositiveOr("original_max_position_embeddings", context));
+  if (type != "yarn" || rope.Has("factor")) {
+    SYNCOPATE_ASSIGN_OR_RETURN(scaling.factor, rope.Positive("factor"));
+  }
+  if (type == "yarn") return ReadYarn(rope, context, &scaling);
+  if (type == "llama3") return ReadLlama3(rope, &scaling);
+  scaling.type = RopeScaling::Type::kLinear;
+  scaling.original_context = 0;
+  return absl::OkStatus();
+}
+
+absl::Status ReadRope(const Section& file, HfModel* model) {
+  SYNCOPATE_RETURN_IF_ERROR(RefusePartialRotation(file));
+  SYNCOPATE_ASSIGN_OR_RETURN(double theta, file.PositiveOr("rope_theta", kDefaultTheta));
+  // An empty object is none; where both are, transformers takes rope_scaling.
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!file.Has(key)) continue;
+    SYNCOPATE_ASSIGN_OR_RETURN(const Section rope, file.Below(key));
+    if (file.at(key).empty()) continue;
+    SYNCOPATE_RETURN_IF_ERROR(RefusePartialRotation(rope));
+    SYNCOPATE_ASSIGN_OR_RETURN(theta, rope.PositiveOr("rope_theta", theta));
+    SYNCOPATE_RETURN_IF_ERROR(ReadScaling(file, rope, model));
+    break;
+  }
+  if (theta <= 1) return file.Bad("rope_theta", absl::StrCat("is ", theta, "; it must be greater than 1"));
+  model->config.rope_theta = theta;
+  return absl::OkStatus();
+}
+
+absl::Status ReadShape(const Section& file, ModelConfig* config) {
+  SYNCOPATE_ASSIGN_OR_RETURN(config->vocab_size, file.Count("vocab_size"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->hidden_size, file.Count("hidden_size"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->intermediate_size, file.Count("intermediate_size"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->num_hidden_layers, file.Count("num_hidden_layers"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->num_attention_heads, file.Count("num_attention_heads"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->num_key_value_heads,
+                             file.CountOr("num_key_value_heads", config->num_attention_heads));
+  const int64_t share = config->hidden_size / config->num_attention_heads;
+  if (!file.Has("head_dim") && share * config->num_attention_heads != config->hidden_size) {
+    return file.Bad("head_dim", absl::StrCat("is missing, and hidden_size ", config->hidden_size,
+                                             " is no multiple of num_attention_heads ", config->num_attention_heads));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(config->head_dim, file.CountOr("head_dim", share));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->max_position_embeddings, file.Count("max_position_embeddings"));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->rms_norm_eps, file.PositiveOr("rms_norm_eps", 1e-6));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->tie_word_embeddings, file.BoolOr("tie_word_embeddings", false));
+  return absl::OkStatus();
+}
+
+absl::Status ReadBiases(const Section& file, Family family, ModelConfig* config) {
+  config->qk_norm = family == Family::kQwen3;
+  config->qkv_bias = family == Family::kQwen2;  // no key says so
+  if (family == Family::kLlama || family == Family::kQwen3) {
+    SYNCOPATE_ASSIGN_OR_RETURN(config->qkv_bias, file.BoolOr("attention_bias", false));
+    config->output_bias = config->qkv_bias;
+  }
+  if (family == Family::kLlama) {
+    SYNCOPATE_ASSIGN_OR_RETURN(config->mlp_bias, file.BoolOr("mlp_bias", false));
+  }
+  return absl::OkStatus();
+}
+
+// Whether `layer_types` names a sliding layer; absent if the key is.
+absl::StatusOr<std::optional<bool>> HasSlidingLayers(const Section& file, int64_t layers) {
+  if (!file.Has("layer_types")) return std::optional<bool>();
+  const Json& types = file.at("layer_types");
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
+    return file.Bad("layer_types", absl::StrCat("must be a list of num_hidden_layers ", layers, " words"));
+  }
+  bool slides = false;
+  for (const Json& type : types) {
+    if (type == "sliding_attention") {
+      slides = true;
+    } else if (type != "full_attention") {
+      return file.NotBuilt("layer_types", "names a layer that is neither full_attention nor sliding_attention");
+    }
+  }
+  return std::optional<bool>(slides);
+}
+
+// Mistral slides unless the key is null; Qwen if it is told to, from layer max_window_layers on. The defaults of keys
+// that are absent are those of transformers.
+absl::StatusOr<int64_t> ReadSlidingWindow(const Section& file, Family family, int64_t layers) {
+  if (family == Family::kLlama) return 0;
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t window,
+                             file.CountOr("sliding_window", file.IsNull("sliding_window") ? 0 : kDefaultWindow));
+  if (family == Family::kMistral) return window;
+  SYNCOPATE_ASSIGN_OR_RETURN(const bool used, file.BoolOr("use_sliding_window", false));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<bool> named, HasSlidingLayers(file, layers));
+  if (!used) return 0;
+  const bool whole_number = !file.Has("max_window_layers") || file.at("max_window_layers").is_number_unsigned();
+  if (!whole_number) return file.Bad("max_window_layers", "must be a whole number");
+  const int64_t from =
+      file.Has("max_window_layers") ? file.at("max_window_layers").get<int64_t>() : kDefaultWindowLayers;
+  return named.value_or(from < layers) ? window : 0;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadEos(const Section& file) {
+  std::vector<int32_t> ids;
+  if (!file.Has("eos_token_id")) return ids;
+  const Json& value = file.at("eos_token_id");
+  for (const Json& id : value.is_array() ? value : Json::array({value})) {
+    // Some files say -1 for "none".
+    if (id.is_number_integer() && id.get<int64_t>() < 0) continue;
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
+      return file.Bad("eos_token_id", absl::StrCat("is ", file.Shown("eos_token_id"), "; token ids are whole numbers"));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+absl::StatusOr<Json> ParseFile(absl::string_view text, const std::string& source) {
+  absl::StatusOr<Json> json = ParseStrictJson(text, kLimits);
+  if (json.ok()) return json;
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL_CONFIG",
+               absl::StrCat(source, ": ", json.status().message()));
+}
+
+}  // namespace
+
+int64_t HfModel::longest_context() const {
+  const int64_t limit = config.max_position_embeddings;
+  return sliding_window == 0 ? limit : std::min(limit, sliding_window);
+}
+
+absl::StatusOr<ModelConfig> HfModel::WithContext(int64_t context) const {
+  auto too_long = [&](const std::string& why) {
+    return Error(absl::StatusCode::kInvalidArgument, "CONTEXT_TOO_LONG",
+                 absl::StrCat(source, ": a context of ", context, " tokens is longer than ", why));
+  };
+  if (context > config.max_position_embeddings) {
+    return too_long(absl::StrCat("max_position_embeddings ", config.max_position_embeddings));
+  }
+  if (sliding_window > 0 && context > sliding_window) {
+    return too_long(absl::StrCat("sliding_window ", sliding_window, ", and a sliding window is not built"));
+  }
+  ModelConfig limited = config;
+  limited.max_position_embeddings = context;
+  return limited;
+}
+
+absl::StatusOr<HfModel> ParseHfConfig(absl::string_view text, const std::string& source) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Json json, ParseFile(text, source));
+  const Section file(json, source);
+  SYNCOPATE_ASSIGN_OR_RETURN(const Family family, ReadFamily(file));
+  SYNCOPATE_RETURN_IF_ERROR(RefuseWhatIsNotBuilt(file));
+  HfModel model;
+  model.source = source;
+  SYNCOPATE_RETURN_IF_ERROR(ReadShape(file, &model.config));
+  SYNCOPATE_RETURN_IF_ERROR(ReadBiases(file, family, &model.config));
+  SYNCOPATE_RETURN_IF_ERROR(ReadRope(file, &model));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.sliding_window, ReadSlidingWindow(file, family, model.config.num_hidden_layers));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.eos_token_ids, ReadEos(file));
+  absl::Status valid = model.config.Validate();
+  if (!valid.ok()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL_CONFIG", absl::StrCat(source, ": ", valid.message()));
+  }
+  return model;
+}
+
+absl::StatusOr<HfModel> ReadHfConfig(const std::string& folder) {
+  const std::string path = JoinPath(folder, kHfConfigFile);
+  absl::StatusOr<std::string> text = ReadModelFile(path, kLimits.max_bytes);
+  if (absl::IsNotFound(text.status())) {
+    return Error(absl::StatusCode::kNotFound, "NO_MODEL",
+                 absl::StrCat(path, " is not there: ", folder, " is no Hugging Face model directory"));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(text.status());
+  SYNCOPATE_ASSIGN_OR_RETURN(HfModel model, ParseHfConfig(*text, path));
+  const std::string generation = JoinPath(folder, kGenerationConfigFile);
+  absl::StatusOr<std::string> generation_text = ReadModelFile(generation, kLimits.max_bytes);
+  if (absl::IsNotFound(generation_text.status())) return model;
+  SYNCOPATE_RETURN_IF_ERROR(generation_text.status());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Json json, ParseFile(*generation_text, generation));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadEos(Section(json, generation)));
+  if (!ids.empty()) model.eos_token_ids = std::move(ids);
+  return model;
+}
+
+}  // namespace syncopate::model

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/model_config.h"
+
+namespace syncopate::model {
+
+// Shapes of published models, for what needs no weights: benchmarks, tests, sums of memory. The numbers are those of
+// each model's config.json on Hugging Face; "tiny" is a model of about 1 MB with the parts of Qwen2.5.
+std::vector<std::string> PresetNames();
+
+// "qwen2.5-7b". NOT_FOUND (reason UNKNOWN_MODEL) listing the names.
+absl::StatusOr<ModelConfig> FindPreset(const std::string& name);
+
+}  // namespace syncopate::model

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/manifest.h"
+#include "base/mapped_file.h"
+#include "base/status.h"
+#include "model/model_config.h"
+#include "model/safetensors.h"
+
+namespace syncopate::model {
+
+// The weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json names; in
+// bf16, fp16 or fp32, each tensor by itself. The files are mapped, not read: what is not asked for costs no memory.
+// Immutable, thread-safe.
+class WeightFiles {
+ public:
+  // Reads the headers alone, and trusts nothing in them: afterwards every parameter of `config` (which must be valid)
+  // is known to be there once, with the right shape and a dtype of weights, and there is nothing else but what can be
+  // done without (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file that
+  // is missing; INVALID_ARGUMENT naming file and tensor:
+  //   BAD_SAFETENSORS   no safetensors file, or one that was cut short
+  //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, an index that lies
+  static absl::StatusOr<std::shared_ptr<const WeightFiles>> Open(const std::string& folder, const ModelConfig& config);
+
+  // Looks at every number. DATA_LOSS (reason NON_FINITE) naming file and tensor if one is a NaN or an infinity.
+  absl::Status CheckFinite() const;
+
+  // Parameters in the order of ParameterSpecs().
+  size_t size() const { return tensors_.size(); }
+  // One parameter as float32; values.size() is its number of elements.
+  void Read(size_t index, absl::Span<float> values) const;
+  // All of them into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); the gaps are
+  // left as they are.
+  void ReadAll(const Manifest& manifest, void* arena) const;
+
+ private:
+  struct Entry {
+    StoredTensor tensor;
+    const MappedFile* file;
+  };
+  WeightFiles() = default;
+
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<Entry> tensors_;
+};
+
+}  // namespace syncopate::model

@@ -1,0 +1,142 @@
+// The transformer held against Hugging Face's, by what scripts/golden_models.py has written down.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "model/hf_config.h"
+#include "model/weight_files.h"
+#include "rollouter/engine/engine.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/status_matchers.h"
+#include "trainer/actor/actor.h"
+#include "trainer/step/packed_batch.h"
+
+namespace syncopate {
+namespace {
+
+using ::syncopate::testing::Golden;
+using ::syncopate::testing::IsOk;
+
+constexpr double kTolerance = 1e-4;  // of each tensor's largest element
+
+at::Tensor ReadTensor(const Golden& golden, const std::string& name) {
+  const model::StoredTensor stored = golden.tensors.Find(name).value();
+  return at::from_blob(const_cast<char*>(stored.data.data()), stored.shape, at::kFloat).clone();
+}
+
+double RelativeError(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+class GoldenModels : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    golden_ = testing::ReadGolden(GetParam());
+    const std::string folder = testing::GoldenModelPath(GetParam());
+    auto hf = model::ReadHfConfig(folder);
+    ASSERT_THAT(hf, IsOk());
+    hf_ = *hf;
+    auto config = hf_.WithContext(hf_.longest_context());
+    ASSERT_THAT(config, IsOk());
+    config_ = *config;
+    auto files = model::WeightFiles::Open(folder, config_);
+    ASSERT_THAT(files, IsOk());
+    files_ = *files;
+    ASSERT_THAT(files_->CheckFinite(), IsOk());
+    manifest_ = model::MakeManifest(config_, DType::kFloat32).value();
+  }
+
+  Golden golden_;
+  model::HfModel hf_;
+  model::ModelConfig config_;
+  std::shared_ptr<const model::WeightFiles> files_;
+  Manifest manifest_;
+};
+INSTANTIATE_TEST_SUITE_P(, GoldenModels, ::testing::ValuesIn(testing::kGoldenCases), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// All prompts as one packed batch.
+struct Packed {
+  std::vector<int64_t> ids, positions, lengths;
+};
+Packed PackAll(const std::vector<std::vector<int32_t>>& prompts) {
+  Packed packed;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    packed.ids.insert(packed.ids.end(), prompt.begin(), prompt.end());
+    for (size_t i = 0; i < prompt.size(); ++i) packed.positions.push_back(static_cast<int64_t>(i));
+    packed.lengths.push_back(static_cast<int64_t>(prompt.size()));
+  }
+  return packed;
+}
+
+TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
+  trainer::Actor actor(config_, manifest_, {}, /*seed=*/0, at::kCPU, files_.get());
+  const Packed packed = PackAll(golden_.prompts);
+  trainer::PackedAttention attention(packed.lengths);
+  const at::Tensor hidden = actor.transformer().Forward(actor.weights(), at::tensor(packed.ids, at::kLong),
+                                                        at::tensor(packed.positions, at::kLong), attention);
+  const at::Tensor logits = actor.transformer().Logits(actor.weights(), hidden);
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  int64_t begin = 0, targets = 0;
+  for (size_t i = 0; i < golden_.prompts.size(); ++i) {
+    const int64_t length = packed.lengths[i];
+    const at::Tensor mine = logits.narrow(0, begin, length);
+    EXPECT_LT(RelativeError(mine, ReadTensor(golden_, absl::StrCat("logits.", i))), kTolerance) << "prompt " << i;
+    const at::Tensor next = at::tensor(packed.ids, at::kLong).narrow(0, begin + 1, length - 1).unsqueeze(1);
+    loss = loss - at::log_softmax(mine.narrow(0, 0, length - 1), -1).gather(1, next).sum();
+    begin += length;
+    targets += length - 1;
+  }
+  (loss / targets).backward();
+  const at::Tensor gradients =
+      at::from_blob(actor.gradients().data(), {static_cast<int64_t>(actor.gradients().size())}, at::kFloat);
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest_.tensors()[i];
+    const at::Tensor mine = gradients.narrow(0, manifest_.ranges()[i].begin / 4, spec.NumElements()).view(spec.shape);
+    EXPECT_LT(RelativeError(mine, ReadTensor(golden_, "gradient." + spec.name)), kTolerance) << spec.name;
+  }
+}
+
+class RecordingSink final : public rollouter::GenerationSink {
+ public:
+  void OnFinished(int32_t sample, Trajectory trajectory) override { finished = std::move(trajectory); }
+  Trajectory finished;
+};
+
+TEST_P(GoldenModels, EngineGeneratesTheGreedyTokensOfTransformers) {
+  rollouter::Engine engine(config_, std::make_shared<rollouter::HostBackend>(config_, manifest_),
+                           {.max_sequences = 4, .max_prefill_tokens = 16});
+  files_->ReadAll(manifest_, engine.policy().shadow());
+  ASSERT_THAT(engine.policy().Install({1, 0}, /*digest=*/1), IsOk());
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (size_t i = 0; i < golden_.prompts.size(); ++i) {
+    rollouter::GenerationRequest request;
+    request.id = absl::StrCat(i);
+    request.prompt_ids = golden_.prompts[i];
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = 8;
+    request.sampling.stop_token_ids = hf_.eos_token_ids;
+    request.seeds = {i};
+    ASSERT_THAT(engine.CheckShape(request), IsOk());
+    sinks.push_back(std::make_shared<RecordingSink>());
+    engine.Add(std::move(request), sinks.back());
+  }
+  while (engine.HasWork()) engine.Step();
+  for (size_t i = 0; i < golden_.prompts.size(); ++i) {
+    EXPECT_EQ(sinks[i]->finished.tokens, golden_.greedy[i]) << "prompt " << i;
+    const at::Tensor last = ReadTensor(golden_, absl::StrCat("logits.", i))[-1];
+    EXPECT_NEAR(sinks[i]->finished.logprobs.at(0), at::log_softmax(last, -1).max().item<float>(), 1e-3);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate

@@ -1,0 +1,212 @@
+#include "model/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/golden_models.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::model {
+namespace {
+
+using ::syncopate::testing::HasMessage;
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::json;
+
+// A config.json of `architecture` with `changes` merged in (null removes nothing: it is a value).
+std::string ConfigText(const std::string& architecture, const Json& changes = Json::object(),
+                       const std::vector<std::string>& without = {}) {
+  Json json = {{"architectures", {architecture}}, {"hidden_size", 64},        {"intermediate_size", 96},
+               {"num_hidden_layers", 2},          {"num_attention_heads", 4}, {"vocab_size", 100},
+               {"max_position_embeddings", 128}};
+  for (const auto& [key, value] : changes.items()) json[key] = value;
+  for (const std::string& key : without) json.erase(key);
+  return json.dump();
+}
+
+absl::StatusOr<HfModel> Parse(const std::string& text) { return ParseHfConfig(text, "DIR/config.json"); }
+
+ModelConfig ShapeOf(const std::string& architecture, const Json& changes = Json::object()) {
+  auto model = Parse(ConfigText(architecture, changes));
+  EXPECT_THAT(model, IsOk());
+  return model.ok() ? model->config : ModelConfig();
+}
+
+TEST(HfConfigTest, TellsTheFamiliesApart) {
+  const ModelConfig llama = ShapeOf("LlamaForCausalLM");
+  EXPECT_FALSE(llama.qkv_bias || llama.output_bias || llama.mlp_bias || llama.qk_norm || llama.tie_word_embeddings);
+  EXPECT_FALSE(llama.learned_positions);
+  const ModelConfig biased = ShapeOf("LlamaForCausalLM", {{"attention_bias", true}, {"mlp_bias", true}});
+  EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
+  const ModelConfig qwen2 = ShapeOf("Qwen2ForCausalLM", {{"tie_word_embeddings", true}});
+  EXPECT_TRUE(qwen2.qkv_bias && qwen2.tie_word_embeddings);
+  EXPECT_FALSE(qwen2.output_bias || qwen2.qk_norm);
+  const ModelConfig qwen3 = ShapeOf("Qwen3ForCausalLM", {{"head_dim", 32}});
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.head_dim, 32);
+  EXPECT_FALSE(ShapeOf("MistralForCausalLM").qkv_bias);
+}
+
+TEST(HfConfigTest, TheModelTypeIsEnough) {
+  auto model = Parse(ConfigText("", {{"model_type", "qwen2"}, {"architectures", nullptr}}));
+  ASSERT_THAT(model, IsOk());
+  EXPECT_TRUE(model->config.qkv_bias);
+}
+
+TEST(HfConfigTest, AbsentAndNullKeysHaveDefaults) {
+  for (const Json& changes : {Json::object(), Json{{"head_dim", nullptr},
+                                                   {"num_key_value_heads", nullptr},
+                                                   {"rope_scaling", nullptr},
+                                                   {"rms_norm_eps", nullptr}}}) {
+    const ModelConfig config = ShapeOf("LlamaForCausalLM", changes);
+    EXPECT_EQ(config.head_dim, 16);
+    EXPECT_EQ(config.num_key_value_heads, 4);
+    EXPECT_EQ(config.rope_theta, 10000);
+    EXPECT_EQ(config.rms_norm_eps, 1e-6);
+    EXPECT_EQ(config.rope_scaling, RopeScaling());
+  }
+}
+
+TEST(HfConfigTest, ReadsEverySpellingOfTheRopeAlike) {
+  const Json llama3 = {
+      {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4}, {"original_max_position_embeddings", 64}};
+  Json new_style = llama3, middle = llama3, old = llama3;
+  new_style.update({{"rope_type", "llama3"}, {"rope_theta", 5e5}});
+  middle.update({{"rope_type", "llama3"}});
+  old.update({{"type", "llama3"}});
+  const ModelConfig expected = ShapeOf("LlamaForCausalLM", {{"rope_parameters", new_style}});
+  EXPECT_EQ(expected.rope_theta, 5e5);
+  EXPECT_EQ(expected.rope_scaling.type, RopeScaling::Type::kLlama3);
+  EXPECT_EQ(expected.rope_scaling.original_context, 64);
+  for (const Json& scaling : {middle, old}) {
+    const ModelConfig config = ShapeOf("LlamaForCausalLM", {{"rope_theta", 500000}, {"rope_scaling", scaling}});
+    EXPECT_EQ(config.rope_theta, expected.rope_theta);
+    EXPECT_EQ(config.rope_scaling, expected.rope_scaling);
+  }
+}
+
+TEST(HfConfigTest, YarnComputesWhatTheFileLeavesOut) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const RopeScaling plain = ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", yarn}}).rope_scaling;
+  EXPECT_EQ(plain.original_context, 128);
+  EXPECT_EQ(plain.beta_fast, 32);
+  EXPECT_EQ(plain.beta_slow, 1);
+  EXPECT_NEAR(plain.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+  Json full = yarn;
+  full.update({{"attention_factor", 1.5},
+               {"beta_fast", 16},
+               {"beta_slow", 2},
+               {"truncate", false},
+               {"original_max_position_embeddings", 32}});
+  const RopeScaling given = ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling;
+  EXPECT_EQ(given.attention_factor, 1.5);
+  EXPECT_EQ(given.original_context, 32);
+  EXPECT_FALSE(given.truncate);
+  full.update({{"attention_factor", nullptr}, {"mscale", 0.5}, {"mscale_all_dim", 2}});
+  EXPECT_NEAR(ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling.attention_factor,
+              (0.05 * std::log(4.0) + 1) / (0.2 * std::log(4.0) + 1), 1e-12);
+}
+
+TEST(HfConfigTest, ASlidingWindowCountsWhereItSlidesAndTheContextIsLonger) {
+  auto window = [](const std::string& architecture, const Json& changes) {
+    auto model = Parse(ConfigText(architecture, changes));
+    EXPECT_THAT(model, IsOk());
+    return model->sliding_window;
+  };
+  EXPECT_EQ(window("LlamaForCausalLM", {{"sliding_window", 32}}), 0);
+  EXPECT_EQ(window("MistralForCausalLM", {{"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window("MistralForCausalLM", {{"sliding_window", 32}}), 32);
+  EXPECT_EQ(window("MistralForCausalLM", Json::object()), 4096);  // as in transformers
+  EXPECT_EQ(window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", false}}), 0);
+  EXPECT_EQ(window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", true}}), 0);  // from layer 28
+  EXPECT_EQ(
+      window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", true}, {"max_window_layers", 1}}), 32);
+  EXPECT_EQ(window("Qwen3ForCausalLM", {{"sliding_window", 32},
+                                        {"use_sliding_window", true},
+                                        {"layer_types", {"full_attention", "sliding_attention"}}}),
+            32);
+  auto model = Parse(ConfigText("MistralForCausalLM", {{"sliding_window", 32}}));
+  EXPECT_EQ(model->longest_context(), 32);
+  ASSERT_THAT(model->WithContext(32), IsOk());
+  EXPECT_EQ(model->WithContext(20)->max_position_embeddings, 20);
+  EXPECT_THAT(model->WithContext(33), HasReason("CONTEXT_TOO_LONG"));
+  EXPECT_THAT(model->WithContext(33), HasMessage(AllOf(HasSubstr("DIR/config.json"), HasSubstr("sliding_window 32"))));
+  EXPECT_THAT(model->WithContext(129), HasMessage(HasSubstr("max_position_embeddings 128")));
+}
+
+TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {
+  EXPECT_THAT(Parse(ConfigText("LlamaForCausalLM"))->eos_token_ids, IsEmpty());
+  EXPECT_THAT(Parse(ConfigText("LlamaForCausalLM", {{"eos_token_id", 7}}))->eos_token_ids, ElementsAre(7));
+  EXPECT_THAT(Parse(ConfigText("LlamaForCausalLM", {{"eos_token_id", {7, 9}}}))->eos_token_ids, ElementsAre(7, 9));
+}
+
+TEST(HfConfigTest, GoldenModelsAreWhatTheirFoldersSay) {
+  EXPECT_THAT(ReadHfConfig(testing::GoldenModelPath("qwen2-tied"))->eos_token_ids, ElementsAre(71, 70));
+  EXPECT_EQ(ReadHfConfig(testing::GoldenModelPath("qwen3-yarn"))->config.rope_scaling.type, RopeScaling::Type::kYarn);
+  EXPECT_EQ(ReadHfConfig(testing::GoldenModelPath("llama-linear"))->config.rope_scaling.factor, 2);
+  EXPECT_THAT(ReadHfConfig("/nowhere"), HasReason("NO_MODEL"));
+}
+
+// What each bad file's message names beside the file.
+TEST(HfConfigTest, RefusesWhatItCannotReadAndNamesTheKey) {
+  const std::string llama = "LlamaForCausalLM";
+  auto scaled = [&](const Json& scaling) { return ConfigText(llama, {{"rope_scaling", scaling}}); };
+  const struct {
+    const char* reason;
+    const char* named;
+    std::string text;
+  } kCases[] = {
+      {"BAD_MODEL_CONFIG", "not well formed", "{"},
+      {"BAD_MODEL_CONFIG", "outermost", "[]"},
+      {"BAD_MODEL_CONFIG", "comes twice", R"({"vocab_size": 1, "vocab_size": 2})"},
+      {"BAD_MODEL_CONFIG", "nested deeper", std::string(100, '[')},
+      {"BAD_MODEL_CONFIG", "architectures is missing", "{}"},
+      {"BAD_MODEL_CONFIG", "architectures", ConfigText(llama, {{"architectures", Json::array()}})},
+      {"UNKNOWN_MODEL", "architectures is [\"GPT2LMHeadModel\"]", ConfigText("GPT2LMHeadModel")},
+      {"UNKNOWN_MODEL", "Qwen3MoeForCausalLM", ConfigText("Qwen3MoeForCausalLM")},
+      {"BAD_MODEL_CONFIG", "model_type", ConfigText(llama, {{"model_type", "qwen2"}})},
+      {"UNKNOWN_MODEL", "hidden_act is \"gelu\"", ConfigText(llama, {{"hidden_act", "gelu"}})},
+      {"UNKNOWN_MODEL", "quantization_config", ConfigText(llama, {{"quantization_config", {{"bits", 4}}}})},
+      {"UNKNOWN_MODEL", "partial_rotary_factor is 0.5", ConfigText(llama, {{"partial_rotary_factor", 0.5}})},
+      {"UNKNOWN_MODEL", "rope_scaling.partial_rotary_factor", scaled({{"partial_rotary_factor", 0.5}})},
+      {"BAD_MODEL_CONFIG", "hidden_size is missing", ConfigText(llama, {}, {"hidden_size"})},
+      {"BAD_MODEL_CONFIG", "vocab_size is missing", ConfigText(llama, {{"vocab_size", nullptr}})},
+      {"BAD_MODEL_CONFIG", "hidden_size is \"64\"", ConfigText(llama, {{"hidden_size", "64"}})},
+      {"BAD_MODEL_CONFIG", "hidden_size is -64", ConfigText(llama, {{"hidden_size", -64}})},
+      {"BAD_MODEL_CONFIG", "num_hidden_layers", ConfigText(llama, {{"num_hidden_layers", 1000000}})},
+      {"BAD_MODEL_CONFIG", "vocab_size", ConfigText(llama, {{"vocab_size", uint64_t{1} << 63}})},
+      {"BAD_MODEL_CONFIG", "num_key_value_heads 3", ConfigText(llama, {{"num_key_value_heads", 3}})},
+      {"BAD_MODEL_CONFIG", "head_dim is missing", ConfigText(llama, {{"num_attention_heads", 3}})},
+      {"BAD_MODEL_CONFIG", "head_dim 7", ConfigText(llama, {{"head_dim", 7}})},
+      {"BAD_MODEL_CONFIG", "tie_word_embeddings is 1", ConfigText(llama, {{"tie_word_embeddings", 1}})},
+      {"BAD_MODEL_CONFIG", "rms_norm_eps", ConfigText(llama, {{"rms_norm_eps", 0}})},
+      {"BAD_MODEL_CONFIG", "rope_theta", ConfigText(llama, {{"rope_theta", "many"}})},
+      {"BAD_MODEL_CONFIG", "rope_scaling is 8", scaled(8)},
+      {"UNKNOWN_MODEL", "rope_scaling.rope_type is \"longrope\"", scaled({{"rope_type", "longrope"}})},
+      {"UNKNOWN_MODEL", "rope_scaling.type is \"dynamic\"", scaled({{"type", "dynamic"}, {"factor", 2}})},
+      {"BAD_MODEL_CONFIG", "rope_scaling.factor is missing", scaled({{"rope_type", "linear"}})},
+      {"BAD_MODEL_CONFIG", "rope_scaling.factor is 0", scaled({{"rope_type", "linear"}, {"factor", 0}})},
+      {"BAD_MODEL_CONFIG", "rope_scaling.low_freq_factor", scaled({{"rope_type", "llama3"}, {"factor", 2}})},
+      {"BAD_MODEL_CONFIG", "rope_scaling.high_freq_factor",
+       scaled({{"rope_type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 4}})},
+      {"BAD_MODEL_CONFIG", "eos_token_id", ConfigText(llama, {{"eos_token_id", "</s>"}})},
+      {"BAD_MODEL_CONFIG", "layer_types", ConfigText("Qwen2ForCausalLM", {{"layer_types", {"full_attention"}}})},
+      {"UNKNOWN_MODEL", "layer_types", ConfigText("Qwen2ForCausalLM", {{"layer_types", {"chunked", "chunked"}}})},
+  };
+  for (const auto& bad : kCases) {
+    const auto model = Parse(bad.text);
+    EXPECT_THAT(model, HasReason(bad.reason)) << bad.text;
+    EXPECT_THAT(model, HasMessage(AllOf(HasSubstr("DIR/config.json: "), HasSubstr(bad.named)))) << bad.text;
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::model
