@@ -5,28 +5,33 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "model/torch_error.h"
 #include "rollouter/engine/host_kv_store.h"
 #include "rollouter/engine/host_model_runner.h"
+#include "rollouter/engine/make_host_backend.h"
 #include "synchronizer/transport/host_shadow_check.h"
 
 namespace syncopate::rollouter {
 
 class HostBackend::Arenas final : public WeightArenas {
  public:
-  Arenas(const model::ModelConfig& config, const Manifest& manifest, DType dtype) {
-    for (int i = 0; i < 2; ++i) {
+  Arenas(const model::ModelConfig& config, const Manifest& manifest, DType dtype, int weight_sets)
+      : in_place_(weight_sets == 1) {
+    for (int i = 0; i < weight_sets; ++i) {
       arenas_[i] = at::zeros({manifest.arena_bytes() / DTypeBytes(dtype)}, model::ScalarTypeOf(dtype));
       views_[i] = model::ViewWeights(config, manifest, arenas_[i]);
     }
   }
 
-  char* shadow() override { return static_cast<char*>(arenas_[1 - live_].data_ptr()); }
+  char* shadow() override { return static_cast<char*>(arenas_[Other()].data_ptr()); }
   const char* live() const override { return static_cast<const char*>(arenas_[live_].data_ptr()); }
-  int64_t bytes() const override { return static_cast<int64_t>(2 * arenas_[0].nbytes()); }
+  int64_t bytes() const override { return static_cast<int64_t>((in_place() ? 1 : 2) * arenas_[0].nbytes()); }
+  bool in_place() const override { return in_place_; }
   const model::TransformerWeights& weights() const override { return views_[live_]; }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
-    live_ = 1 - live_;
+    live_ = Other();
     return absl::OkStatus();
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
@@ -41,15 +46,27 @@ class HostBackend::Arenas final : public WeightArenas {
   }
 
  private:
+  int Other() const { return in_place() ? live_ : 1 - live_; }
+
+  const bool in_place_;  // there is one weight set
   std::array<at::Tensor, 2> arenas_;
   std::array<model::TransformerWeights, 2> views_;
   int live_ = 0;
 };
 
-HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest)
+HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(std::make_unique<Arenas>(config, manifest, dtype_)) {}
+      arenas_(std::make_unique<Arenas>(config, manifest, dtype_, weight_sets)) {}
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
+                                                                      const Manifest& manifest) {
+  try {
+    return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/1);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, absl::StrCat("the weights need ", manifest.arena_bytes() >> 20, " MiB"));
+  }
+}
 
 HostBackend::~HostBackend() = default;
 

@@ -74,11 +74,11 @@ class EngineBackend {
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;
 };
 
-// float32 or bfloat16 on the CPU; an install exchanges pointers.
+// float32 or bfloat16 on the CPU; an install exchanges pointers, or with one weight set nothing.
 class HostBackend final : public EngineBackend {
  public:
-  // `manifest` is the manifest of `config`, all in one dtype. Allocates 2 * manifest.arena_bytes().
-  HostBackend(const model::ModelConfig& config, const Manifest& manifest);
+  // `manifest` is the manifest of `config`, all in one dtype. Allocates weight_sets (1 or 2) * manifest.arena_bytes().
+  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2);
   ~HostBackend() override;
 
   at::Device device() const override { return at::kCPU; }

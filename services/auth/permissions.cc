@@ -44,6 +44,7 @@ std::vector<Permission> MakeTable() {
       {trainer, "Resume", kActs, kOperators},
       {trainer, "Stop", kActs, kOperators},
       {trainer, "SaveCheckpoint", kActs, kOperators},
+      {trainer, "ExportModel", kActs, kOperators},
       {trainer, "RolloutMode", kActs, kOperators},
       {trainer, "TrainerMode", kActs, kOperators},
 

@@ -8,15 +8,12 @@
 // From a run configuration that has passed its checks to the options of what trainer and rollouter both have. Pure.
 namespace syncopate::config {
 
-// model.vocab_size 0 becomes the task's vocabulary.
-model::ModelConfig ModelConfigOf(const v1::RunConfig& config);
-
 // Numbers of the weights that travel and that rollouters hold: model.dtype, with auto resolved by the configuration
 // alone, so that every daemon resolves it alike.
 DType WireDTypeOf(const v1::RunConfig& config);
 
 // Of the weights as they travel and as rollouters hold them. Errors as model::MakeManifest.
-absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config);
+absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // For model::ChooseDevice: where this process of the run is to compute.
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config);
@@ -28,6 +25,6 @@ absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& de
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
 // The engine on the CPU; a GPU's backend is for the caller to set.
-rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config);
+rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 }  // namespace syncopate::config

@@ -13,10 +13,9 @@
 namespace syncopate::config {
 namespace {
 
-constexpr int64_t kMaxBatchSamples = 1 << 20;                     // rows of one training batch
-constexpr int64_t kMaxGroupTokens = 4 << 20;                      // a group travels in one message of at most 64 MiB
-constexpr int64_t kHeartbeatsOfAStall = 3;                        // one of them may be late
-constexpr int64_t kNeighbourElements = Manifest::kAlignment / 2;  // see CheckModel
+constexpr int64_t kMaxBatchSamples = 1 << 20;  // rows of one training batch
+constexpr int64_t kMaxGroupTokens = 4 << 20;   // a group travels in one message of at most 64 MiB
+constexpr int64_t kHeartbeatsOfAStall = 3;     // one of them may be late
 
 class Rules {
  public:
@@ -132,21 +131,13 @@ void CheckAddresses(const v1::RunConfig& config, Rules* rules) {
 }
 
 void CheckModel(const v1::ModelSection& model, Rules* rules) {
+  if (!model.path().empty()) return;  // its config.json is checked when it is read
   rules->Expect(model.num_attention_heads() % model.num_key_value_heads() == 0,
                 {"model.num_key_value_heads", "model.num_attention_heads"},
                 absl::StrCat("a divisor of num_attention_heads ", model.num_attention_heads()));
   rules->Expect(model.head_dim() % 2 == 0, {"model.head_dim"}, "an even number, as rotary positions turn pairs");
-  // Matrices that are read as one (q, k, v; gate, up) may have no alignment gap between them.
-  const std::pair<const char*, int64_t> rows[] = {{"model.head_dim", model.num_attention_heads() * model.head_dim()},
-                                                  {"model.head_dim", model.num_key_value_heads() * model.head_dim()},
-                                                  {"model.intermediate_size", model.intermediate_size()}};
-  for (const auto& [key, count] : rows) {
-    bool fits = count % kNeighbourElements * (model.hidden_size() % kNeighbourElements) % kNeighbourElements == 0;
-    rules->Expect(fits, {key, "model.hidden_size"},
-                  absl::StrCat("a size with which ", count, " x hidden_size ", model.hidden_size(),
-                               " is a multiple of ", kNeighbourElements));
-    if (!fits) return;
-  }
+  rules->Expect(!model.path().empty() || model.context_length() == 0, {"model.context_length", "model.path"},
+                "0, as without model.path it is model.max_position_embeddings that says it");
 }
 
 bool IsDevice(const std::string& text) {
@@ -178,14 +169,20 @@ void CheckData(const v1::RunConfig& config, Rules* rules) {
   TaskShape shape = ShapeOf(config.data());
   const auto& model = config.model();
   const auto& rollout = config.rollout();
-  rules->Expect(model.vocab_size() == 0 || model.vocab_size() >= shape.vocabulary,
-                {"model.vocab_size", "data.alphabet", "data.task"},
-                absl::StrCat("0 or at least the ", shape.vocabulary, " tokens of the task"));
   int64_t longest = shape.prompt_tokens + rollout.max_new_tokens();
-  rules->Expect(longest <= model.max_position_embeddings(),
-                {"model.max_position_embeddings", "data.length", "rollout.max_new_tokens", "data.task"},
-                absl::StrCat("at least ", longest, ": a prompt of ", shape.prompt_tokens, " tokens and ",
-                             rollout.max_new_tokens(), " new ones"));
+  const std::string reach = absl::StrCat("at least ", longest, ": a prompt of ", shape.prompt_tokens, " tokens and ",
+                                         rollout.max_new_tokens(), " new ones");
+  if (model.path().empty()) {
+    rules->Expect(model.vocab_size() == 0 || model.vocab_size() >= shape.vocabulary,
+                  {"model.vocab_size", "data.alphabet", "data.task"},
+                  absl::StrCat("0 or at least the ", shape.vocabulary, " tokens of the task"));
+    rules->Expect(longest <= model.max_position_embeddings(),
+                  {"model.max_position_embeddings", "data.length", "rollout.max_new_tokens", "data.task"}, reach);
+  } else {
+    rules->Expect(model.context_length() == 0 || longest <= model.context_length(),
+                  {"model.context_length", "data.length", "rollout.max_new_tokens", "data.task"},
+                  absl::StrCat("0, or ", reach));
+  }
   rules->Expect(rollout.max_new_tokens() >= shape.answer_tokens, {"rollout.max_new_tokens", "data.length", "data.task"},
                 absl::StrCat("at least ", shape.answer_tokens, ", the tokens of a right answer"));
   rules->Expect(config.train().micro_batch_tokens() >= longest,
@@ -258,6 +255,11 @@ void CheckSync(const v1::SyncSection& sync, Rules* rules) {
 }
 
 }  // namespace
+
+bool IsModelShapeKey(const std::string& path) {
+  return absl::StartsWith(path, "model.") && path != "model.path" && path != "model.context_length" &&
+         path != "model.dtype";
+}
 
 TaskShape ShapeOf(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS

@@ -17,6 +17,9 @@ struct BrokenRule {
 // All broken rules, in the order of config.proto. Pure.
 std::vector<BrokenRule> CheckRules(const v1::RunConfig& config);
 
+// Whether the key describes a model's shape or random weights: what model.path says instead.
+bool IsModelShapeKey(const std::string& path);
+
 // Tokens of one prompt and one answer of a built-in task, special tokens included, and the vocabulary it needs.
 struct TaskShape {
   int64_t prompt_tokens = 0;

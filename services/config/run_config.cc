@@ -44,6 +44,16 @@ class Applier {
     for (const Setting& setting : parsed.settings) Apply(setting);
   }
 
+  // Which keys were set is known here alone.
+  void RefuseShapeBesidePath() {
+    if (result_->config.model().path().empty()) return;
+    for (const auto& [path, setting] : origins_) {
+      if (schema_.Find(path) != nullptr && IsModelShapeKey(path)) {
+        Report(setting, "to be left out, as model.path says it");
+      }
+    }
+  }
+
   // Rules are asked only about keys whose own values are right.
   void ApplyRules() {
     for (const BrokenRule& broken : CheckRules(result_->config)) {
@@ -146,6 +156,7 @@ ParsedRunConfig ParseRunConfig(const std::string& yaml, const std::string& sourc
   Applier applier(&result);
   applier.ApplyFile(ParseYamlSettings(yaml, source));
   applier.ApplyOverrides(ParseOverrides(overrides));
+  applier.RefuseShapeBesidePath();
   applier.ApplyRules();
   return result;
 }

@@ -1,7 +1,5 @@
 #include "services/config/trainer_options.h"
 
-#include "services/config/model_options.h"
-
 namespace syncopate::config {
 namespace {
 
@@ -39,9 +37,9 @@ trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config) {
           .seed = static_cast<uint64_t>(config.run().seed())};
 }
 
-trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config) {
+trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
   trainer::PolicyTrainer::Options options;
-  options.model = ModelConfigOf(config);
+  options.model = shape;
   options.optimizer = OptimizerOptionsOf(config.train());
   options.step.loss = LossOptionsOf(config.train());
   options.step.temperature = config.rollout().temperature();

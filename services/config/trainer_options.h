@@ -11,7 +11,8 @@ namespace syncopate::config {
 
 trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
 
-trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config);
+// Weights are random unless the caller sets some.
+trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // How training leases are sampled; they stop at the task's stop tokens.
 SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);

@@ -1,5 +1,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/field_value.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 
@@ -10,6 +11,8 @@ std::string ToYaml(const v1::RunConfig& config, YamlComments comments) {
   const google::protobuf::FieldDescriptor* section = nullptr;
   const ConfigSchema schema;
   for (const ConfigKey& key : schema.keys()) {
+    // They mean nothing then, and would be refused when the text is read again.
+    if (!config.model().path().empty() && IsModelShapeKey(key.path)) continue;
     if (key.section != section) {
       section = key.section;
       absl::StrAppend(&yaml, yaml.empty() ? "" : "\n", section->name(), ":\n");

@@ -6,6 +6,7 @@
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
+#include "services/config/run_model.h"
 #include "services/daemon/daemon.h"
 #include "services/rollouter/rollout_node.h"
 
@@ -14,10 +15,10 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-RolloutNode::Options NodeOptions(const daemon::Daemon& daemon) {
+RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const model::ModelConfig& shape) {
   const v1::RunConfig& config = daemon.config();
   RolloutNode::Options options;
-  options.engine = config::EngineOptionsOf(config);
+  options.engine = config::EngineOptionsOf(config, shape);
   options.member = daemon.Member();
   options.secret = daemon.secret();
   options.run_id = config.run().id();
@@ -47,8 +48,9 @@ void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
 absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
-  RolloutNode::Options options = NodeOptions(daemon);
-  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config, daemon.security()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
+  RolloutNode::Options options = NodeOptions(daemon, model.shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config, model.shape, daemon.security()));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(), {node->metrics()}));

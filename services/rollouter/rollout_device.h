@@ -30,6 +30,7 @@ std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::Tra
 // reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. `security` is of connections to
 // sources that are reached by gRPC; null: plaintext.
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
-    const v1::RunConfig& config, std::shared_ptr<const auth::TransportSecurity> security);
+    const v1::RunConfig& config, const model::ModelConfig& shape,
+    std::shared_ptr<const auth::TransportSecurity> security);
 
 }  // namespace syncopate::rollouterd

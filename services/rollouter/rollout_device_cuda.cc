@@ -54,7 +54,8 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
-    const v1::RunConfig& config, std::shared_ptr<const auth::TransportSecurity> security) {
+    const v1::RunConfig& config, const model::ModelConfig& shape,
+    std::shared_ptr<const auth::TransportSecurity> security) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
@@ -62,11 +63,11 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config, shape));
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
-      rollouter::MakeCudaBackend(config::ModelConfigOf(config), wire, index,
+      rollouter::MakeCudaBackend(shape, wire, index,
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap));
   device->backend = engine.backend;
   if (daemon::MayOffer(config, "ipc")) {

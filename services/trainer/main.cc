@@ -8,7 +8,8 @@ int main(int argc, char** argv) {
   using syncopate::trainerd::TrainerDaemon;
   return syncopate::daemon::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::trainerd::OpenTrainDevice(daemon.config()));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto model, syncopate::config::FindRunModel(daemon.config()));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::trainerd::OpenTrainDevice(daemon.config(), std::move(model)));
     SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon, std::move(device)));
     return trainer->Run();
   });

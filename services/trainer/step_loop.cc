@@ -53,24 +53,24 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   if (best_.best().has_value()) alarms_.SetBestEvaluation(best_.best()->reward_mean);
   absl::Status status = Steps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
-  std::vector<CheckpointDone> unanswered;
+  std::vector<Task> unanswered;
   {
     MutexLock lock(&mutex_);
     over_ = true;
     status_.state = outcome.ok() ? "done" : "failed";
-    unanswered.swap(requests_.checkpoints);
+    unanswered.swap(requests_.tasks);
   }
-  for (const CheckpointDone& done : unanswered) done(RunOver());
+  for (const Task& task : unanswered) task(RunOver());
   return outcome;
 }
 
 absl::Status StepLoop::Steps() {
   while (version_.step < options_.steps && Now() - started_ < options_.duration) {
     Requests requests = TakeRequests();
-    for (const CheckpointDone& done : requests.checkpoints) done(Save());
+    for (const Task& task : requests.tasks) task(absl::OkStatus());
     if (requests.stop) return absl::OkStatus();
-    if (!requests.checkpoints.empty() && options_.evaluate_every_steps > 0) StartEvaluation();
-    if (!requests.checkpoints.empty()) continue;  // they were served in a pause, too, and it goes on
+    if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
+    if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == "DATA_ENDED") return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
@@ -91,7 +91,7 @@ StepLoop::Requests StepLoop::TakeRequests() {
   bool was_paused = false;
   MutexLock lock(&mutex_);
   auto go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !requests_.paused || requests_.stop || !requests_.checkpoints.empty();
+    return !requests_.paused || requests_.stop || !requests_.tasks.empty();
   };
   while (!go_on()) {
     if (status_.state != "paused") status_.paused_since = begin;
@@ -106,7 +106,8 @@ StepLoop::Requests StepLoop::TakeRequests() {
   }
   if (!requests_.paused) status_.state = evaluating_ ? "evaluating" : "running";
   Requests taken = requests_;
-  requests_.checkpoints.clear();
+  requests_.tasks.clear();
+  requests_.saves = false;
   return taken;
 }
 
@@ -394,7 +395,7 @@ void StepLoop::PruneOldCheckpoints() {
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   const Requests requests = TakeRequests();
-  for (const CheckpointDone& done : requests.checkpoints) done(Save());
+  for (const Task& task : requests.tasks) task(absl::OkStatus());
   if (requests.fenced) return Outcome::kFenced;
   SetState("stopping");
   if (!requests.stop) {
@@ -454,15 +455,31 @@ void StepLoop::StopFenced() {
   requests_.stop = requests_.fenced = true;
 }
 
-void StepLoop::SaveCheckpoint(CheckpointDone done) {
+void StepLoop::AddTask(Task task, bool saves) {
   {
     MutexLock lock(&mutex_);
     if (!over_) {
-      requests_.checkpoints.push_back(std::move(done));
+      requests_.saves |= saves;
+      requests_.tasks.push_back(std::move(task));
       return;
     }
   }
-  done(RunOver());
+  task(RunOver());
+}
+
+void StepLoop::SaveCheckpoint(CheckpointDone done) {
+  AddTask([this, done = std::move(done)](
+              const absl::Status& over) { done(over.ok() ? Save() : absl::StatusOr<std::string>(over)); },
+          /*saves=*/true);
+}
+
+void StepLoop::RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work) {
+  AddTask(
+      [this, work = std::move(work)](const absl::Status& over) {
+        const absl::Status status = over.ok() ? CheckWeights() : over;
+        work(status.ok() ? absl::StatusOr<PolicyVersion>(version_) : absl::StatusOr<PolicyVersion>(status));
+      },
+      /*saves=*/false);
 }
 
 StepLoop::Status StepLoop::GetStatus() const {

@@ -87,6 +87,9 @@ class StepLoop {
   bool stop_requested() const;
   // Saves between two steps. CANCELLED (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
+  // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
+  // finite; once, with an error as SaveCheckpoint if that cannot be.
+  void RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work);
 
   struct Status {
     PolicyVersion version;
@@ -97,18 +100,22 @@ class StepLoop {
   Status GetStatus() const;
 
  private:
+  // Work between two steps; `over` is an error if no more of it can be done.
+  using Task = std::function<void(const absl::Status& over)>;
   // What was asked of the loop between two steps.
   struct Requests {
     bool stop = false;
     bool fenced = false;
     bool paused = false;
-    std::vector<CheckpointDone> checkpoints;
+    std::vector<Task> tasks;
+    bool saves = false;  // one of them saves a checkpoint, which is evaluated
   };
   struct SavedCheckpoint {
     PolicyVersion version;
     uint64_t oldest_needed_record = 0;
   };
 
+  void AddTask(Task task, bool saves);
   absl::Status Steps();
   // What is asked of the loop now; blocks while it is paused.
   Requests TakeRequests();

@@ -1,17 +1,48 @@
 #include "services/trainer/train_device.h"
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/file_system.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
+#include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainerd {
 
-absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config) {
+namespace {
+
+// A checkpoint holds the weights, so that the run goes on without model.path. One that is damaged is found out later.
+bool WillRestore(const v1::RunConfig& config) {
+  if (!config.run().resume()) return false;
+  const std::string& dir = config.checkpoint().dir();
+  const auto names = FileSystem::Real()->List(dir.empty() ? JoinPath(config.run().dir(), "checkpoints") : dir);
+  return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
+           return trainer::ParseCheckpointName(name).has_value();
+         });
+}
+
+}  // namespace
+
+absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
+                                                                     const config::RunModel& model) {
+  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  if (!WillRestore(config)) {
+    SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
+  }
+  return options;
+}
+
+absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   constexpr int kDefaultSlots = 2;  // a reader of the last version goes on while the next one is staged
   const int slots = static_cast<int>(config.sync().send_slots());
   TrainDevice device;
-  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(config::PolicyTrainerOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config));
+  device.model = std::move(model);
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto options, InitialPolicyOptions(config, device.model));
+  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.policy.get(), std::move(wire),
                                                                         slots == 0 ? kDefaultSlots : slots));
   return device;

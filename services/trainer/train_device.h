@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
@@ -14,6 +15,7 @@ namespace syncopate::trainerd {
 
 // What a trainer has because of where it computes. Members are freed from the last to the first.
 struct TrainDevice {
+  config::RunModel model;
   std::unique_ptr<trainer::PolicyTrainer> policy;
   std::unique_ptr<trainer::WeightStager> stager;
   std::vector<std::shared_ptr<const void>> borrowed;  // by the transports
@@ -23,13 +25,17 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
+// What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint.
+absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
+                                                                     const config::RunModel& model);
+
 // The CPU, with staging in host memory and no transport but "grpc".
-absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config);
+absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model);
 
 // What train.device and sync.transport ask for. Which implementation a binary has is decided by linking:
 // syncopate_train_device_cpu, or syncopate_train_device_cuda, which knows both. FAILED_PRECONDITION reason NO_CUDA or
 // NO_GPU as model::ChooseDevice; INVALID_ARGUMENT reason BAD_CONFIG as CheckTrainDevice; RESOURCE_EXHAUSTED reason
-// OUT_OF_GPU_MEMORY.
-absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config);
+// OUT_OF_GPU_MEMORY; errors of the model's weights, before anything is allocated on a GPU.
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model);
 
 }  // namespace syncopate::trainerd

@@ -56,16 +56,17 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
 
 }  // namespace
 
-absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config) {
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::TrainDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
-  if (!model::IsCuda(name)) return HostTrainDevice(config);
+  if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
   const int index = daemon::CudaIndex(name);
   TrainDevice device;
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config));
-  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config);
+  device.model = std::move(model);
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(trainer::PolicyTrainer::Options options, InitialPolicyOptions(config, device.model));
   options.device = name;
   SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
   device.offers_grpc = daemon::MayOffer(config, "grpc");

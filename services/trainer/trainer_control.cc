@@ -2,7 +2,12 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file_system.h"
+#include "model/model_export.h"
+#include "model/safetensors.h"
+#include "services/config/run_model.h"
 #include "services/trainer/trainer_daemon.h"
 #include "services/wire/codec.h"
 
@@ -124,6 +129,44 @@ void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
     return;
   }
   loop->SaveCheckpoint(std::move(done));
+}
+
+void TrainerDaemon::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
+  StepLoop* loop = Loop();
+  if (loop == nullptr) {
+    done(Starting());
+    return;
+  }
+  loop->RunBetweenSteps([this, request, done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
+    if (version.ok()) {
+      done(Export(request, *version));
+    } else {
+      done(version.status());
+    }
+  });
+}
+
+absl::StatusOr<v1::TrainerServiceExportModelResponse> TrainerDaemon::Export(
+    const v1::TrainerServiceExportModelRequest& request, const PolicyVersion& version) {
+  if (device_.model.by_keys()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
+                 "this run did not begin with model.path, so that there is no config.json to go with the weights");
+  }
+  const std::string name = request.name().empty() ? version.ToString() : request.name();
+  SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
+  model::ExportOptions options;
+  if (!request.dtype().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(options.dtype, model::ParseExportDType(request.dtype()));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, device_.policy->parameters());
+  v1::TrainerServiceExportModelResponse response;
+  *response.mutable_version() = wire::ToProto(version);
+  response.set_path(daemon_->Path(absl::StrCat("exports/", name)));
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
+                             model::ExportModel(model::TensorsOfArena(device_.policy->manifest(), weights),
+                                                config::KeptModelFolder(daemon_->run_dir()), response.path(), options));
+  response.set_bytes(written.bytes);
+  return response;
 }
 
 }  // namespace syncopate::trainerd

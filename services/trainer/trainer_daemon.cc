@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "model/model_folder.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
@@ -43,14 +44,14 @@ absl::Status RunDirTaken(const std::string& dir) {
                absl::StrCat(dir, " holds a run already; continue it with run.resume=true, or choose another run.dir"));
 }
 
-TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const trainer::PromptSource& prompts,
-                                    const std::string& log_folder) {
+TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                    const trainer::PromptSource& prompts, const std::string& log_folder) {
   TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
                          .target_staleness = config::TargetStaleness(config),
                          .max_staleness = config.staleness().max_staleness()};
   options.ledger.max_groups = config.data().max_groups();
-  options.ledger.vocab_size = static_cast<int32_t>(config.model().vocab_size());
+  options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = config::SamplingOf(config, prompts);
@@ -149,9 +150,17 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
+  SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
   return absl::OkStatus();
+}
+
+// So that the run can be resumed and exported when model.path is gone.
+absl::Status TrainerDaemon::KeepModelDescription() const {
+  const std::string kept = config::KeptModelFolder(daemon_->run_dir());
+  if (device_.model.by_keys() || device_.model.description == kept) return absl::OkStatus();
+  return model::CopyModelDescription(device_.model.description, kept);
 }
 
 absl::Status TrainerDaemon::MakeTasks() {
@@ -260,8 +269,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 }
 
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
-  const TrainingData::Options options =
-      DataOptionsOf(daemon_->config(), *prompts_, daemon_->Path(absl::StrCat(kStateFolder, "/log")));
+  const TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, *prompts_,
+                                                      daemon_->Path(absl::StrCat(kStateFolder, "/log")));
   flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
     const absl::StatusOr<Identity> identity = ReadIdentity();
     return identity.ok() && identity->epoch <= epoch;

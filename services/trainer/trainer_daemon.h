@@ -58,6 +58,7 @@ class TrainerDaemon final : private TrainerControl {
 
   absl::Status MakeTasks();
   absl::Status OpenRun();
+  absl::Status KeepModelDescription() const;
   absl::StatusOr<Restored> RestoreCheckpoint();
   absl::StatusOr<Restored> RestoreNewer(Restored restored);
   absl::Status Listen();
@@ -87,6 +88,10 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status Resume() override;
   absl::Status Stop() override;
   void SaveCheckpoint(CheckpointDone done) override;
+  void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
+  // On the step thread.
+  absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
+                                                               const PolicyVersion& version);
   StepLoop* Loop() const;
 
   daemon::Daemon* const daemon_;

@@ -59,6 +59,23 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::SaveCheckpoint(grpc::CallbackServe
   return call->Start({});
 }
 
+grpc::ServerUnaryReactor* TrainerServiceImpl::ExportModel(grpc::CallbackServerContext* context,
+                                                          const v1::TrainerServiceExportModelRequest* request,
+                                                          v1::TrainerServiceExportModelResponse* response) {
+  auto call = rpc::UnaryCall::Create();
+  request_ids_.Run(
+      "ExportModel", *request, request->request_id(), response,
+      [this, asked = *request](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
+        control_->ExportModel(asked,
+                              [answer, done](const absl::StatusOr<v1::TrainerServiceExportModelResponse>& exported) {
+                                if (exported.ok()) answer->CopyFrom(*exported);
+                                done(exported.status());
+                              });
+      },
+      [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
+
 grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext* context,
                                                           const v1::TrainerServiceRolloutModeRequest* request,
                                                           v1::TrainerServiceRolloutModeResponse* response) {

@@ -22,6 +22,9 @@ class TrainerControl {
   // `done` gets the checkpoint's name once it is durable, from the step thread, between two steps.
   using CheckpointDone = std::function<void(const absl::StatusOr<std::string>&)>;
   virtual void SaveCheckpoint(CheckpointDone done) = 0;
+  // The same for an export.
+  using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
+  virtual void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) = 0;
 };
 
 // TrainerService over a TrainerControl. Mutating calls are idempotent by request_id. This trainer is not colocated with
@@ -43,6 +46,9 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   grpc::ServerUnaryReactor* SaveCheckpoint(grpc::CallbackServerContext* context,
                                            const v1::TrainerServiceSaveCheckpointRequest* request,
                                            v1::TrainerServiceSaveCheckpointResponse* response) override;
+  grpc::ServerUnaryReactor* ExportModel(grpc::CallbackServerContext* context,
+                                        const v1::TrainerServiceExportModelRequest* request,
+                                        v1::TrainerServiceExportModelResponse* response) override;
   grpc::ServerUnaryReactor* RolloutMode(grpc::CallbackServerContext* context,
                                         const v1::TrainerServiceRolloutModeRequest* request,
                                         v1::TrainerServiceRolloutModeResponse* response) override;

@@ -173,6 +173,11 @@ class FakeTrainer final : public v1::TrainerService::Service {
     response->set_name("e1-s42");
     return book.Note("SaveCheckpoint");
   }
+  grpc::Status ExportModel(grpc::ServerContext*, const v1::TrainerServiceExportModelRequest*,
+                           v1::TrainerServiceExportModelResponse* response) override {
+    response->set_path("/runs/x/exports/e1-s42");
+    return book.Note("ExportModel");
+  }
   grpc::Status RolloutMode(grpc::ServerContext*, const v1::TrainerServiceRolloutModeRequest*,
                            v1::TrainerServiceRolloutModeResponse*) override {
     return book.Note("RolloutMode");

@@ -21,6 +21,8 @@ void AddConfigCommand(CLI::App* app, Command* chosen);
 void AddCtlCommand(CLI::App* app, Command* chosen);
 void AddDoctorCommand(CLI::App* app, Command* chosen);
 void AddEventsCommand(CLI::App* app, Command* chosen);
+void AddExportCommand(CLI::App* app, Command* chosen);
+void AddGenerateCommand(CLI::App* app, Command* chosen);
 void AddK8sCommand(CLI::App* app, Command* chosen);
 // `program` is how the process was called.
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);

@@ -47,6 +47,8 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddCtlCommand(app, chosen);
   AddDoctorCommand(app, chosen);
   AddEventsCommand(app, chosen);
+  AddExportCommand(app, chosen);
+  AddGenerateCommand(app, chosen);
   AddK8sCommand(app, chosen);
   AddRunCommand(app, program, chosen);
   AddTokenizeCommand(app, chosen);

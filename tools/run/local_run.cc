@@ -261,9 +261,10 @@ std::string LocalTime() {
 }
 
 // Paths that hold from anywhere, for whoever reads config.resolved.yaml.
-void MakeAbsolute(v1::SecuritySection* security) {
+void MakeAbsolute(v1::RunConfig* config) {
+  v1::SecuritySection* security = config->mutable_security();
   for (std::string* path : {security->mutable_tls_cert(), security->mutable_tls_key(), security->mutable_tls_ca(),
-                            security->mutable_token_file()}) {
+                            security->mutable_token_file(), config->mutable_model()->mutable_path()}) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
   }
 }
@@ -288,7 +289,7 @@ int RunLocally(LocalRunOptions options) {
   // Before the threads of what follows: a signal that one of them could take would be lost.
   auto signals = daemon::SignalInbox::Open();
   if (!signals.ok()) return refuse(signals.status());
-  MakeAbsolute(options.config.mutable_security());
+  MakeAbsolute(&options.config);
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
   if (options.config.run().resume()) {  // before the first byte of its directory is changed

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "services/config/model_options.h"
+#include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 
 namespace syncopate::twin {
@@ -47,8 +48,11 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainer::MakeTask(config::TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.evaluation_prompts, trainer::MakeTask(evaluation));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(config::PolicyTrainerOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(config::EngineOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
+  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(config::EngineOptionsOf(config, model.shape)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
                              trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));

@@ -36,6 +36,7 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/syncopate.v1.TrainerService/Resume", "a"},
                                              {"/syncopate.v1.TrainerService/Stop", "a"},
                                              {"/syncopate.v1.TrainerService/SaveCheckpoint", "a"},
+                                             {"/syncopate.v1.TrainerService/ExportModel", "a"},
                                              {"/syncopate.v1.TrainerService/RolloutMode", "a"},
                                              {"/syncopate.v1.TrainerService/TrainerMode", "a"},
                                              {"/syncopate.v1.RolloutService/GetStatus", "tav"},

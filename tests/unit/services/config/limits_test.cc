@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
+#include "services/config/run_model.h"
 #include "services/config/schema.h"
 #include "services/config/trainer_options.h"
 
@@ -29,7 +30,8 @@ TEST(LimitsTest, EveryNumberThatTheConfigurationAllowsIsOneThatTrainingTakes) {
     for (const std::string& setting : LimitsOf(key)) {
       const ParsedRunConfig parsed = ParseRunConfig("", "f", {setting});
       if (!parsed.problems.empty()) continue;  // it cannot be with the other defaults, and that is said
-      const trainer::PolicyTrainer::Options options = PolicyTrainerOptionsOf(parsed.config);
+      const trainer::PolicyTrainer::Options options =
+          PolicyTrainerOptionsOf(parsed.config, FindRunModel(parsed.config)->shape);
       for (const absl::Status& status :
            {options.step.Validate(), options.optimizer.Validate(), options.model.Validate()}) {
         EXPECT_TRUE(status.ok()) << setting << ": " << status;

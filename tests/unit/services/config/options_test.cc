@@ -3,6 +3,7 @@
 #include "services/config/model_options.h"
 #include "services/config/rules.h"
 #include "services/config/run_config.h"
+#include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 
 namespace syncopate::config {
@@ -24,15 +25,15 @@ TEST(OptionsTest, TheConfigurationKnowsTheShapeOfEveryTask) {
     EXPECT_EQ(shape.vocabulary, (*task)->vocab_size()) << name;
     EXPECT_EQ(shape.prompt_tokens, (*task)->max_prompt_tokens()) << name;
     EXPECT_EQ(shape.answer_tokens, (*task)->max_answer_tokens()) << name;
-    EXPECT_EQ(ModelConfigOf(config).vocab_size, (*task)->vocab_size()) << name;
+    EXPECT_EQ(FindRunModel(config)->shape.vocab_size, (*task)->vocab_size()) << name;
   }
 }
 
 TEST(OptionsTest, DefaultsAreAModelThatCanBe) {
   const v1::RunConfig config = Config({});
-  EXPECT_TRUE(ModelConfigOf(config).Validate().ok());
-  EXPECT_TRUE(PolicyTrainerOptionsOf(config).step.Validate().ok());
-  EXPECT_TRUE(PolicyTrainerOptionsOf(config).optimizer.Validate().ok());
+  EXPECT_TRUE(FindRunModel(config)->shape.Validate().ok());
+  EXPECT_TRUE(PolicyTrainerOptionsOf(config, FindRunModel(config)->shape).step.Validate().ok());
+  EXPECT_TRUE(PolicyTrainerOptionsOf(config, FindRunModel(config)->shape).optimizer.Validate().ok());
 }
 
 TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
@@ -42,7 +43,7 @@ TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
   EXPECT_EQ(WireDTypeOf(Config({"train.device=cuda"})), DType::kFloat32);
   EXPECT_EQ(WireDTypeOf(Config({"rollout.device=cuda", "model.dtype=float32"})), DType::kFloat32);
   EXPECT_EQ(WireDTypeOf(Config({"model.dtype=bfloat16"})), DType::kBFloat16);
-  EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"})).dtype, DType::kBFloat16);
+  EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"}), {}).dtype, DType::kBFloat16);
 }
 
 TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
@@ -70,8 +71,10 @@ TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
 }
 
 TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
-  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"})).step.loss.correction, trainer::Correction::kTis);
-  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"})).step.loss.correction, trainer::Correction::kNone);
+  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"}), {}).step.loss.correction,
+            trainer::Correction::kTis);
+  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"}), {}).step.loss.correction,
+            trainer::Correction::kNone);
   const v1::RunConfig config = Config({"rollout.temperature=0.5"});
   auto task = trainer::MakeTask(TaskOptionsOf(config)).value();
   EXPECT_EQ(SamplingOf(config, *task).temperature, 0.5f);

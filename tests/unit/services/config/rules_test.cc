@@ -89,8 +89,14 @@ INSTANTIATE_TEST_SUITE_P(
     Model, RulesTest,
     testing::Values(Case{{"model.num_key_value_heads=3"}, "model.num_key_value_heads: a divisor of"},
                     Case{{"model.num_key_value_heads=2"}, nullptr}, Case{{"model.head_dim=15"}, "an even number"},
-                    Case{{"model.hidden_size=65"}, "a multiple of 128"},
-                    Case{{"model.intermediate_size=191"}, "model.intermediate_size: a size"},
+                    Case{{"model.hidden_size=65", "model.intermediate_size=191"}, nullptr},
+                    Case{{"model.context_length=32"}, "model.context_length: 0, as without model.path"},
+                    Case{{"model.path=m", "model.context_length=32"}, nullptr},
+                    Case{{"model.path=m", "model.context_length=10"}, "model.context_length: 0, or at least 11"},
+                    Case{{"model.path=m", "rollout.max_new_tokens=500"}, nullptr},
+                    Case{{"model.path=m", "model.dtype=bfloat16"}, nullptr},
+                    Case{{"model.path=m", "model.hidden_size=64"}, "model.hidden_size: to be left out"},
+                    Case{{"model.learned_positions=false", "model.path=m"}, "model.learned_positions: to be left out"},
                     Case{{"model.vocab_size=10"}, "model.vocab_size: 0 or at least the 11 tokens"},
                     Case{{"model.vocab_size=11"}, nullptr}, Case{{"model.vocab_size=4096"}, nullptr}));
 

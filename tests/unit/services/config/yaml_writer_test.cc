@@ -29,6 +29,15 @@ TEST(ToYamlTest, ReadsBackEqual) {
   }
 }
 
+TEST(ToYamlTest, LeavesOutTheShapeThatAModelDirectoryGives) {
+  v1::RunConfig config = ParseRunConfig("", "f", {"model.path=/models/small"}).config;
+  const std::string yaml = ToYaml(config);
+  EXPECT_THAT(yaml, testing::Not(HasSubstr("hidden_size")));
+  const ParsedRunConfig parsed = ParseRunConfig(yaml, "resolved");
+  EXPECT_TRUE(parsed.problems.empty()) << ToString(parsed.problems);
+  EXPECT_TRUE(MessageDifferencer::Equals(parsed.config, config)) << yaml;
+}
+
 TEST(ToYamlTest, WritesDefaultsToo) {
   std::string yaml = ToYaml(ParseRunConfig("", "f").config);
   EXPECT_THAT(yaml, HasSubstr("train:\n  learning_rate: 0.002\n"));

@@ -1,0 +1,92 @@
+#include "services/config/run_model.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/file_system.h"
+#include "model/hf_config.h"
+#include "model/model_folder.h"
+#include "services/config/rules.h"
+
+namespace syncopate::config {
+namespace {
+
+constexpr char kModelFolder[] = "model";
+
+absl::Status BadConfig(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
+}
+
+// Shape by keys; model.vocab_size 0 becomes the task's vocabulary.
+model::ModelConfig ShapeByKeys(const v1::RunConfig& config) {
+  const v1::ModelSection& section = config.model();
+  model::ModelConfig shape;
+  shape.vocab_size = section.vocab_size() > 0 ? section.vocab_size() : ShapeOf(config.data()).vocabulary;
+  shape.hidden_size = section.hidden_size();
+  shape.intermediate_size = section.intermediate_size();
+  shape.num_hidden_layers = section.num_hidden_layers();
+  shape.num_attention_heads = section.num_attention_heads();
+  shape.num_key_value_heads = section.num_key_value_heads();
+  shape.head_dim = section.head_dim();
+  shape.max_position_embeddings = section.max_position_embeddings();
+  shape.rope_theta = section.rope_theta();
+  shape.rms_norm_eps = section.rms_norm_eps();
+  shape.qk_norm = section.qk_norm();
+  shape.learned_positions = section.learned_positions();
+  shape.tie_word_embeddings = section.tie_word_embeddings();
+  shape.embedding_init_std = section.embedding_init_std();
+  shape.head_init_std = section.head_init_std();
+  return shape;
+}
+
+// The folder with config.json; "" for a model by keys. A run that is resumed has its own copy.
+std::string FindDescription(const v1::RunConfig& config) {
+  if (config.run().resume()) {
+    const std::string kept = KeptModelFolder(config.run().dir());
+    if (FileSystem::Real()->FileBytes(JoinPath(kept, model::kHfConfigFile)).ok()) return kept;
+  }
+  return config.model().path();
+}
+
+}  // namespace
+
+std::string KeptModelFolder(const std::string& run_dir) { return JoinPath(run_dir, kModelFolder); }
+
+absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
+  RunModel model;
+  model.description = FindDescription(config);
+  if (model.by_keys()) {
+    model.shape = ShapeByKeys(config);
+    return model;
+  }
+  absl::StatusOr<model::HfModel> found = model::ReadHfConfig(model.description);
+  if (!found.ok()) return Annotate(found.status(), "model.path");
+  const TaskShape task = ShapeOf(config.data());
+  const int64_t context = config.model().context_length() > 0 ? config.model().context_length()
+                                                              : task.prompt_tokens + config.rollout().max_new_tokens();
+  absl::StatusOr<model::ModelConfig> shape = found->WithContext(context);
+  if (!shape.ok()) {
+    return BadConfig(absl::StrCat(
+        "model.path: ", shape.status().message(), "; lower ",
+        config.model().context_length() > 0 ? "model.context_length" : "rollout.max_new_tokens or data.length"));
+  }
+  if (shape->vocab_size < task.vocabulary) {
+    return BadConfig(absl::StrCat("model.path: the model has ", shape->vocab_size, " tokens, and the task needs ",
+                                  task.vocabulary, "; lower data.alphabet"));
+  }
+  model.shape = *shape;
+  return model;
+}
+
+absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(const v1::RunConfig& config,
+                                                                             const RunModel& model) {
+  if (model.by_keys()) return std::shared_ptr<const model::WeightFiles>();
+  if (config.model().path().empty()) {
+    return BadConfig("model.path is not set, and the run has no checkpoint to take the weights from");
+  }
+  auto weights = model::WeightFiles::Open(config.model().path(), model.shape);
+  if (!weights.ok()) return Annotate(weights.status(), "model.path");
+  return weights;
+}
+
+}  // namespace syncopate::config

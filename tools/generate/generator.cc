@@ -1,0 +1,91 @@
+#include "tools/generate/generator.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "model/hf_config.h"
+#include "model/weight_files.h"
+#include "rollouter/engine/engine_loop.h"
+#include "rollouter/engine/make_host_backend.h"
+
+namespace syncopate::generate {
+namespace {
+
+constexpr absl::Duration kInstallDeadline = absl::Minutes(1);  // nothing else runs in this process
+
+absl::Status BadRequest(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
+}
+
+class AnswerSink final : public rollouter::GenerationSink {
+ public:
+  void OnFinished(int32_t, Trajectory trajectory) override {
+    MutexLock lock(&mutex_);
+    answer_ = std::move(trajectory);
+    finished_ = true;
+  }
+  Trajectory Wait() {
+    MutexLock lock(&mutex_);
+    mutex_.Await(Condition(&finished_));
+    return std::move(answer_);
+  }
+
+ private:
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  Trajectory answer_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The model for exactly this prompt and answer: keys and values need no more room.
+absl::StatusOr<model::ModelConfig> ShapeFor(const GenerateOptions& options, const model::HfModel& model) {
+  if (options.prompt_ids.empty()) return BadRequest("the prompt is empty");
+  if (options.max_new_tokens <= 0) return BadRequest("max_new_tokens must be positive");
+  for (int32_t id : options.prompt_ids) {
+    if (id < 0 || id >= model.config.vocab_size) {
+      return BadRequest(absl::StrCat("token id ", id, " is outside the vocabulary of ", model.config.vocab_size));
+    }
+  }
+  return model.WithContext(static_cast<int64_t>(options.prompt_ids.size()) + options.max_new_tokens);
+}
+
+absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const GenerateOptions& options,
+                                                                   const model::ModelConfig& shape) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto weights, model::WeightFiles::Open(options.folder, shape));
+  SYNCOPATE_RETURN_IF_ERROR(weights->CheckFinite());
+  rollouter::EngineLoop::Options engine_options;
+  engine_options.model = shape;
+  engine_options.max_sequences = 1;
+  engine_options.threads = options.threads;
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(shape, engine_options.dtype));
+  SYNCOPATE_ASSIGN_OR_RETURN(engine_options.backend, rollouter::MakeInPlaceHostBackend(shape, manifest));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(engine_options));
+  SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace(kInstallDeadline));
+  weights->ReadAll(engine->manifest(), engine->shadow());
+  SYNCOPATE_RETURN_IF_ERROR(engine->Install({1, 0}, /*digest=*/0, kInstallDeadline).status());
+  return engine;
+}
+
+}  // namespace
+
+absl::StatusOr<Trajectory> GenerateFromFolder(const GenerateOptions& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel model, model::ReadHfConfig(options.folder));
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig shape, ShapeFor(options, model));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto engine, StartEngine(options, shape));
+  rollouter::GenerationRequest request;
+  request.id = "generate";
+  request.prompt_ids = options.prompt_ids;
+  request.sampling.temperature = static_cast<float>(options.temperature);
+  request.sampling.max_new_tokens = static_cast<int32_t>(options.max_new_tokens);
+  request.sampling.stop_token_ids = model.eos_token_ids;
+  request.seeds = {SampleSeed(options.seed, 0)};
+  auto sink = std::make_shared<AnswerSink>();
+  SYNCOPATE_RETURN_IF_ERROR(engine->Submit(std::move(request), sink));
+  Trajectory answer = sink->Wait();
+  if (answer.finish != FinishReason::kAborted) return answer;
+  const absl::Status failure = engine->GetStatus().failure;
+  return failure.ok() ? absl::InternalError("the engine has ended by itself") : failure;
+}
+
+}  // namespace syncopate::generate
