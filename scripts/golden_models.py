@@ -10,8 +10,9 @@ Writes below tests/golden/models/<case>/:
                   negative log-probability of each next token, over all prompts ("gradient.<parameter>")
 
 Everything in float32 on the CPU, eager attention. Run it in an environment of its own:
-  python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch==2.11.0 transformers==5.17.0 safetensors
-  /tmp/golden/bin/python scripts/golden_models.py
+  python3 -m venv build/golden-venv
+  build/golden-venv/bin/pip install torch==2.11.0 transformers==5.17.0 safetensors
+  build/golden-venv/bin/python scripts/golden_models.py
 
 With --check DIR it loads DIR with transformers instead and compares it with the case that --case names: exit code 0 if
 logits agree within --tolerance of their largest element.

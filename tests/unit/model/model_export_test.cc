@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -93,6 +93,18 @@ TEST_F(ModelExportTest, ShardsAreNoLargerThanAllowed) {
   }
   EXPECT_TRUE(std::filesystem::exists(JoinPath(to_, kWeightsIndexFile)));
   EXPECT_EQ(ReadBack(model), model.arena);
+}
+
+TEST_F(ModelExportTest, TransformersReadsItAndGivesTheSameLogits) {
+  const std::string python = JoinPath(SYNCOPATE_SOURCE_DIR, "build/golden-venv/bin/python");
+  if (!std::filesystem::exists(python)) GTEST_SKIP() << "no " << python << "; scripts/golden_models.py says how";
+  for (const char* name : {"llama-biases", "qwen2-tied", "qwen3-yarn", "mistral"}) {
+    Clear();
+    ASSERT_THAT(Export(Loaded(name), {.dtype = DType::kFloat32, .max_shard_bytes = 30000}), IsOk()) << name;
+    const std::string command = absl::StrCat(python, " '", SYNCOPATE_SOURCE_DIR, "/scripts/golden_models.py' --check '",
+                                             to_, "' --case ", name);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  }
 }
 
 TEST_F(ModelExportTest, TokenizerFilesGoAlong) {
