@@ -19,7 +19,7 @@ absl::Status BadModel(const std::string& message) {
 
 // No number that can be: above it, the words of a config.json describe an attack, not a model.
 constexpr int64_t kMaxExtent = 1 << 24;
-constexpr int64_t kMaxLayers = 1 << 12;
+constexpr int64_t kMaxLayers = 1 << 16;
 
 constexpr double kOnes = -1;
 

@@ -113,8 +113,10 @@ class RecordingSink final : public rollouter::GenerationSink {
 };
 
 TEST_P(GoldenModels, EngineGeneratesTheGreedyTokensOfTransformers) {
-  rollouter::Engine engine(config_, std::make_shared<rollouter::HostBackend>(config_, manifest_),
-                           {.max_sequences = 4, .max_prefill_tokens = 16});
+  auto made = rollouter::Engine::Create(config_, std::make_shared<rollouter::HostBackend>(config_, manifest_),
+                                        {.max_sequences = 4, .max_prefill_tokens = 16});
+  ASSERT_THAT(made, IsOk());
+  rollouter::Engine& engine = **made;
   files_->ReadAll(manifest_, engine.policy().shadow());
   ASSERT_THAT(engine.policy().Install({1, 0}, /*digest=*/1), IsOk());
   std::vector<std::shared_ptr<RecordingSink>> sinks;
@@ -130,7 +132,7 @@ TEST_P(GoldenModels, EngineGeneratesTheGreedyTokensOfTransformers) {
     sinks.push_back(std::make_shared<RecordingSink>());
     engine.Add(std::move(request), sinks.back());
   }
-  while (engine.HasWork()) engine.Step();
+  while (engine.HasWork()) ASSERT_THAT(engine.Step(), IsOk());
   for (size_t i = 0; i < golden_.prompts.size(); ++i) {
     EXPECT_EQ(sinks[i]->finished.tokens, golden_.greedy[i]) << "prompt " << i;
     const at::Tensor last = ReadTensor(golden_, absl::StrCat("logits.", i))[-1];
