@@ -33,7 +33,8 @@ TrajectoryGroup AnswerTo(const LeaseId& lease, const PolicyVersion& version) {
   group.lease = lease;
   group.prompt_ids = {1, 2};
   for (int i = 0; i < 2; ++i) {
-    group.samples.push_back({.tokens = {3, 4}, .logprobs = {-0.5f, 0.0f}, .spans = {{version, 0, 2}}});
+    group.samples.push_back(
+        {.tokens = {3, 4}, .logprobs = {-0.5f, 0.0f}, .spans = {{version, 0, 2}}, .top_logprobs = {}});
   }
   return group;
 }
