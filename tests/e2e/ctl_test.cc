@@ -139,9 +139,9 @@ TEST_F(CtlTest, GenerateGivesTheSameTokensForTheSameSeedAndWeights) {
   for (size_t i = 0; i < streamed.size(); ++i) EXPECT_EQ(streamed[i]["token"], answer["tokens"][i]);
   EXPECT_THAT(Do({"generate", kPrompt, "--max-new-tokens", "5"}), HasSubstr("e1-s"));
   EXPECT_THAT(Do({"generate", "--prompt=8,1,2,99", "--max-new-tokens", "5"}, 4), HasSubstr("99"));
-  // The context's end is an end as well: 16 positions, and the last token needs none.
+  // The context's end is an end as well: prompt and answer fill 16 positions.
   const Json longest = Ask({"generate", kPrompt, "--max-new-tokens", "5000"});
-  EXPECT_THAT(longest["tokens"], SizeIs(16 - 6 + 1));
+  EXPECT_THAT(longest["tokens"], SizeIs(16 - 6));
   EXPECT_EQ(longest["finish"], "FINISH_REASON_LENGTH");
 }
 
