@@ -78,7 +78,8 @@ const std::vector<Arrows>& AllArrows() {
       {"trainer/", {"base/", "cuda/", "model/", "synchronizer/"}},
       {"rollouter/", {"base/", "cuda/", "model/", "synchronizer/"}},
       {"services/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
-      {"bench/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/"}},
+      {"bench/",
+       {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "tests/support/"}},
       {"tools/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "bench/"}},
   };
   return *arrows;

@@ -129,7 +129,7 @@ std::vector<BadFile> BadFiles() {
       {"bad data_offsets", FileOf(OneTensor("F32", "[1]", "[0,\"4\"]"), four)},
       {"needs 4 bytes and its offsets give 3", FileOf(OneTensor("F32", "[1]", "[0,3]"), four)},
       {"instead of 0", FileOf(OneTensor("F32", "[1]", "[4,8]"), four + four)},
-      {"tensors end at byte 4 of 3", FileOf(OneTensor("F32", "[1]", "[0,4]"), "xxx")},
+      {"ends at byte 4 of the data, and there are 3", FileOf(OneTensor("F32", "[1]", "[0,4]"), "xxx")},
       {"tensors end at byte 4 of 5", FileOf(OneTensor("F32", "[1]", "[0,4]"), four + "x")},
       {"tensors end at byte 0 of 1", FileOf("{}", "x")},
       {"no overlaps",
