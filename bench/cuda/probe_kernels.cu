@@ -5,6 +5,12 @@
 namespace syncopate::bench {
 namespace {
 
+using synchronizer::kAllLanes;
+using synchronizer::kBlocksPerMultiprocessor;
+using synchronizer::kThreads;
+using synchronizer::kWarp;
+using synchronizer::Launch;
+
 constexpr int kUnroll = 8;
 constexpr int kTile = 16;
 

@@ -26,7 +26,7 @@ namespace {
 constexpr absl::Duration kStageDeadline = absl::Seconds(20);
 constexpr int kMostGpus = 16;
 
-int cuda::GpuCount() {
+int GpuCount() {
   int count = 0;
   while (count < kMostGpus && cuda::CheckGpu(count).ok()) ++count;
   return count;
@@ -104,7 +104,7 @@ class MortalSource final : public SourceTransport {
 
 class GpuHarness : public TransportHarness {
  public:
-  GpuHarness() : gpus_(cuda::GpuCount()) {}
+  GpuHarness() : gpus_(GpuCount()) {}
 
   SourceTransport* AddSource(WeightStore* store) override {
     sources_.push_back(MakeSource(arenas_.at(store)));
@@ -200,7 +200,7 @@ class NcclGpuHarness final : public GpuHarness {
 // A suite makes its rigs before it asks whether they are complete, so where there is no GPU there is no harness.
 template <typename Harness>
 std::unique_ptr<TransportHarness> MakeHarness() {
-  if (cuda::GpuCount() > 0) return std::make_unique<Harness>();
+  if (GpuCount() > 0) return std::make_unique<Harness>();
   return nullptr;
 }
 
