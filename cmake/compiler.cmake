@@ -25,13 +25,6 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety -Werror=thread-safety)
 endif()
-# What is wanted of clang is its word, not its code: no object is made, and what would be linked is an empty file.
-if(SYNCOPATE_SYNTAX_ONLY)
-  set(CMAKE_CXX_COMPILE_OBJECT
-      "<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -fsyntax-only <SOURCE>" "${CMAKE_COMMAND} -E touch <OBJECT>")
-  set(CMAKE_CXX_CREATE_STATIC_LIBRARY "${CMAKE_COMMAND} -E touch <TARGET>")
-  set(CMAKE_CXX_LINK_EXECUTABLE "${CMAKE_COMMAND} -E touch <TARGET>")
-endif()
 if(NOT SYNCOPATE_SANITIZER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
