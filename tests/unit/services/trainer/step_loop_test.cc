@@ -343,7 +343,10 @@ TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
   laggard.HoldAnswers(LeaseKind::kEvaluation, false);
   ASSERT_TRUE(answered());
   world_.policy.HoldFrom(8);  // whose own evaluation is not meant
-  auto comes_after = [&] { return *EvaluatedSteps(world_.rollouter()).rbegin() > 4; };
+  auto comes_after = [&] {
+    const std::set<int64_t> steps = EvaluatedSteps(world_.rollouter());
+    return steps.upper_bound(4) != steps.end();
+  };
   for (size_t heard = 1; !comes_after(); ++heard) ASSERT_TRUE(world_.rollouter().leases.WaitFor(heard)) << "none after";
   world_.loop().Stop();
   world_.policy.Release();
