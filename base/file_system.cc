@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/uuid.h"
 
 namespace syncopate {
@@ -106,7 +107,7 @@ absl::Status FileError(absl::string_view operation, absl::string_view path, int 
     case ENAMETOOLONG:
       return error(absl::StatusCode::kInvalidArgument, "BAD_NAME", "use a shorter path");
     default:
-      return error(absl::StatusCode::kUnavailable, "IO_ERROR", "check the disk (dmesg)");
+      return error(absl::StatusCode::kUnavailable, reason::kIoError, "check the disk (dmesg)");
   }
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/digest.h"
+#include "base/reasons.h"
 
 namespace syncopate {
 namespace {
@@ -83,7 +84,7 @@ absl::Status Manifest::CheckSame(const Manifest& other) const {
   } else if (tensors_.size() != other.tensors_.size()) {
     difference = absl::StrFormat("%d tensors here and %d there", tensors_.size(), other.tensors_.size());
   }
-  return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                "the models differ: " + difference + "; give both sides the same model section",
                {{"difference", difference}});
 }

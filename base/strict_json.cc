@@ -63,17 +63,26 @@ class Inspector final : public nlohmann::json_sax<Json> {
   std::string complaint_;
 };
 
-}  // namespace
-
-absl::StatusOr<Json> ParseStrictJson(absl::string_view text, const JsonLimits& limits) {
+template <typename Value>
+absl::StatusOr<Value> Parse(absl::string_view text, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
     return BadJson(absl::StrFormat("%d bytes are over the limit of %d", text.size(), limits.max_bytes));
   }
   Inspector inspector(limits.max_depth);
   if (!Json::sax_parse(text.begin(), text.end(), &inspector)) return BadJson(inspector.complaint());
-  Json value = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  Value value = Value::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) return BadJson("the outermost value is not an object");
   return value;
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text, const JsonLimits& limits) {
+  return Parse<Json>(text, limits);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseStrictOrderedJson(absl::string_view text, const JsonLimits& limits) {
+  return Parse<nlohmann::ordered_json>(text, limits);
 }
 
 absl::StatusOr<std::string> DumpJson(const Json& value, int indent) {

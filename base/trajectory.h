@@ -72,6 +72,13 @@ struct LeaseId {
 
 enum class LeaseKind : uint8_t { kTraining = 1, kEvaluation = 2 };
 
+// What a prompt's reward judges by, and who judges it, if not a built-in task.
+struct Task {
+  std::string environment;  // a name that the rollouter's rewards know; empty: `Lease.reward` alone decides
+  std::string row_json;     // the row of the data file as a JSON object; empty: there is none
+  friend bool operator==(const Task&, const Task&) = default;
+};
+
 struct Lease {
   LeaseId id;
   LeaseKind kind = LeaseKind::kTraining;
@@ -79,7 +86,8 @@ struct Lease {
   int32_t samples = 1;    // n
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
-  std::string reward;               // a name in the rollouter's reward registry
+  Task task;
+  std::string reward;  // a name in the rollouter's reward registry
   SamplingParams sampling;
   uint64_t seed = 0;  // GroupSeed(); sample i draws with SampleSeed(seed, i)
 };
@@ -108,6 +116,13 @@ struct TokenLogProb {
 
 enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
 
+// One component of a reward, as it is before weights.
+struct RewardPart {
+  std::string name;
+  float value = 0;
+  friend bool operator==(const RewardPart&, const RewardPart&) = default;
+};
+
 // One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
 // temperature, before top-k and top-p. `spans` cover all tokens in order without gaps.
 struct Trajectory {
@@ -116,6 +131,7 @@ struct Trajectory {
   std::vector<VersionSpan> spans;
   FinishReason finish = FinishReason::kStop;
   float reward = 0;
+  std::vector<RewardPart> reward_parts;  // what it is made of; the same names in the same order in a whole group
   double generate_seconds = 0;
   // If asked for: of each token, the likeliest tokens at its place, likeliest first. Stays where it was made.
   std::vector<std::vector<TokenLogProb>> top_logprobs;

@@ -8,8 +8,11 @@
 
 #include "bench/bench_report.h"
 #include "bench/control/control_command.h"
+#include "bench/generate/generate_command.h"
 #include "bench/sync/bench_model.h"
 #include "bench/sync/sync_bench.h"
+#include "bench/train/train_command.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::bench {
 namespace {
@@ -84,7 +87,7 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
   sync->add_option("--tp", sync_case.tensor_parallel, "Tensor-parallel ranks of each")->capture_default_str();
   sync->add_option("--transport", sync_case.transport, "How weights travel")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "grpc", "ipc", "nccl"}));
+      ->check(CLI::IsMember(synchronizer::TransportChoices()));
   sync->add_option("--install", sync_case.install, "How a GPU takes them into use")
       ->capture_default_str()
       ->check(CLI::IsMember({"remap", "in_place"}));
@@ -116,6 +119,8 @@ void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
   sync->add_flag("--json", arguments->json, "Print one JSON object");
   sync->callback([=] { *chosen = [=] { return RunSync(*arguments); }; });
   AddControlBenchCommand(bench, chosen);
+  AddTrainBenchCommand(bench, chosen);
+  AddGenerateBenchCommand(bench, OwnBinaryDir(), chosen);
 }
 
 }  // namespace syncopate::bench

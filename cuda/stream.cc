@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
@@ -67,7 +68,7 @@ absl::Status Event::Wait(absl::Duration deadline, const std::string& what, absl:
     cudaGetLastError();  // "not ready" is kept as an error too
     absl::Duration waited = Clock::Real()->Now() - begun;
     if (waited >= deadline) {
-      return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+      return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
                    absl::StrFormat("%s: the GPU had not done it after %s", what, absl::FormatDuration(deadline)));
     }
     if (waited < eagerly) {

@@ -20,8 +20,8 @@ class OpsByAten final : public Ops {
 
   // With n = sum * rstd and g = dy * weight: dsum = rstd * (g - n * mean(g n)).
   NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& passed,
-                               const at::Tensor& dweight) const override {
+                               const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
+                               bool wanted) const override {
     at::Tensor scale = rstd.unsqueeze(-1);
     at::Tensor normed = Wide(sum) * scale;
     at::Tensor wide = Wide(dy);
@@ -29,7 +29,7 @@ class OpsByAten final : public Ops {
     at::Tensor g = wide * Wide(weight);
     at::Tensor dsum = scale * (g - normed * (g * normed).mean({-1}, /*keepdim=*/true));
     if (passed.defined()) dsum = dsum + Wide(passed);
-    return {dsum.to(sum.scalar_type()), normed.to(sum.scalar_type()) * weight};
+    return {dsum.to(sum.scalar_type()), wanted ? normed.to(sum.scalar_type()) * weight : at::Tensor()};
   }
 
   void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
@@ -49,12 +49,12 @@ class OpsByAten final : public Ops {
   }
 
   // silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
-  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up) const override {
+  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const override {
     const int64_t width = gate_up.size(1) / 2;
     at::Tensor gate = Wide(gate_up.narrow(1, 0, width)), up = Wide(gate_up.narrow(1, width, width)), wide = Wide(dy);
     at::Tensor sigmoid = at::sigmoid(gate), silu = gate * sigmoid;
     at::Tensor dgate = wide * up * sigmoid * (1 + gate * (1 - sigmoid));
-    return {at::cat({dgate, wide * silu}, 1).to(gate_up.scalar_type()), (silu * up).to(gate_up.scalar_type())};
+    return {at::cat({dgate, wide * silu}, 1).to(gate_up.scalar_type()), wanted ? SwiGlu(gate_up) : at::Tensor()};
   }
 
   Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
@@ -109,6 +109,20 @@ class OpsByAten final : public Ops {
   void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const override { dbias.add_(Wide(dy).sum(0)); }
   void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
     dtable.index_add_(0, ids, Wide(dx));
+  }
+
+  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+    const double scale = factor.item<double>();
+    if (!std::isfinite(scale)) return;
+    // In place: the tensors' handles are const, not what they hold.
+    at::Tensor p = tensors.parameters, m = tensors.first_moment, v = tensors.second_moment, g = tensors.gradients;
+    if (scale != 1) g.mul_(scale);
+    if (update.weight_decay != 0) p.mul_(1.0 - update.learning_rate * update.weight_decay);
+    m.lerp_(g, 1.0 - update.beta1);
+    v.mul_(update.beta2).addcmul_(g, g, 1.0 - update.beta2);
+    at::Tensor denominator = (v.sqrt() / std::sqrt(update.correction2)).add_(update.eps);
+    p.addcdiv_(m, denominator, -update.learning_rate / update.correction1);
+    if (tensors.copy.defined()) tensors.copy.copy_(p);
   }
 
  private:

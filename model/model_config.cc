@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -104,6 +107,24 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype, in
   return Manifest::Create(ParameterSpecs(config, dtype), bucket_bytes);
 }
 
+namespace {
+
+// Each number depends on its place alone, so a large tensor is made by all cores: half a billion of them take one a
+// minute.
+void ForRanges(int64_t count, const std::function<void(int64_t begin, int64_t end)>& fill) {
+  constexpr int64_t kWorthAThread = 1 << 20;
+  const int64_t parts =
+      std::clamp<int64_t>(count / kWorthAThread, 1, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::thread> others;
+  for (int64_t part = 1; part < parts; ++part) {
+    others.emplace_back([&fill, count, part, parts] { fill(count * part / parts, count * (part + 1) / parts); });
+  }
+  fill(0, count / parts);
+  for (std::thread& other : others) other.join();
+}
+
+}  // namespace
+
 void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena) {
   std::fill_n(arena, manifest.arena_bytes() / sizeof(float), 0.0f);
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
@@ -111,10 +132,12 @@ void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint
     float* values = arena + manifest.ranges()[i].begin / sizeof(float);
     const double std_dev = InitialStd(config, spec);
     const uint64_t key = HashCombine(seed, i);
-    for (int64_t element = 0; element < spec.NumElements(); ++element) {
-      values[element] =
-          std_dev == kOnes ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
-    }
+    ForRanges(spec.NumElements(), [=](int64_t begin, int64_t end) {
+      for (int64_t element = begin; element < end; ++element) {
+        values[element] =
+            std_dev == kOnes ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
+      }
+    });
   }
 }
 

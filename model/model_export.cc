@@ -14,6 +14,7 @@
 #include "base/file_system.h"
 #include "base/finite.h"
 #include "base/half.h"
+#include "base/reasons.h"
 #include "base/strict_json.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<StoredTensor>> Arrange(const std::vector<StoredTensor
     const bool same =
         found != by_name.end() && found->second->shape == spec.shape && found->second->dtype == StoredDType::kFloat32;
     if (!same || by_name.size() != specs.size()) {
-      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+      return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                    absl::StrCat("the weights are not of the model that ", kHfConfigFile, " describes: ",
                                 same ? absl::StrCat(by_name.size(), " tensors instead of ", specs.size())
                                      : absl::StrCat("see tensor ", spec.name)));
@@ -68,7 +69,7 @@ absl::Status WriteRounded(const StoredTensor& tensor, const ByteSink& sink) {
     const std::optional<int64_t> bad =
         FindNonFinite(bytes.data(), static_cast<int64_t>(end - begin), kBFloat16Exponent);
     if (bad.has_value()) {
-      return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+      return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
                    absl::StrFormat("element %d of %s is not finite in bfloat16", begin + *bad, tensor.name));
     }
     SYNCOPATE_RETURN_IF_ERROR(sink(bytes));
@@ -80,7 +81,7 @@ absl::Status WriteWhole(const StoredTensor& tensor, const ByteSink& sink) {
   const std::optional<int64_t> bad =
       FindNonFinite(tensor.data.data(), static_cast<int64_t>(tensor.data.size() / sizeof(float)), kFloat32Exponent);
   if (!bad.has_value()) return sink(tensor.data);
-  return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+  return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
                absl::StrFormat("element %d of %s is not finite", *bad, tensor.name));
 }
 

@@ -14,6 +14,11 @@ inline constexpr char kGenerationConfigFile[] = "generation_config.json";
 inline constexpr char kWeightsFile[] = "model.safetensors";
 inline constexpr char kWeightsIndexFile[] = "model.safetensors.index.json";
 
+// What a tokenizer and a chat template are made of, and what generation begins with, where a model has no file of
+// weights at hand.
+inline constexpr const char* kTextFiles[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                                             kGenerationConfigFile};
+
 // All of a file, which may be a symbolic link. NOT_FOUND if it is not there; INVALID_ARGUMENT (reason FILE_TOO_LARGE)
 // if it holds more than `max_bytes`.
 absl::StatusOr<std::string> ReadModelFile(const std::string& path, int64_t max_bytes);

@@ -9,8 +9,8 @@
 
 namespace syncopate::model {
 
-// What a decoder computes beside its plain matrix products, each with its backward half, as functions of tensors: no
-// autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary. Activations have the dtype of
+// What a decoder computes beside its plain matrix products, each with its backward half, and the update of its weights,
+// as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary. Activations have the dtype of
 // the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and gradients of weights are
 // float32. Stateless, thread-safe; work is queued on the current stream of the tensors' device.
 class Ops {
@@ -20,7 +20,7 @@ class Ops {
   // RMSNorm (arXiv 1910.07467) after an optional residual add.
   struct Normed {
     at::Tensor sum;   // [R, D] x + residual; x itself without one
-    at::Tensor y;     // [R, D] sum * rstd * weight
+    at::Tensor y;     // [R, D] sum * rstd, rounded to its dtype, * weight: as model::Transformer rounds
     at::Tensor rstd;  // [R] float32: 1 / sqrt(mean(sum^2) + eps)
   };
   // x [R, D]; residual [R, D] or undefined; weight [D].
@@ -28,13 +28,13 @@ class Ops {
                          double eps) const = 0;
   struct NormGradient {
     at::Tensor dsum;  // [R, D] gradient of sum: through the norm, plus `passed`
-    at::Tensor y;     // [R, D] again, for the weight gradient of the product that it went into
+    at::Tensor y;     // [R, D] again, bit for bit, for the weight gradient of the product that it went into
   };
   // dy [R, D]; sum, rstd, weight as above; `passed`: gradient that reaches sum by other ways, or undefined. Adds to
-  // dweight [D] float32.
+  // dweight [D] float32. y is undefined if it is not `wanted`.
   virtual NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
-                                       const at::Tensor& weight, const at::Tensor& passed,
-                                       const at::Tensor& dweight) const = 0;
+                                       const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
+                                       bool wanted) const = 0;
 
   // Rotary embedding (arXiv 2104.09864) in the halves convention, in place on the first `heads` heads of each row of x
   // [R, at least heads * d]. cos, sin [positions, d / 2] float32; positions [R] int64. `inverse` turns back, which is
@@ -42,14 +42,14 @@ class Ops {
   virtual void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
                       const at::Tensor& positions, bool inverse) const = 0;
 
-  // gate_up [R, 2 F] -> silu(gate) * up [R, F] (SwiGLU, arXiv 2002.05202).
+  // gate_up [R, 2 F] -> silu(gate) * up [R, F] (SwiGLU, arXiv 2002.05202), both factors rounded to its dtype.
   virtual at::Tensor SwiGlu(const at::Tensor& gate_up) const = 0;
   struct SwiGluGradient {
     at::Tensor dgate_up;  // [R, 2 F]
     at::Tensor y;         // [R, F] again, for the weight gradient of the next product
   };
-  // dy [R, F].
-  virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up) const = 0;
+  // dy [R, F]. y is undefined if it is not `wanted`.
+  virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const = 0;
 
   // Causal attention inside each sequence; scores are scaled by 1 / sqrt(d).
   struct Attended {
@@ -82,6 +82,24 @@ class Ops {
   virtual void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const = 0;
   // dtable [V, D] float32: row ids[r] += dx[r] for ids [R] int64, dx [R, D].
   virtual void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const = 0;
+
+  // One AdamW update (Loshchilov & Hutter, arXiv 1711.05101; bias correction as in torch.optim.AdamW).
+  struct AdamW {
+    double learning_rate = 0;
+    double beta1 = 0;
+    double beta2 = 0;
+    double eps = 0;
+    double weight_decay = 0;
+    double correction1 = 1;  // 1 - beta1^t
+    double correction2 = 1;  // 1 - beta2^t
+  };
+  // Flat tensors of N elements, a multiple of 4: float32 but for `copy`, which gets the new parameters in bfloat16 and
+  // may be undefined.
+  struct AdamWTensors {
+    at::Tensor parameters, first_moment, second_moment, gradients, copy;
+  };
+  // `factor` [] float32, on the device: what gradients are multiplied by. If it is not finite, nothing changes.
+  virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
 };
 
 // By ATen operators, on any device that it knows: the reference, and what the CPU uses.

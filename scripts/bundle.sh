@@ -32,7 +32,7 @@ version=$(sed -n 's/^project(syncopate VERSION \([0-9.]*\).*/\1/p' CMakeLists.tx
 [ -n "$version" ] || fail "no version in CMakeLists.txt"
 programs=()
 for name in syncopate syncopate-synchronizer syncopate-trainer syncopate-rollouter syncopate-generate syncopate-bench-peer \
-  syncopate-bench-ceiling syncopate-bench-decode; do
+  syncopate-bench-ceiling syncopate-bench-decode syncopate-bench-generate syncopate-bench-train; do
   [ -x "$build/bin/$name" ] || fail "no $build/bin/$name; scripts/build.sh cuda makes it"
   programs+=("$build/bin/$name")
 done

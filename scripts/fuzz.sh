@@ -10,7 +10,11 @@ seconds=${2:-60}
 out=build/fuzz/$target
 mkdir -p "$out/found"
 sources=(tests/fuzz/"$target"_fuzz.cc base/{file_system,log,posix_file_system,status,strict_json,utf8,uuid}.cc)
-if [[ $target == tokenizer* ]]; then sources+=(model/tokenizer/*.cc); else sources+=(model/template/*.cc); fi
+case $target in
+  tokenizer*) sources+=(model/tokenizer/*.cc) ;;
+  data_row) sources+=(trainer/data/prompt_row.cc) ;;
+  *) sources+=(model/template/*.cc) ;;
+esac
 clang++ -std=c++20 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. "${sources[@]}" -o "$out/fuzzer" \
   $(pkg-config --libs --cflags absl_status absl_statusor absl_flat_hash_map absl_str_format absl_synchronization libcrypto spdlog)
 exec "$out/fuzzer" "$out/found" "tests/fuzz/corpus/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \

@@ -43,10 +43,13 @@ echo "$version" > "$work/protos/VERSION"
   --descriptor_set_out syncopate.protoset "${own[@]}" "${imported[@]}") || fail "protoc failed"
 
 if [ "$publish" -eq 1 ]; then
-  tool=build/release/bin/syncopate_api_tool
-  [ -x "$tool" ] || fail "no $tool; scripts/build.sh makes it"
+  buf=$PWD/.venv/bin/buf
+  [ -x "$buf" ] || fail "no $buf; scripts/bootstrap.sh --tests installs it"
   if [ -e proto/published.protoset ]; then
-    "$tool" breaking "$work/protos/syncopate.protoset" --before proto/published.protoset ||
+    published=$PWD/proto/published.protoset
+    config=$PWD/proto/buf.yaml
+    (cd "$work/protos" && "$buf" lint --config "$config" --path syncopate &&
+      "$buf" breaking . --config "$config" --exclude-imports --against "$published#format=binpb") ||
       fail "not published: give the new thing a new name or number beside the old one"
   fi
   # Without comments: they change often and break nobody.

@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/members/model_fit.h"
 
@@ -23,8 +24,8 @@ SyncPeer PeerOf(const Member& member) {
 
 // How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
 absl::Status Farewell(const MemberChange& change) {
-  if (change.reason == "LEFT") return absl::OkStatus();
-  bool may_return = change.reason == "DECLARED_DEAD" || change.reason == "NEW_STREAM";
+  if (change.reason == reason::kLeft) return absl::OkStatus();
+  bool may_return = change.reason == reason::kDeclaredDead || change.reason == reason::kNewStream;
   auto code = may_return ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition;
   return Error(code, change.reason, change.detail.empty() ? "this stream is no longer used" : change.detail);
 }
@@ -74,7 +75,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
     SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
   } else if (absl::IsFailedPrecondition(claim)) {
     return claim;
-  } else if (model_ != nullptr) {
+  } else if (model_ != nullptr && hello.manifest != nullptr) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
     hello.manifest = model_;  // equal; a thousand members share one
   }
@@ -84,8 +85,8 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
     // What was sent on the older stream may be lost, so it counts as broken, also if that has not been noticed yet.
     SessionId older = before->session;
     OnStreamBroken(older, now);
-    actions_.emplace_back(CloseSession{
-        older, Error(absl::StatusCode::kUnavailable, "NEW_STREAM", "the member has joined again on another stream")});
+    actions_.emplace_back(CloseSession{older, Error(absl::StatusCode::kUnavailable, reason::kNewStream,
+                                                    "the member has joined again on another stream")});
   }
   std::vector<MemberChange> changes = membership_.Join(session, std::move(hello), now);
   if (key.role == kRollouterRole) Believe(session, claimed, digest, claim);
@@ -97,6 +98,9 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
 }
 
 absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
+  if (hello.manifest == nullptr) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", "a trainer must name the model that it trains");
+  }
   if (hello.start.empty() && hello.member.world > 1) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
                  "a trainer rank that has others beside it must name the start that all of them are of");
@@ -114,7 +118,7 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
     actions_.emplace_back(Note{false, absl::StrFormat("epoch %d begins", admission.epoch)});
   }
   for (const MemberId& fenced : admission.fenced) {
-    auto changes = membership_.Evict(KeyOf(fenced), "FENCED",
+    auto changes = membership_.Evict(KeyOf(fenced), reason::kFenced,
                                      absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);
     if (changes.ok()) Apply(*changes, now);
   }
@@ -144,6 +148,7 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
   std::vector<std::pair<MemberKey, absl::Status>> misfits;
   for (const auto& [key, member] : membership_.members()) {
     bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
+    if (member.hello.manifest == nullptr) continue;
     absl::Status same = CheckSameModel(*model, *member.hello.manifest);
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
@@ -215,11 +220,11 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   if (current) {
     const Member* member = membership_.Find(KeyOf(publication.member));
     if (member == nullptr || !trainer_.Contains(publication.member)) {
-      return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+      return Error(absl::StatusCode::kUnavailable, reason::kNotJoined,
                    "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
     }
     if (publication.manifest_fingerprint != model_->fingerprint()) {
-      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+      return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                    "the published weights are not of the model that the trainer joined with");
     }
     SYNCOPATE_RETURN_IF_ERROR(CheckSubset(publication.subset, *model_));
@@ -265,7 +270,7 @@ absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publicati
 
 absl::Status ControlPlane::OnComplete(const MemberId& member, const PolicyVersion& last) {
   if (last.epoch >= ledger_.epoch() && !trainer_.Contains(member)) {
-    return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+    return Error(absl::StatusCode::kUnavailable, reason::kNotJoined,
                  "this trainer has not joined this synchronizer; repeat once its Join stream is up");
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, ledger_.Complete(last));
@@ -291,7 +296,7 @@ absl::Status ControlPlane::OnEvict(const std::string& replica_id, int32_t rank, 
   if (membership_.Find(key) == nullptr && membership_.Find(MemberKey{kTrainerRole, replica_id, rank}) != nullptr) {
     key.role = kTrainerRole;
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<MemberChange> changes, membership_.Evict(key, "EVICTED", reason, now));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<MemberChange> changes, membership_.Evict(key, reason::kEvicted, reason, now));
   Apply(changes, now);
   return absl::OkStatus();
 }
@@ -380,7 +385,7 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
   for (auto at = members.lower_bound({kRollouterRole, replica_id, 0}); at != members.end(); ++at) {
     const auto& [key, member] = *at;
     if (key.role != kRollouterRole || key.replica_id != replica_id) break;
-    if (!member.Reachable()) continue;
+    if (!member.Reachable() || member.hello.manifest == nullptr) continue;
     bool first = replica.ranks.empty();
     world = member.hello.member.world;
     const PolicyVersion serving = std::max(member.hello.serving, member.unbacked);  // nothing older is sent to it

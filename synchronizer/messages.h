@@ -67,7 +67,9 @@ struct Hello {
   std::string run_id;
   std::string address;
   std::string metrics_address;
-  std::shared_ptr<const Manifest> manifest;  // never null
+  // Null: a rollouter that has yet to learn the model. It is a member and told where the trainer is, but receives
+  // nothing before it has joined again with one.
+  std::shared_ptr<const Manifest> manifest;
   std::vector<std::string> transports;
   PolicyVersion serving;
   uint64_t serving_digest = 0;

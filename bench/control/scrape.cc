@@ -12,16 +12,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/status.h"
-#include "services/rpc/accept/acceptor.h"
 
 namespace syncopate::bench {
 
 absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration limit) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const rpc::Endpoint endpoint, rpc::Endpoint::Parse(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort endpoint, ParseHostPort(address));
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(endpoint.port));
+  to.sin_port = htons(endpoint.port);
   auto failed = [&address](const std::string& what) {
     return Error(absl::StatusCode::kUnavailable, "NO_METRICS", absl::StrCat("no metrics from ", address, ": ", what));
   };

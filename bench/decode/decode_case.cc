@@ -76,17 +76,19 @@ absl::StatusOr<DecodeTimes> TimeDecode(const NamedShape& named, const RandomMode
                                        const DecodeCase& decode_case) {
   const std::vector<int32_t> tables = ShuffledTables(model.storage(), decode_case.rows, decode_case.context);
   const auto begin = SteadyClock::now();
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<GraphDecoder> decoder,
-                             GraphDecoder::Create({.shape = named.shape,
-                                                   .weights = model.weights(),
-                                                   .storage = model.storage(),
-                                                   .max_slots = decode_case.rows,
-                                                   .max_positions = decode_case.context,
-                                                   .rope_theta = named.rope_theta,
-                                                   .batch_sizes = {decode_case.rows},
-                                                   .chunk_sizes = {},
-                                                   .float32_logits = decode_case.float32_logits,
-                                                   .add_in_products = decode_case.add_in_products}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<GraphDecoder> decoder,
+      GraphDecoder::Create(
+          {.shape = named.shape,
+           .weights = model.weights(),
+           .storage = model.storage(),
+           .max_slots = decode_case.rows,
+           .max_positions = decode_case.context,
+           .rotations = rollouter::RotaryTable(decode_case.context, named.shape.heads.head_dim, named.rope_theta),
+           .batch_sizes = {decode_case.rows},
+           .chunk_sizes = {},
+           .float32_logits = decode_case.float32_logits,
+           .add_in_products = decode_case.add_in_products}));
   DecodeTimes times;
   times.create = SecondsSince(begin);
   times.device_bytes = decoder->device_bytes();
@@ -107,36 +109,6 @@ absl::StatusOr<DecodeTimes> TimeDecode(const NamedShape& named, const RandomMode
   times.engine = Median(by_clock);
   times.host = Median(on_host);
   return times;
-}
-
-absl::StatusOr<double> TimePrefill(const NamedShape& named, const RandomModel& model, int32_t prompts, int32_t tokens,
-                                   int repeats) {
-  constexpr int32_t kChunk = 1024;
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<GraphDecoder> decoder,
-                             GraphDecoder::Create({.shape = named.shape,
-                                                   .weights = model.weights(),
-                                                   .storage = model.storage(),
-                                                   .max_slots = prompts,
-                                                   .max_positions = tokens,
-                                                   .rope_theta = named.rope_theta,
-                                                   .batch_sizes = {1, prompts},
-                                                   .chunk_sizes = {kChunk}}));
-  SYNCOPATE_RETURN_IF_ERROR(RunFirstStep(*decoder, ShuffledTables(model.storage(), prompts, tokens),
-                                         FixedRows({.rows = prompts, .context = tokens})));
-  std::vector<rollouter::PassRow> rows;
-  std::vector<rollouter::PassDraw> draws;
-  for (int32_t prompt = 0; prompt < prompts; ++prompt) {
-    for (int32_t i = 0; i < tokens; ++i) rows.push_back({prompt, (prompt * 7919 + i * 31) % named.shape.vocab, i + 1});
-    draws.push_back({prompt, 0, static_cast<int32_t>(rows.size()) - 1});
-  }
-  std::vector<double> seconds;
-  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
-    const auto begin = SteadyClock::now();
-    SYNCOPATE_RETURN_IF_ERROR(decoder->Launch({.chunk_rows = rows, .chunk_draws = draws}));
-    SYNCOPATE_RETURN_IF_ERROR(decoder->Await().status());
-    if (i > 0) seconds.push_back(SecondsSince(begin));
-  }
-  return Median(seconds);
 }
 
 }  // namespace syncopate::bench

@@ -24,10 +24,6 @@ struct DecodeTimes {
   int64_t device_bytes = 0;
 };
 
-// Seconds until `prompts` prompts of `tokens` tokens are in the cache and each has drawn a token; median of `repeats`.
-absl::StatusOr<double> TimePrefill(const NamedShape& named, const RandomModel& model, int32_t prompts, int32_t tokens,
-                                   int repeats);
-
 absl::StatusOr<DecodeTimes> TimeDecode(const NamedShape& named, const RandomModel& model,
                                        const DecodeCase& decode_case);
 

@@ -1,14 +1,14 @@
 // syncopate-bench-decode [MODELS [BATCHES [CONTEXT [REPEATS]]]]: decode steps of random weights on the first GPU, one
 // JSON object a line as each case ends.
 //
-//   MODELS    names of NamedShapes() with commas between, default "qwen2.5-0.5b,qwen2.5-1.5b,qwen2.5-7b"
+//   MODELS    names of model/presets.h with commas between, default "qwen2.5-0.5b,qwen2.5-1.5b,qwen2.5-7b"
 //   BATCHES   default "256,512"
 //   CONTEXT   tokens of each sequence, default 1024
 //   REPEATS   whose median is told, default 5
 //
 // Every case: the graph by itself, the loop that an engine runs, and the parts by themselves. The first batch of a
-// model is also run with bf16 logits, and with residuals added by the norm's kernel. Last comes the prefill of 16
-// prompts.
+// model is also run with bf16 logits, and with residuals added by the norm's kernel. What the whole engine reaches is
+// bench/generate's business.
 
 #include <algorithm>
 #include <cmath>
@@ -30,8 +30,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int32_t kPrompts = 16;
-
 struct Arguments {
   std::vector<NamedShape> models;
   std::vector<int32_t> batches;
@@ -49,10 +47,8 @@ absl::StatusOr<Arguments> ReadArguments(int argc, char** argv) {
   Arguments arguments;
   for (const std::string& name :
        std::vector<std::string>(absl::StrSplit(argument(1, "qwen2.5-0.5b,qwen2.5-1.5b,qwen2.5-7b"), ','))) {
-    const auto found = std::find_if(NamedShapes().begin(), NamedShapes().end(),
-                                    [&](const NamedShape& shape) { return shape.name == name; });
-    if (found == NamedShapes().end()) return BadArguments(absl::StrCat("no model is called '", name, "'"));
-    arguments.models.push_back(*found);
+    SYNCOPATE_ASSIGN_OR_RETURN(NamedShape shape, FindShape(name));
+    arguments.models.push_back(std::move(shape));
   }
   for (const std::string& batch : std::vector<std::string>(absl::StrSplit(argument(2, "256,512"), ','))) {
     int32_t rows = 0;
@@ -135,15 +131,6 @@ absl::Status RunModel(const NamedShape& named, const Arguments& arguments) {
     }
     SYNCOPATE_RETURN_IF_ERROR(RunParts(named, model, rows, arguments));
   }
-  if (most < kPrompts) return absl::OkStatus();  // the blocks do not suffice
-  SYNCOPATE_ASSIGN_OR_RETURN(const double prefill,
-                             TimePrefill(named, model, kPrompts, arguments.context, arguments.repeats));
-  Print({{"event", "prefill"},
-         {"model", named.name},
-         {"prompts", kPrompts},
-         {"tokens", arguments.context},
-         {"ms", Milliseconds(prefill)},
-         {"tokens_per_second", std::round(kPrompts * arguments.context / prefill)}});
   return absl::OkStatus();
 }
 

@@ -43,16 +43,21 @@ absl::Status FillActivations(const rollouter::DecodeShape& shape, const DecodeBu
 
 absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomModel& model, int32_t rows,
                                        bool float32_logits, int repeats) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const DecodeBuffers buffers,
-                             DecodeBuffers::Create(named.shape, {.max_rows = rows,
-                                                                 .max_draws = rows,
-                                                                 .max_slots = rows,
-                                                                 .max_positions = 16,
-                                                                 .rope_theta = 1e4,
-                                                                 .float32_logits = float32_logits,
-                                                                 .attention_grid = 1,
-                                                                 .input_places = 1,
-                                                                 .result_places = 1}));
+  constexpr int32_t kPositions = 16;
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const DecodeBuffers buffers,
+      DecodeBuffers::Create(named.shape,
+                            {.max_rows = rows,
+                             .max_paged_rows = rows,
+                             .max_draws = rows,
+                             .max_table_settings = rows,
+                             .max_slots = rows,
+                             .max_positions = kPositions,
+                             .float32_logits = float32_logits,
+                             .attention_grid = 1,
+                             .input_places = 1,
+                             .result_places = 1},
+                            rollouter::RotaryTable(kPositions, named.shape.heads.head_dim, named.rope_theta)));
   SYNCOPATE_RETURN_IF_ERROR(FillActivations(named.shape, buffers, rows));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create(0));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));

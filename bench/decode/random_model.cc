@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
 #include "cuda/cuda_status.h"
+#include "model/presets.h"
 
 namespace syncopate::bench {
 
@@ -13,24 +14,9 @@ using cuda::CudaStatus;
 using rollouter::DecodeLayer;
 using rollouter::DecodeShape;
 
-const std::vector<NamedShape>& NamedShapes() {
-  auto qwen = [](const char* name, int32_t layers, int32_t hidden, int32_t intermediate, int32_t vocab,
-                 rollouter::HeadCounts heads, bool tied) {
-    return NamedShape{name,
-                      {.layers = layers,
-                       .hidden = hidden,
-                       .intermediate = intermediate,
-                       .vocab = vocab,
-                       .heads = heads,
-                       .qkv_bias = true},
-                      1e6,
-                      tied};
-  };
-  static const auto* shapes =
-      new std::vector<NamedShape>{qwen("qwen2.5-0.5b", 24, 896, 4864, 151936, {14, 2, 64}, true),
-                                  qwen("qwen2.5-1.5b", 28, 1536, 8960, 151936, {12, 2, 128}, true),
-                                  qwen("qwen2.5-7b", 28, 3584, 18944, 152064, {28, 4, 128}, false)};
-  return *shapes;
+absl::StatusOr<NamedShape> FindShape(const std::string& name) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig config, model::FindPreset(name));
+  return NamedShape{name, rollouter::ShapeOf(config), config.rope_theta, config.tie_word_embeddings};
 }
 
 absl::StatusOr<void*> RandomModel::Take(int64_t count, float mean, float deviation) {
@@ -56,7 +42,13 @@ absl::Status RandomModel::TakeWeights(const NamedShape& named) {
     DecodeLayer& layer = weights_.layers.emplace_back();
     SYNCOPATE_ASSIGN_OR_RETURN(layer.input_norm, Take(hidden, 1, 0.1f));
     SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv, Take(shape.qkv_size() * hidden, 0, d));
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv_bias, Take(shape.qkv_size(), 0, 0.1f));
+    if (shape.qkv_bias) {
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv_bias, Take(shape.qkv_size(), 0, 0.1f));
+    }
+    if (shape.qk_norm) {
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.q_norm, Take(shape.heads.head_dim, 1, 0.1f));
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.k_norm, Take(shape.heads.head_dim, 1, 0.1f));
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(layer.output, Take(hidden * queries, 0, q));
     SYNCOPATE_ASSIGN_OR_RETURN(layer.post_norm, Take(hidden, 1, 0.1f));
     SYNCOPATE_ASSIGN_OR_RETURN(layer.gate_up, Take(2 * width * hidden, 0, d));

@@ -9,14 +9,15 @@
 
 namespace syncopate::bench {
 
-// A model of a well-known shape.
+// A model of model/presets.h, as the decode kernels see it.
 struct NamedShape {
   std::string name;
   rollouter::DecodeShape shape;
   double rope_theta = 0;
   bool tied = false;
 };
-const std::vector<NamedShape>& NamedShapes();
+// NOT_FOUND reason UNKNOWN_MODEL.
+absl::StatusOr<NamedShape> FindShape(const std::string& name);
 
 // Its weights, and blocks of keys and values, random. Move-only.
 class RandomModel {

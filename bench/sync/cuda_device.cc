@@ -16,6 +16,7 @@
 #include "cuda/cuda_arena.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
+#include "cuda/nccl/nccl_comm.h"
 #include "cuda/stream.h"
 #include "services/daemon/cuda_device.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
@@ -26,7 +27,7 @@
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
 #include "synchronizer/ipc/ipc_source.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
 
@@ -114,7 +115,7 @@ class CudaSource final : public SourceWeights {
     SYNCOPATE_ASSIGN_OR_RETURN(
         nccl_,
         synchronizer::NcclSource::Create(options, staged_.get(), synchronizer::NcclDevices({.device = options_.device}),
-                                         [] { return synchronizer::NewNcclId(); }));
+                                         [] { return cuda::NewNcclId(); }));
     return absl::OkStatus();
   }
 

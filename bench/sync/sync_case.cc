@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::bench {
 namespace {
@@ -44,12 +45,12 @@ absl::Status SyncCase::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--sources and receivers together", sources + receivers(), 2, kMostProcesses));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--syncs", syncs, 1, 100000));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--warmup", warmup, 0, 1000));
-  SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--transport", transport, {"auto", "grpc", "ipc", "nccl"}));
+  SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--transport", transport, synchronizer::TransportChoices()));
   SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--install", install, {"remap", "in_place"}));
-  if (cpu && transport != "auto" && transport != "grpc") {
+  if (cpu && synchronizer::NeedsGpus(transport)) {
     return BadCase(absl::StrCat("--transport ", transport, " needs GPUs; with --cpu it may be grpc or auto"));
   }
-  if (!cpu && transport == "grpc") {
+  if (!cpu && transport != "auto" && !synchronizer::NeedsGpus(transport)) {
     return BadCase(
         "--transport grpc goes through host memory and is measured there: add --cpu, or use auto, ipc or nccl");
   }

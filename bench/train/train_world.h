@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "model/model_config.h"
@@ -12,8 +11,8 @@
 
 namespace syncopate::bench {
 
-// One GPU's training step as the trainer takes it (GRPO's clipped loss with an entropy bonus), with random weights and
-// one random batch that are made on the device.
+// What a training step computes, and nothing around it: forward, GRPO's clipped loss with an entropy bonus by hand,
+// backward and update, with random weights and one random batch that are made on the device.
 class TrainWorld {
  public:
   struct Options {
@@ -21,7 +20,7 @@ class TrainWorld {
     std::vector<int64_t> lengths;
     trainer::Recompute recompute = trainer::Recompute::kSelective;
     bool float32_logits = false;
-    std::string device = "cuda:0";
+    at::Device device = at::kCPU;
   };
   explicit TrainWorld(const Options& options);
 
@@ -29,10 +28,6 @@ class TrainWorld {
   void Step();
   void LogProbs();
 
-  int64_t tokens() const { return sequences_.rows(); }
-  int64_t parameters() const { return parameters_.numel(); }
-  // Floating-point operations of one step: 2 a parameter and token forward, twice that backward, and attention's.
-  double step_flops() const;
   const at::Tensor& entropy() const { return entropy_; }  // [T], of the last step
 
  private:
@@ -41,9 +36,8 @@ class TrainWorld {
 
   const Options options_;
   const Manifest manifest_;
-  const at::Device device_;
   at::Tensor parameters_, first_moment_, second_moment_, gradients_;  // float32
-  at::Tensor computed_;                                               // bfloat16: what forward and backward read
+  at::Tensor copy_;                                                   // bfloat16, on a GPU
   const model::TransformerWeights weights_, gradient_views_;
   const model::Transformer transformer_;
   const trainer::DecoderProgram program_;

@@ -23,6 +23,7 @@ at::Tensor Rows32(const at::Tensor& like, at::IntArrayRef shape) {
 }
 
 const void* DataOrNull(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+void* PlaceOrNull(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
 // Kernels for what is wide enough for 16-byte loads, which every model of the field is; ATen for the rest.
 class OpsByKernels final : public Ops {
@@ -39,16 +40,16 @@ class OpsByKernels final : public Ops {
   }
 
   NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& passed,
-                               const at::Tensor& dweight) const override {
-    if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight);
+                               const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
+                               bool wanted) const override {
+    if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
     const c10::cuda::CUDAGuard guard(sum.device());
-    NormGradient result{at::empty_like(sum), at::empty_like(sum)};
+    NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
     at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});
     const kernels::NormArguments norm{NumberOf(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
     C10_CUDA_CHECK(
         kernels::AddNormBackward(norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(),
-                                 DataOrNull(passed), result.dsum.mutable_data_ptr(), result.y.mutable_data_ptr(),
+                                 DataOrNull(passed), result.dsum.mutable_data_ptr(), PlaceOrNull(result.y),
                                  partial.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), StreamOf(sum)));
     return result;
   }
@@ -74,14 +75,14 @@ class OpsByKernels final : public Ops {
     return y;
   }
 
-  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up) const override {
+  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const override {
     const int64_t width = gate_up.size(1) / 2;
-    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGluBackward(dy, gate_up);
+    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGluBackward(dy, gate_up, wanted);
     const c10::cuda::CUDAGuard guard(gate_up.device());
-    SwiGluGradient result{at::empty_like(gate_up), at::empty_like(dy)};
+    SwiGluGradient result{at::empty_like(gate_up), wanted ? at::empty_like(dy) : at::Tensor()};
     C10_CUDA_CHECK(kernels::SwiGluBackward(NumberOf(gate_up), dy.const_data_ptr(), gate_up.const_data_ptr(),
                                            gate_up.size(0), width, result.dgate_up.mutable_data_ptr(),
-                                           result.y.mutable_data_ptr(), StreamOf(gate_up)));
+                                           PlaceOrNull(result.y), StreamOf(gate_up)));
     return result;
   }
 
@@ -161,6 +162,23 @@ class OpsByKernels final : public Ops {
     const c10::cuda::CUDAGuard guard(dx.device());
     C10_CUDA_CHECK(kernels::EmbeddingGradient(NumberOf(dx), dx.const_data_ptr(), ids.const_data_ptr<int64_t>(),
                                               dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), StreamOf(dx)));
+  }
+
+  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+    const c10::cuda::CUDAGuard guard(tensors.parameters.device());
+    kernels::AdamWArguments arguments;
+    arguments.learning_rate = static_cast<float>(update.learning_rate);
+    arguments.beta1 = static_cast<float>(update.beta1);
+    arguments.beta2 = static_cast<float>(update.beta2);
+    arguments.eps = static_cast<float>(update.eps);
+    arguments.decay = static_cast<float>(1 - update.learning_rate * update.weight_decay);
+    arguments.correction1 = static_cast<float>(update.correction1);
+    arguments.correction2 = static_cast<float>(update.correction2);
+    arguments.factor = factor.const_data_ptr<float>();
+    C10_CUDA_CHECK(kernels::AdamW(
+        arguments, tensors.parameters.numel(), tensors.parameters.mutable_data_ptr<float>(),
+        tensors.first_moment.mutable_data_ptr<float>(), tensors.second_moment.mutable_data_ptr<float>(),
+        tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy), StreamOf(tensors.parameters)));
   }
 
  private:

@@ -83,7 +83,8 @@ __device__ float BlockSum(float x, float* shared) {
   return WarpSum(lane < warps ? shared[lane] : 0.f);
 }
 
-// -- Norms. A block a row at a time; thread i has the vectors i, i + blockDim.x, ...
+// -- Norms. A block a row at a time; thread i has the vectors i, i + blockDim.x, ... What is normed is rounded before
+// it is multiplied by the weight, as the rollouters' norms do: else their log-probs would differ for nothing.
 
 template <typename T, int kVectors>
 __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, int columns, float eps, T* sum, T* y,
@@ -119,7 +120,10 @@ __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, in
     Vector<T> w;
     w.Load(weight + at * Vector<T>::kSize);
 #pragma unroll
-    for (int i = 0; i < Vector<T>::kSize; ++i) kept[v].value[i] *= scale * w.value[i];
+    for (int i = 0; i < Vector<T>::kSize; ++i) kept[v].value[i] *= scale;
+    kept[v].Round();
+#pragma unroll
+    for (int i = 0; i < Vector<T>::kSize; ++i) kept[v].value[i] *= w.value[i];
     kept[v].Store(y + row + static_cast<int64_t>(at) * Vector<T>::kSize);
   }
 }
@@ -164,7 +168,6 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
 #pragma unroll
       for (int i = 0; i < Vector<T>::kSize; ++i) {
         gradient[v].value[i] = scale * (gradient[v].value[i] - normed[v].value[i] * mean);
-        normed[v].value[i] *= w[v].value[i];
       }
       if (passed != nullptr) {
         Vector<T> other;
@@ -173,6 +176,10 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
         for (int i = 0; i < Vector<T>::kSize; ++i) gradient[v].value[i] += other.value[i];
       }
       gradient[v].Store(dsum + offset);
+      if (y == nullptr) continue;
+      normed[v].Round();
+#pragma unroll
+      for (int i = 0; i < Vector<T>::kSize; ++i) normed[v].value[i] *= w[v].value[i];
       normed[v].Store(y + offset);
     }
   }
@@ -259,7 +266,10 @@ __global__ void SwiGluKernel(const T* gate_up, int64_t vectors, int64_t a_row, T
   gate.Load(gate_up + row * 2 * width + column);
   up.Load(gate_up + row * 2 * width + width + column);
 #pragma unroll
-  for (int i = 0; i < kSize; ++i) up.value[i] *= gate.value[i] * Sigmoid(gate.value[i]);
+  for (int i = 0; i < kSize; ++i) gate.value[i] *= Sigmoid(gate.value[i]);
+  gate.Round();  // as the rollouters do
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) up.value[i] *= gate.value[i];
   up.Store(y + row * width + column);
 }
 
@@ -278,10 +288,14 @@ __global__ void SwiGluBackwardKernel(const T* dy, const T* gate_up, int64_t vect
     const float sigmoid = Sigmoid(gate.value[i]), silu = gate.value[i] * sigmoid;
     dgate.value[i] = gradient.value[i] * up.value[i] * sigmoid * (1.f + gate.value[i] * (1.f - sigmoid));
     dup.value[i] = gradient.value[i] * silu;
-    result.value[i] = silu * up.value[i];
+    result.value[i] = silu;
   }
   dgate.Store(dgate_up + row * 2 * width + column);
   dup.Store(dgate_up + row * 2 * width + width + column);
+  if (y == nullptr) return;
+  result.Round();
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) result.value[i] *= up.value[i];
   result.Store(y + row * width + column);
 }
 
@@ -390,13 +404,12 @@ __global__ void AdamWKernel(AdamWArguments update, int64_t vectors, float4* para
                             const float4* gradients, uint2* copy) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= vectors) return;
-  const float norm = *update.norm;
-  if (!isfinite(norm)) return;
-  const float clip = update.max_norm > 0 && norm > update.max_norm ? update.max_norm / norm : 1.f;
+  const float factor = *update.factor;
+  if (!isfinite(factor)) return;
   float4 p = parameters[at], m = first[at], v = second[at];
   const float4 g = gradients[at];
   auto one = [&](float& p, float& m, float& v, float g) {
-    g *= clip;
+    g *= factor;
     m = update.beta1 * m + (1.f - update.beta1) * g;
     v = update.beta2 * v + (1.f - update.beta2) * g * g;
     p = p * update.decay -

@@ -23,7 +23,7 @@ struct NormArguments {
 // residual may be null; then sum is not written and may be null. rstd [rows] float32.
 cudaError_t AddNorm(const NormArguments& norm, const void* x, const void* residual, float eps, void* sum, void* y,
                     float* rstd, cudaStream_t stream);
-// `passed` may be null. `partial`: float32 scratch of NormPartialRows() rows.
+// `passed` and y may be null. `partial`: float32 scratch of NormPartialRows() rows.
 int64_t NormPartialRows(int64_t rows);
 cudaError_t AddNormBackward(const NormArguments& norm, const void* dy, const void* sum, const float* rstd,
                             const void* passed, void* dsum, void* y, float* partial, float* dweight,
@@ -46,6 +46,7 @@ cudaError_t Rotate(const RotateArguments& rotate, void* x, const float* cos, con
                    cudaStream_t stream);
 
 cudaError_t SwiGlu(Number number, const void* gate_up, int64_t rows, int64_t width, void* y, cudaStream_t stream);
+// y may be null.
 cudaError_t SwiGluBackward(Number number, const void* dy, const void* gate_up, int64_t rows, int64_t width,
                            void* dgate_up, void* y, cudaStream_t stream);
 
@@ -74,11 +75,10 @@ struct AdamWArguments {
   float beta1 = 0;
   float beta2 = 0;
   float eps = 0;
-  float decay = 1;              // what a parameter is multiplied by first: 1 - learning_rate * weight_decay
-  float correction1 = 1;        // 1 - beta1^t
-  float correction2 = 1;        // 1 - beta2^t
-  float max_norm = 0;           // 0: no clipping
-  const float* norm = nullptr;  // the gradient's, on the device; an update whose norm is not finite changes nothing
+  float decay = 1;                // what a parameter is multiplied by first: 1 - learning_rate * weight_decay
+  float correction1 = 1;          // 1 - beta1^t
+  float correction2 = 1;          // 1 - beta2^t
+  const float* factor = nullptr;  // of gradients, on the device; if it is not finite, the update changes nothing
 };
 // parameters, first, second, gradients float32; `copy` bf16, may be null.
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/strict_json.h"
 
 namespace syncopate::model::chat {
@@ -63,7 +64,7 @@ absl::StatusOr<ChatFormat> ChatFormat::Parse(absl::string_view tokenizer_config,
   }
   if (format.templates_.empty()) {
     return Error(
-        absl::StatusCode::kNotFound, "NO_CHAT_TEMPLATE",
+        absl::StatusCode::kNotFound, reason::kNoChatTemplate,
         "no chat template: neither a chat_template.jinja nor a chat_template in tokenizer_config.json; a model "
         "without one takes plain prompts only");
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/cuda_arena.h"
@@ -14,6 +15,8 @@
 #include "cuda/stream.h"
 #include "rollouter/cuda/attention_kernels.h"
 #include "rollouter/cuda/cuda_kv_store.h"
+#include "rollouter/cuda/cuda_model_runner.h"
+#include "rollouter/cuda/decode_views.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
@@ -142,7 +145,7 @@ class CudaBackend::InPlace final : public Arenas {
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
-                                                                 CudaInstall install) {
+                                                                 CudaInstall install, double memory_share) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
                  absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
@@ -162,18 +165,24 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     arenas = std::make_unique<InPlace>(std::move(arena), std::move(weights), std::move(checker));
   }
   return std::shared_ptr<CudaBackend>(
-      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas)));
+      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share));
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas)
-    : config_(config), dtype_(dtype), device_(device), arenas_(std::move(arenas)) {}
+                         std::unique_ptr<Arenas> arenas, double memory_share)
+    : config_(config), dtype_(dtype), device_(device), arenas_(std::move(arenas)), memory_share_(memory_share) {}
 
 CudaBackend::~CudaBackend() = default;
 
 WeightArenas& CudaBackend::arenas() { return *arenas_; }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
+  const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
+  if (views.ok()) {
+    return CudaModelRunner::Create(config_, *views,
+                                   {.device = device_.index(), .memory_share = memory_share_, .runner = options});
+  }
+  SYNCOPATE_LOG(kInfo, "decodes by operators of libtorch, not by graphs: %s", views.status().message());
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way)};
@@ -186,9 +195,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install) {
+                                           CudaInstall install, double memory_share) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
-                             CudaBackend::Create(config, manifest, device, install));
+                             CudaBackend::Create(config, manifest, device, install, memory_share));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
 }
 

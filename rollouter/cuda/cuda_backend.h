@@ -14,14 +14,18 @@ namespace syncopate::rollouter {
 class CudaBackend final : public EngineBackend {
  public:
   // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT reason BAD_MODEL for heads that are
-  // too large; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
+  // too large; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU. `memory_share`: of the
+  // GPU's memory that may be in use in the end, see KvBudget.
   static absl::StatusOr<std::shared_ptr<CudaBackend>> Create(const model::ModelConfig& config, const Manifest& manifest,
-                                                             int device, CudaInstall install);
+                                                             int device, CudaInstall install,
+                                                             double memory_share = 0.9);
   ~CudaBackend() override;
 
   at::Device device() const override { return device_; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
+  // A CudaModelRunner where its kernels take the model, else a HostModelRunner with kernels of its own for attention; the
+  // log says which and why.
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
   // For transports that lend the shadow's memory; thread-safe. FAILED_PRECONDITION reason NOT_LENT with kInPlace.
@@ -32,12 +36,14 @@ class CudaBackend final : public EngineBackend {
   class Remapped;
   class InPlace;
 
-  CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas);
+  CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
+              double memory_share);
 
   const model::ModelConfig config_;
   const DType dtype_;
   const at::Device device_;
   const std::unique_ptr<Arenas> arenas_;
+  const double memory_share_;
 };
 
 }  // namespace syncopate::rollouter

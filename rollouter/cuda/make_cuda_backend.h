@@ -21,8 +21,8 @@ struct CudaEngine {
   std::function<absl::StatusOr<cuda::ExportedMemory>()> export_shadow;
 };
 
-// Errors as CudaBackend::Create.
+// Errors and `memory_share` as CudaBackend::Create.
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install);
+                                           CudaInstall install, double memory_share);
 
 }  // namespace syncopate::rollouter

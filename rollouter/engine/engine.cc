@@ -26,7 +26,7 @@ absl::Status Engine::Options::Validate() const {
     return BadRequest(absl::StrCat("max_sequences ", max_sequences, " and max_prefill_tokens ", max_prefill_tokens,
                                    " must be positive"));
   }
-  if (max_context < 0 || kv_blocks < 0 || host_kv_blocks < 0 || max_kept_blocks < 0 || plans_under_way < 0) {
+  if (max_context < 0 || kv_blocks < 0 || host_kv_blocks < 0 || max_kept_blocks < -1 || plans_under_way < 0) {
     return BadRequest(
         "max_context, kv_blocks, host_kv_blocks, max_kept_blocks and plans_under_way must not be negative");
   }
@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
   Scheduler::Options scheduling;
   scheduling.blocks = runner->capacity().blocks;
   scheduling.host_blocks = runner->capacity().host_blocks;
-  scheduling.max_kept_blocks = options.max_kept_blocks;
+  scheduling.max_kept_blocks =
+      options.max_kept_blocks >= 0 ? options.max_kept_blocks : runner->capacity().max_kept_blocks;
   scheduling.max_sequences = options.max_sequences;
   scheduling.max_prefill_tokens = options.max_prefill_tokens;
   scheduling.max_context = max_context;

@@ -30,7 +30,7 @@ class Engine {
     int64_t max_context = 0;            // tokens of one sequence; 0: the model's
     int64_t kv_blocks = 0;              // for keys and values; 0: as the backend's runner chooses
     int64_t host_kv_blocks = 0;         // to swap to
-    int64_t max_kept_blocks = 1024;     // blocks without a user that are kept for the prefix they hold
+    int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
     absl::Status Validate() const;

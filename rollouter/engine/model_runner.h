@@ -31,8 +31,9 @@ struct StepResult {
 class ModelRunner {
  public:
   struct Capacity {
-    int64_t blocks = 0;       // on the device
-    int64_t host_blocks = 0;  // to swap to; 0: it cannot swap
+    int64_t blocks = 0;              // on the device
+    int64_t host_blocks = 0;         // to swap to; 0: it cannot swap
+    int64_t max_kept_blocks = 1024;  // worth keeping without a user, for the prefix they hold
     // How many plans may be under way before the oldest one must be awaited. 1: each step's tokens are known before the
     // next is planned. 2: it has a plan to go on with while the tokens of the one before are looked at.
     int32_t plans_under_way = 1;

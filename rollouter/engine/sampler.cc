@@ -166,6 +166,12 @@ absl::Status CheckSampling(const SamplingParams& params, int64_t vocab_size) {
   return absl::OkStatus();
 }
 
+std::vector<TokenLogProb> LikeliestTokens(const float* logits, int64_t vocab_size, float temperature, int32_t count) {
+  const double inverse_temperature = temperature > 0 ? 1.0 / temperature : 1.0;
+  const Masses own = MassesOf(logits, vocab_size, inverse_temperature);
+  return Likeliest(logits, vocab_size, count, inverse_temperature, own.best, std::log(own.total));
+}
+
 SampledToken SampleToken(const float* logits, int64_t vocab_size, const SamplingParams& params, uint64_t seed,
                          int64_t position, const TokenCounts* counts) {
   const bool greedy = params.temperature <= 0;

@@ -39,6 +39,10 @@ bool NeedsCounts(const SamplingParams& params);
 // INVALID_ARGUMENT reason BAD_REQUEST, naming what cannot be.
 absl::Status CheckSampling(const SamplingParams& params, int64_t vocab_size);
 
+// The `count` likeliest tokens under softmax(logits / temperature), temperature 0 taken as 1; likeliest first, the lower
+// index first among equals. Cost O(V log count).
+std::vector<TokenLogProb> LikeliestTokens(const float* logits, int64_t vocab_size, float temperature, int32_t count);
+
 // Draws one token from `logits` [vocab_size] by inverse CDF in index order, with the uniform number
 // PhiloxUniform(seed, position): a pure function of its arguments. Greedy takes the lowest index among equals. The
 // order is that of the fields of SamplingParams: what changes logits, then min-p and top-k, and top-p keeps the

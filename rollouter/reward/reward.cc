@@ -1,9 +1,14 @@
 #include "rollouter/reward/reward.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "rollouter/reward/math_verdict.h"
+#include "rollouter/reward/pattern.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -18,27 +23,134 @@ float DenseReward(const RewardInput& input) {
 
 float ExactReward(const RewardInput& input) { return input.response == input.answer_ids ? 1.0f : 0.0f; }
 
+RewardValue OneIf(bool right) { return {.value = right ? 1.0f : 0.0f}; }
+
+absl::Status NoTruth(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "NO_TRUTH", what); }
+
+absl::StatusOr<std::string> TruthOf(const RewardInput& input) {
+  if (input.row.has_truth) return input.row.truth;
+  return NoTruth("the row has neither \"ground_truth\" nor \"answer\" to compare with");
+}
+
+// A reasoning model tries answers in its thoughts; what it says afterwards is its answer.
+absl::string_view BehindThoughts(absl::string_view text) {
+  constexpr absl::string_view kEnd = "</think>";
+  const size_t end = text.rfind(kEnd);
+  return end == absl::string_view::npos ? text : text.substr(end + kEnd.size());
+}
+
+absl::StatusOr<RewardValue> MatchReward(const RewardInput& input) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  return OneIf(absl::StripAsciiWhitespace(BehindThoughts(input.text)) == absl::StripAsciiWhitespace(truth));
+}
+
+absl::StatusOr<RewardValue> FinalNumberReward(const RewardInput& input) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  const std::optional<std::string> right = FinalNumber(truth);
+  if (!right.has_value()) return NoTruth(absl::StrCat("the row's answer holds no number: ", truth.substr(0, 100)));
+  const std::optional<std::string> given = FinalNumber(input.text);
+  return OneIf(given.has_value() && SameNumber(*right, *given));
+}
+
+absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  const std::optional<std::string> given = LastBoxed(input.text);
+  if (!given.has_value()) return OneIf(false);
+  const Verdict verdict = CompareMath(LastBoxed(truth).value_or(truth), *given);
+  return RewardValue{.value = verdict == Verdict::kYes ? 1.0f : 0.0f, .undecided = verdict == Verdict::kUndecided};
+}
+
+RewardFunction RegexReward(const Pattern& pattern) {
+  return [pattern](const RewardInput& input) -> absl::StatusOr<RewardValue> {
+    const std::optional<std::string> found = pattern.LastMatch(input.text);
+    if (!found.has_value() || !pattern.has_group()) return OneIf(found.has_value());
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+    return OneIf(absl::StripAsciiWhitespace(*found) == absl::StripAsciiWhitespace(truth));
+  };
+}
+
+RewardFunction OverlongReward(int64_t buffer) {
+  return [buffer](const RewardInput& input) -> absl::StatusOr<RewardValue> {
+    const int64_t over = static_cast<int64_t>(input.response.size()) - (input.max_new_tokens - buffer);
+    const double share = static_cast<double>(std::clamp<int64_t>(over, 0, buffer)) / static_cast<double>(buffer);
+    return RewardValue{.value = over > 0 ? static_cast<float>(-share) : 0.0f};
+  };
+}
+
+RewardFunction Certain(float (*function)(const RewardInput&)) {
+  return [function](const RewardInput& input) -> absl::StatusOr<RewardValue> {
+    return RewardValue{.value = function(input)};
+  };
+}
+
 }  // namespace
+
+absl::StatusOr<RewardRow> ParseRewardRow(const std::string& row_json) {
+  RewardRow row;
+  if (row_json.empty()) return row;
+  const nlohmann::json json = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW", "the row that came with the lease is no JSON object");
+  }
+  for (const char* key : {"ground_truth", "answer"}) {
+    const auto found = json.find(key);
+    // What is structured is for users' code, which gets the whole row: there is no one text to compare with.
+    if (found == json.end() || found->is_null() || found->is_structured()) continue;
+    row.truth = found->is_string() ? found->get<std::string>() : found->dump();
+    row.has_truth = true;
+    break;
+  }
+  return row;
+}
 
 RewardRegistry RewardRegistry::BuiltIn() {
   RewardRegistry registry;
-  registry.functions_ = {{"dense", DenseReward}, {"exact", ExactReward}};
+  registry.rewards_ = {{"dense", {Certain(DenseReward)}},
+                       {"exact", {Certain(ExactReward)}},
+                       {"match", {MatchReward, /*reads_text=*/true}},
+                       {"final_number", {FinalNumberReward, /*reads_text=*/true}},
+                       {"math", {MathReward, /*reads_text=*/true}}};
   return registry;
 }
 
-absl::Status RewardRegistry::Register(const std::string& name, RewardFunction function) {
-  if (functions_.emplace(name, std::move(function)).second) return absl::OkStatus();
+absl::StatusOr<RewardRegistry> RewardRegistry::Create(const RewardParameters& parameters) {
+  RewardRegistry registry = BuiltIn();
+  if (!parameters.pattern.empty()) {
+    absl::StatusOr<Pattern> pattern = Pattern::Compile(parameters.pattern);
+    if (!pattern.ok()) return Annotate(pattern.status(), "reward.pattern");
+    registry.rewards_["regex"] = {RegexReward(*pattern), /*reads_text=*/true};
+  }
+  if (!parameters.format.empty()) {
+    absl::StatusOr<Pattern> format = Pattern::Compile(parameters.format);
+    if (!format.ok()) return Annotate(format.status(), "reward.format");
+    registry.rewards_["format"] = {[format = *std::move(format)](const RewardInput& input) {
+                                     return absl::StatusOr<RewardValue>(OneIf(format.MatchesAll(input.text)));
+                                   },
+                                   /*reads_text=*/true};
+  }
+  if (parameters.overlong_buffer > 0) {
+    registry.rewards_["overlong"] = {OverlongReward(parameters.overlong_buffer)};
+  }
+  return registry;
+}
+
+absl::Status RewardRegistry::Register(const std::string& name, RewardFunction function, bool reads_text) {
+  if (rewards_.emplace(name, Reward{std::move(function), reads_text}).second) return absl::OkStatus();
   return Error(absl::StatusCode::kAlreadyExists, "REWARD_EXISTS",
                absl::StrCat("a reward is named ", name, " already; choose another name"));
 }
 
-absl::StatusOr<const RewardFunction*> RewardRegistry::Find(const std::string& name) const {
-  auto found = functions_.find(name);
-  if (found != functions_.end()) return &found->second;
+absl::StatusOr<const RewardRegistry::Reward*> RewardRegistry::Find(const std::string& name) const {
+  auto found = rewards_.find(name);
+  if (found != rewards_.end()) return &found->second;
   std::string known;
-  for (const auto& [other, function] : functions_) absl::StrAppend(&known, known.empty() ? "" : ", ", other);
+  for (const auto& [other, reward] : rewards_) absl::StrAppend(&known, known.empty() ? "" : ", ", other);
   return Error(absl::StatusCode::kNotFound, "UNKNOWN_REWARD",
-               absl::StrCat("this rollouter knows no reward named ", name, "; it knows ", known));
+               absl::StrCat("this rollouter knows no reward named ", name, "; it knows ", known,
+                            name == "regex"      ? " (regex needs reward.pattern)"
+                            : name == "format"   ? " (format needs reward.format)"
+                            : name == "overlong" ? " (overlong needs reward.overlong_buffer)"
+                                                 : ""));
 }
 
 }  // namespace syncopate::rollouter

@@ -1,9 +1,9 @@
 #include "rollouter/trajectory/group_assembly.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "rollouter/trajectory/logprob_check.h"
 
 namespace syncopate::rollouter {
@@ -18,13 +18,8 @@ GenerationRequest RequestFor(const Lease& lease, const std::string& id) {
   return request;
 }
 
-GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done,
-                             std::shared_ptr<TokenCount> made)
-    : lease_(std::move(lease)),
-      reward_(reward),
-      done_(std::move(done)),
-      made_(std::move(made)),
-      missing_(lease_.samples) {
+GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made)
+    : lease_(std::move(lease)), done_(std::move(done)), made_(std::move(made)), missing_(lease_.samples) {
   group_.lease = lease_.id;
   group_.kind = lease_.kind;
   group_.rollouter = member.replica_id;
@@ -46,19 +41,13 @@ absl::StatusOr<TrajectoryGroup> GroupAssembly::Finish() {
     }
     for (const VersionSpan& span : sample.spans) {
       if (lease_.kind == LeaseKind::kEvaluation && span.version != lease_.version) {
-        return Error(absl::StatusCode::kAborted, "WRONG_VERSION",
+        return Error(absl::StatusCode::kAborted, reason::kWrongVersion,
                      absl::StrCat("evaluation of ", lease_.version.ToString(), " got tokens of ",
                                   span.version.ToString(), "; ask again"));
       }
     }
     SYNCOPATE_RETURN_IF_ERROR(
         Annotate(CheckLogProbs(sample.logprobs), absl::StrCat("group ", lease_.id.group.ToString())));
-    sample.reward = (*reward_)({lease_.prompt_ids, lease_.answer_ids, sample.tokens});
-    if (!std::isfinite(sample.reward)) {
-      return Error(absl::StatusCode::kInternal, "BAD_REWARD",
-                   absl::StrCat("reward ", lease_.reward, " of group ", lease_.id.group.ToString(), " is ",
-                                sample.reward, "; a reward must be finite"));
-    }
   }
   return std::move(group_);
 }

@@ -10,7 +10,6 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/generation.h"
-#include "rollouter/reward/reward.h"
 #include "rollouter/trajectory/lease_book.h"
 
 namespace syncopate::rollouter {
@@ -19,21 +18,19 @@ namespace syncopate::rollouter {
 // holds installs back, so that all of its tokens come from one version.
 GenerationRequest RequestFor(const Lease& lease, const std::string& id);
 
-// Collects the n samples of one lease, scores them and gives the finished group away, whole or not at all. Runs on the
-// engine's thread.
+// Collects the n samples of one lease and gives the finished group away, whole or not at all, its rewards not yet set.
+// Runs on the engine's thread.
 class GroupAssembly final : public GenerationSink {
  public:
-  // The group, its samples in order with their rewards; or
+  // The group, its samples in order; or
   //   ABORTED (reason GROUP_ABORTED)        a sample was ended early
   //   ABORTED (reason WRONG_VERSION)        evaluation: a token is not of the version that was asked for
   //   INTERNAL (reason BAD_LOGPROB)         a log-probability is not finite
-  //   INTERNAL (reason BAD_REWARD)          a reward is not finite
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
-  // `member` makes the group; `reward` must outlive this object. `done` is called once, on the engine's thread, by the
-  // last sample; it must not block and must not call the engine. `made` counts the tokens of all samples.
-  GroupAssembly(Lease lease, const MemberId& member, const RewardFunction* reward, Done done,
-                std::shared_ptr<TokenCount> made);
+  // `member` makes the group. `done` is called once, on the engine's thread, by the last sample; it must not block and
+  // must not call the engine. `made` counts the tokens of all samples.
+  GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made);
 
   bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
     made_->fetch_add(1, std::memory_order_relaxed);
@@ -45,7 +42,6 @@ class GroupAssembly final : public GenerationSink {
   absl::StatusOr<TrajectoryGroup> Finish();
 
   const Lease lease_;
-  const RewardFunction* const reward_;
   const Done done_;
   const std::shared_ptr<TokenCount> made_;
   TrajectoryGroup group_;

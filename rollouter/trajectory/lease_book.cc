@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 
 namespace syncopate::rollouter {
 
@@ -41,7 +42,7 @@ absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenC
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter is draining; lease the prompt elsewhere");
   }
   if (!generating_.emplace(lease.id, Held{.samples = lease.samples, .made = std::move(made)}).second) {
-    return Error(absl::StatusCode::kAlreadyExists, "LEASE_HELD",
+    return Error(absl::StatusCode::kAlreadyExists, reason::kLeaseHeld,
                  absl::StrCat("attempt ", lease.id.attempt, " of group ", lease.id.group.ToString(),
                               " is being generated already"));
   }
@@ -49,7 +50,14 @@ absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenC
   return absl::OkStatus();
 }
 
-LeaseBook::Ended LeaseBook::OnGenerated(int64_t stream, const LeaseId& lease, bool submitted) {
+bool LeaseBook::OnScoring(int64_t stream, const LeaseId& lease) {
+  auto held = generating_.find(lease);
+  if (stream != stream_ || held == generating_.end()) return false;
+  held->second.scoring = true;
+  return true;
+}
+
+LeaseBook::Ended LeaseBook::OnEnded(int64_t stream, const LeaseId& lease, bool submitted) {
   if (auto ending = ending_.extract({stream, lease})) {
     samples_ -= ending.mapped().samples;
     return ending.mapped().revoked && stream == stream_ ? Ended::kRevoked : Ended::kGivenUp;
@@ -76,14 +84,14 @@ std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
   for (auto& [lease, held] : generating_) {
     const int64_t made = held.made->load(std::memory_order_relaxed);
     const bool waits = made == 0;
-    if (waits ? works : made > held.reported) further.push_back(lease);
+    if (held.scoring || (waits ? works : made > held.reported)) further.push_back(lease);
     held.reported = made;
   }
   return further;
 }
 
 int32_t LeaseBook::Credits() const {
-  if (draining_ || paused_) return 0;
+  if (draining_ || paused_ || scorer_away_) return 0;
   int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }

@@ -18,7 +18,7 @@ using TokenCount = std::atomic<int64_t>;
 
 // Which leases a rollouter holds, which of them come further, and how many more it asks for. Leases belong to the
 // stream that brought them: when it breaks, all of them are given up. One that is given up takes room until its
-// generation has ended. Sans-IO: events in, decisions out; no thread, lock or clock.
+// generation and the scoring of what was made have ended. Sans-IO: events in, decisions out; no thread, lock or clock.
 class LeaseBook {
  public:
   struct Options {
@@ -44,29 +44,36 @@ class LeaseBook {
     kRevoked,  // hand it back: the trainer waits to hear that it has ended
     kGivenUp,  // nobody wants to know
   };
-  // Generation of a lease has ended, well or not. `submitted`: the result is a whole group, and an acknowledgement will
-  // follow if it was still held.
-  Ended OnGenerated(int64_t stream, const LeaseId& lease, bool submitted);
+  // All of a lease is generated, and its rewards are being made. False if nobody wants them any more: end it.
+  bool OnScoring(int64_t stream, const LeaseId& lease);
+  // Work on a lease has ended, well or not: it is scored, or will not be. `submitted`: the result is a whole group, and
+  // an acknowledgement will follow if it was still held.
+  Ended OnEnded(int64_t stream, const LeaseId& lease, bool submitted);
   void OnAck(const LeaseId& lease) { unacknowledged_.erase(lease); }
-  // Gives up what is generating, on the stream that stays. Returns those leases: hand them back and abort them.
+  // Gives up what is generating or being scored, on the stream that stays. Returns those leases: hand them back and abort
+  // them.
   std::vector<LeaseId> GiveUp();
-  // True: its generation is under way and must be aborted.
+  // True: its generation or scoring is under way and must be aborted.
   bool OnRevoke(const LeaseId& lease);
 
   void SetDraining(bool draining) { draining_ = draining; }
   bool draining() const { return draining_; }
   void SetPaused(bool paused) { paused_ = paused; }
+  // Somebody is away without whom no group gets its reward: no work is asked for until then.
+  void SetScorerAway(bool away) { scorer_away_ = away; }
+  bool scorer_away() const { return scorer_away_; }
 
   // The leases that have come further since the last call: a token was made of it, or it has none yet and the engine
-  // has worked on some token, of which it has now done `engine_tokens`.
+  // has worked on some token, of which it has now done `engine_tokens`, or it is being scored, whose calls have budgets
+  // of their own.
   std::vector<LeaseId> TakeProgress(int64_t engine_tokens);
 
-  // How many more training groups to ask for now; 0 while draining or paused. Evaluation counts by its samples.
+  // How many more training groups to ask for now; 0 while draining, paused or without a scorer. Evaluation counts by its samples.
   int32_t Credits() const;
   bool welcomed() const { return welcomed_; }
   int64_t stream() const { return stream_; }
   int64_t generating() const { return static_cast<int64_t>(generating_.size()); }
-  // Nothing is generated and every submission has been answered.
+  // Nothing is generated or scored and every submission has been answered.
   bool idle() const { return generating_.empty() && unacknowledged_.empty(); }
 
  private:
@@ -75,12 +82,14 @@ class LeaseBook {
   bool welcomed_ = false;
   bool draining_ = false;
   bool paused_ = false;
+  bool scorer_away_ = false;
   int64_t samples_ = 0;  // of all that is generating and ending
   int64_t engine_tokens_ = 0;
   struct Held {
     int32_t samples = 0;
     std::shared_ptr<const TokenCount> made;
     int64_t reported = 0;  // of them
+    bool scoring = false;
   };
   std::map<LeaseId, Held> generating_;
   struct Ending {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::auth {
@@ -98,9 +99,9 @@ absl::Status Explain(int error, X509* leaf, X509* culprit) {
   const std::string whose = dated == leaf ? "" : absl::StrCat("comes from ", SubjectOf(dated), ", which ");
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return refused("CERTIFICATE_EXPIRED", absl::StrCat(whose, "expired at ", Date(X509_get0_notAfter(dated))));
+      return refused(reason::kCertificateExpired, absl::StrCat(whose, "expired at ", Date(X509_get0_notAfter(dated))));
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return refused("CERTIFICATE_NOT_YET_VALID",
+      return refused(reason::kCertificateNotYetValid,
                      absl::StrCat(whose, "is not valid before ", Date(X509_get0_notBefore(dated))));
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/auth/bad_security.h"
 #include "services/auth/credential_file.h"
@@ -14,7 +15,7 @@ namespace {
 // `status` as an error of that file.
 absl::Status Of(const std::string& file, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
-  const bool passing = reason == "CERTIFICATE_EXPIRED" || reason == "CERTIFICATE_NOT_YET_VALID";
+  const bool passing = reason == reason::kCertificateExpired || reason == reason::kCertificateNotYetValid;
   const std::string message = absl::StrCat(file, ": ", std::string(status.message()));
   return passing ? Error(absl::StatusCode::kFailedPrecondition, reason, message) : BadSecurity(message);
 }

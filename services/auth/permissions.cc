@@ -24,6 +24,7 @@ std::vector<Permission> MakeTable() {
   const std::string trainer = "syncopate.v1.TrainerService";
   const std::string rollouter = "syncopate.v1.RolloutService";
   const std::string weights = "syncopate.v1.WeightService";
+  const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
       {synchronizer, "Join", kActs, {kTrainer, kRollouter}},
@@ -40,6 +41,7 @@ std::vector<Permission> MakeTable() {
 
       {trainer, "GetStatus", kReads, kObservers},
       {trainer, "WatchSteps", kReads, kObservers},
+      {trainer, "GetModel", kReads, {kRollouter}},
       {trainer, "Pause", kActs, kOperators},
       {trainer, "Resume", kActs, kOperators},
       {trainer, "Stop", kActs, kOperators},
@@ -61,6 +63,10 @@ std::vector<Permission> MakeTable() {
       {rollouter, "SaveCheckpoint", kActs, kOperators},
 
       {weights, "FetchWeights", kReads, {kRollouter}},
+
+      {environment, "Describe", kReads, {kRollouter}},
+      {environment, "ListTasks", kReads, {kTrainer}},
+      {environment, "Score", kReads, {kRollouter}},
 
       {"grpc.health.v1.Health", "Check", kReads, kEverybody},
       {"grpc.health.v1.Health", "Watch", kReads, kEverybody},

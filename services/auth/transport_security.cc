@@ -121,7 +121,7 @@ std::shared_ptr<grpc::ChannelCredentials> TransportSecurity::ChannelCredentials(
     tls.watch_identity_key_cert_pairs();
   }
   tls.set_verify_server_certs(false);  // PeerVerifier does, and says why
-  tls.set_check_call_host(false);
+  tls.set_check_call_host(false);      // a server is known by its role, not by the name that it was dialled by
   tls.set_certificate_verifier(grpc::experimental::ExternalCertificateVerifier::Create<PeerVerifier>(
       PeerVerifier::Options{TrustAnchors::Use::kServer, options_.trust_domain, role.ok() ? AuthRoles{*role} : kDaemons,
                             watch_, refusals_}));

@@ -17,8 +17,9 @@ std::string PathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_di
 
 bool IsChange(const ConfigKey& key, const std::string& before, const std::string& after) {
   if (key.path == "run.resume") return false;
-  const bool left_to_the_synchronizer = key.path == "run.id" && after == "\"\"";
-  return before != after && !left_to_the_synchronizer;
+  // The synchronizer, and the worker of users' Python, say it later.
+  const bool left_open = (key.path == "run.id" || key.path == "environment.digest") && after == "\"\"";
+  return before != after && !left_open;
 }
 
 }  // namespace

@@ -46,6 +46,9 @@ void AddType(const ConfigKey& key, Json* schema) {
     (*schema)["type"] = "string";
     const bool may_be_empty = key.option.default_().empty();
     (*schema)["pattern"] = may_be_empty ? std::string("^$|") + kDurationPattern : kDurationPattern;
+  } else if (key.option.list()) {
+    (*schema)["type"] = {"string", "number", "boolean", "array"};
+    (*schema)["items"] = {{"type", {"string", "number", "boolean"}}};
   } else {
     // YAML reads 0400 or 7070 as a number where text is meant; the file may leave the quotes out.
     (*schema)["type"] = {"string", "number", "boolean"};

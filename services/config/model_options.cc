@@ -1,5 +1,7 @@
 #include "services/config/model_options.h"
 
+#include "synchronizer/transport/transport_traits.h"
+
 #include "absl/strings/str_cat.h"
 
 namespace syncopate::config {
@@ -15,8 +17,7 @@ absl::Status DoesNotFit(const std::string& key, const std::string& value, const 
 absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequest& request,
                             const std::string& device) {
   const std::string& transport = config.sync().transport();
-  const bool between_gpus = transport == "ipc" || transport == "nccl";
-  if (!between_gpus || model::IsCuda(device)) return absl::OkStatus();
+  if (!synchronizer::NeedsGpus(transport) || model::IsCuda(device)) return absl::OkStatus();
   return DoesNotFit("sync.transport", transport, request, device);
 }
 

@@ -1,14 +1,20 @@
 #include "services/config/rules.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "base/manifest.h"
+#include "services/config/data_files.h"
 #include "services/config/duration.h"
-#include "services/config/host_port.h"
+#include "services/config/loss_options.h"
+#include "services/config/reward_rules.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
 namespace {
@@ -16,20 +22,6 @@ namespace {
 constexpr int64_t kMaxBatchSamples = 1 << 20;  // rows of one training batch
 constexpr int64_t kMaxGroupTokens = 4 << 20;   // a group travels in one message of at most 64 MiB
 constexpr int64_t kHeartbeatsOfAStall = 3;     // one of them may be late
-
-class Rules {
- public:
-  void Expect(bool holds, std::vector<std::string> keys, const std::string& expected) {
-    if (!holds) broken_.push_back({std::move(keys), expected});
-  }
-  void ExpectTogether(bool holds, std::vector<std::string> keys, const std::string& expected) {
-    if (!holds) broken_.push_back({std::move(keys), expected, /*together=*/true});
-  }
-  std::vector<BrokenRule> Take() { return std::move(broken_); }
-
- private:
-  std::vector<BrokenRule> broken_;
-};
 
 // What Kubernetes allows as the name of a pod, shortened to one DNS label.
 bool IsReplicaName(const std::string& name) {
@@ -153,7 +145,7 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(IsDevice(train), {"train.device"}, expected);
   rules->Expect(IsDevice(rollout), {"rollout.device"}, expected);
   const std::string& transport = config.sync().transport();
-  const bool between_gpus = transport == "ipc" || transport == "nccl";
+  const bool between_gpus = synchronizer::NeedsGpus(transport);
   rules->Expect(!between_gpus || (train != "cpu" && rollout != "cpu"),
                 {"sync.transport", "train.device", "rollout.device"},
                 absl::StrCat("auto or grpc, as ", transport, " goes from GPU to GPU and ",
@@ -163,6 +155,24 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
                 "auto, remap or in_place, as swap is for rollouters on the CPU");
   rules->Expect((install != "remap" && install != "in_place") || rollout != "cpu", {"sync.install", "rollout.device"},
                 absl::StrCat("auto or swap, as ", install, " is for rollouters on a GPU"));
+}
+
+bool IsJsonObject(const std::string& text) {
+  return text.empty() || nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false).is_object();
+}
+
+void CheckFiles(const v1::RunConfig& config, Rules* rules) {
+  const auto& data = config.data();
+  for (const auto& [key, list] : {std::pair("data.files", &data.files()), {"data.eval_files", &data.eval_files()}}) {
+    const auto files = ParseDataFiles(*list);
+    rules->Expect(files.ok(), {key}, files.ok() ? "" : std::string(files.status().message()));
+  }
+  rules->Expect(data.files().empty() || !config.model().path().empty(), {"data.files", "model.path"},
+                "empty, or model.path a model directory, whose tokenizer makes tokens of text");
+  rules->Expect(data.eval_files().empty() || !data.files().empty(), {"data.eval_files", "data.files"},
+                "empty, or data.files files to train on: a built-in task makes prompts to evaluate by itself");
+  rules->Expect(IsJsonObject(data.chat_arguments()), {"data.chat_arguments"},
+                "a JSON object, such as {\"enable_thinking\": false}, or nothing");
 }
 
 void CheckData(const v1::RunConfig& config, Rules* rules) {
@@ -177,16 +187,19 @@ void CheckData(const v1::RunConfig& config, Rules* rules) {
                   {"model.vocab_size", "data.alphabet", "data.task"},
                   absl::StrCat("0 or at least the ", shape.vocabulary, " tokens of the task"));
     rules->Expect(longest <= model.max_position_embeddings(),
-                  {"model.max_position_embeddings", "data.length", "rollout.max_new_tokens", "data.task"}, reach);
+                  {"model.max_position_embeddings", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens",
+                   "data.task"},
+                  reach);
   } else {
-    rules->Expect(model.context_length() == 0 || longest <= model.context_length(),
-                  {"model.context_length", "data.length", "rollout.max_new_tokens", "data.task"},
-                  absl::StrCat("0, or ", reach));
+    rules->Expect(
+        model.context_length() == 0 || longest <= model.context_length(),
+        {"model.context_length", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens", "data.task"},
+        absl::StrCat("0, or ", reach));
   }
   rules->Expect(rollout.max_new_tokens() >= shape.answer_tokens, {"rollout.max_new_tokens", "data.length", "data.task"},
                 absl::StrCat("at least ", shape.answer_tokens, ", the tokens of a right answer"));
   rules->Expect(config.train().micro_batch_tokens() >= longest,
-                {"train.micro_batch_tokens", "data.length", "rollout.max_new_tokens"},
+                {"train.micro_batch_tokens", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens"},
                 absl::StrCat("at least ", longest, ", one prompt and its answer"));
   int64_t batch_samples = config.data().batch_groups() * rollout.samples();
   rules->ExpectTogether(batch_samples <= kMaxBatchSamples, {"data.batch_groups", "rollout.samples"},
@@ -206,15 +219,35 @@ void CheckLeases(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("at least data.lease_stall ", config.data().lease_stall()));
 }
 
-void CheckTrain(const v1::TrainSection& train, Rules* rules) {
+void CheckTrain(const v1::RunConfig& config, Rules* rules) {
+  const v1::TrainSection& train = config.train();
   rules->Expect(train.max_grad_growth() == 0 || train.max_grad_growth() > 1, {"train.max_grad_growth"},
                 "0, or more than 1, so that gradients can grow");
+  const int64_t end = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
+  rules->Expect(train.schedule() == "constant" || train.warmup_updates() < end,
+                {"train.warmup_updates", "train.schedule_updates", "run.steps", "train.schedule"},
+                absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
+}
+
+// What the loss itself refuses, in its own words.
+void CheckLoss(const v1::RunConfig& config, Rules* rules) {
+  rules->Expect(loss::ParseRewardWeights(config.train().reward_weights()).ok(), {"train.reward_weights"},
+                "parts and their weights, as in accuracy=1,format=0.5, each part once");
+  for (const loss::LossProblem& problem : LossOptionsOf(config).FindProblems()) {
+    std::vector<std::string> keys;
+    for (const std::string& key : problem.keys) {
+      keys.push_back(absl::StrContains(key, '.') ? key : absl::StrCat("train.", key));
+    }
+    rules->Expect(false, std::move(keys), problem.expected);
+  }
 }
 
 void CheckRollout(const v1::RunConfig& config, Rules* rules) {
   const auto& rollout = config.rollout();
-  rules->Expect(rollout.samples() >= 2 || config.train().advantage() != "grpo", {"rollout.samples", "train.advantage"},
-                "at least 2, as grpo compares the answers of a group with each other");
+  rules->Expect(
+      rollout.samples() >= 2 || !LossOptionsOf(config).advantage.compares_samples(),
+      {"rollout.samples", "train.advantage"},
+      absl::StrCat("at least 2, as ", config.train().advantage(), " compares the answers of a group with each other"));
   rules->Expect(rollout.top_p() == 1, {"rollout.top_p"},
                 "1, as training needs log-probabilities of the whole distribution");
   rules->Expect(rollout.top_k() == 0, {"rollout.top_k"},
@@ -263,11 +296,17 @@ bool IsModelShapeKey(const std::string& path) {
 
 TaskShape ShapeOf(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
+  if (!data.files().empty()) return {data.max_prompt_tokens(), 1, 0};
   int64_t length = data.length();
   // BOS, the digits of two numbers, SEP; answered by the sum, which has one digit more, and EOS.
   if (data.task() == "add") return {2 * length + 2, length + 2, 10 + kSpecialTokens};
   // BOS x1..xL SEP, answered by L symbols and EOS.
   return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
+}
+
+int64_t UpdatesOf(const v1::RunConfig& config) {
+  const int64_t each = config.train().updates_per_batch();
+  return std::min(config.run().steps(), std::numeric_limits<int64_t>::max() / each) * each;
 }
 
 std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
@@ -278,9 +317,13 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckSecurity(config.security(), &rules);
   CheckModel(config.model(), &rules);
   CheckDevices(config, &rules);
+  CheckFiles(config, &rules);
   CheckData(config, &rules);
   CheckLeases(config, &rules);
-  CheckTrain(config.train(), &rules);
+  CheckReward(config, &rules);
+  CheckEnvironment(config, &rules);
+  CheckTrain(config, &rules);
+  CheckLoss(config, &rules);
   CheckRollout(config, &rules);
   CheckStaleness(config, &rules);
   CheckSync(config.sync(), &rules);

@@ -20,12 +20,16 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config);
 // Whether the key describes a model's shape or random weights: what model.path says instead.
 bool IsModelShapeKey(const std::string& path);
 
-// Tokens of one prompt and one answer of a built-in task, special tokens included, and the vocabulary it needs.
+// Tokens of one prompt and one answer, special tokens included, and the vocabulary they need. With data.files: the
+// longest prompt, and what is known of answers, which is nothing.
 struct TaskShape {
   int64_t prompt_tokens = 0;
   int64_t answer_tokens = 0;
   int64_t vocabulary = 0;
 };
 TaskShape ShapeOf(const v1::DataSection& data);
+
+// How many updates the whole run makes at most.
+int64_t UpdatesOf(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -87,6 +87,7 @@ class Applier {
   }
 
   static bool Fits(const Setting& setting, const ConfigKey& key) {
+    if (setting.kind == Setting::Kind::kList) return key.option.list();
     bool text = key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING;
     return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && text);
   }
@@ -105,6 +106,7 @@ class Applier {
   void Report(const Setting& setting, const std::string& expected, const std::string& nearest = "") {
     std::string value = setting.value;
     if (setting.kind == Setting::Kind::kNull) value = "(nothing)";
+    if (setting.kind == Setting::Kind::kList) value = "a list";
     if (setting.kind == Setting::Kind::kQuoted) value = absl::StrCat("\"", value, "\"");
     result_->problems.push_back({setting.where, setting.path, value, expected, nearest});
   }

@@ -66,9 +66,11 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
                                                               : task.prompt_tokens + config.rollout().max_new_tokens();
   absl::StatusOr<model::ModelConfig> shape = found->WithContext(context);
   if (!shape.ok()) {
-    return BadConfig(absl::StrCat(
-        "model.path: ", shape.status().message(), "; lower ",
-        config.model().context_length() > 0 ? "model.context_length" : "rollout.max_new_tokens or data.length"));
+    const char* source = config.data().files().empty() ? "data.length" : "data.max_prompt_tokens";
+    return BadConfig(absl::StrCat("model.path: ", shape.status().message(), "; lower ",
+                                  config.model().context_length() > 0
+                                      ? "model.context_length"
+                                      : absl::StrCat("rollout.max_new_tokens or ", source)));
   }
   if (shape->vocab_size < task.vocabulary) {
     return BadConfig(absl::StrCat("model.path: the model has ", shape->vocab_size, " tokens, and the task needs ",
@@ -82,7 +84,9 @@ absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(con
                                                                              const RunModel& model) {
   if (model.by_keys()) return std::shared_ptr<const model::WeightFiles>();
   if (config.model().path().empty()) {
-    return BadConfig("model.path is not set, and the run has no checkpoint to take the weights from");
+    return BadConfig(
+        "model.path is not set, and the run has no checkpoint to take the weights from, or none that holds the "
+        "reference policy that train.kl_coef asks for");
   }
   auto weights = model::WeightFiles::Open(config.model().path(), model.shape);
   if (!weights.ok()) return Annotate(weights.status(), "model.path");

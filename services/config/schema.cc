@@ -64,7 +64,7 @@ std::string ConfigKey::Expected() const {
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return absl::StrCat("a number", Range(option));
     default:
-      return "text";
+      return option.list() ? "text, or a list of texts" : "text";
   }
 }
 
@@ -133,6 +133,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 void SetDefaults(const ConfigSchema& schema, v1::RunConfig* config) {
   for (const ConfigKey& key : schema.keys()) {
+    config->GetReflection()->MutableMessage(config, key.section);  // also a section whose keys are all empty
     // A string without a default is empty; everything else must have one, or config.proto is wrong.
     if (key.option.default_().empty() && key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) continue;
     SYNCOPATE_CHECK(SetValue(key, key.option.default_(), config));

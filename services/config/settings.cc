@@ -2,7 +2,10 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
@@ -11,6 +14,16 @@ namespace {
 
 std::string Where(const std::string& source, const YAML::Mark& mark) {
   return mark.is_null() ? source : absl::StrCat(source, ":", mark.line + 1);
+}
+
+bool HasScalarsOnly(const YAML::Node& list) {
+  return std::all_of(list.begin(), list.end(), [](const YAML::Node& item) { return item.IsScalar(); });
+}
+
+std::string JoinScalars(const YAML::Node& list) {
+  std::vector<std::string> items;
+  for (const YAML::Node& item : list) items.push_back(item.Scalar());
+  return absl::StrJoin(items, ", ");
 }
 
 Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key,
@@ -22,6 +35,9 @@ Setting MakeSetting(const std::string& source, const std::string& path, const YA
     if (value.Tag() == "!") setting.kind = Setting::Kind::kQuoted;
   } else if (value.IsNull() || (value.IsMap() && value.size() == 0)) {
     setting.kind = Setting::Kind::kNull;
+  } else if (value.IsSequence() && HasScalarsOnly(value)) {
+    setting.kind = Setting::Kind::kList;
+    setting.value = JoinScalars(value);
   } else {
     setting.kind = Setting::Kind::kNotScalar;
     setting.value = value.IsSequence() ? "a list" : "a map";

@@ -12,10 +12,10 @@ inline constexpr char kCommandLine[] = "command line";
 
 // One key set to one value, before anybody asked whether that makes sense.
 struct Setting {
-  enum class Kind { kPlain, kQuoted, kNull, kNotScalar };
+  enum class Kind { kPlain, kQuoted, kNull, kList, kNotScalar };
   std::string where;  // "reverse.yaml:12" or "command line"
   std::string path;   // "train.learning_rate", or "train" for a section that is no map
-  std::string value;  // as written; for kNotScalar "a list" or "a map"
+  std::string value;  // as written; kList: its items, joined by ", "; kNotScalar: "a list" or "a map"
   Kind kind = Kind::kPlain;
 };
 

@@ -1,22 +1,15 @@
 #include "services/config/trainer_options.h"
 
+#include <optional>
+
+#include "services/config/loss_options.h"
+#include "services/config/rules.h"
+
 namespace syncopate::config {
 namespace {
 
-trainer::PolicyLossOptions LossOptionsOf(const v1::TrainSection& train) {
-  trainer::PolicyLossOptions loss;
-  loss.clip_low = train.clip_low();
-  loss.clip_high = train.clip_high();
-  loss.mis_low = train.mis_low();
-  loss.mis_high = train.mis_high();
-  loss.tis_cap = train.tis_cap();
-  loss.correction = train.correction() == "mis"   ? trainer::Correction::kMis
-                    : train.correction() == "tis" ? trainer::Correction::kTis
-                                                  : trainer::Correction::kNone;
-  return loss;
-}
-
-trainer::AdamWOptions OptimizerOptionsOf(const v1::TrainSection& train) {
+trainer::AdamWOptions OptimizerOptionsOf(const v1::RunConfig& config) {
+  const v1::TrainSection& train = config.train();
   trainer::AdamWOptions optimizer;
   optimizer.learning_rate = train.learning_rate();
   optimizer.beta1 = train.beta1();
@@ -25,7 +18,25 @@ trainer::AdamWOptions OptimizerOptionsOf(const v1::TrainSection& train) {
   optimizer.weight_decay = train.weight_decay();
   optimizer.max_grad_norm = train.max_grad_norm();
   optimizer.max_grad_growth = train.max_grad_growth();
+  optimizer.decay_all = train.weight_decay_on() == "all";
+  optimizer.schedule = train.schedule() == "linear"   ? trainer::Schedule::kLinear
+                       : train.schedule() == "cosine" ? trainer::Schedule::kCosine
+                                                      : trainer::Schedule::kConstant;
+  optimizer.warmup_updates = train.warmup_updates();
+  optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
+  optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
+}
+
+trainer::Recompute RecomputeOf(const v1::TrainSection& train) {
+  return train.recompute() == "none"   ? trainer::Recompute::kNone
+         : train.recompute() == "full" ? trainer::Recompute::kFull
+                                       : trainer::Recompute::kSelective;
+}
+
+std::optional<DType> ComputeDTypeOf(const v1::TrainSection& train) {
+  if (train.compute_dtype() == "auto") return std::nullopt;
+  return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
 
 }  // namespace
@@ -40,11 +51,14 @@ trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config) {
 trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
   trainer::PolicyTrainer::Options options;
   options.model = shape;
-  options.optimizer = OptimizerOptionsOf(config.train());
-  options.step.loss = LossOptionsOf(config.train());
+  options.optimizer = OptimizerOptionsOf(config);
+  options.step.loss = LossOptionsOf(config);
   options.step.temperature = config.rollout().temperature();
   options.step.updates_per_batch = config.train().updates_per_batch();
   options.step.micro_batch_tokens = config.train().micro_batch_tokens();
+  options.step.recompute = RecomputeOf(config.train());
+  options.step.float32_logits = config.train().float32_logits();
+  options.compute_dtype = ComputeDTypeOf(config.train());
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.bucket_bytes = config.sync().bucket_bytes();
   options.threads = static_cast<int>(config.run().threads());

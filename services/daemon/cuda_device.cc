@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "cuda/device.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 
 namespace syncopate::daemon {
 namespace {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::daemon {
@@ -27,27 +28,28 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"BAD_SPIFFE_ID", kExitBadConfig},
     {"BAD_WEIGHTS", kExitBadConfig},
     {"CONFIG_NOT_READABLE", kExitBadConfig},
-    {"DTYPE_MISMATCH", kExitBadConfig},
+    {reason::kDtypeMismatch, kExitBadConfig},
     {"FIXED_KEY", kExitBadConfig},
     {"INSECURE_BIND", kExitBadConfig},
-    {"LAYOUT_MISMATCH", kExitBadConfig},
+    {reason::kLayoutMismatch, kExitBadConfig},
     {"MISSING_WEIGHTS", kExitBadConfig},
-    {"MODEL_MISMATCH", kExitBadConfig},
+    {reason::kModelMismatch, kExitBadConfig},
     {"NO_CUDA", kExitBadConfig},
     {"NO_MODEL", kExitBadConfig},
     {"NO_ROLE", kExitBadConfig},
     {"RUN_DIR_TAKEN", kExitBadConfig},
     {"UNKNOWN_MODEL", kExitBadConfig},
     // Starting again would take the place back from its new owner.
-    {"FENCED", kExitFenced},
+    {reason::kFenced, kExitFenced},
     {"REPLACED", kExitFenced},
     // What this process cannot get out of by itself. Versions of a fresh trainer are of a new epoch, so nothing that
     // was
     // published before stands in their way.
-    {"ABORT_STUCK", kExitLostPeer},
-    {"COPY_STUCK", kExitLostPeer},
+    {reason::kAbortStuck, kExitLostPeer},
+    {reason::kCopyStuck, kExitLostPeer},
     {"DIGEST_CHANGED", kExitLostPeer},
-    {"NOT_JOINED", kExitLostPeer},
+    {"MODEL_CHANGED", kExitLostPeer},
+    {reason::kNotJoined, kExitLostPeer},
     {"SYNCHRONIZER_LOST", kExitLostPeer},
     {"SYNC_FAILING", kExitLostPeer},
     {"VERSION_ORDER", kExitLostPeer},

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
@@ -59,7 +60,7 @@ class Placement {
 absl::Status Explain(const absl::Status& status, const std::string& rendezvous, const std::stop_token& stop) {
   if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
   if (absl::IsDeadlineExceeded(status)) {
-    return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
                  absl::StrCat("the weights from ", rendezvous, " did not arrive in time"));
   }
   if (!ErrorReason(status).empty()) return status;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
@@ -24,7 +25,7 @@ constexpr absl::Duration kCancelTakes = absl::Seconds(5);              // at mos
 // A device that does not answer: no attempt of this process can succeed any more.
 bool IsStuck(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
-  return reason == "ABORT_STUCK" || reason == "COPY_STUCK";
+  return reason == reason::kAbortStuck || reason == reason::kCopyStuck;
 }
 
 std::string ForPeople(const absl::Status& status) {
@@ -272,7 +273,7 @@ absl::StatusOr<synchronizer::Welcome> JoinLoop::WaitForWelcome(absl::Duration de
   if (welcome_.has_value()) return *welcome_;
   std::string why = last_error_.ok() ? absl::StrCat(options_.synchronizer_address, " has not answered yet")
                                      : std::string(last_error_.message());
-  return Error(absl::StatusCode::kUnavailable, "NOT_JOINED",
+  return Error(absl::StatusCode::kUnavailable, reason::kNotJoined,
                absl::StrFormat("not welcomed within %s: %s", absl::FormatDuration(deadline), why));
 }
 

@@ -13,7 +13,7 @@ absl::Status MemberClient::Options::Validate() const {
   auto bad = [](const std::string& message) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "MemberClient: " + message);
   };
-  if (hello.manifest == nullptr) return bad("hello.manifest is missing");
+  if (hello.manifest == nullptr && hello.member.role != "rollouter") return bad("hello.manifest is missing");
   if (hello.member.role.empty() || hello.member.incarnation.empty()) return bad("hello.member is incomplete");
   if (!CheckSpeaksFor(hello.member, secret.Reveal()).ok()) return bad("the secret is not that of hello.member");
   if (min_backoff <= absl::ZeroDuration() || max_backoff < min_backoff)

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::member {
@@ -22,7 +23,7 @@ SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
 }
 
 SyncReport OnlySends() {
-  return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_RECEIVER",
+  return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
                         "a trainer sends weights and receives none; join with the role rollouter to receive"));
 }
 
@@ -30,7 +31,7 @@ SyncReport OnlySends() {
 
 SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
   if (command.source) {
-    return ReportOf(Error(absl::StatusCode::kFailedPrecondition, "NOT_A_SOURCE",
+    return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotASource,
                           "a rollouter receives weights and sends none; join with the role trainer to send"));
   }
   if (command.rehearsal) return Rendezvous(receiver_->PrepareRehearsal(command));

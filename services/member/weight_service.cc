@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "services/rpc/server_stream.h"
 #include "services/wire/codec.h"
 #include "synchronizer/transport/transport.h"
@@ -21,7 +22,7 @@ constexpr int64_t kMaxArenaBytes = int64_t{1} << 50;
 absl::StatusOr<std::unique_ptr<synchronizer::WeightReader>> OpenVersion(synchronizer::WeightStore& store,
                                                                         const v1::FetchWeightsRequest& request) {
   if (request.manifest_fingerprint() != store.fingerprint()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                  "the receiver asks for weights of another model; give both sides the same model section");
   }
   for (const auto& range : request.ranges()) {  // sums of its ends are made below; the reader checks the upper bound

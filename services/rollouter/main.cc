@@ -1,13 +1,22 @@
 // syncopate-rollouter CONFIG [section.key=value ...]: generates, scores and submits trajectories until it is told to
 // stop. Needs nothing but the synchronizer's address; holds nothing that matters when it dies.
 
-#include <algorithm>
+#include <prometheus/collectable.h>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+
+#include "base/reasons.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
 #include "services/config/run_model.h"
 #include "services/daemon/daemon.h"
+#include "services/rollouter/model_client.h"
+#include "services/rollouter/remote_scorers.h"
 #include "services/rollouter/rollout_node.h"
 
 namespace syncopate::rollouterd {
@@ -15,10 +24,83 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const model::ModelConfig& shape) {
-  const v1::RunConfig& config = daemon.config();
+// The model that the engine is made for, and the configuration with what the trainer says of its weights.
+struct FoundModel {
+  v1::RunConfig config;
+  model::ModelConfig shape;
+  bool learned = false;                                                    // from the trainer
+  std::shared_ptr<const model::tokenizer::Tokenizer> tokenizer = nullptr;  // null if it has none
+};
+
+// The node's metrics, which there are once there is a node.
+class NodeMetrics final : public prometheus::Collectable {
+ public:
+  void Set(std::shared_ptr<const prometheus::Collectable> metrics) {
+    MutexLock lock(&mutex_);
+    metrics_ = std::move(metrics);
+  }
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    std::shared_ptr<const prometheus::Collectable> metrics;
+    {
+      MutexLock lock(&mutex_);
+      metrics = metrics_;
+    }
+    return metrics == nullptr ? std::vector<prometheus::MetricFamily>() : metrics->Collect();
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const prometheus::Collectable> metrics_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A model by keys is known to everybody; of any other the trainer has the files, and tells.
+absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& metrics_address) {
+  FoundModel found;
+  found.config = daemon.config();
+  if (found.config.model().path().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(found.config));
+    found.shape = model.shape;
+    return found;
+  }
+  LearnModelOptions options;
+  options.synchronizer_address = found.config.synchronizer().address();
+  options.security = daemon.security();
+  options.member = daemon.Member();
+  options.secret = daemon.secret();
+  options.run_id = found.config.run().id();
+  options.metrics_address = metrics_address;
+  options.build = daemon::BuildVersion();
+  options.lost_after = config::CheckedDuration(found.config.synchronizer().lost_after());
+  options.exit_on_completion = daemon.exit_on_completion();
+  options.stop_requested = [&daemon](absl::Duration wait) { return daemon.StopRequested(wait); };
+  SYNCOPATE_ASSIGN_OR_RETURN(const LearnedModel model, LearnModel(options));
+  found.shape = model.shape;
+  found.learned = true;
+  found.tokenizer = model.tokenizer;
+  found.config.mutable_model()->set_dtype(model.dtype == DType::kFloat32 ? "float32" : "bfloat16");
+  found.config.mutable_sync()->set_bucket_bytes(model.bucket_bytes);
+  return found;
+}
+
+// What rewards of text read; null for a model without a tokenizer.
+rollouter::TextDecoder DecoderOf(const FoundModel& model) {
+  if (model.tokenizer == nullptr) return nullptr;
+  return [tokenizer = model.tokenizer](const std::vector<int32_t>& ids) {
+    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
+  };
+}
+
+// Another trainer may have come with another model since it was asked for: a new start asks again.
+absl::Status WithoutBlame(const absl::Status& why, bool learned) {
+  const std::string reason = ErrorReason(why);
+  if (!learned || (reason != reason::kModelMismatch && reason != reason::kDtypeMismatch)) return why;
+  return Error(why.code(), "MODEL_CHANGED", why.message());
+}
+
+RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel& model) {
+  const v1::RunConfig& config = model.config;
   RolloutNode::Options options;
-  options.engine = config::EngineOptionsOf(config, shape);
+  options.engine = config::EngineOptionsOf(config, model.shape);
   options.member = daemon.Member();
   options.secret = daemon.secret();
   options.run_id = config.run().id();
@@ -48,12 +130,17 @@ void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
 absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
-  SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
-  RolloutNode::Options options = NodeOptions(daemon, model.shape);
-  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(config, model.shape, daemon.security()));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
+  // Probes are answered while the trainer is waited for.
+  const auto node_metrics = std::make_shared<NodeMetrics>();
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
-                             daemon.StartMetrics(config.metrics().rollouter_listen(), {node->metrics()}));
+                             daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics}));
+  SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address));
+  RolloutNode::Options options = NodeOptions(daemon, model);
+  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
+  options.scoring = scorers->ScorerOptions(model.config, DecoderOf(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
+  node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},
                                                              {v1::RolloutService::service_full_name()}));
   const std::string& advertise = config.rollouter().advertise();
@@ -61,7 +148,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
   AwaitEnd(daemon, *node);
-  const absl::Status why = node->CheckAlive();
+  const absl::Status why = WithoutBlame(node->CheckAlive(), model.learned);
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   node->Leave(grace);
   server->Stop(absl::ZeroDuration());

@@ -10,7 +10,7 @@
 #include "synchronizer/ipc/cuda_copy_engine.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -68,7 +68,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
       rollouter::MakeCudaBackend(shape, wire, index,
-                                 in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap));
+                                 in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
+                                 config.rollout().gpu_memory()));
   device->backend = engine.backend;
   if (daemon::MayOffer(config, "ipc")) {
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));

@@ -86,23 +86,23 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
   const Options options = WithDevice(given);
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineLoop> engine,
                              rollouter::EngineLoop::Start(options.engine));
-  auto rewards = std::make_unique<rollouter::RewardRegistry>(rollouter::RewardRegistry::BuiltIn());
+  SYNCOPATE_ASSIGN_OR_RETURN(auto scorer, rollouter::Scorer::Create(options.scoring));
   SYNCOPATE_ASSIGN_OR_RETURN(auto work, WorkClient::Create({.member = options.member,
                                                             .secret = options.secret,
                                                             .leases = options.leases,
                                                             .heartbeat = options.heartbeat,
                                                             .security = options.security},
-                                                           engine.get(), rewards.get()));
+                                                           engine.get(), scorer.get()));
   return std::unique_ptr<RolloutNode>(
-      new RolloutNode(options, std::move(engine), std::move(rewards), std::move(work), registry));
+      new RolloutNode(options, std::move(engine), std::move(scorer), std::move(work), registry));
 }
 
 RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
-                         std::unique_ptr<rollouter::RewardRegistry> rewards, std::shared_ptr<WorkClient> work,
+                         std::unique_ptr<rollouter::Scorer> scorer, std::shared_ptr<WorkClient> work,
                          prometheus::Registry& registry)
     : options_(options),
       engine_(std::move(engine)),
-      rewards_(std::move(rewards)),
+      scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
       target_(engine_.get(), options.events, registry),
@@ -186,12 +186,14 @@ void RolloutNode::Leave(absl::Duration grace) {
   if (grace > absl::ZeroDuration()) {
     const absl::Status drained = engine_->Drain(left(0.5));
     if (!drained.ok()) SYNCOPATE_LOG(kWarning, "leaving with work unfinished: %s", drained.ToString());
+    if (!work_->WaitScored(left(0.5))) SYNCOPATE_LOG(kWarning, "leaving with answers that have no rewards yet");
     work_->HandBack(Error(absl::StatusCode::kUnavailable, "STOPPING", "this rollouter stops; lease it elsewhere"));
     if (!work_->WaitIdle(left(0.6))) SYNCOPATE_LOG(kWarning, "leaving before every group was acknowledged");
   }
   work_->Report();
   work_->Stop(left(0.7));
   if (member_ != nullptr) member_->Stop(left(0.8));
+  scorer_->Stop();
   engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
 }
 

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
-#include "rollouter/reward/reward.h"
+#include "rollouter/reward/scorer.h"
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
 #include "services/rollouter/metered_receiver.h"
@@ -50,11 +50,12 @@ class RolloutNode {
     int64_t allowed_lag = 1;  // it is ready while it serves a version at most so many steps behind the newest
     telemetry::EventRecorder* events = nullptr;                         // borrowed; null: not recorded
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its connections to others; null: plaintext
+    rollouter::Scorer::Options scoring = {};  // the remote scorers in it must outlive the node
     // Where it computes, made for the engine's model; null: on the CPU.
     std::shared_ptr<RolloutDevice> device = nullptr;
   };
 
-  // Allocates KV cache and weights and starts the engine. Errors of EngineLoop and WorkClient.
+  // Allocates KV cache and weights and starts the engine. Errors of EngineLoop, Scorer and WorkClient.
   static absl::StatusOr<std::unique_ptr<RolloutNode>> Create(const Options& options, prometheus::Registry& registry);
   // Leaves with no grace. The server must have been stopped.
   ~RolloutNode();
@@ -116,12 +117,12 @@ class RolloutNode {
   };
 
   RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
-              std::unique_ptr<rollouter::RewardRegistry> rewards, std::shared_ptr<WorkClient> work,
+              std::unique_ptr<rollouter::Scorer> scorer, std::shared_ptr<WorkClient> work,
               prometheus::Registry& registry);
 
   const Options options_;                                // its device is there
   const std::shared_ptr<rollouter::EngineLoop> engine_;  // shared with metrics_ alone
-  const std::unique_ptr<rollouter::RewardRegistry> rewards_;
+  const std::unique_ptr<rollouter::Scorer> scorer_;
   const std::shared_ptr<WorkClient> work_;
   RolloutService service_;
   MeasuredTarget target_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "rollouter/trajectory/group_assembly.h"
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
@@ -38,15 +39,20 @@ absl::Status WorkClient::Options::Validate() const {
 }
 
 absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
-                                                               const rollouter::RewardRegistry* rewards) {
+                                                               rollouter::Scorer* scorer) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  return std::shared_ptr<WorkClient>(new WorkClient(std::move(options), engine, rewards));
+  std::shared_ptr<WorkClient> client(new WorkClient(std::move(options), engine, scorer));
+  scorer->SetAvailabilityListener([weak = client->weak_from_this()] {
+    if (auto self = weak.lock()) self->LookAtScorer();
+  });
+  client->LookAtScorer();
+  return client;
 }
 
-WorkClient::WorkClient(Options options, rollouter::EngineLoop* engine, const rollouter::RewardRegistry* rewards)
+WorkClient::WorkClient(Options options, rollouter::EngineLoop* engine, rollouter::Scorer* scorer)
     : options_(std::move(options)),
       engine_(engine),
-      rewards_(rewards),
+      scorer_(scorer),
       book_(options_.leases),
       backoff_(
           options_.min_backoff, options_.max_backoff,
@@ -87,6 +93,26 @@ void WorkClient::SetPaused(bool paused) {
   MutexLock lock(&mutex_);
   book_.SetPaused(paused);
   SendCreditsLocked();
+}
+
+// What was read before the lock may be overtaken by what another thread read later; the next heartbeat looks again.
+void WorkClient::LookAtScorer() {
+  const absl::Status there = scorer_->Availability();
+  MutexLock lock(&mutex_);
+  if (book_.scorer_away() != there.ok()) return;
+  book_.SetScorerAway(!there.ok());
+  if (there.ok()) {
+    SYNCOPATE_LOG(kInfo, "rewards can be had again: work is asked for");
+  } else {
+    SYNCOPATE_LOG(kWarning, "no work is asked for, as no rewards can be had: %s", there.ToString());
+  }
+  SendCreditsLocked();
+}
+
+bool WorkClient::WaitScored(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  auto scored = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return book_.generating() == 0; };
+  return mutex_.AwaitWithTimeout(Condition(&scored), deadline);
 }
 
 bool WorkClient::WaitIdle(absl::Duration deadline) {
@@ -179,6 +205,7 @@ void WorkClient::ScheduleBeatLocked(int64_t stream) {
 }
 
 void WorkClient::Beat(int64_t stream) {
+  LookAtScorer();
   const rollouter::EngineStatus engine = engine_->GetStatus();
   v1::ExchangeRequest beat = WorkSoFar(engine);
   MutexLock lock(&mutex_);
@@ -278,29 +305,46 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
   }
   if (taken.ok()) {
     absl::Status started = Generate(stream, *lease, std::move(made));
-    if (!started.ok()) OnGenerated(stream, lease->id, started);
-  } else if (ErrorReason(taken) != "LEASE_HELD") {
+    if (!started.ok()) OnEnded(stream, lease->id, started);
+  } else if (ErrorReason(taken) != reason::kLeaseHeld) {
     GiveBack(lease->id, taken);
   }
 }
 
 absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardFunction* reward, rewards_->Find(lease.reward));
+  SYNCOPATE_RETURN_IF_ERROR(scorer_->Check(lease.reward));
   PolicyVersion serving = engine_->GetStatus().serving;
   if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
     return Error(
-        absl::StatusCode::kAborted, "WRONG_VERSION",
+        absl::StatusCode::kAborted, reason::kWrongVersion,
         absl::StrCat("evaluation of ", lease.version.ToString(), " was asked for, ", serving.ToString(), " is served"));
   }
-  auto done = [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> group) {
-    self->OnGenerated(stream, id, std::move(group));
+  auto done = [self = shared_from_this(), stream, lease](absl::StatusOr<TrajectoryGroup> group) {
+    self->OnGenerated(stream, lease, std::move(group));
   };
   return engine_->Submit(
       rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
-      std::make_shared<rollouter::GroupAssembly>(lease, options_.member, reward, std::move(done), std::move(made)));
+      std::make_shared<rollouter::GroupAssembly>(lease, options_.member, std::move(done), std::move(made)));
 }
 
-void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
+// On the engine's thread, which goes on at once: what is made of the group happens on the scorer's.
+void WorkClient::OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<TrajectoryGroup> group) {
+  bool wanted = false;
+  {
+    MutexLock lock(&mutex_);
+    wanted = book_.OnScoring(stream, lease.id);
+  }
+  if (!group.ok()) return OnEnded(stream, lease.id, std::move(group));
+  if (!wanted) {
+    return OnEnded(stream, lease.id, Error(absl::StatusCode::kCancelled, "GIVEN_UP", "nobody wants it any more"));
+  }
+  scorer_->Score(EngineRequestId(stream, lease.id), lease, *std::move(group),
+                 [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> scored) {
+                   self->OnEnded(stream, id, std::move(scored));
+                 });
+}
+
+void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group) {
   v1::ExchangeRequest request = WorkSoFar();
   if (group.ok()) {
     *request.mutable_group() = wire::ToProto(*group);
@@ -316,10 +360,14 @@ void WorkClient::OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusO
     *request.mutable_return_lease()->mutable_error() = rpc::ToProto(group.status());
   }
   MutexLock lock(&mutex_);
-  const rollouter::LeaseBook::Ended ended = book_.OnGenerated(stream, lease, group.ok());
+  const rollouter::LeaseBook::Ended ended = book_.OnEnded(stream, lease, group.ok());
   if (ended == rollouter::LeaseBook::Ended::kHeld) {
     ++(group.ok() ? counters_.submitted : counters_.returned);
-    if (!group.ok()) SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
+    if (ErrorReason(group.status()) == reason::kRewardFailed) {
+      SYNCOPATE_LOG(kWarning, "%s handed back: %s", Name(lease), group.status().ToString());
+    } else if (!group.ok()) {
+      SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
+    }
     SendLocked(std::move(request));
   } else if (ended == rollouter::LeaseBook::Ended::kRevoked) {
     SendReturnLocked(lease, Error(absl::StatusCode::kAborted, "REVOKED", "its generation has ended"));
@@ -360,6 +408,7 @@ void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
 }
 
 void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
+  scorer_->Cancel(EngineRequestId(stream, lease));
   bool posted = aborts_.Post([this, id = EngineRequestId(stream, lease)] { engine_->Abort(id); });
   // Not a loss: what it generates will not be wanted and ends by itself.
   if (!posted) SYNCOPATE_LOG(kDebug, "%s runs to its end: too many aborts wait", Name(lease));

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
-#include "rollouter/reward/reward.h"
+#include "rollouter/reward/scorer.h"
 #include "rollouter/trajectory/lease_book.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/backoff.h"
@@ -22,10 +22,10 @@
 namespace syncopate::rollouterd {
 
 // The rollouter's end of TrajectoryService.Exchange: asks the trainer for leases with credits, has the engine generate
-// them, says with each heartbeat which of them come further, scores, submits. Keeps one stream to the trainer that the
-// directory names; when it breaks, all of its leases are given up, their generation is aborted, and the client connects
-// again after a jittered backoff, for as long as it takes. Every message carries the version that is served, and those
-// never go back. Thread-safe; nothing but Stop and WaitIdle blocks.
+// them, says with each heartbeat which of them come further, has the scorer give them rewards, submits. Keeps one
+// stream to the trainer that the directory names; when it breaks, all of its leases are given up, their generation is
+// aborted, and the client connects again after a jittered backoff, for as long as it takes. Every message carries the
+// version that is served, and those never go back. Thread-safe; nothing but Stop and WaitIdle blocks.
 class WorkClient final : public std::enable_shared_from_this<WorkClient> {
  public:
   struct Options {
@@ -49,10 +49,11 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     int64_t streams = 0;    // streams opened
   };
 
-  // `engine` and `rewards` must outlive the client and every request that the engine has of it: stop the client, then
-  // the engine. INVALID_ARGUMENT for options that cannot be.
+  // `engine` and `scorer` must outlive the client and every request that they have of it: stop the client, then the
+  // engine, then the scorer. While the scorer's run cannot be judged no work is asked for. INVALID_ARGUMENT for options
+  // that cannot be.
   static absl::StatusOr<std::shared_ptr<WorkClient>> Create(Options options, rollouter::EngineLoop* engine,
-                                                            const rollouter::RewardRegistry* rewards);
+                                                            rollouter::Scorer* scorer);
   ~WorkClient();
 
   // Where trainer rank 0 of run `run_id` listens; an empty address: there is none now. Leaves the old stream if that
@@ -64,11 +65,13 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetDraining(bool draining);
   // While paused no work is asked for; what was leased waits.
   void SetPaused(bool paused);
+  // True as soon as nothing is generated or scored; false after `deadline`.
+  bool WaitScored(absl::Duration deadline);
   // Hands every lease back that is not finished, for reason `why`, and aborts its generation.
   void HandBack(const absl::Status& why);
   // Tells the trainer now what a heartbeat would: before the process leaves, its last figures.
   void Report();
-  // True as soon as nothing is generated and every submission has been answered; false after `deadline`.
+  // The same, and every submission has been answered.
   bool WaitIdle(absl::Duration deadline);
 
   // Leaves the stream and joins the worker. What was sent is still delivered if that takes no longer than `deadline`;
@@ -85,7 +88,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     friend bool operator==(const Trainer&, const Trainer&) = default;
   };
 
-  WorkClient(Options options, rollouter::EngineLoop* engine, const rollouter::RewardRegistry* rewards);
+  WorkClient(Options options, rollouter::EngineLoop* engine, rollouter::Scorer* scorer);
 
   void Connect();
   void ScheduleBeatLocked(int64_t stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -96,7 +99,9 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void OnWelcome(const v1::ExchangeResponse::Welcome& welcome);
   void OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message);
   absl::Status Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made);
-  void OnGenerated(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
+  void OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<TrajectoryGroup> group);
+  void OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
+  void LookAtScorer();
   void OnAck(const v1::ExchangeResponse::Ack& ack);
   void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
   void GiveBack(const LeaseId& lease, const absl::Status& why);
@@ -110,7 +115,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
 
   const Options options_;
   rollouter::EngineLoop* const engine_;
-  const rollouter::RewardRegistry* const rewards_;
+  rollouter::Scorer* const scorer_;
   rpc::Worker aborts_;  // EngineLoop::Abort blocks for a decode step
 
   mutable Mutex mutex_;

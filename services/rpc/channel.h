@@ -30,8 +30,9 @@ struct ChannelOptions {
 };
 
 // A channel with a connection of its own. Connects in the background: an address where nobody listens shows as
-// UNAVAILABLE at the first call, and so does one where TLS fails, with what is wrong. INVALID_ARGUMENT (reason
-// BAD_ADDRESS) if `address` is not host:port.
+// UNAVAILABLE at the first call, and so does one where TLS fails, with what is wrong. `unix:PATH` is a
+// socket of this host, plaintext whatever the security: its folder says who may. INVALID_ARGUMENT (reason BAD_ADDRESS)
+// if `address` is neither that nor host:port.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
                                                            const ChannelOptions& options = {});
 

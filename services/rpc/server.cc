@@ -35,7 +35,7 @@ int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt6
 bool Encrypted(const Server::Options& options) { return options.security != nullptr && options.security->encrypted(); }
 
 // An operator who allowed it must not be able to overlook it.
-void WarnOfPlaintext(const Server::Options& options, const Endpoint& endpoint) {
+void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
   if (endpoint.IsLoopback() || options.health_only || Encrypted(options)) return;
   SYNCOPATE_LOG(kWarning, "INSECURE: %s is open to the network without TLS, as insecure_bind allows: %s",
                 endpoint.ToString(),
@@ -120,7 +120,7 @@ class Gate {
 
 absl::Status Server::Options::Validate() const {
   constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
-  SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, ParseListenAddress(address));
   if (!endpoint.IsLoopback() && !insecure_bind && !health_only && !Encrypted(*this)) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to listen on ", endpoint.ToString(),
@@ -145,7 +145,7 @@ absl::Status Server::Options::Validate() const {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                                                       const std::vector<grpc::Service*>& services) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  SYNCOPATE_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(options.address));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, ParseListenAddress(options.address));
   std::unique_ptr<Server> server(new Server());
   SYNCOPATE_ASSIGN_OR_RETURN(server->acceptor_, Acceptor::Listen(endpoint));
   server->port_ = server->acceptor_->endpoint().port;

@@ -58,6 +58,16 @@ void LabelledFlags::Set(const std::vector<std::string>& raised) {
   }
 }
 
+LabelledGauge::LabelledGauge(prometheus::Registry& registry, const std::string& name, const std::string& help,
+                             const std::string& label, const std::vector<std::string>& values) {
+  auto& family = prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+  for (const std::string& value : values) gauges_.push_back(&family.Add({{label, value}}));
+}
+
+void LabelledGauge::Set(const std::vector<double>& values) {
+  for (size_t i = 0; i < gauges_.size(); ++i) gauges_[i]->Set(i < values.size() ? values[i] : 0);
+}
+
 prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& name, const std::string& help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }

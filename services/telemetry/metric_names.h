@@ -57,6 +57,18 @@ class LabelledFlags {
   std::map<std::string, prometheus::Gauge*> gauges_;
 };
 
+// A gauge family with one label whose values are all known from the start and begin at 0.
+class LabelledGauge {
+ public:
+  LabelledGauge(prometheus::Registry& registry, const std::string& name, const std::string& help,
+                const std::string& label, const std::vector<std::string>& values);
+  // In the order of the label's values; what is missing at the end becomes 0.
+  void Set(const std::vector<double>& values);
+
+ private:
+  std::vector<prometheus::Gauge*> gauges_;
+};
+
 // A gauge without labels.
 prometheus::Gauge& AddGauge(prometheus::Registry& registry, const std::string& name, const std::string& help);
 // A counter without labels.

@@ -19,7 +19,7 @@ namespace syncopate::telemetry {
 
 absl::StatusOr<std::unique_ptr<MetricsResponder>> MetricsResponder::Start(
     const Options& options, std::vector<std::shared_ptr<const prometheus::Collectable>> sources) {
-  SYNCOPATE_ASSIGN_OR_RETURN(rpc::Endpoint endpoint, rpc::Endpoint::Parse(options.address));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, rpc::ParseListenAddress(options.address));
   if (!endpoint.IsLoopback() && !options.insecure_bind) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to serve metrics on ", endpoint.ToString(),

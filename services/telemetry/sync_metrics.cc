@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "synchronizer/transport/transport_traits.h"
+
 namespace syncopate::telemetry {
 namespace {
 
 const std::vector<std::string> kPhases = {"stage", "prepare", "transfer", "verify", "install", "total"};
-const std::vector<std::string> kTransports = {"inproc", "ipc", "nccl", "grpc"};
 
 // Labels of syncopate_weight_syncs_total; any other reason counts under the last.
 const std::vector<std::string> kResults = {"ok",
@@ -65,7 +66,8 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
       rollouters_(Members(registry, "rollouter")),
       newest_(registry, "synchronizer") {
   for (const std::string& phase : kPhases) {
-    for (const std::string& transport : kTransports) {
+    for (const synchronizer::TransportTraits& traits : synchronizer::kTransports) {
+      const std::string transport(traits.name);
       durations_.Add({{"phase", phase}, {"transport", transport}}, kBuckets);
     }
   }
@@ -79,7 +81,7 @@ void SyncMetrics::Record(const Sync& sync) {
   bytes_.Increment("lora", static_cast<double>(sync.bytes.lora));
   bytes_.Increment("delta", static_cast<double>(sync.bytes.delta));
   if (result == "ok" || result == "relabelled") last_success_.Set(sync.ended_unix_seconds);
-  if (std::find(kTransports.begin(), kTransports.end(), sync.transport) == kTransports.end()) return;
+  if (synchronizer::FindTransport(sync.transport) == nullptr) return;
   for (const std::string& phase : kPhases) {
     auto found = sync.seconds.find(phase);
     if (found == sync.seconds.end() || found->second <= 0) continue;

@@ -10,7 +10,7 @@ const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4
 TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& limits)
     : limits_(limits),
       groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
-              {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed"}),
+              {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed", "skipped"}),
       quarantines_(AddCounter(registry, "syncopate_rollouter_quarantines_total",
                               "Times that a rollouter got no more prompts because its answers were of no use")),
       revoked_(registry, "syncopate_leases_revoked_total",
@@ -30,6 +30,8 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       leased_(AddGauge(registry, "syncopate_leased_groups", "Groups that rollouters work on")),
       steps_(AddCounter(registry, "syncopate_steps_total", "Training steps done by this process")),
       tokens_(AddCounter(registry, "syncopate_trained_tokens_total", "Tokens trained by this process")),
+      skipped_updates_(AddCounter(registry, "syncopate_skipped_updates_total",
+                                  "Updates that were not made because loss or gradient were not finite")),
       loss_(AddGauge(registry, "syncopate_loss", "Policy loss of the last step")),
       reward_(AddGauge(registry, "syncopate_reward_mean", "Mean reward of the last batch")),
       reward_std_(AddGauge(registry, "syncopate_reward_std", "Standard deviation of the rewards of the last batch")),
@@ -43,6 +45,10 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
                               "Share of the last batch's groups whose rewards were all equal: they teach nothing")),
       effective_samples_(AddGauge(registry, "syncopate_effective_sample_ratio",
                                   "Effective share of the last batch under its importance weights, 1 on policy")),
+      mismatch_by_age_(registry, "syncopate_mismatch_k3",
+                       "KL divergence of the last batch between behaviour and proximal policy by the tokens' "
+                       "staleness in steps; at age 0 the engines disagree",
+                       "age", {"0", "1", "2", "3", "4", "5", "6", "7", "8+"}),
       response_tokens_(AddGauge(registry, "syncopate_response_tokens_mean", "Mean answer of the last batch in tokens")),
       eval_exact_(AddGauge(registry, "syncopate_eval_exact_ratio",
                            "Share of exact answers in the last evaluation; 0 before the first")),
@@ -74,6 +80,7 @@ void TrainerMetrics::ObserveStaleness(int64_t steps) {
 void TrainerMetrics::RecordStep(const StepFigures& figures) {
   steps_.Increment();
   tokens_.Increment(Double(figures.tokens));
+  skipped_updates_.Increment(Double(figures.skipped_updates));
   loss_.Set(figures.loss);
   reward_.Set(figures.reward_mean);
   reward_std_.Set(figures.reward_std);
@@ -84,6 +91,7 @@ void TrainerMetrics::RecordStep(const StepFigures& figures) {
   rejected_.Set(figures.rejected);
   zero_variance_.Set(figures.zero_variance);
   effective_samples_.Set(figures.effective_samples);
+  mismatch_by_age_.Set(figures.mismatch_by_age);
   response_tokens_.Set(figures.response_tokens);
   version_.Set(figures.version);
 }

@@ -17,12 +17,14 @@ struct StepFigures {
   double kl = 0;          // between behaviour and current policy (k3)
   double entropy = 0;     // nats
   double grad_norm = 0;
-  double clipped = 0;            // share of tokens, 0 to 1, as the next three
-  double rejected = 0;           // of tokens
-  double zero_variance = 0;      // of groups
-  double effective_samples = 0;  // (mean w)^2 / mean(w^2) of the importance weights
-  double response_tokens = 0;    // mean
-  int64_t tokens = 0;            // trained
+  double clipped = 0;                        // share of tokens, 0 to 1, as the next three
+  double rejected = 0;                       // of tokens
+  double zero_variance = 0;                  // of groups
+  double effective_samples = 0;              // (mean w)^2 / mean(w^2) of the importance weights
+  std::vector<double> mismatch_by_age = {};  // `kl` of tokens of 0 to 7 steps, and of more; 0 without such tokens
+  double response_tokens = 0;                // mean
+  int64_t tokens = 0;                        // trained
+  int64_t skipped_updates = 0;               // because loss or gradient were not finite
 };
 
 // The trainer's data and steps.
@@ -35,7 +37,7 @@ class TrainerMetrics {
   };
   TrainerMetrics(prometheus::Registry& registry, const Limits& limits);
 
-  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back" or
+  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "skipped" or
   // "failed". From one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
   // How often a rollouter was quarantined so far. From one thread at a time.
@@ -74,6 +76,7 @@ class TrainerMetrics {
   prometheus::Gauge& leased_;
   prometheus::Counter& steps_;
   prometheus::Counter& tokens_;
+  prometheus::Counter& skipped_updates_;
   prometheus::Gauge& loss_;
   prometheus::Gauge& reward_;
   prometheus::Gauge& reward_std_;
@@ -84,6 +87,7 @@ class TrainerMetrics {
   prometheus::Gauge& rejected_;
   prometheus::Gauge& zero_variance_;
   prometheus::Gauge& effective_samples_;
+  LabelledGauge mismatch_by_age_;
   prometheus::Gauge& response_tokens_;
   prometheus::Gauge& eval_exact_;
   prometheus::Gauge& eval_reward_;

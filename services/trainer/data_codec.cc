@@ -48,7 +48,8 @@ v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
 }
 
 absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
-  for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack}) {
+  for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack,
+                            DropReason::kSkipped}) {
     if (name == trainer::DropReasonName(reason)) return reason;
   }
   return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
@@ -125,6 +126,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_dropped_stale(sums.dropped_stale);
   message.set_rolled_back(sums.rolled_back);
   message.set_trained(sums.trained);
+  message.set_skipped(sums.skipped);
   message.mutable_trained_tokens()->Add(sums.staleness.tokens.begin(), sums.staleness.tokens.end());
   message.set_mixed_groups(sums.staleness.mixed_groups);
   message.set_violating_groups(sums.staleness.violating_groups);
@@ -136,7 +138,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   std::vector<int64_t> tokens(message.trained_tokens().begin(), message.trained_tokens().end());
   const int64_t counts[] = {message.accepted(),        message.filtered(), message.dropped_stale(),
                             message.rolled_back(),     message.trained(),  message.mixed_groups(),
-                            message.violating_groups()};
+                            message.violating_groups(), message.skipped()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -147,6 +149,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .dropped_stale = message.dropped_stale(),
                                .rolled_back = message.rolled_back(),
                                .trained = message.trained(),
+                               .skipped = message.skipped(),
                                .staleness = {.tokens = std::move(tokens),
                                              .groups = message.trained(),
                                              .mixed_groups = message.mixed_groups(),

@@ -14,6 +14,55 @@ using nlohmann::json;
 
 constexpr size_t kRecentLines = 1000;
 
+// Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
+json AgesJson(const trainer::TrainStepMetrics& metrics) {
+  json ages = json::array();
+  for (int age = 0; age < loss::kLossAges; ++age) {
+    const loss::LossFigures::Age& tokens = metrics.figures.ages[age];
+    const int64_t samples = metrics.data.samples_by_age[age];
+    if (tokens.tokens == 0 && samples == 0) continue;
+    json of_age = {{"age", age},
+                   {"tokens", tokens.tokens},
+                   {"k1", tokens.k1},
+                   {"k3", tokens.k3},
+                   {"rejected_fraction", tokens.rejected},
+                   {"samples", samples}};
+    // Of samples whose oldest token is of this age.
+    if (samples > 0) of_age["reward_mean"] = metrics.data.reward_by_age[age] / static_cast<double>(samples);
+    ages.push_back(std::move(of_age));
+  }
+  return ages;
+}
+
+// What algorithms are watched by, beside what every step reports: docs/training.md.
+json FiguresJson(const trainer::TrainStepMetrics& metrics) {
+  const loss::LossFigures& figures = metrics.figures;
+  const loss::DataFigures& data = metrics.data;
+  return {{"clipped_low", figures.clipped_low},
+          {"clipped_high", figures.clipped_high},
+          {"dual_clipped", figures.dual_clipped},
+          {"ratio_kl", figures.ratio_kl},
+          {"rejected_low", figures.rejected_low},
+          {"rejected_high", figures.rejected_high},
+          {"weight_mean", figures.weight_mean},
+          {"weight_std", figures.weight_std},
+          {"weight_min", figures.weight_min},
+          {"weight_max", figures.weight_max},
+          {"effective_answer_fraction", figures.effective_answer_fraction},
+          {"mismatch_k1", figures.mismatch_k1},
+          {"mismatch_max", figures.mismatch_max},
+          {"chi2_token", figures.chi2_token},
+          {"chi2_answer", figures.chi2_answer},
+          {"perplexity_ratio", figures.perplexity_ratio},
+          {"log_perplexity_gap", figures.log_perplexity_gap},
+          {"probability_correlation", figures.probability_correlation},
+          {"reference_kl", figures.reference_kl},
+          {"truncated_samples", data.truncated},
+          {"masked_samples", data.masked},
+          {"trained_token_fraction", data.tokens > 0 ? data.trained_tokens / data.tokens : 0},
+          {"ages", AgesJson(metrics)}};
+}
+
 json StepJson(const StepReport& report) {
   const trainer::TrainStepMetrics& metrics = report.metrics;
   return {{"kind", "step"},
@@ -24,6 +73,7 @@ json StepJson(const StepReport& report) {
           {"reward_std", metrics.reward_std},
           {"reward_max", metrics.reward_max},
           {"updates", metrics.updates},
+          {"skipped_updates", metrics.skipped},
           {"loss", metrics.loss},
           {"grad_norm", metrics.gradient_norm},
           {"entropy", metrics.entropy},
@@ -71,12 +121,18 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
 }
 
 void RunReporter::OnStep(const StepReport& report) {
+  if (report.metrics.skipped > 0) {
+    SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
+                  report.version.ToString());
+  }
   {
     MutexLock lock(&mutex_);
     figures_.step_seconds += report.step_seconds;
     figures_.wait_seconds += report.wait_seconds;
   }
-  WriteLine(report.version.step, StepJson(report));
+  json line = StepJson(report);
+  line.update(FiguresJson(report.metrics));
+  WriteLine(report.version.step, line);
 }
 
 void RunReporter::OnEvaluation(const EvaluationReport& report) {

@@ -71,7 +71,8 @@ json GroupSummary(const trainer::TrainingSums& groups, const FlowSums& flow) {
             {"filtered", groups.filtered},
             {"failed", flow.failed},
             {"expired", flow.expired},
-            {"rolled_back", groups.rolled_back}}},
+            {"rolled_back", groups.rolled_back},
+            {"skipped", groups.skipped}}},
           {"duplicate", flow.duplicate},
           {"invalid", json(flow.invalid)},
           {"reissued", flow.reissued}};

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "synchronizer/transport/finite_check.h"
 #include "trainer/checkpoint/policy_files.h"
 
@@ -28,10 +29,16 @@ absl::Status RunOver() {
 
 // Says what can be done about weights that are not finite; other errors stay as they are.
 absl::Status Explained(const absl::Status& status, const PolicyVersion& version) {
-  if (ErrorReason(status) != "NON_FINITE") return status;
+  if (ErrorReason(status) != reason::kNonFinite) return status;
   return Annotate(status, absl::StrCat("training has spoilt the weights of ", version.ToString(),
                                        "; go on from the last checkpoint with a lower train.learning_rate or "
                                        "train.max_grad_norm"));
+}
+
+std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
+  std::vector<double> by_age;
+  for (const loss::LossFigures::Age& age : metrics.figures.ages) by_age.push_back(age.k3);
+  return by_age;
 }
 
 }  // namespace
@@ -72,7 +79,7 @@ absl::Status StepLoop::Steps() {
     if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
-    if (ErrorReason(batch.status()) == "DATA_ENDED") return absl::OkStatus();
+    if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
     if (!is_replay && published_.version.IsNone()) {
@@ -122,7 +129,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
   // Else it is not there yet, or the disk has refused the take, which comes again: a full disk holds a run up.
-  if (ErrorReason(batch.status()) != "NO_BATCH") {
+  if (ErrorReason(batch.status()) != reason::kNoBatch) {
     SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
     AwaitStop(kDiskRetry);
   }
@@ -134,7 +141,7 @@ absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
   {
     MutexLock lock(&mutex_);
     if (requests_.paused || requests_.stop) {
-      return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "somebody wants no step to begin");
+      return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "somebody wants no step to begin");
     }
   }
   return parts_.data->TakeBatch();
@@ -153,7 +160,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   for (const trainer::SharedGroup& group : batch.groups) groups.push_back(group.get());
   StepReport report;
   report.wait_seconds = std::exchange(waited_seconds_, 0);
-  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups));
+  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups, version_.step));
   AddPhase("step", SecondsSince(begin));
   version_.step = batch.produces.step;
   parts_.data->OnStepDone();
@@ -215,8 +222,10 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
                               .rejected = report.metrics.rejected_fraction,
                               .zero_variance = report.metrics.zero_variance_fraction,
                               .effective_samples = report.metrics.effective_sample_fraction,
+                              .mismatch_by_age = MismatchByAge(report.metrics),
                               .response_tokens = report.metrics.mean_response_tokens,
-                              .tokens = report.metrics.tokens});
+                              .tokens = report.metrics.tokens,
+                              .skipped_updates = report.metrics.skipped});
   parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
   for (const trainer::SharedGroup& group : batch.groups) {
     for (const Trajectory& sample : group->samples) {
@@ -288,7 +297,7 @@ void StepLoop::CollectEvaluation(absl::Time deadline) {
   } else {
     SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
   }
-  const bool again = missed_evaluation_ || ErrorReason(result.status()) == "OVERTAKEN";
+  const bool again = missed_evaluation_ || ErrorReason(result.status()) == reason::kOvertaken;
   if (again && published_.version > evaluated_) StartEvaluation(published_.version);
 }
 
@@ -317,8 +326,8 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
 absl::Status StepLoop::SaveIfDue() {
   if (!CheckpointIsDue()) return absl::OkStatus();
   absl::StatusOr<std::string> saved = Save();
-  if (ErrorReason(saved.status()) == "NON_FINITE") return saved.status();
-  if (ErrorReason(saved.status()) == "FENCED") StopFenced();
+  if (ErrorReason(saved.status()) == reason::kNonFinite) return saved.status();
+  if (ErrorReason(saved.status()) == reason::kFenced) StopFenced();
   // Else training goes on: the last good checkpoint is untouched, and the log still holds everything since.
   if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
   return absl::OkStatus();
@@ -369,7 +378,7 @@ absl::StatusOr<std::string> StepLoop::WriteCheckpoint() {
 }
 
 absl::Status StepLoop::CheckNotFenced() const {
-  const absl::Status fenced = Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+  const absl::Status fenced = Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                     "a newer trainer writes to this run; this one must not save");
   {
     MutexLock lock(&mutex_);
@@ -406,7 +415,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   }
   if (options_.checkpoint_at_end && saved_step_ != version_.step) {
     absl::StatusOr<std::string> saved = Save();
-    if (ErrorReason(saved.status()) == "FENCED") return Outcome::kFenced;
+    if (ErrorReason(saved.status()) == reason::kFenced) return Outcome::kFenced;
     SYNCOPATE_RETURN_IF_ERROR(Annotate(saved.status(), "the last checkpoint could not be saved"));
   }
   return requests.stop ? Outcome::kStopped : Outcome::kCompleted;

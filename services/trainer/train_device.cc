@@ -29,7 +29,8 @@ bool WillRestore(const v1::RunConfig& config) {
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
                                                                      const config::RunModel& model) {
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
-  if (!WillRestore(config)) {
+  // The reference policy is what the run began with, and no checkpoint holds that.
+  if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   }
   return options;

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cuda/nccl/nccl_comm.h"
 #include "model/device.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
@@ -8,7 +9,7 @@
 #include "services/trainer/train_device.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_source.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/staging/host_stager.h"
 
@@ -36,7 +37,7 @@ absl::Status AddNccl(int index, synchronizer::CudaSendArena* arena, TrainDevice*
   SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto source, synchronizer::NcclSource::Create(options, memory.get(), synchronizer::NcclDevices({.device = index}),
-                                                    synchronizer::NewNcclId));
+                                                    cuda::NewNcclId));
   device->borrowed.push_back(memory);
   device->transports.push_back(std::move(source));
   return absl::OkStatus();
@@ -77,8 +78,8 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }
-  SYNCOPATE_LOG(kInfo, "trains on %s (%s) in float32, sends %s weights", name, device.facts.gpu_uuid,
-                DTypeName(config::WireDTypeOf(config)));
+  SYNCOPATE_LOG(kInfo, "trains on %s (%s), computes in %s, sends %s weights", name, device.facts.gpu_uuid,
+                DTypeName(device.policy->compute_dtype()), DTypeName(config::WireDTypeOf(config)));
   return device;
 }
 

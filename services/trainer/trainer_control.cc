@@ -53,6 +53,7 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["duplicate"] = from.duplicate;
   (*to)["expired"] = from.expired;
   (*to)["rolled_back"] = from.rolled_back;
+  (*to)["skipped"] = from.skipped;
 }
 
 void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
@@ -144,6 +145,12 @@ void TrainerDaemon::ExportModel(const v1::TrainerServiceExportModelRequest& requ
       done(version.status());
     }
   });
+}
+
+absl::StatusOr<std::shared_ptr<const ModelOffer>> TrainerDaemon::GetModel() const {
+  MutexLock lock(&mutex_);
+  if (offer_ == nullptr) return Starting();
+  return offer_;
 }
 
 absl::StatusOr<v1::TrainerServiceExportModelResponse> TrainerDaemon::Export(

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "model/model_folder.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
@@ -45,7 +46,8 @@ absl::Status RunDirTaken(const std::string& dir) {
 }
 
 TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
-                                    const trainer::PromptSource& prompts, const std::string& log_folder) {
+                                    const PromptSources& sources, const std::string& log_folder) {
+  const trainer::PromptSource& prompts = *sources.training;
   TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
                          .target_staleness = config::TargetStaleness(config),
@@ -60,7 +62,7 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::Mo
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
   options.log.segments.folder = log_folder;
-  options.evaluation_prompts = config.eval().prompts();
+  options.evaluation_prompts = sources.evaluation_prompts;
   options.evaluation_samples_shown = config.eval().show_samples();
   options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
   options.evaluation_sampling = config::EvaluationSamplingOf(config, prompts);
@@ -94,6 +96,7 @@ void PublishFigures(const TrainingData::Status& data, telemetry::TrainerMetrics*
   metrics->SetGroups("filtered", data.groups.filtered);
   metrics->SetGroups("duplicate", data.groups.duplicate);
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
+  metrics->SetGroups("skipped", data.groups.skipped);
   metrics->SetGroups("failed", data.groups.failed);
   metrics->SetQuarantines(data.quarantines);
   metrics->SetRevoked("stalled", data.stalled);
@@ -102,7 +105,7 @@ void PublishFigures(const TrainingData::Status& data, telemetry::TrainerMetrics*
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.
 bool IsTakenOver(const absl::Status& refusal) {
-  return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == "EVICTED";
+  return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
 }
 
 }  // namespace
@@ -120,12 +123,13 @@ absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRun());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->MakeTasks());
+  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenPrompts());
   SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->RestoreCheckpoint());
   SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, trainer->Join(restored));
   SYNCOPATE_ASSIGN_OR_RETURN(restored, trainer->RestoreNewer(std::move(restored)));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
   return trainer;
@@ -163,12 +167,9 @@ absl::Status TrainerDaemon::KeepModelDescription() const {
   return model::CopyModelDescription(device_.model.description, kept);
 }
 
-absl::Status TrainerDaemon::MakeTasks() {
-  const v1::RunConfig& config = daemon_->config();
-  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
-  evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, trainer::MakeTask(config::TaskOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(evaluation_prompts_, trainer::MakeTask(evaluation));
+absl::Status TrainerDaemon::OpenPrompts() {
+  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
+  SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
   // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
   const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
   metrics_->SetMemory(bytes, bytes);
@@ -178,7 +179,7 @@ absl::Status TrainerDaemon::MakeTasks() {
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   if (!daemon_->config().run().resume()) return Restored{};
   absl::StatusOr<trainer::CheckpointStore::Latest> latest = checkpoints_->LoadLatest();
-  if (ErrorReason(latest.status()) == "NO_CHECKPOINT") {
+  if (ErrorReason(latest.status()) == reason::kNoCheckpoint) {
     SYNCOPATE_LOG(kInfo, "no checkpoint yet: the run is repeated from its log");
     return Restored{};
   }
@@ -259,7 +260,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     if (daemon_->StopRequested(absl::ZeroDuration())) {
       return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before the synchronizer had answered");
     }
-    if (ErrorReason(welcome.status()) == "NOT_JOINED" && Clock::Real()->Now() < deadline) continue;
+    if (ErrorReason(welcome.status()) == reason::kNotJoined && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
     SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
     SYNCOPATE_RETURN_IF_ERROR(config::WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
@@ -269,7 +270,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 }
 
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
-  const TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, *prompts_,
+  const TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
                                                       daemon_->Path(absl::StrCat(kStateFolder, "/log")));
   flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
     const absl::StatusOr<Identity> identity = ReadIdentity();
@@ -279,13 +280,21 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
   SYNCOPATE_ASSIGN_OR_RETURN(data_, TrainingData::Open(options,
                                                        {.files = Files(),
                                                         .clock = Clock::Real(),
-                                                        .prompts = prompts_.get(),
-                                                        .evaluation_prompts = evaluation_prompts_.get()},
+                                                        .prompts = prompts_.training.get(),
+                                                        .evaluation_prompts = prompts_.evaluation.get()},
                                                        {.version = {welcome.epoch, restored.version.step},
                                                         .run_id = welcome.run_id,
                                                         .snapshot = restored.data_snapshot,
                                                         .roster = flow_before_.roster}));
   trajectory_service_->Attach(data_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const ModelOffer> offer,
+                             ModelOffer::Make(run_id, device_.model, device_.stager->manifest()));
+  MutexLock lock(&mutex_);
+  offer_ = std::move(offer);
   return absl::OkStatus();
 }
 
@@ -312,7 +321,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .checkpoints = checkpoints_.get(),
           .metrics = metrics_.get(),
           .events = daemon_->events(),
-          .evaluation_prompts = evaluation_prompts_.get(),
+          .evaluation_prompts = prompts_.evaluation.get(),
           .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
             SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
@@ -371,7 +380,7 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
   if (outcome.ok() && *outcome == StepLoop::Outcome::kFenced) {
     // The run directory is another trainer's now, its summary too.
     const absl::Status refused = Refused();
-    const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+    const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                                   absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
                                           : refused;
     daemon_->BeginStop("a newer trainer has taken over", why);

@@ -11,6 +11,7 @@
 #include "services/member/member_client.h"
 #include "services/member/weight_service.h"
 #include "services/trainer/flow_file.h"
+#include "services/trainer/prompt_sources.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/step_loop.h"
 #include "services/trainer/sync_watch.h"
@@ -21,7 +22,6 @@
 #include "services/trainer/version_publisher.h"
 #include "synchronizer/transport/weight_source.h"
 #include "trainer/checkpoint/checkpoint_store.h"
-#include "trainer/data/prompts.h"
 
 namespace syncopate::trainerd {
 
@@ -56,7 +56,7 @@ class TrainerDaemon final : private TrainerControl {
 
   TrainerDaemon(daemon::Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
 
-  absl::Status MakeTasks();
+  absl::Status OpenPrompts();
   absl::Status OpenRun();
   absl::Status KeepModelDescription() const;
   absl::StatusOr<Restored> RestoreCheckpoint();
@@ -64,6 +64,7 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status Listen();
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
+  absl::Status OfferModel(const std::string& run_id);
   absl::Status StartLoop(const PolicyVersion& start);
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);
@@ -89,13 +90,14 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status Stop() override;
   void SaveCheckpoint(CheckpointDone done) override;
   void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
+  absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const override;
   // On the step thread.
   absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
                                                                const PolicyVersion& version);
   StepLoop* Loop() const;
 
   daemon::Daemon* const daemon_;
-  std::unique_ptr<trainer::PromptSource> prompts_, evaluation_prompts_;
+  PromptSources prompts_;
   TrainDevice device_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
   std::unique_ptr<RunReporter> reporter_;
@@ -119,8 +121,9 @@ class TrainerDaemon final : private TrainerControl {
   FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // loop_ and data_ are there and stay
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
+  std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;                     // loop_ and data_ are there and stay
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);                     // why it cannot go on
 };
 
 }  // namespace syncopate::trainerd

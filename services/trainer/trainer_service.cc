@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "services/rpc/server_stream.h"
 #include "services/rpc/unary.h"
@@ -88,6 +91,30 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::TrainerMode(grpc::CallbackServerCo
                                                           v1::TrainerServiceTrainerModeResponse* response) {
   response->set_acted(false);
   return rpc::Reply(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grpc::CallbackServerContext* context,
+                                                                             const v1::GetModelRequest* request) {
+  using Stream = rpc::ServerWriteStream<v1::GetModelResponse>;
+  auto stream = Stream::Create(context);
+  absl::StatusOr<std::shared_ptr<const ModelOffer>> offer = control_->GetModel();
+  if (!offer.ok()) {
+    stream->Finish(offer.status());
+    return stream->Start({});
+  }
+  const std::set<std::string> known(request->have_sha256().begin(), request->have_sha256().end());
+  auto reader = std::make_shared<ModelOffer::Reader>(*std::move(offer), known);
+  // A message at a time: who does not read holds one.
+  const auto write_next = [reader](Stream* to) {
+    v1::GetModelResponse message;
+    if (reader->Next(&message)) {
+      to->Write(std::move(message));
+    } else {
+      to->Finish(absl::OkStatus());
+    }
+  };
+  write_next(stream.get());
+  return stream->Start({.on_drained = [write_next, raw = stream.get()] { write_next(raw); }});
 }
 
 grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps(grpc::CallbackServerContext* context,

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "services/rpc/request_ids.h"
+#include "services/trainer/model_offer.h"
 #include "services/trainer/run_reporter.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 
@@ -25,6 +27,8 @@ class TrainerControl {
   // The same for an export.
   using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
   virtual void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) = 0;
+  // UNAVAILABLE (reason STARTING) before the run has begun.
+  virtual absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const = 0;
 };
 
 // TrainerService over a TrainerControl. Mutating calls are idempotent by request_id. This trainer is not colocated with
@@ -55,6 +59,8 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   grpc::ServerUnaryReactor* TrainerMode(grpc::CallbackServerContext* context,
                                         const v1::TrainerServiceTrainerModeRequest* request,
                                         v1::TrainerServiceTrainerModeResponse* response) override;
+  grpc::ServerWriteReactor<v1::GetModelResponse>* GetModel(grpc::CallbackServerContext* context,
+                                                           const v1::GetModelRequest* request) override;
   grpc::ServerWriteReactor<v1::WatchStepsResponse>* WatchSteps(grpc::CallbackServerContext* context,
                                                                const v1::WatchStepsRequest* request) override;
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/trainer/data_codec.h"
 
@@ -56,6 +57,7 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& 
   auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
   SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
   SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
+  parts.prompts->SetListener([raw = data.get()] { raw->LookAtLeases(); });
   return data;
 }
 
@@ -175,8 +177,12 @@ bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || 
 
 absl::Status TrainingData::NoBatchLocked() const {
   if (stopped_) return StoppedError();
-  if (ledger_->DataEnded()) return Error(absl::StatusCode::kOutOfRange, "DATA_ENDED", "all prompts are done with");
-  return Error(absl::StatusCode::kDeadlineExceeded, "NO_BATCH", "no batch is ready yet");
+  if (const absl::Status failure = parts_.prompts->failure(); !failure.ok()) {
+    return Error(absl::StatusCode::kInvalidArgument, ErrorReason(failure), failure.message());  // it stays
+  }
+  if (ledger_->DataEnded())
+    return Error(absl::StatusCode::kOutOfRange, reason::kDataEnded, "all prompts are done with");
+  return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "no batch is ready yet");
 }
 
 absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
@@ -185,7 +191,7 @@ absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || HasBatchLocked() || ledger_->DataEnded();
+      return stopped_ || HasBatchLocked() || ledger_->DataEnded() || !parts_.prompts->failure().ok();
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
     if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
@@ -266,6 +272,7 @@ trainer::TrainingSums TrainingData::SumsLocked() const {
   sums.dropped_stale += now.dropped_stale;
   sums.rolled_back += now.rolled_back;
   sums.trained += now.trained;
+  sums.skipped += now.skipped;
   sums.staleness.Merge(ledger_->staleness());
   return sums;
 }
@@ -323,7 +330,7 @@ absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::
     trainer::EvaluationResult result = evaluation_->Result();
     evaluation_.reset();
     if (done) return result;
-    return Error(absl::StatusCode::kAborted, "OVERTAKEN",
+    return Error(absl::StatusCode::kAborted, reason::kOvertaken,
                  absl::StrCat("every rollouter serves a newer version than ", result.version.ToString(), "; ",
                               result.prompts, " prompts had been answered"));
   }
@@ -407,6 +414,7 @@ PolicyVersion TrainingData::version() const {
 }
 
 void TrainingData::Stop() {
+  parts_.prompts->SetListener(nullptr);
   std::map<SessionId, std::shared_ptr<RolloutSink>> sinks;
   {
     MutexLock lock(&mutex_);

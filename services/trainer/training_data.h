@@ -62,7 +62,7 @@ class TrainingData {
   struct Parts {
     FileSystem* files = nullptr;
     const Clock* clock = nullptr;
-    const trainer::PromptSource* prompts = nullptr;
+    trainer::PromptSource* prompts = nullptr;
     const trainer::PromptSource* evaluation_prompts = nullptr;
   };
   // Where the trainer starts: its version, what Snapshot() gave at that step ("" if there is no checkpoint), and the
@@ -121,7 +121,8 @@ class TrainingData {
   ~TrainingData();  // Stop()
 
   // -- The step thread.
-  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; OUT_OF_RANGE (reason
+  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; INVALID_ARGUMENT
+  // (the reason of PromptSource::failure()): no prompt will come any more; OUT_OF_RANGE (reason
   // DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
   absl::Status AwaitBatch(absl::Time deadline);
   // The next batch, its take durable; the errors of AwaitBatch without a wait, and the disk's: the same batch comes

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/training_data.h"
@@ -25,7 +26,7 @@ constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 // For people; what the rollouter says about it may hold anything.
 absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
   const absl::string_view text = why.message().substr(0, kMaxReasonBytes);
-  return Error(why.code(), "RETURNED",
+  return Error(why.code(), trainer::IsPromptsFault(why) ? ErrorReason(why) : "RETURNED",
                absl::StrCat("handed back group ", lease.group.ToString(), ": ", absl::CHexEscape(text)));
 }
 
@@ -126,7 +127,8 @@ GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer:
     verdict = evaluation_->Submit(session, *group, ledger_->rules());
   }
   // An install in the middle of an evaluation is nobody's fault.
-  const bool invalid = verdict.result == Ledger::Result::kInvalid && ErrorReason(verdict.error) != "WRONG_VERSION";
+  const bool invalid =
+      verdict.result == Ledger::Result::kInvalid && ErrorReason(verdict.error) != reason::kWrongVersion;
   if (invalid || verdict.result == Ledger::Result::kAccepted) NoteAnswerLocked(session, verdict.error);
   return verdict;
 }
@@ -181,7 +183,7 @@ std::optional<absl::Time> TrainingData::TakeBackLocked(SessionId session, const 
                                                        const absl::Status& why) {
   if (!Evaluation::IsEvaluation(lease)) return ledger_->Return(session, lease, why);
   ledger_->sessions().OnHeard(session, lease);
-  return evaluation_.has_value() ? evaluation_->Return(session, lease) : std::nullopt;
+  return evaluation_.has_value() ? evaluation_->Return(session, lease, why) : std::nullopt;
 }
 
 void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {

@@ -43,6 +43,11 @@ v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
   for (const VersionSpan& span : trajectory.spans) *message.add_spans() = ToProto(span);
   message.set_finish(ToProto(trajectory.finish));
   message.set_reward(trajectory.reward);
+  for (const RewardPart& part : trajectory.reward_parts) {
+    v1::RewardPart* added = message.add_reward_parts();
+    added->set_name(part.name);
+    added->set_value(part.value);
+  }
   message.set_generate_seconds(trajectory.generate_seconds);
   return message;
 }
@@ -60,6 +65,9 @@ absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
   }
   SYNCOPATE_ASSIGN_OR_RETURN(trajectory.finish, FinishFromProto(message.finish()));
   trajectory.reward = message.reward();
+  for (const v1::RewardPart& part : message.reward_parts()) {
+    trajectory.reward_parts.push_back({part.name(), part.value()});
+  }
   trajectory.generate_seconds = message.generate_seconds();
   return trajectory;
 }
@@ -165,6 +173,10 @@ v1::ExchangeResponse::Lease ToProto(const Lease& lease) {
   message.set_samples(lease.samples);
   message.mutable_prompt_ids()->Assign(lease.prompt_ids.begin(), lease.prompt_ids.end());
   message.mutable_answer_ids()->Assign(lease.answer_ids.begin(), lease.answer_ids.end());
+  if (lease.task != Task{}) {
+    message.mutable_task()->set_environment(lease.task.environment);
+    message.mutable_task()->set_row_json(lease.task.row_json);
+  }
   message.set_reward(lease.reward);
   *message.mutable_sampling() = ToProto(lease.sampling);
   message.set_seed(lease.seed);
@@ -180,6 +192,7 @@ absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
   lease.samples = message.samples();
   lease.prompt_ids.assign(message.prompt_ids().begin(), message.prompt_ids().end());
   lease.answer_ids.assign(message.answer_ids().begin(), message.answer_ids().end());
+  lease.task = {message.task().environment(), message.task().row_json()};
   lease.reward = message.reward();
   lease.sampling = FromProto(message.sampling());
   if (lease.kind == LeaseKind::kTraining && !lease.sampling.DrawsFromThePolicy()) {

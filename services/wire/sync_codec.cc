@@ -193,7 +193,7 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   message.set_run_id(hello.run_id);
   message.set_address(hello.address);
   message.set_metrics_address(hello.metrics_address);
-  *message.mutable_manifest() = ToProto(*hello.manifest);
+  if (hello.manifest != nullptr) *message.mutable_manifest() = ToProto(*hello.manifest);
   message.mutable_transports()->Assign(hello.transports.begin(), hello.transports.end());
   *message.mutable_serving() = ToProto(hello.serving);
   message.set_serving_digest(hello.serving_digest);
@@ -210,14 +210,16 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
 absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& message) {
   synchronizer::Hello hello;
   SYNCOPATE_ASSIGN_OR_RETURN(hello.member, FromProto(message.member()));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, FromProto(message.manifest()));
+  if (message.has_manifest()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, FromProto(message.manifest()));
+    hello.manifest = std::make_shared<const Manifest>(std::move(manifest));
+  }
   if (message.held_epoch() < 0 || message.checkpoint_epoch() < 0) return BadMessage("hello: an epoch is negative");
   if (message.transports_size() > kMaxTransports) return BadMessage("hello.transports: too many");
   SYNCOPATE_RETURN_IF_ERROR(CheckFacts(message));
   hello.run_id = message.run_id();
   hello.address = message.address();
   hello.metrics_address = message.metrics_address();
-  hello.manifest = std::make_shared<const Manifest>(std::move(manifest));
   hello.transports.assign(message.transports().begin(), message.transports().end());
   hello.serving = FromProto(message.serving());
   hello.serving_digest = message.serving_digest();

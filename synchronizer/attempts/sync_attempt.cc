@@ -6,9 +6,23 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/attempts/group_name.h"
 
+// States of an attempt's members, by the reports that answer the newest command to each:
+//
+//   source    kPreparing --Prepare ok--> kReady --barrier--> kTransferring --Transfer ok--> kSent
+//   rank      kPreparing --Prepare ok--> kPrepared --barrier--> kTransferring --Transfer ok--> kVerified
+//             kPreparing --Prepare ok, holds the bits--------------------------------------> kVerified
+//             kTransferring --wrong bytes, in a group--> kWrong            judged when all sources are kSent
+//             kVerified --all ranks of the replica are--> kInstalling --Install ok--> kInstalled
+//   replica   open --all ranks kInstalled--> ended "ok", or "relabelled" if no bytes moved
+//             open --a refusal, a loss, the deadline, a lost group--> ended with the reason
+//   barrier   closed --all sources kReady, and no rank of an open replica kPreparing or prepare_by has passed--> open
+//   rehearsal the same up to kSent and kVerified; ends for all replicas at once, "connected" or "not_connected"
+//
+// The attempt is done when no replica is open. Then the sources are told to unpin the version.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -19,7 +33,9 @@ std::string ReasonOf(const absl::Status& status) {
 }
 
 // The bytes came, so the communicator has done its work: nobody else is concerned.
-bool AfterTheBytes(const std::string& reason) { return reason == "DIGEST_MISMATCH" || reason == "NON_FINITE"; }
+bool AfterTheBytes(const std::string& reason) {
+  return reason == reason::kDigestMismatch || reason == reason::kNonFinite;
+}
 
 }  // namespace
 
@@ -66,31 +82,32 @@ AttemptOutput SyncAttempt::Begin() {
 
 AttemptOutput SyncAttempt::OnReport(const MemberId& from, const SyncReport& report, absl::Time now) {
   for (Source& source : sources_) {
-    if (source.id == from) return OnSourceReport(source, report, now);
+    if (source.id == from) return HandleSourceReport(source, report, now);
   }
   auto found = parts_.find(from.replica_id);
   if (found == parts_.end() || found->second.ended) return {};
   for (Rank& rank : found->second.ranks) {
-    if (rank.id == from) return OnRankReport(found->second, rank, report, now);
+    if (rank.id == from) return HandleRankReport(found->second, rank, report, now);
   }
   return {};
 }
 
-AttemptOutput SyncAttempt::OnSourceReport(Source& source, const SyncReport& report, absl::Time now) {
+AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& report, absl::Time now) {
   bool answers = (source.state == SourceState::kPreparing && report.stage == SyncStage::kPrepare) ||
                  (source.state == SourceState::kTransferring && report.stage == SyncStage::kTransfer);
   if (!answers) return {};
   const std::string said = absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message());
   const bool sent = report.stage == SyncStage::kTransfer;
-  if (sent && spec_.group_transport && ReasonOf(report.status) == kSuperseded) return OnSent(source, said, now);
+  // A source of a group sends to the end though its version is gone, as stopping would break the communicator.
+  if (sent && spec_.group_transport && ReasonOf(report.status) == kSuperseded) return RecordSent(source, said, now);
   if (!report.status.ok()) return EndSources(ReasonOf(report.status), said, now);
-  if (sent) return OnSent(source, "", now);
+  if (sent) return RecordSent(source, "", now);
   source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
   return OpenBarrierIfComplete(now);
 }
 
-AttemptOutput SyncAttempt::OnSent(Source& source, const std::string& superseded, absl::Time now) {
+AttemptOutput SyncAttempt::RecordSent(Source& source, const std::string& superseded, absl::Time now) {
   source.state = SourceState::kSent;
   if (superseded_.empty()) superseded_ = superseded;
   return spec_.rehearsal ? EndIfAllConnected(now) : JudgeWrongParts(now);
@@ -110,7 +127,7 @@ AttemptOutput SyncAttempt::JudgeWrongParts(absl::Time now) {
   return output;
 }
 
-AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now) {
+AttemptOutput SyncAttempt::HandleRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now) {
   bool answers = (rank.state == RankState::kPreparing && report.stage == SyncStage::kPrepare) ||
                  (rank.state == RankState::kTransferring && report.stage == SyncStage::kTransfer) ||
                  (rank.state == RankState::kInstalling && report.stage == SyncStage::kInstall);
@@ -119,17 +136,18 @@ AttemptOutput SyncAttempt::OnRankReport(Part& part, Rank& rank, const SyncReport
     std::string where = rank.id.world == 1 ? "" : absl::StrFormat("rank %d: ", rank.id.rank);
     const std::string reason = ReasonOf(report.status);
     const std::string detail = absl::StrCat(where, report.status.message());
+    // In a group wrong bytes may be the fault of a source that was superseded while it sent: wait for what it says.
     if (!spec_.group_transport || !AfterTheBytes(reason)) return Fail(part, reason, detail, now);
     rank.state = RankState::kWrong;
     if (part.wrong_reason.empty()) part.wrong_reason = reason;
     if (part.wrong_detail.empty()) part.wrong_detail = detail;
     return JudgeWrongParts(now);
   }
-  Take(part, rank, report);
+  RecordReport(part, rank, report);
   return AnyAt(part, RankState::kWrong) ? JudgeWrongParts(now) : Advance(part, now);
 }
 
-void SyncAttempt::Take(Part& part, Rank& rank, const SyncReport& report) {
+void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report) {
   switch (report.stage) {
     case SyncStage::kPrepare:
       rank.held = report.already_held;
@@ -161,6 +179,7 @@ AttemptOutput SyncAttempt::EndReceiver(const std::string& replica_id, const std:
 AttemptOutput SyncAttempt::EndSources(const std::string& reason, const std::string& detail, absl::Time now) {
   if (spec_.rehearsal) return FailRehearsal(reason, detail, now);
   AttemptOutput output;
+  // Replicas that have verified need the sources no more, and go on.
   for (auto& [replica_id, part] : parts_) {
     if (NeedsBytes(part)) output.Append(End(part, reason, detail, now));
   }
@@ -185,6 +204,7 @@ AttemptOutput SyncAttempt::EndIfAllConnected(absl::Time now) {
 }
 
 AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
+  // Once connecting has begun it is cheaper to let it end than to abort a half-formed communicator.
   if (!barrier_open_) return FailRehearsal(kSuperseded, "a version was published before anybody connected", now);
   spec_.deadline = std::min(spec_.deadline, until);
   return {};
@@ -193,7 +213,7 @@ AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
 AttemptOutput SyncAttempt::Tick(absl::Time now) {
   if (now < spec_.deadline) return OpenBarrierIfComplete(now);
   std::string detail = absl::StrFormat("not finished within %s", absl::FormatDuration(spec_.deadline - spec_.begun));
-  return spec_.rehearsal ? FailRehearsal("DEADLINE", detail, now) : EndAll("DEADLINE", detail, now);
+  return spec_.rehearsal ? FailRehearsal(reason::kDeadline, detail, now) : EndAll(reason::kDeadline, detail, now);
 }
 
 absl::Time SyncAttempt::NextDeadline() const {
@@ -233,15 +253,15 @@ AttemptOutput SyncAttempt::OpenBarrierIfComplete(absl::Time now) {
   if (barrier_open_ || done() || !SourcesReady()) return {};
   bool all_answered = absl::c_all_of(
       parts_, [](const auto& entry) { return entry.second.ended || !AnyAt(entry.second, RankState::kPreparing); });
-  if (!all_answered && now < spec_.prepare_by) return {};
+  if (!all_answered && now < spec_.prepare_by) return {};  // the silent ones hold the others up no longer than this
   AttemptOutput output;
   std::string detail =
       absl::StrFormat("no answer to Prepare within %s", absl::FormatDuration(spec_.prepare_by - spec_.begun));
-  if (spec_.rehearsal && !all_answered) return FailRehearsal("NOT_PREPARED", detail, now);
+  if (spec_.rehearsal && !all_answered) return FailRehearsal(reason::kNotPrepared, detail, now);
   barrier_open_ = true;
   for (auto& [replica_id, part] : parts_) {
     bool silent = !part.ended && AnyAt(part, RankState::kPreparing);
-    if (silent) output.Append(End(part, "NOT_PREPARED", detail, now));
+    if (silent) output.Append(End(part, reason::kNotPrepared, detail, now));
   }
   output.Append(SendTransfers(now));
   return output;
@@ -273,6 +293,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     output.sends.emplace_back(source.id, transfer);
   }
   for (const SyncMember& receiver : std::vector<SyncMember>(transfer.receivers)) {
+    // Told of itself alone: the message to a thousand receivers that never meet would name a thousand.
     if (!spec_.receivers_meet) transfer.receivers = {receiver};
     output.sends.emplace_back(receiver.id, transfer);
   }
@@ -302,14 +323,15 @@ AttemptOutput SyncAttempt::Fail(Part& part, const std::string& result, const std
   bool breaks_group =
       spec_.group_transport && !part.ended && AnyAt(part, RankState::kTransferring) && !AfterTheBytes(result);
   AttemptOutput output = End(part, result, detail, now);
+  // A member that fails while a communicator is at work takes it with it, so the others cannot go on either.
   if (breaks_group) {
     for (auto& [replica_id, other] : parts_) {
       bool in_it = !other.ended && AnyAt(other, RankState::kTransferring);
       std::string why = absl::StrFormat("%s left the group: %s", part.receiver.replica_id, result);
-      if (in_it) output.Append(End(other, "GROUP_LOST", why, now));
+      if (in_it) output.Append(End(other, reason::kGroupLost, why, now));
     }
   }
-  if (!done()) output.Append(OpenBarrierIfComplete(now));
+  if (!done()) output.Append(OpenBarrierIfComplete(now));  // it may have been the last that the barrier waited for
   return output;
 }
 
@@ -318,7 +340,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   part.ended = true;
   --open_parts_;
   AttemptOutput output;
-  SyncRecord record = RecordOf(part, now);
+  SyncRecord record = MakeRecord(part, now);
   record.result = result;
   record.detail = detail;
   for (const Rank& rank : part.ranks) {
@@ -331,7 +353,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   return output;
 }
 
-SyncRecord SyncAttempt::RecordOf(const Part& part, absl::Time now) const {
+SyncRecord SyncAttempt::MakeRecord(const Part& part, absl::Time now) const {
   SyncRecord record;
   record.attempt = spec_.id;
   record.version = spec_.version.version;

@@ -125,11 +125,11 @@ class SyncAttempt {
   static bool AllAt(const Part& part, RankState state);
   static bool AnyAt(const Part& part, RankState state);
   bool NeedsBytes(const Part& part) const;
-  AttemptOutput OnSourceReport(Source& source, const SyncReport& report, absl::Time now);
-  AttemptOutput OnRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
-  AttemptOutput OnSent(Source& source, const std::string& superseded, absl::Time now);
+  AttemptOutput HandleSourceReport(Source& source, const SyncReport& report, absl::Time now);
+  AttemptOutput HandleRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
+  AttemptOutput RecordSent(Source& source, const std::string& superseded, absl::Time now);
   AttemptOutput JudgeWrongParts(absl::Time now);
-  static void Take(Part& part, Rank& rank, const SyncReport& report);
+  static void RecordReport(Part& part, Rank& rank, const SyncReport& report);
   AttemptOutput Advance(Part& part, absl::Time now);
   AttemptOutput EndIfAllConnected(absl::Time now);
   AttemptOutput EndAll(const std::string& result, const std::string& detail, absl::Time now);
@@ -141,7 +141,7 @@ class SyncAttempt {
   // Ends the part, and the group with it if the part broke the group.
   AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);
   AttemptOutput End(Part& part, const std::string& result, const std::string& detail, absl::Time now);
-  SyncRecord RecordOf(const Part& part, absl::Time now) const;
+  SyncRecord MakeRecord(const Part& part, absl::Time now) const;
 
   Spec spec_;
   std::vector<Source> sources_;

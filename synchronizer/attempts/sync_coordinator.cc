@@ -8,9 +8,24 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/attempts/group_name.h"
+#include "synchronizer/transport/transport_traits.h"
 
+// States of a replica, as the coordinator sees it:
+//
+//   up to date --a version is published--> behind --attempt starts--> in an attempt --ok--> up to date
+//                                            ^                             |
+//                                            |<---- back-off runs out -----| failed: back-off doubles with each in a
+//                                            row
+//                                            |<---- at once ---------------| its group was lost through another
+//                                            |<---- next publication ------| superseded
+//                                            |<---- it or the sources change, a publication, Trigger --| refused for
+//                                            good
+//   laggard: behind, but with attempts of its own, until one succeeds
+//
+// The group of a communicating transport is formed ahead of need, by a rehearsal, when nobody is behind.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -21,9 +36,10 @@ constexpr int kRegroupFactor = 3;    // aborting a communicator takes 0.3 to 0.6
 
 // The same question would get the same answer while everybody stays what it is.
 bool IsPermanent(const std::string& reason) {
-  constexpr const char* kPermanent[] = {"MODEL_MISMATCH",      "LAYOUT_MISMATCH", "DTYPE_MISMATCH", "PLAN_MISMATCH",
-                                        "PLAN_INCOMPLETE",     "NCCL_MISMATCH",   "BAD_LAYOUT",     "TRANSPORT_UNKNOWN",
-                                        "NO_COMMON_TRANSPORT", "NOT_A_SOURCE",    "NOT_A_RECEIVER"};
+  constexpr const char* kPermanent[] = {reason::kModelMismatch, reason::kLayoutMismatch,   reason::kDtypeMismatch,
+                                        reason::kPlanMismatch,  reason::kPlanIncomplete,   reason::kNcclMismatch,
+                                        reason::kBadLayout,     reason::kTransportUnknown, reason::kNoCommonTransport,
+                                        reason::kNotASource,    reason::kNotAReceiver};
   return absl::c_linear_search(kPermanent, reason);
 }
 
@@ -53,8 +69,8 @@ AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
   sources_ = std::move(sources);
   if (!same_model) plans_.emplace(sources_.manifest);
   ForgetRefusals();
-  output = Settle(std::move(output), now);
-  output.Append(Form(0.0, now));
+  output = ContinueAfter(std::move(output), now);
+  output.Append(StartAttempts(0.0, now));
   return output;
 }
 
@@ -67,7 +83,7 @@ AttemptOutput SyncCoordinator::SetReceiver(ReceiverReplica replica, absl::Time n
   if (!receivers_.contains(replica.replica_id)) rehearse_at_ = now + options_.rehearse_after;
   State& state = receivers_[replica.replica_id];
   state.replica = std::move(replica);
-  output.Append(Form(0.0, now));
+  output.Append(StartAttempts(0.0, now));
   return output;
 }
 
@@ -82,7 +98,7 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
   }
   receivers_.erase(found);
   rehearse_at_ = now + options_.rehearse_after;
-  return Settle(std::move(output), now);
+  return ContinueAfter(std::move(output), now);
 }
 
 AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double stage_seconds, absl::Time now) {
@@ -93,19 +109,19 @@ AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double s
     if (state.wants_newer) state.not_before = absl::InfinitePast();
   }
   ForgetRefusals();
-  return Form(stage_seconds, now);
+  return StartAttempts(stage_seconds, now);
 }
 
 AttemptOutput SyncCoordinator::OnReport(const MemberId& from, const SyncReport& report, absl::Time now) {
   auto attempt = attempts_.find(report.attempt);
   if (attempt == attempts_.end()) return {};
-  return Settle(attempt->second.OnReport(from, report, now), now);
+  return ContinueAfter(attempt->second.OnReport(from, report, now), now);
 }
 
 AttemptOutput SyncCoordinator::Trigger(absl::Time now) {
   for (auto& [replica_id, state] : receivers_) state.not_before = absl::InfinitePast();
   ForgetRefusals();
-  return Form(0.0, now);
+  return StartAttempts(0.0, now);
 }
 
 void SyncCoordinator::ForgetRefusals() {
@@ -117,8 +133,8 @@ AttemptOutput SyncCoordinator::Tick(absl::Time now) {
   for (auto& [id, attempt] : attempts_) {
     if (attempt.NextDeadline() <= now) output.Append(attempt.Tick(now));
   }
-  output = Settle(std::move(output), now);
-  output.Append(Form(0.0, now));
+  output = ContinueAfter(std::move(output), now);
+  output.Append(StartAttempts(0.0, now));
   return output;
 }
 
@@ -177,13 +193,13 @@ bool SyncCoordinator::Idle() const {
          !(CanSend() && absl::c_any_of(receivers_, [this](const auto& entry) { return WantsVersion(entry.second); }));
 }
 
-AttemptOutput SyncCoordinator::Form(double stage_seconds, absl::Time now) {
-  AttemptOutput output = FormSyncs(stage_seconds, now);
-  if (rehearse_at_ <= now && Idle()) output.Append(FormRehearsals(now));
+AttemptOutput SyncCoordinator::StartAttempts(double stage_seconds, absl::Time now) {
+  AttemptOutput output = StartSyncs(stage_seconds, now);
+  if (rehearse_at_ <= now && Idle()) output.Append(StartRehearsals(now));
   return output;
 }
 
-AttemptOutput SyncCoordinator::FormSyncs(double stage_seconds, absl::Time now) {
+AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) {
   AttemptOutput output;
   if (!CanSend()) return output;
   struct Group {
@@ -200,19 +216,19 @@ AttemptOutput SyncCoordinator::FormSyncs(double stage_seconds, absl::Time now) {
       group.route = *std::move(route);
     } else {
       output.ended.push_back(Refusal(replica_id, route.status()));
-      NoteEnd(output.ended.back(), now);
+      RecordOutcome(output.ended.back(), now);
     }
   }
   if (!groups.empty()) output.Append(MakeRehearsalsGiveWay(now));
   for (const auto& [key, group] : groups) {
-    output.Append(FormWith(group.replica_ids, group.route, stage_seconds, now));
+    output.Append(StartSync(group.replica_ids, group.route, stage_seconds, now));
   }
   return output;
 }
 
-AttemptOutput SyncCoordinator::FormRehearsals(absl::Time now) {
+AttemptOutput SyncCoordinator::StartRehearsals(absl::Time now) {
   rehearse_at_ = absl::InfiniteFuture();
-  if (options_.transport != "auto" && !IsGroupTransport(options_.transport)) return {};
+  if (options_.transport != "auto" && !FormsGroup(options_.transport)) return {};
   struct Group {
     Route route;
     std::vector<std::string> replica_ids;
@@ -221,7 +237,7 @@ AttemptOutput SyncCoordinator::FormRehearsals(absl::Time now) {
   for (const auto& [replica_id, state] : receivers_) {
     if (state.laggard || !state.refusal.empty()) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
-    if (!route.ok() || !IsGroupTransport(route->transport.name)) continue;  // a sync says why
+    if (!route.ok() || !FormsGroup(route->transport.name)) continue;  // a sync says why
     Group& group = groups[{route->transport.name, route->plan_hash}];
     group.replica_ids.push_back(replica_id);
     group.route = *std::move(route);
@@ -265,8 +281,8 @@ SyncAttempt::Spec SyncCoordinator::SpecFor(const std::vector<std::string>& repli
   spec.destination_layout = route.destination_layout;
   spec.transport = route.transport.name;
   spec.transport_reason = route.transport.reason;
-  spec.group_transport = IsGroupTransport(spec.transport);
-  spec.receivers_meet = ReceiversMeet(spec.transport);
+  spec.group_transport = FormsGroup(spec.transport);
+  spec.receivers_meet = FindTransport(spec.transport)->receivers_meet;
   for (const SyncPeer& peer : sources_.ranks) spec.sources.push_back(peer.id);
   for (const std::string& replica_id : replica_ids) {
     SyncAttempt::Receiver receiver{replica_id, {}};
@@ -279,8 +295,8 @@ SyncAttempt::Spec SyncCoordinator::SpecFor(const std::vector<std::string>& repli
   return spec;
 }
 
-AttemptOutput SyncCoordinator::FormWith(const std::vector<std::string>& replica_ids, const Route& route,
-                                        double stage_seconds, absl::Time now) {
+AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica_ids, const Route& route,
+                                         double stage_seconds, absl::Time now) {
   SyncAttempt::Spec spec = SpecFor(replica_ids, route, now);
   spec.version = *newest_;
   spec.stage_seconds = stage_seconds;
@@ -317,15 +333,15 @@ void SyncCoordinator::RememberGroup(const std::string& name) {
   if (groups_.size() > kKeptGroups) groups_.pop_front();
 }
 
-AttemptOutput SyncCoordinator::Settle(AttemptOutput output, absl::Time now) {
+AttemptOutput SyncCoordinator::ContinueAfter(AttemptOutput output, absl::Time now) {
   if (output.ended.empty()) return output;
   ForgetEnded(output, now);
-  output.Append(Form(0.0, now));
+  output.Append(StartAttempts(0.0, now));
   return output;
 }
 
 void SyncCoordinator::ForgetEnded(const AttemptOutput& output, absl::Time now) {
-  for (const SyncRecord& record : output.ended) NoteEnd(record, now);
+  for (const SyncRecord& record : output.ended) RecordOutcome(record, now);
   for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
     const SyncAttempt& ended = attempt->second;
     if (ended.done() && ended.spec().group_transport && !ended.group().empty()) RememberGroup(ended.group());
@@ -333,7 +349,8 @@ void SyncCoordinator::ForgetEnded(const AttemptOutput& output, absl::Time now) {
   }
 }
 
-void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
+void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
+  // How long forming a group takes is learned from whoever had to form one; kept communicators connect in no time.
   const absl::Duration connect = absl::Seconds(record.connect_seconds);
   if (connect >= kShortestForming && (record.ok() || record.result == kConnected)) forming_ = connect;
   if (record.rehearsal()) return;
@@ -347,7 +364,8 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
   if (state.laggard || !record.ok()) rehearse_at_ = std::min(rehearse_at_, now);  // others go together from now on
   state.attempt = 0;
   state.wants_newer = false;
-  state.regroups = record.result == "GROUP_LOST";
+  // Lost through another member: no fault of this one, so neither a failure nor a back-off is counted below.
+  state.regroups = record.result == reason::kGroupLost;
   state.not_before = absl::InfinitePast();
   if (!record.superseded()) state.superseded = 0;
   if (record.ok()) {
@@ -355,6 +373,8 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
     state.laggard = false;
     state.replica.serving = record.version;
   } else if (record.superseded()) {
+    // The bits are gone, so the same version cannot be asked for again. Who was superseded twice in a row is slower
+    // than publications come: it lets this one pass and goes with all others at the next.
     const bool none_newer = record.version == newest_->version;
     const bool left_behind = ++state.superseded >= kSupersededAlone && receivers_.size() > 1;
     state.wants_newer = none_newer || left_behind;
@@ -364,10 +384,11 @@ void SyncCoordinator::NoteEnd(const SyncRecord& record, absl::Time now) {
       state.not_before = now + std::clamp(publish_interval_, options_.backoff, options_.max_backoff);
     }
   } else if (IsPermanent(record.result)) {
-    state.refusal = record.result;
-  } else if (record.result != "GROUP_LOST") {
+    state.refusal = record.result;  // left alone until something that it depends on changes
+  } else if (record.result != reason::kGroupLost) {
     ++state.failures;
-    if (record.result == "NOT_PREPARED" || record.result == "DEADLINE") state.laggard = true;
+    // It made the others wait at the barrier once. It does not again: its next attempts have it alone.
+    if (record.result == reason::kNotPrepared || record.result == reason::kDeadline) state.laggard = true;
     double doubled = std::exp2(std::min(state.failures, 16) - 1);
     state.not_before = now + std::min(options_.max_backoff, options_.backoff * doubled);
   }

@@ -121,9 +121,9 @@ class SyncCoordinator {
   // Behind, and not left alone.
   bool WantsVersion(const State& state) const;
   // Starts what can start: syncs, or else a rehearsal.
-  AttemptOutput Form(double stage_seconds, absl::Time now);
-  AttemptOutput FormSyncs(double stage_seconds, absl::Time now);
-  AttemptOutput FormRehearsals(absl::Time now);
+  AttemptOutput StartAttempts(double stage_seconds, absl::Time now);
+  AttemptOutput StartSyncs(double stage_seconds, absl::Time now);
+  AttemptOutput StartRehearsals(absl::Time now);
   bool Idle() const;
   AttemptOutput MakeRehearsalsGiveWay(absl::Time now);
   // Whether and how the replica could be served now.
@@ -135,16 +135,16 @@ class SyncCoordinator {
   absl::StatusOr<Route> RouteTo(const ReceiverReplica& replica);
   // What a sync and a rehearsal have in common.
   SyncAttempt::Spec SpecFor(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
-  AttemptOutput FormWith(const std::vector<std::string>& replica_ids, const Route& route, double stage_seconds,
-                         absl::Time now);
+  AttemptOutput StartSync(const std::vector<std::string>& replica_ids, const Route& route, double stage_seconds,
+                          absl::Time now);
   AttemptOutput Rehearse(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
   AttemptOutput Begin(SyncAttempt::Spec spec);
   void RememberGroup(const std::string& name);
   void ForgetRefusals();
   // Takes note of what ended, forgets finished attempts, starts what became possible.
-  AttemptOutput Settle(AttemptOutput output, absl::Time now);
+  AttemptOutput ContinueAfter(AttemptOutput output, absl::Time now);
   void ForgetEnded(const AttemptOutput& output, absl::Time now);
-  void NoteEnd(const SyncRecord& record, absl::Time now);
+  void RecordOutcome(const SyncRecord& record, absl::Time now);
   SyncRecord Refusal(const std::string& replica_id, const absl::Status& status) const;
 
   Options options_;

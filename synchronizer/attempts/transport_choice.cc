@@ -7,12 +7,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::synchronizer {
 namespace {
-
-constexpr const char* kFastestFirst[] = {"inproc", "ipc", "nccl", "grpc"};
 
 using Peers = std::vector<SyncPeer>;
 
@@ -24,7 +24,7 @@ std::string NameOf(const SyncPeer& peer) {
 struct Verdict {
   bool usable = false;
   std::string why;
-  const char* reason = "NO_COMMON_TRANSPORT";
+  const char* reason = reason::kNoCommonTransport;
 };
 
 Verdict Usable(std::string why) { return {true, std::move(why)}; }
@@ -88,55 +88,54 @@ Verdict CheckNccl(const Peers& all, bool strict) {
     if (version == expected) continue;
     return {false,
             absl::StrFormat("NCCL is %s at %s and %s at %s", expected, NameOf(*with_version), version, NameOf(peer)),
-            "NCCL_MISMATCH"};
+            reason::kNcclMismatch};
   }
   return Usable(absl::StrFormat("members on %d host%s, NCCL %s everywhere", hosts.size(), hosts.size() == 1 ? "" : "s",
                                 with_version == nullptr ? "?" : with_version->facts.nccl_version));
 }
 
-Verdict Check(const std::string& name, const Peers& sources, const Peers& receivers, bool strict) {
+Verdict Check(const TransportTraits& transport, const Peers& sources, const Peers& receivers, bool strict) {
   Peers all = sources;
   absl::c_copy(receivers, std::back_inserter(all));
-  Verdict offered = CheckOffers(name, all);
+  Verdict offered = CheckOffers(std::string(transport.name), all);
   if (!offered.usable) return offered;
-  if (name == "ipc") return CheckIpc(sources, receivers, all, strict);
-  if (name == "nccl") return CheckNccl(all, strict);
-  return Usable(name == "inproc" ? "all in one process" : "all members offer it");
+  if (transport.one_process) return Usable("all in one process");
+  if (!transport.needs_gpus) return Usable("all members offer it");
+  return transport.one_host ? CheckIpc(sources, receivers, all, strict) : CheckNccl(all, strict);
 }
 
 // What ruled out the fastest transport that somebody offers: the most interesting reason for a slower one.
-std::string WhyNotFaster(const Peers& sources, const Peers& receivers, const std::string& chosen) {
-  for (const char* name : {"ipc", "nccl"}) {
-    if (name == chosen) break;
-    auto offers = [name](const SyncPeer& peer) { return absl::c_linear_search(peer.transports, name); };
+std::string WhyNotFaster(const Peers& sources, const Peers& receivers, std::string_view chosen) {
+  for (const TransportTraits& transport : kTransports) {
+    if (transport.name == chosen) break;
+    auto offers = [&](const SyncPeer& peer) { return absl::c_linear_search(peer.transports, transport.name); };
     if (!absl::c_any_of(sources, offers) && !absl::c_any_of(receivers, offers)) continue;
-    return absl::StrFormat("not %s: %s", name, Check(name, sources, receivers, /*strict=*/true).why);
+    return absl::StrFormat("not %s: %s", transport.name, Check(transport, sources, receivers, /*strict=*/true).why);
   }
   return "";
 }
 
 absl::StatusOr<TransportChoice> ChooseFastest(const Peers& sources, const Peers& receivers) {
-  for (const char* name : kFastestFirst) {
-    Verdict verdict = Check(name, sources, receivers, /*strict=*/true);
+  for (const TransportTraits& transport : kTransports) {
+    Verdict verdict = Check(transport, sources, receivers, /*strict=*/true);
     if (!verdict.usable) continue;
-    std::string not_faster = WhyNotFaster(sources, receivers, name);
-    return TransportChoice{name, not_faster.empty() ? verdict.why : absl::StrCat(verdict.why, "; ", not_faster)};
+    std::string not_faster = WhyNotFaster(sources, receivers, transport.name);
+    return TransportChoice{std::string(transport.name),
+                           not_faster.empty() ? verdict.why : absl::StrCat(verdict.why, "; ", not_faster)};
   }
-  return Error(absl::StatusCode::kFailedPrecondition, "NO_COMMON_TRANSPORT",
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kNoCommonTransport,
                absl::StrFormat("there is no transport that all members can use: %s",
-                               Check("grpc", sources, receivers, /*strict=*/true).why));
+                               Check(std::end(kTransports)[-1], sources, receivers, /*strict=*/true).why));
 }
 
 }  // namespace
 
-bool IsGroupTransport(const std::string& name) { return name == "nccl"; }
-
-bool ReceiversMeet(const std::string& name) { return name == "ipc" || name == "nccl"; }
-
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers) {
   if (requested == "auto") return ChooseFastest(sources, receivers);
-  Verdict verdict = Check(requested, sources, receivers, /*strict=*/false);
+  const TransportTraits* transport = FindTransport(requested);
+  Verdict verdict = transport == nullptr ? Unusable("there is no such transport")
+                                         : Check(*transport, sources, receivers, /*strict=*/false);
   if (verdict.usable) return TransportChoice{requested, "the configuration asks for it"};
   return Error(absl::StatusCode::kFailedPrecondition, verdict.reason,
                absl::StrFormat("transport %s cannot be used: %s; set sync.transport to one that all share", requested,

@@ -22,13 +22,8 @@ struct TransportChoice {
   std::string reason;  // why this one, for people: "one host, peer access, NVLink"
 };
 
-// The members of a sync over this transport form one communicator, which is lost with any of them.
-bool IsGroupTransport(const std::string& name);
-// Receivers have to know of each other: to relay, or to form one communicator.
-bool ReceiversMeet(const std::string& name);
-
 // The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in
-// the order inproc, ipc, nccl, grpc. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member
+// the order of kTransports. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member
 // that stands in the way of the one that was asked for, or NCCL_MISMATCH if that is nccl and versions differ.
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers);

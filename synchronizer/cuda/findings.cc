@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/mix64.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
@@ -14,7 +15,7 @@ namespace syncopate::synchronizer {
 namespace {
 
 absl::Status NonFinite(const std::string& where, const std::string& tensor) {
-  return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+  return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
                absl::StrFormat("%s is not finite; these weights must not be served", where), {{"tensor", tensor}});
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/reasons.h"
 #include "base/status.h"
 #include "cuda/cuda_arena.h"
 #include "cuda/cuda_status.h"
@@ -62,7 +63,7 @@ class CudaCopyQueue final : public CopyQueue {
     absl::Status drained = under_way_.back().Wait(deadline, "the copies under way");
     if (!drained.ok()) {
       return Error(
-          absl::StatusCode::kInternal, "COPY_STUCK",
+          absl::StatusCode::kInternal, reason::kCopyStuck,
           "copies into the destination cannot be waited for, restart this process: " + std::string(drained.message()));
     }
     while (!under_way_.empty()) Retire();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/ipc/fetch_route.h"
 #include "synchronizer/ipc/rendezvous.h"
@@ -124,7 +125,7 @@ absl::StatusOr<std::unique_ptr<ipc::CopyQueue>> IpcReceiver::TakeQueue() {
 
 void IpcReceiver::GiveBack(Copies copies, const absl::Status& received) {
   MutexLock lock(&mutex_);
-  if (ErrorReason(received) == "COPY_STUCK") {
+  if (ErrorReason(received) == reason::kCopyStuck) {
     stuck_ = received;
     stuck_copies_.push_back(std::move(copies));
   } else {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/superseded.h"
 
@@ -112,7 +113,7 @@ absl::Status OfferTable::Check(const Want& want) const {
   }
   const Offer& offer = found->second;
   if (offer.fingerprint != want.fingerprint) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch, "the source stages another model");
   }
   if (offer.version != want.version) {
     return Error(absl::StatusCode::kNotFound, kVersionNotStaged,

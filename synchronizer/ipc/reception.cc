@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer::ipc {
@@ -195,7 +196,7 @@ absl::Status Reception::CheckTime() const {
   if (stop_.stop_requested()) return Cancelled();
   if (options_.clock->Now() < request_.deadline) return absl::OkStatus();
   int32_t awaited = cursor_.waits_for();
-  return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+  return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
                absl::StrFormat("the weights from %s did not arrive in time",
                                awaited < 0 ? "the last copies" : route_.upstreams[awaited].name));
 }

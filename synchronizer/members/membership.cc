@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "base/identity.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -64,7 +65,7 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
   member.session = session;
   member.last_heard = now;
   sessions_[session] = key;
-  changes.push_back({kind, key, superseded_stream, superseded_stream == 0 ? "" : "NEW_STREAM", ""});
+  changes.push_back({kind, key, superseded_stream, superseded_stream == 0 ? "" : reason::kNewStream, ""});
   return changes;
 }
 
@@ -93,7 +94,7 @@ std::vector<MemberChange> Membership::Leave(SessionId session, const std::string
   Member* member = FindMutable(session);
   if (member == nullptr) return {};
   MemberKey key = sessions_.at(session);
-  return {End(key, *member, MemberChange::Kind::kLeft, "LEFT", reason, now)};
+  return {End(key, *member, MemberChange::Kind::kLeft, reason::kLeft, reason, now)};
 }
 
 absl::StatusOr<std::vector<MemberChange>> Membership::Evict(const MemberKey& key, const std::string& reason,
@@ -135,7 +136,7 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
     if (Gone(member)) continue;
     absl::Duration silence = now - member.last_heard;
     if (silence >= options_.dead_after && !(holding() && key.role == kRollouterRole)) {
-      changes.push_back(End(key, member, MemberChange::Kind::kDead, "DECLARED_DEAD",
+      changes.push_back(End(key, member, MemberChange::Kind::kDead, reason::kDeclaredDead,
                             absl::StrFormat("silent for %s", absl::FormatDuration(silence)), now));
     } else if (silence >= options_.suspect_after && member.state == MemberState::kAlive) {
       member.state = MemberState::kSuspect;

@@ -2,6 +2,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -13,7 +14,7 @@ absl::Status CheckSameModel(const Manifest& ours, const Manifest& theirs) {
                        return a.name == b.name && a.shape == b.shape;
                      });
   if (!only_dtypes) return same;
-  return Error(same.code(), "DTYPE_MISMATCH", same.message(), ErrorDetails(same));
+  return Error(same.code(), reason::kDtypeMismatch, same.message(), ErrorDetails(same));
 }
 
 absl::Status CheckSubset(const Subset& subset, const Manifest& model) {

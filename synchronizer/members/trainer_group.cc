@@ -4,13 +4,14 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
 namespace {
 
 absl::Status Fenced(int64_t held, int64_t newest) {
-  return Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                absl::StrFormat("this trainer works in epoch %d, a newer one holds epoch %d; exit, and resume from the "
                                "newest checkpoint if the newer one was a mistake",
                                held, newest),
@@ -18,7 +19,7 @@ absl::Status Fenced(int64_t held, int64_t newest) {
 }
 
 absl::Status FencedStart(const std::string& why) {
-  return Error(absl::StatusCode::kFailedPrecondition, "FENCED", why + "; exit, and start all ranks again");
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kFenced, why + "; exit, and start all ranks again");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "synchronizer/nccl/group_plan.h"
 #include "synchronizer/nccl/rendezvous.h"
 
-// What the transport "nccl" needs of NCCL and of a GPU. The real ones are nccl_comm.h's; tests have some that move host
+// What the transport "nccl" needs of NCCL and of a GPU. The real ones are nccl_device.h's; tests have some that move host
 // memory. Nothing here blocks except where it says so, and then never without bound.
 namespace syncopate::synchronizer::nccl {
 

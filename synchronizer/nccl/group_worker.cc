@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer::nccl {
@@ -105,7 +106,7 @@ absl::StatusOr<GroupWorker::Group*> GroupWorker::Connect(const Job& job) {
   auto known = std::ranges::find(groups_, job.group, &Group::name);
   if (job.ids.empty()) {
     if (known == groups_.end()) {
-      return Error(absl::StatusCode::kUnavailable, "GROUP_LOST",
+      return Error(absl::StatusCode::kUnavailable, reason::kGroupLost,
                    "this member has no communicator of the group; the next attempt forms one");
     }
     groups_.splice(groups_.begin(), groups_, known);
@@ -124,7 +125,7 @@ absl::Status GroupWorker::Form(const Job& job, Group* group) {
   for (const Seat& seat : job.plan.seats) {
     if (seat.communicator >= static_cast<int32_t>(job.ids.size())) {
       return Error(
-          absl::StatusCode::kUnavailable, "GROUP_LOST",
+          absl::StatusCode::kUnavailable, reason::kGroupLost,
           absl::StrFormat("%d communicators are needed, source rank 0 made %d ids; the next attempt forms them",
                           seat.communicator + 1, job.ids.size()));
     }
@@ -174,7 +175,8 @@ absl::Status GroupWorker::AwaitMark(const Job& job, Group* group) {
 
 absl::Status GroupWorker::Pause(const Job& job) {
   if (options_.clock->Now() >= job.deadline) {
-    return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "the group did not exchange the weights in time");
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
+                 "the group did not exchange the weights in time");
   }
   MutexLock lock(&mutex_);
   auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !cancelled_.ok(); };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/nccl/rendezvous.h"
 #include "synchronizer/plan/layout_text.h"
@@ -79,7 +80,7 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   absl::Status checked = nccl::CheckMembers(attempt.sources, attempt.receivers, attempt.group);
   {
     MutexLock lock(&mutex_);
-    lost_group_ = ErrorReason(checked) == "GROUP_LOST" ? attempt.group : "";
+    lost_group_ = ErrorReason(checked) == reason::kGroupLost ? attempt.group : "";
   }
   SYNCOPATE_RETURN_IF_ERROR(checked);
   if (attempt.sources.empty() || attempt.receivers.empty()) {
@@ -91,7 +92,7 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const PlannedLayouts> planned, PlanFor(opened.prepare, world));
   const bool rehearsal = opened.prepare.rehearsal;
   if (!rehearsal && planned->plan.send_bytes(options_.rank) > opened.version->bytes()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "PLAN_MISMATCH",
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kPlanMismatch,
                  absl::StrFormat("the plan sends %d bytes, %d are staged; stage for the receivers' layout",
                                  planned->plan.send_bytes(options_.rank), opened.version->bytes()));
   }
@@ -128,7 +129,7 @@ absl::StatusOr<NcclSource::Opened> NcclSource::TakeToStart(int64_t attempt) {
   MutexLock lock(&mutex_);
   auto found = opened_.find(attempt);
   if (found == opened_.end() || found->second.started) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_PREPARED",
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                  absl::StrFormat("attempt %d is not open for sending", attempt));
   }
   found->second.started = true;

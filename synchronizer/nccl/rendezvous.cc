@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer::nccl {
@@ -70,7 +71,7 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
     have_ids = have_ids || !parsed->ids.empty();
     if (parsed->kept != group || group.empty()) lost = NameOf(member);
     if (parsed->version != version) {
-      return Error(absl::StatusCode::kFailedPrecondition, "NCCL_MISMATCH",
+      return Error(absl::StatusCode::kFailedPrecondition, reason::kNcclMismatch,
                    absl::StrFormat("%s has NCCL %s, %s has %s; run the same NCCL on all members", NameOf(member),
                                    Version(parsed->version), NameOf(members.front()), Version(version)));
     }
@@ -87,7 +88,7 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
                  "base weights are meant for some receivers alone; a group brings the same to all of its members");
   }
   if (have_ids || lost.empty()) return absl::OkStatus();
-  return Error(absl::StatusCode::kUnavailable, "GROUP_LOST",
+  return Error(absl::StatusCode::kUnavailable, reason::kGroupLost,
                absl::StrFormat("%s has no communicator of this group any more; the next attempt forms one", lost));
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -43,7 +44,7 @@ int64_t AlignUp(int64_t bytes) {
 }
 
 absl::Status BadLayout(const std::string& message) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_LAYOUT", message);
+  return Error(absl::StatusCode::kInvalidArgument, reason::kBadLayout, message);
 }
 
 absl::StatusOr<Layout> Layout::Create(const Manifest& manifest, int32_t ranks, std::vector<Piece> pieces,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/plan/runs.h"
 
@@ -55,7 +56,7 @@ class NeedBuilder {
     const TensorSpec& spec = SpecOf(run.piece);
     DType held = source_.DTypeOf(spec);
     if (held == spec.dtype || held == DType::kFloat32) return absl::OkStatus();
-    return Error(absl::StatusCode::kFailedPrecondition, "DTYPE_MISMATCH",
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kDtypeMismatch,
                  absl::StrFormat("%s travels as %s but the shards are %s; shard in fp32 or make the model's dtype bf16",
                                  spec.name, DTypeName(spec.dtype), DTypeName(held)));
   }

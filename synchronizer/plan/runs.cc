@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -100,7 +101,7 @@ absl::StatusOr<std::vector<RunFinder::OpenRun>> RunFinder::Cover(size_t piece) c
     if (segment == segments.end() || segment->begin > element) {
       const std::string& name = manifest_.tensors()[wanted.tensor].name;
       return Error(
-          absl::StatusCode::kFailedPrecondition, "PLAN_INCOMPLETE",
+          absl::StatusCode::kFailedPrecondition, reason::kPlanIncomplete,
           absl::StrFormat("rank %d wants element %d of %s, which no source rank has", wanted.rank, element, name));
     }
     int64_t end = DenseIndex(wanted, segment->end);

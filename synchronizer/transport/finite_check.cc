@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/finite.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -29,7 +30,7 @@ absl::Status CheckFinite(const TypedRange& numbers, ByteRange within, const char
   const int64_t count = std::max<int64_t>(0, std::min(within.end, numbers.range.end) - begin) / width;
   std::optional<int64_t> bad = FindNonFinite(numbers.dtype, arena + begin, count);
   if (!bad.has_value()) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+  return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
                absl::StrFormat("element %d of %s is not finite; these weights must not be served", skipped + *bad,
                                numbers.tensor),
                {{"tensor", numbers.tensor}});

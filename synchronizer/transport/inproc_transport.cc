@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<WeightReader>> InprocReceiver::OpenSource(const R
     return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", rank));
   }
   if (store->fingerprint() != request.manifest_fingerprint) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the source stages another model");
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch, "the source stages another model");
   }
   return store->Open(request.version);
 }
@@ -65,7 +66,7 @@ absl::Status InprocReceiver::CopyChunks(const ReceiveRequest& request, const Cop
   for (int64_t done = 0; done < copy.bytes;) {
     if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
     if (clock_->Now() >= request.deadline) {
-      return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE", "the weights did not arrive in time");
+      return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline, "the weights did not arrive in time");
     }
     int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
     int64_t from = copy.source_offset + done;

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/plan/layout_text.h"
 
@@ -12,7 +13,7 @@ namespace syncopate::synchronizer {
 namespace {
 
 absl::Status Mismatch(const std::string& message) {
-  return Error(absl::StatusCode::kFailedPrecondition, "LAYOUT_MISMATCH", message);
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kLayoutMismatch, message);
 }
 
 absl::StatusOr<Layout> Build(const Manifest& manifest, const std::string& name, int32_t ranks) {
@@ -42,7 +43,7 @@ std::string DestinationLayoutName(const std::string& descriptor, int32_t ranks) 
 absl::Status CheckSameLayout(const std::string& ours, const std::string& theirs, const std::string& whose) {
   if (ours == theirs) return absl::OkStatus();
   const bool dtype_alone = WithoutDType(ours) == WithoutDType(theirs);
-  return Error(absl::StatusCode::kFailedPrecondition, dtype_alone ? "DTYPE_MISMATCH" : "LAYOUT_MISMATCH",
+  return Error(absl::StatusCode::kFailedPrecondition, dtype_alone ? reason::kDtypeMismatch : reason::kLayoutMismatch,
                absl::StrFormat("the layout of %s is \"%s\", not \"%s\"; give all members the same parallelism", whose,
                                ours, theirs));
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -29,7 +30,7 @@ void RehearsalPart::Connect(const ReceiveRequest& request, std::function<void(ab
     if (there) present_->connecting = true;
   }
   if (transport == nullptr) {
-    return done(Error(absl::StatusCode::kFailedPrecondition, "NOT_PREPARED",
+    return done(Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                       absl::StrFormat("rehearsal %d is not under way at this receiver", request.attempt)));
   }
   transport->Connect(request, std::move(done));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/superseded.h"
 #include "synchronizer/transport/finite_check.h"
@@ -58,7 +59,7 @@ absl::Status SendArena::CheckNumbers(const char* bytes) const {
       const char* numbers = bytes + op.send_offset + row * op.send_stride;
       if (!FindNonFinite(op.to, numbers, op.row_elements).has_value()) continue;
       const std::string& tensor = manifest_.tensors()[op.tensor].name;
-      return Error(absl::StatusCode::kDataLoss, "NON_FINITE",
+      return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
                    absl::StrFormat("this rank's part of %s is not finite; these weights must not be served", tensor),
                    {{"tensor", tensor}});
     }

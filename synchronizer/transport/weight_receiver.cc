@@ -7,9 +7,23 @@
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/transport/split_copies.h"
 
+// Phases of an attempt. In brackets what blocks; Finish ends any of the others at once, and these when they return.
+//
+//   kIdle --Prepare--> [kPreparing] --ok--> kPrepared --Transfer--> [kTransferring] --verified--> kVerified
+//     ^                     |                   ^                          |                          |
+//     |                     | holds the bits ---|--------------------------|------------------------> |
+//     |<------ refused -----|                   |<------- failed ----------|                          |
+//     |                                         |<--- installed, or failed --- [kInstalling] <--Install
+//     |<-- ClearUp -- kEnding <-- Finish -- kPrepared, kVerified, or a blocking phase that has returned
+//
+// In place (a target without a shadow) the same attempt also goes, in `in_place_`:
+//
+//   kNo --the sources have the version, generation stops--> kStopped --the first byte is written--> kOverwritten
+//   kStopped, the attempt fails: generation goes on.   kOverwritten, it fails: nothing serves.   installed: kNo
 namespace syncopate::synchronizer {
 namespace {
 
@@ -92,7 +106,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
 
 absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(const synchronizer::Prepare& command) {
   if (command.manifest_fingerprint != options_.manifest.fingerprint()) {
-    return Refuse("MODEL_MISMATCH", "the attempt is of another model than this receiver was made for");
+    return Refuse(reason::kModelMismatch, "the attempt is of another model than this receiver was made for");
   }
   const int32_t world = options_.member.world;
   SYNCOPATE_RETURN_IF_ERROR(CheckSameLayout(DestinationLayoutName(options_.layout, world),
@@ -100,9 +114,10 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
                              plans_.Get({command.source_layout, command.sources, command.destination_layout, world}));
   if (planned->plan.hash() != command.plan_hash) {
-    return Refuse("PLAN_MISMATCH", absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
-                                                   "same build on all members",
-                                                   command.sources, planned->plan.hash(), command.plan_hash));
+    return Refuse(reason::kPlanMismatch,
+                  absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
+                                  "same build on all members",
+                                  command.sources, planned->plan.hash(), command.plan_hash));
   }
   return planned;
 }
@@ -119,7 +134,7 @@ absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::stri
   for (ReceiverTransport* transport : transports_) {
     if (transport->name() == name) return transport;
   }
-  return Refuse("TRANSPORT_UNKNOWN", absl::StrFormat("this receiver cannot receive by %s", name));
+  return Refuse(reason::kTransportUnknown, absl::StrFormat("this receiver cannot receive by %s", name));
 }
 
 absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights) {
@@ -127,7 +142,9 @@ absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command, const R
   if (phase_ != Phase::kIdle) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", absl::StrFormat("attempt %d has not been finished", attempt_));
   }
-  const bool lost = serving_.IsNone() && !served_.IsNone();  // in place: the same version may come again
+  // Versions never go back, or rollouters would stamp tokens with one that the trainer has forgotten. What was torn in
+  // place serves nothing, so there the same version may come again.
+  const bool lost = serving_.IsNone() && !served_.IsNone();
   if (lost ? command.version < served_ : command.version <= served_) {
     return Refuse("OLD_VERSION", absl::StrFormat("version %s is not above %s, which serves", command.version.ToString(),
                                                  served_.ToString()));
@@ -162,7 +179,8 @@ void WeightReceiver::Connect(const synchronizer::Transfer& command, std::functio
   absl::StatusOr<const SyncMember*> self = FindSelf(command);
   if (!self.ok()) return done(self.status());
   if (rehearsed_.prepare.attempt != command.attempt) {
-    return done(Refuse("NOT_PREPARED", absl::StrFormat("attempt %d is not ready for this command", command.attempt)));
+    return done(
+        Refuse(reason::kNotPrepared, absl::StrFormat("attempt %d is not ready for this command", command.attempt)));
   }
   ReceiveRequest request =
       RequestFor(rehearsed_, command, **self, rehearsed_.planned->plan.CopiesTo(options_.member.rank));
@@ -177,6 +195,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchron
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kPrepared, Phase::kTransferring));
   absl::StatusOr<Received> received = ReceiveAndVerify(command);
   if (!received.ok()) AbandonInPlace();
+  // A failed transfer leaves the attempt prepared: the synchronizer's Finish ends it, and closes what was opened.
   Leave(received.ok() ? Phase::kVerified : Phase::kPrepared);
   return received;
 }
@@ -185,7 +204,7 @@ absl::StatusOr<const SyncMember*> WeightReceiver::FindSelf(const synchronizer::T
   for (const SyncMember& receiver : command.receivers) {
     if (receiver.id == options_.member) return &receiver;
   }
-  return Refuse("NOT_A_RECEIVER", "the transfer does not name this member among its receivers");
+  return Refuse(reason::kNotAReceiver, "the transfer does not name this member among its receivers");
 }
 
 ReceiveRequest WeightReceiver::RequestFor(const Offer& offer, const synchronizer::Transfer& command,
@@ -208,10 +227,12 @@ ReceiveRequest WeightReceiver::RequestFor(const Offer& offer, const synchronizer
 }
 
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const synchronizer::Transfer& command) {
+  // The announced digests are checked against the version's before a byte moves: what arrives is judged by them.
   bool announced = static_cast<int64_t>(command.bucket_digests.size()) == offer_.planned->plan.digests() &&
                    CombineDigests(command.bucket_digests) == offer_.prepare.digest;
   if (!announced) {
-    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the bucket digests are not those of the version");
+    return Error(absl::StatusCode::kDataLoss, reason::kDigestMismatch,
+                 "the bucket digests are not those of the version");
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const SyncMember* self, FindSelf(command));
   const int32_t rank = options_.member.rank;
@@ -292,7 +313,7 @@ absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets
                                           const std::vector<uint64_t>& arrived) {
   for (size_t i = 0; i < arrived.size(); ++i) {
     if (arrived[i] == announced[buckets[i].digest_index]) continue;
-    return Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH",
+    return Error(absl::StatusCode::kDataLoss, reason::kDigestMismatch,
                  absl::StrFormat("bucket %d of %d arrived damaged; it is fetched again", i, arrived.size()),
                  {{"bucket", absl::StrFormat("%d", i)}});
   }
@@ -391,7 +412,7 @@ void WeightReceiver::ClearUp() {
 absl::Status WeightReceiver::Enter(int64_t attempt, Phase from, Phase to) {
   MutexLock lock(&mutex_);
   if (attempt != attempt_ || phase_ != from) {
-    return Refuse(to == Phase::kInstalling ? "NOT_VERIFIED" : "NOT_PREPARED",
+    return Refuse(to == Phase::kInstalling ? "NOT_VERIFIED" : reason::kNotPrepared,
                   absl::StrFormat("attempt %d is not ready for this command", attempt));
   }
   phase_ = to;

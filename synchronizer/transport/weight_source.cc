@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/transport/plan_cache.h"
 
@@ -26,7 +27,7 @@ absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& c
 
 absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::Prepare& command) const {
   if (command.manifest_fingerprint != store_->fingerprint()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", "the attempt is of another model");
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch, "the attempt is of another model");
   }
   SYNCOPATE_RETURN_IF_ERROR(CheckSameLayout(SourceLayoutName(options_.layout, command.sources),
                                             SourceLayoutName(command.source_layout, command.sources), "this source"));
@@ -35,7 +36,7 @@ absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::
         CheckSameLayout(options_.destination_layout, command.destination_layout, "the receivers it stages for"));
   }
   if (store_->plan_hash() != 0 && store_->plan_hash() != command.plan_hash) {
-    return Error(absl::StatusCode::kFailedPrecondition, "PLAN_MISMATCH",
+    return Error(absl::StatusCode::kFailedPrecondition, reason::kPlanMismatch,
                  absl::StrFormat("weights are staged for plan %016x, the attempt has plan %016x; run the same build on "
                                  "all members",
                                  store_->plan_hash(), command.plan_hash));
@@ -43,7 +44,7 @@ absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::
   auto transport = absl::c_find_if(
       transports_, [&command](const auto* candidate) { return candidate->name() == command.transport; });
   if (transport != transports_.end()) return *transport;
-  return Error(absl::StatusCode::kFailedPrecondition, "TRANSPORT_UNKNOWN",
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kTransportUnknown,
                absl::StrFormat("this source cannot send by %s", command.transport));
 }
 
@@ -58,7 +59,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
     }
   }
   if (transport == nullptr) {
-    return done(Error(absl::StatusCode::kFailedPrecondition, "NOT_PREPARED",
+    return done(Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                       absl::StrFormat("attempt %d is not under way at this source", command.attempt)));
   }
   const absl::Status started = transport->Start(command, done);

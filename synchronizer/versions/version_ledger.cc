@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::synchronizer {
@@ -101,7 +102,7 @@ absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Complete(const Policy
 absl::Status VersionLedger::CheckEpoch(PolicyVersion version) const {
   if (version.epoch < epoch_) {
     return Error(
-        absl::StatusCode::kFailedPrecondition, "FENCED",
+        absl::StatusCode::kFailedPrecondition, reason::kFenced,
         absl::StrFormat("version %s comes too late: a newer trainer holds epoch %d", version.ToString(), epoch_),
         {{"epoch", absl::StrFormat("%d", epoch_)}});
   }

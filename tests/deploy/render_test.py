@@ -1,6 +1,7 @@
-"""`syncopate k8s render` makes the same objects as kubectl does of the kustomization that it stands for, and refuses what
-it cannot honour. usage: render_test.py PATH_OF_SYNCOPATE"""
+"""`syncopate k8s render` prints what kubectl makes of the kustomization that it writes, and refuses what it cannot
+honour. usage: render_test.py PATH_OF_SYNCOPATE"""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -45,8 +46,11 @@ ON_SERVICES = ["lws", "kueue", "rdma", "token"]  # for overlays whose roles are 
 ON_JOBS = ["jobset", "kueue", "token"]
 
 
-def syncopate(*words):
-    return subprocess.run([PROGRAM, "k8s", *map(str, words)], capture_output=True, text=True, timeout=60)
+def syncopate(*words, path=None):
+    """With the pinned kubectl first on PATH, or with another PATH."""
+    first = str(pathlib.Path(rendering.kubectl()).parent)
+    environment = {**os.environ, "PATH": f"{first}:{os.environ['PATH']}" if path is None else path}
+    return subprocess.run([PROGRAM, "k8s", *map(str, words)], capture_output=True, text=True, timeout=60, env=environment)
 
 
 def by_name(items):
@@ -76,13 +80,13 @@ class RenderTest(unittest.TestCase):
         self.assertEqual(by_name(rendering.objects(ours.stdout)), by_name(rendering.objects(rendering.build(folder))))
         return rendering.objects(ours.stdout)
 
-    def test_equals_what_kubectl_makes_of_every_overlay_with_and_without_values(self):
+    def test_prints_what_kubectl_makes_of_every_overlay_with_and_without_values(self):
         for overlay in CONFIGS:
             for name, infra in INFRA.items():
                 with self.subTest(overlay=overlay, infra=name):
                     self.compare(overlay, infra)
 
-    def test_equals_what_kubectl_makes_with_components_on_top(self):
+    def test_prints_what_kubectl_makes_with_components_on_top(self):
         for overlay in CONFIGS:
             more = ON_JOBS if overlay == "cpu-demo" else ON_SERVICES
             with self.subTest(overlay=overlay):
@@ -127,6 +131,11 @@ class RenderTest(unittest.TestCase):
         refused = syncopate("render", self.folder / "none.yaml", "--overlay", "cpu-demo")
         self.assertEqual(refused.returncode, 1)
         self.assertIn("none.yaml", refused.stderr)
+
+    def test_without_kubectl_the_error_says_what_to_install(self):
+        refused = syncopate("render", DEMO, "--overlay", "cpu-demo", path=str(self.folder))
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("install kubectl", refused.stderr)
 
     def test_an_unknown_overlay_is_refused_with_the_choices(self):
         refused = syncopate("render", DEMO, "--overlay", "gpu-demo")

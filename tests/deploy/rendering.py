@@ -25,6 +25,7 @@ CASES = {
     "mtls": ("base", ["mtls"]),
     "mtls-cert-manager": ("base", ["mtls-cert-manager"]),
     "token": ("base", ["token"]),
+    "environment": ("base", ["environment"]),
     "networkpolicy": ("base", ["networkpolicy"]),
     "monitoring": ("base", ["monitoring"]),
     "gpu": ("base", ["gpu"]),

@@ -165,12 +165,14 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
   ASSERT_THAT(run_->AwaitStep(3), IsOk());
   auto rollouter = run_->Endpoint("rollouter");
   ASSERT_THAT(rollouter, IsOk());
-  // A paused engine cannot finish: its leases go back.
-  ASSERT_THAT(Call<v1::RolloutService>(rollouter->grpc, &v1::RolloutService::Stub::Pause, {}), IsOk());
+  // A paused engine cannot finish: its leases go back. It asks for no others, so it has to be paused while it has some.
+  using Stub = v1::RolloutService::Stub;
   ASSERT_TRUE(Eventually(kPatience, [&] {
-    auto status = Call<v1::RolloutService>(rollouter->grpc, &v1::RolloutService::Stub::GetStatus, {});
-    return status.ok() && status->running_sequences() + status->waiting_sequences() > 0;
-  })) << "it holds leases";
+    if (!Call<v1::RolloutService>(rollouter->grpc, &Stub::Pause, {}).ok()) return false;
+    auto status = Call<v1::RolloutService>(rollouter->grpc, &Stub::GetStatus, {});
+    if (status.ok() && status->running_sequences() + status->waiting_sequences() > 0) return true;
+    return Call<v1::RolloutService>(rollouter->grpc, &Stub::Resume, {}).ok() && false;
+  })) << "it is paused while it holds leases";
   daemons_["rollouter-0"]->Terminate();
   EXPECT_TRUE(Becomes("rollouter", "/readyz", "503"));
   EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "it stops in order";

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "bench/process/process_usage.h"
-#include "services/config/host_port.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
@@ -33,7 +33,7 @@ class ControlPlaneTest : public ::testing::Test {
     auto endpoint = run_.Endpoint("synchronizer");
     ASSERT_THAT(endpoint, IsOk());
     endpoint_ = *endpoint;
-    auto parsed = config::ParseHostPort(endpoint_.grpc);
+    auto parsed = ParseHostPort(endpoint_.grpc);
     ASSERT_THAT(parsed, IsOk());
     port_ = parsed->port;
     auto channel = rpc::MakeChannel(endpoint_.grpc);

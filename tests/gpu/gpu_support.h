@@ -32,6 +32,8 @@ inline std::string WhyTooFewGpus(int needed) {
 inline void ToDevice(int device, char* to, const void* from, int64_t bytes) {
   cuda::DeviceScope scope(device);
   ASSERT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), cudaSuccess);
+  // From pageable memory the copy returns when the bytes are staged: `to` may be unmapped only when they have arrived.
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
 }
 
 inline std::vector<char> ToHost(int device, const char* from, int64_t bytes) {

@@ -27,7 +27,7 @@ STEPS = 45
 # Label names that may appear at all. The first three are the target's.
 LABELS = {"component", "instance", "run", "job", "role", "version", "le", "phase", "transport", "kind", "result",
           "outcome", "model_name", "grpc_service", "grpc_method", "grpc_type", "grpc_code", "quantile",
-          "reason"}
+          "reason", "age"}
 MOST_SERIES = 2000  # of one daemon
 
 binaries = pathlib.Path()

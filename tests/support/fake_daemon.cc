@@ -18,7 +18,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "services/config/host_port.h"
+#include "base/host_port.h"
 #include "services/config/run_config.h"
 #include "services/daemon/command_line.h"
 #include "services/daemon/daemon_endpoints.h"
@@ -35,7 +35,7 @@ std::set<std::string> Behaviour(const fs::path& folder, const std::string& name)
 
 // The port that the configuration fixes, or one made up from the process id: nobody listens on either.
 std::string AddressOf(const v1::RunConfig& config, const std::string& role) {
-  auto fixed = config::ParseHostPort(config.synchronizer().address());
+  auto fixed = ParseHostPort(config.synchronizer().address());
   bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;
   return is_fixed ? config.synchronizer().address() : absl::StrCat("127.0.0.1:", 1 + ::getpid() % 1000);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/mutex.h"
 #include "services/rpc/server.h"
@@ -201,9 +202,11 @@ class FakeTrainer final : public v1::TrainerService::Service {
 class FakeRollouter final : public v1::RolloutService::Service {
  public:
   CallBook book;
+  std::string name;
 
   grpc::Status GetStatus(grpc::ServerContext*, const v1::RolloutServiceGetStatusRequest*,
                          v1::RolloutServiceGetStatusResponse* response) override {
+    response->mutable_member()->set_replica_id(name);
     response->set_state("running");
     response->mutable_serving()->set_epoch(1);
     response->mutable_serving()->set_step(41);
@@ -262,7 +265,10 @@ class FakeRun {
   FakeRun() {
     synchronizer_server_ = Serve(&synchronizer);
     trainer_server_ = Serve(&trainer);
-    for (FakeRollouter* rollouter : {&rollouters[0], &rollouters[1]}) rollouter_servers_.push_back(Serve(rollouter));
+    for (int i = 0; i < 2; ++i) {
+      rollouters[i].name = absl::StrCat("rollouter-", i);
+      rollouter_servers_.push_back(Serve(&rollouters[i]));
+    }
   }
 
   ~FakeRun() { synchronizer.Release(); }

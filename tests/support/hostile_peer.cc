@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "services/config/host_port.h"
+#include "base/host_port.h"
 #include "tests/support/run_harness.h"
 
 namespace syncopate::testing {
@@ -28,7 +28,7 @@ std::string RandomFrame(Dice& dice) {
 }  // namespace
 
 HostilePeer::HostilePeer(const std::string& address) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  auto parsed = config::ParseHostPort(address);
+  auto parsed = ParseHostPort(address);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -33,7 +33,8 @@ std::vector<at::Tensor> RunAllOps(const model::Ops& ops, const OpCase& one, at::
   at::Tensor weight = draws.Normal({one.columns}), dy = draws.Normal({rows, one.columns});
   at::Tensor dweight = draws.Wide({one.columns});
   model::Ops::Normed normed = ops.AddNorm(x, residual, weight, 1e-6);
-  model::Ops::NormGradient back = ops.AddNormBackward(dy, normed.sum, normed.rstd, weight, residual, dweight);
+  model::Ops::NormGradient back =
+      ops.AddNormBackward(dy, normed.sum, normed.rstd, weight, residual, dweight, /*wanted=*/true);
   keep({normed.sum, normed.y, normed.rstd, back.dsum, back.y, dweight, ops.AddNorm(x, {}, weight, 1e-6).y});
 
   at::Tensor qkv = draws.Normal({rows, all_heads * one.head_dim});
@@ -50,7 +51,7 @@ std::vector<at::Tensor> RunAllOps(const model::Ops& ops, const OpCase& one, at::
   keep({dqkv});
 
   at::Tensor gate_up = draws.Normal({rows, 2 * one.width}), dactivation = draws.Normal({rows, one.width});
-  model::Ops::SwiGluGradient mlp = ops.SwiGluBackward(dactivation, gate_up);
+  model::Ops::SwiGluGradient mlp = ops.SwiGluBackward(dactivation, gate_up, /*wanted=*/true);
   keep({ops.SwiGlu(gate_up), mlp.dgate_up, mlp.y});
 
   at::Tensor logits = draws.Normal({rows, one.vocab}, 2), targets = draws.Below(one.vocab, rows);

@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/host_port.h"
 #include "base/status.h"
-#include "services/config/host_port.h"
 
 namespace syncopate::testing {
 namespace {
@@ -142,7 +142,7 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
 }
 
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, config::ParseHostPort(address));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, ParseHostPort(address));
   Socket socket(Connect(parsed.host, parsed.port));
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");

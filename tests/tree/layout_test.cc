@@ -57,7 +57,7 @@ TEST(IncludeRulesTest, RefusesWhatMayNotBe) {
                           Case{"tests/unit/base/log_test.cc", {"syncopate/v1/trainer.grpc.pb.h"}},
                           Case{"trainer/data/ledger.h", {"syncopate/v1/trainer.pb.h"}},
                           Case{"rollouter/engine/engine.h", {"google/protobuf/message.h"}},
-                          Case{"synchronizer/transport.cc", {"nccl.h"}},
+                          Case{"synchronizer/nccl/device.cc", {"nccl.h"}},
                           Case{"trainer/actor/actor.cc", {"nccl.h"}},
                           Case{"synchronizer/nccl/comm.cc", {"torch/torch.h"}},
                           Case{"base/manifest.cc", {"ATen/ATen.h"}},
@@ -82,7 +82,8 @@ TEST(IncludeRulesTest, AllowsWhatMayBe) {
   for (const Case& good :
        {Case{"services/rpc/server.h", {"grpcpp/grpcpp.h", "google/protobuf/message.h"}},
         Case{"tests/component/rpc/status_test.cc", {"grpcpp/grpcpp.h", "services/rpc/status.h"}},
-        Case{"synchronizer/nccl/comm.cc", {"nccl.h", "cuda_runtime.h", "base/status.h"}},
+        Case{"cuda/nccl/nccl_comm.cc", {"nccl.h", "cuda_runtime.h", "base/status.h"}},
+        Case{"synchronizer/nccl/device.cc", {"cuda_runtime.h", "cuda/nccl/nccl_comm.h"}},
         Case{"trainer/step/step.cc", {"ATen/ATen.h", "model/transformer.h", "synchronizer/plan/plan.h"}},
         Case{"rollouter/engine/engine.cc", {"ATen/ATen.h", "model/transformer.h", "base/log.h"}},
         Case{"base/log.cc", {"spdlog/spdlog.h", "base/log.h"}},

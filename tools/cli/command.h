@@ -19,6 +19,7 @@ inline constexpr char kFileOrSettingType[] = "FILE [KEY=VALUE]";  // a file, or 
 void AddCompletionCommand(CLI::App* app, Command* chosen);
 void AddConfigCommand(CLI::App* app, Command* chosen);
 void AddCtlCommand(CLI::App* app, Command* chosen);
+void AddDataCommand(CLI::App* app, Command* chosen);
 void AddDoctorCommand(CLI::App* app, Command* chosen);
 void AddEventsCommand(CLI::App* app, Command* chosen);
 void AddExportCommand(CLI::App* app, Command* chosen);

@@ -45,6 +45,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddCompletionCommand(app, chosen);
   AddConfigCommand(app, chosen);
   AddCtlCommand(app, chosen);
+  AddDataCommand(app, chosen);
   AddDoctorCommand(app, chosen);
   AddEventsCommand(app, chosen);
   AddExportCommand(app, chosen);

@@ -21,13 +21,16 @@ namespace {
 int RunGenerate(const generate::GenerateCommandLine& line) {
   const generate::GenerateOptions& options = line.options;
   const std::string program = absl::StrCat(run::OwnBinaryFolder(), "/", generate::kGenerateProgram);
-  std::vector<std::string> words = {program,
-                                    options.folder,
-                                    absl::StrCat("--ids=", absl::StrJoin(options.prompt_ids, ",")),
-                                    absl::StrCat("--max-new-tokens=", options.max_new_tokens),
+  std::vector<std::string> words = {program, options.folder, absl::StrCat("--max-new-tokens=", options.max_new_tokens),
                                     absl::StrFormat("--temperature=%.17g", options.temperature),
                                     absl::StrCat("--seed=", options.seed)};
+  if (!options.prompt_ids.empty()) words.push_back(absl::StrCat("--ids=", absl::StrJoin(options.prompt_ids, ",")));
   if (line.json) words.push_back("--json");
+  if (line.plain) words.push_back("--plain");
+  if (options.prompt_ids.empty()) {  // last, behind what ends options: it may begin with a dash
+    words.push_back("--");
+    words.push_back(line.text);
+  }
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

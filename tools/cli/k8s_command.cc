@@ -1,4 +1,3 @@
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -14,10 +13,12 @@ namespace syncopate::cli {
 namespace {
 
 constexpr char kRenderFooter[] =
-    "Prints the objects that `kubectl apply --server-side -f -` takes: the same that `kubectl kustomize` makes of "
+    "Prints the objects that `kubectl apply --server-side -f -` takes: what `kubectl kustomize` makes of "
     "deploy/kustomize "
-    "with this configuration and these values. With --write, the kustomization itself is written instead, for those "
-    "who go on from there. Exit codes: 0 done; 1 a file cannot be read or written; 2 refused, with every reason.";
+    "with this configuration and these values. Needs kubectl on PATH, and no cluster. With --write, the kustomization "
+    "itself is written instead, for those "
+    "who go on from there. Exit codes: 0 done; 1 a file cannot be read or written, or kubectl is missing; 2 refused, "
+    "with every reason.";
 
 constexpr int64_t kMaxBytes = 1 << 20;  // of a file that is read: what a ConfigMap may hold
 
@@ -28,18 +29,6 @@ struct RenderArguments {
   std::string folder;  // "" is standard output
 };
 
-absl::Status WriteTree(const k8s::Rendered& rendered, const std::string& folder) {
-  for (const auto& [path, text] : rendered.tree) {
-    const std::string target = JoinPath(folder, path);
-    SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(target.substr(0, target.rfind('/'))));
-    std::ofstream file(target, std::ios::binary | std::ios::trunc);
-    file << text << std::flush;
-    if (!file) return Error(absl::StatusCode::kPermissionDenied, "NOT_WRITABLE", target + " cannot be written");
-  }
-  std::cout << "kubectl apply --server-side -k " << JoinPath(folder, rendered.folder) << "\n";
-  return absl::OkStatus();
-}
-
 absl::Status RunRender(const RenderArguments& arguments) {
   k8s::RenderRequest request{
       .config = "", .config_source = arguments.config, .infra = {}, .overlay = arguments.overlay};
@@ -48,8 +37,12 @@ absl::Status RunRender(const RenderArguments& arguments) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string text, ReadFile(FileSystem::Real(), arguments.infra, kMaxBytes));
     SYNCOPATE_ASSIGN_OR_RETURN(request.infra, k8s::Infra::Parse(text, arguments.infra));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(k8s::Rendered rendered, k8s::Render(k8s::DeployTree(), request));
-  if (!arguments.folder.empty()) return WriteTree(rendered, arguments.folder);
+  SYNCOPATE_ASSIGN_OR_RETURN(k8s::Rendered rendered, k8s::Render(k8s::DeployTree(), request, k8s::Kubectl()));
+  if (!arguments.folder.empty()) {
+    SYNCOPATE_RETURN_IF_ERROR(k8s::WriteTree(rendered.tree, arguments.folder));
+    std::cout << "kubectl apply --server-side -k " << JoinPath(arguments.folder, rendered.folder) << "\n";
+    return absl::OkStatus();
+  }
   std::cout << k8s::ToYaml(rendered.objects);
   return absl::OkStatus();
 }

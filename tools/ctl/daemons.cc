@@ -14,24 +14,36 @@ namespace syncopate::ctl {
 namespace {
 
 template <typename Service, typename Request, typename Response>
-absl::Status Ask(const std::shared_ptr<grpc::Channel>& channel,
-                 grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                 absl::Duration timeout) {
+absl::StatusOr<Response> Ask(const std::shared_ptr<grpc::Channel>& channel,
+                             grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                             absl::Duration timeout) {
   auto stub = Service::NewStub(channel);
-  return rpc::CallUnary(stub.get(), method, Request(), timeout).status();
+  return rpc::CallUnary(stub.get(), method, Request(), timeout);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout) {
+absl::StatusOr<daemon::DaemonEndpoint> AskWho(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout) {
   using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
   auto unknown = [](const absl::Status& status) { return status.code() == absl::StatusCode::kUnimplemented; };
-  absl::Status status = Ask<SynchronizerService>(channel, &SynchronizerService::Stub::GetStatus, timeout);
-  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("synchronizer") : status;
-  status = Ask<TrainerService>(channel, &TrainerService::Stub::GetStatus, timeout);
-  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("trainer") : status;
-  status = Ask<RolloutService>(channel, &RolloutService::Stub::GetStatus, timeout);
-  if (!unknown(status)) return status.ok() ? absl::StatusOr<std::string>("rollouter") : status;
+  daemon::DaemonEndpoint who;
+  auto synchronizer = Ask<SynchronizerService>(channel, &SynchronizerService::Stub::GetStatus, timeout);
+  if (!unknown(synchronizer.status())) {
+    who.role = "synchronizer";
+    return synchronizer.ok() ? absl::StatusOr<daemon::DaemonEndpoint>(who) : synchronizer.status();
+  }
+  auto trainer = Ask<TrainerService>(channel, &TrainerService::Stub::GetStatus, timeout);
+  if (!unknown(trainer.status())) {
+    who.role = "trainer";
+    return trainer.ok() ? absl::StatusOr<daemon::DaemonEndpoint>(who) : trainer.status();
+  }
+  auto rollouter = Ask<RolloutService>(channel, &RolloutService::Stub::GetStatus, timeout);
+  if (!unknown(rollouter.status())) {
+    if (!rollouter.ok()) return rollouter.status();
+    who.role = "rollouter";
+    who.name = rollouter->member().replica_id();
+    return who;
+  }
   return Error(absl::StatusCode::kFailedPrecondition, "NOT_A_DAEMON", "what listens there is no Syncopate daemon");
 }
 
@@ -39,9 +51,10 @@ absl::StatusOr<Daemons> Daemons::Find(const DaemonOptions& options) {
   Daemons daemons;
   if (!options.target.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(options.target, {.security = options.security}));
-    auto role = AskRole(channel, options.timeout);
-    if (!role.ok()) return Annotate(role.status(), options.target);
-    daemons.endpoints_.push_back({*role, 0, options.target, "", 0});
+    auto who = AskWho(channel, options.timeout);
+    if (!who.ok()) return Annotate(who.status(), options.target);
+    who->grpc = options.target;
+    daemons.endpoints_.push_back(*std::move(who));
     return daemons;
   }
   std::string run_dir = options.run_dir;

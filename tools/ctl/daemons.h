@@ -39,8 +39,8 @@ class Daemons {
   std::vector<daemon::DaemonEndpoint> endpoints_;
 };
 
-// "synchronizer", "trainer" or "rollouter", by which service answers. FAILED_PRECONDITION (reason NOT_A_DAEMON) if
-// none does; otherwise the call's error.
-absl::StatusOr<std::string> AskRole(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout);
+// The daemon's role, by which service answers, and a rollouter's name; nothing else is filled in. FAILED_PRECONDITION
+// (reason NOT_A_DAEMON) if none does; otherwise the call's error.
+absl::StatusOr<daemon::DaemonEndpoint> AskWho(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout);
 
 }  // namespace syncopate::ctl

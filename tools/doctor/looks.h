@@ -17,6 +17,10 @@ FolderFacts LookAtFolder(const std::string& path);
 // resolves.
 AddressFacts LookAtAddress(const std::string& key, const std::string& address, bool ours);
 
+// Runs `path` with `arguments` to its end, output and errors in the file `log`. FAILED_PRECONDITION (reason
+// DOES_NOT_START) with what it said first if it is not there, ends badly or takes too long.
+absl::Status RunToEnd(const std::string& path, const std::vector<std::string>& arguments, const std::string& log);
+
 // Starts `path` with --help, which every daemon answers at once.
 ProgramFacts LookAtProgram(const std::string& path);
 

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/file_system.h"
+#include "base/host_port.h"
 #include "services/auth/transport_security.h"
-#include "services/config/host_port.h"
 #include "tools/doctor/looks.h"
 
 namespace syncopate::doctor {
@@ -34,7 +34,7 @@ std::vector<AddressFacts> LookAtAddresses(const v1::RunConfig& config) {
       {"trainer.health_listen", config.trainer().health_listen()},
       {"rollouter.health_listen", config.rollouter().health_listen()}};
   for (const auto& [key, address] : ours) {
-    auto parsed = config::ParseHostPort(address);
+    auto parsed = ParseHostPort(address);
     if (parsed.ok() && parsed->port != 0) facts.push_back(LookAtAddress(key, address, /*ours=*/true));
   }
   return facts;

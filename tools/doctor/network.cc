@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "base/status.h"
-#include "services/config/host_port.h"
 #include "tools/doctor/looks.h"
 
 namespace syncopate::doctor {
@@ -20,7 +20,7 @@ absl::Status Unusable(const std::string& what) {
   return Error(absl::StatusCode::kUnavailable, "ADDRESS_UNUSABLE", what);
 }
 
-absl::StatusOr<Addresses> Resolve(const config::HostPort& address) {
+absl::StatusOr<Addresses> Resolve(const HostPort& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -41,7 +41,7 @@ absl::Status TryToListen(const addrinfo& address) {
 }
 
 absl::Status Try(const std::string& text, bool ours) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const config::HostPort address, config::ParseHostPort(text));
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(text));
   SYNCOPATE_ASSIGN_OR_RETURN(const Addresses found, Resolve(address));
   return ours ? TryToListen(*found) : absl::OkStatus();
 }

@@ -30,7 +30,7 @@ absl::Status AwaitEnd(pid_t child, const std::string& log) {
   if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (!in_time) return DoesNotStart(absl::StrCat("no answer to --help within ", kDeadlineMs / 1000, " s"));
+  if (!in_time) return DoesNotStart(absl::StrCat("no end within ", kDeadlineMs / 1000, " s"));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
   const std::string said = ReadFile(FileSystem::Real(), log, kMaxLogBytes).value_or("");
   return DoesNotStart(said.empty() ? absl::StrCat("ended with status ", status)
@@ -38,17 +38,21 @@ absl::Status AwaitEnd(pid_t child, const std::string& log) {
 }
 
 absl::Status TryToStart(const std::string& path) {
-  if (::access(path.c_str(), X_OK) != 0) return DoesNotStart("it is not there");
   std::string folder = "/tmp/syncopate-doctor-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return DoesNotStart("no temporary folder for its output under /tmp");
   const std::string log = JoinPath(folder, "log");
-  auto child = run::StartChild({path, {"--help"}, log});
-  absl::Status status = child.ok() ? AwaitEnd(*child, log) : child.status();
+  const absl::Status status = RunToEnd(path, {"--help"}, log);
   FileSystem::Real()->RemoveTree(folder).IgnoreError();  // of /tmp
   return status;
 }
 
 }  // namespace
+
+absl::Status RunToEnd(const std::string& path, const std::vector<std::string>& arguments, const std::string& log) {
+  if (::access(path.c_str(), X_OK) != 0) return DoesNotStart("it is not there");
+  auto child = run::StartChild({path, arguments, log});
+  return child.ok() ? AwaitEnd(*child, log) : child.status();
+}
 
 ProgramFacts LookAtProgram(const std::string& path) { return {path, TryToStart(path)}; }
 

@@ -3,12 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "base/log.h"
 #include "services/telemetry/table.h"
 #include "tools/generate/generator.h"
 #include "tools/generate/options.h"
@@ -24,11 +25,34 @@ void Print(const Trajectory& answer) {
   std::fputs(table.ToString().c_str(), stdout);
 }
 
-void PrintJson(const Trajectory& answer) {
+void PrintJson(const Trajectory& answer, const std::optional<std::string>& text) {
   nlohmann::ordered_json json;
+  if (text.has_value()) json["text"] = *text;
   json["ids"] = answer.tokens;
   json["logprobs"] = answer.logprobs;
   std::printf("%s\n", json.dump().c_str());
+}
+
+absl::Status Answer(GenerateCommandLine line) {
+  GenerateOptions& options = line.options;
+  const bool is_text = options.prompt_ids.empty();
+  if (is_text) {
+    SYNCOPATE_ASSIGN_OR_RETURN(options.prompt_ids, IdsOfText(options.folder, line.text, !line.plain));
+  }
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Trajectory answer, GenerateFromFolder(options));
+  std::optional<std::string> text;
+  if (is_text) {
+    SYNCOPATE_ASSIGN_OR_RETURN(text, TextOfIds(options.folder, answer.tokens));
+  }
+  if (line.json) {
+    PrintJson(answer, text);
+  } else if (text.has_value()) {
+    std::printf("%s\n", text->c_str());
+  } else {
+    Print(answer);
+  }
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
@@ -40,14 +64,12 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kGenerateUsage;
   }
-  line.options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const absl::StatusOr<Trajectory> answer = GenerateFromFolder(line.options);
-  if (!answer.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(answer.status().message()).c_str());
-    return kGenerateFailed;
-  }
-  line.json ? PrintJson(*answer) : Print(*answer);
-  return 0;
+  // What it reads on its way is nobody's concern; without a file this cannot fail.
+  InitLogging({.role = "generate", .minimum = Severity::kWarning}).IgnoreError();
+  const absl::Status done = Answer(line);
+  if (done.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(done.message()).c_str());
+  return kGenerateFailed;
 }
 
 }  // namespace

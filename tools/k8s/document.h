@@ -11,6 +11,7 @@
 namespace syncopate::k8s {
 
 using Document = nlohmann::json;
+using Objects = std::vector<Document>;
 
 // The documents of a YAML text, empty ones left out. A plain scalar is a number, a boolean or null if it looks like
 // one, as for kubectl: 0440 is octal, yes and on are text. INVALID_ARGUMENT (reason BAD_YAML) naming `source` and the

@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::k8s {
 namespace {
@@ -75,8 +76,10 @@ class FitCheck {
     } else if (absl::StartsWith(device, "cuda") && !has_gpu) {
       Add({source_, key, device, absl::StrCat("cpu, or ", role, ".gpus in the infra file: no GPU is asked for"), ""});
     }
-    if (config.sync().transport() == "ipc") {
-      Add({source_, "sync.transport", "ipc", "auto, nccl or grpc: pods do not share GPU memory", ""});
+    const auto* transport = synchronizer::FindTransport(config.sync().transport());
+    if (transport != nullptr && transport->one_host) {
+      Add({source_, "sync.transport", config.sync().transport(), "auto, nccl or grpc: pods do not share GPU memory",
+           ""});
     }
   }
 

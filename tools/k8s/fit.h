@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "services/config/problem.h"
-#include "tools/k8s/edits.h"
+#include "tools/k8s/document.h"
 
 namespace syncopate::k8s {
 

@@ -40,7 +40,8 @@ class Infra {
   std::vector<std::string> components() const;
   Document nccl() const { return values_.value("nccl", Document::object()); }
 
-  // What a value asks of the objects: patches as in a kustomization, of which at least one must find an object.
+  // What a value asks of the objects: patches as in a kustomization, of which at least one must find an object:
+  // `kubectl kustomize` is silent about those that find none.
   struct Wish {
     std::string key;    // "trainer.storage"
     std::string value;  // as JSON

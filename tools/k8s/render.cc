@@ -1,6 +1,7 @@
 #include "tools/k8s/render.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -10,12 +11,15 @@
 #include "base/status.h"
 #include "services/config/schema.h"
 #include "tools/k8s/fit.h"
+#include "tools/k8s/selector.h"
 
 namespace syncopate::k8s {
 namespace {
 
 constexpr char kRunFolder[] = "kustomize/run";
 constexpr char kSettingsFolder[] = "kustomize/run/settings";
+constexpr char kBareFolder[] = "kustomize/bare";
+constexpr int kSettingsRank = 2;
 
 std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& root) {
   std::set<std::string> names;
@@ -32,8 +36,8 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
 // changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
 // are there and plain.
 int ComponentRank(const std::string& component) {
-  static const auto* const ranks = new std::map<std::string, int>{{"jobs", 1}, {"settings", 2}, {"jobset", 3},
-                                                                  {"lws", 3},  {"keda", 4},     {"kueue", 5}};
+  static const auto* const ranks = new std::map<std::string, int>{
+      {"jobs", 1}, {"settings", kSettingsRank}, {"jobset", 3}, {"lws", 3}, {"keda", 4}, {"kueue", 5}};
   auto rank = ranks->find(component);
   return rank == ranks->end() ? 0 : rank->second;
 }
@@ -95,34 +99,68 @@ config::ConfigProblem UnknownName(const std::string& where, const std::string& k
           nearest == known.end() ? "" : *nearest};
 }
 
+// The names of what an overlay lists under `components`; none if it is not there.
+std::set<std::string> ComponentsOfOverlay(const FileTree& tree, const std::string& overlay) {
+  std::set<std::string> names;
+  auto file = tree.find(absl::StrCat("kustomize/overlays/", overlay, "/kustomization.yaml"));
+  if (file == tree.end()) return names;
+  auto kustomization = ParseDocument(file->second, file->first);
+  if (!kustomization.ok()) return names;  // kubectl says what is wrong with it
+  for (const Document& entry : kustomization->value("components", Document::array())) {
+    if (entry.is_string()) names.insert(std::filesystem::path(entry.get<std::string>()).filename().string());
+  }
+  return names;
+}
+
 std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest& request) {
   std::vector<config::ConfigProblem> problems;
   const std::vector<std::string> overlays = OverlaysOf(tree), components = ComponentsOf(tree);
   if (std::find(overlays.begin(), overlays.end(), request.overlay) == overlays.end()) {
     problems.push_back(UnknownName("command line", "overlay", request.overlay, overlays));
   }
+  const std::set<std::string> there = ComponentsOfOverlay(tree, request.overlay);
   for (const std::string& name : request.infra.components()) {
+    if (there.count(name) > 0) {
+      problems.push_back({request.infra.source(), "components", name,
+                          absl::StrCat("to be left out: overlay ", request.overlay, " has it already"), ""});
+    }
     if (std::find(components.begin(), components.end(), name) != components.end()) continue;
     problems.push_back(UnknownName(request.infra.source(), "components", name, components));
   }
   return problems;
 }
 
-// Values of which no patch found an object.
-std::vector<config::ConfigProblem> CheckWishes(const RenderRequest& request, const std::vector<Infra::Wish>& wishes,
-                                               const std::vector<PatchUse>& uses) {
+// The objects that settings change: those of the overlay and of the components that come before.
+absl::StatusOr<Objects> ObjectsBeforeSettings(const Rendered& rendered, const RenderRequest& request,
+                                              const Kubectl& kubectl) {
+  std::vector<std::string> before;
+  for (const std::string& name : request.infra.components()) {
+    if (ComponentRank(name) < kSettingsRank) before.push_back(name);
+  }
+  FileTree tree = rendered.tree;
+  tree[absl::StrCat(kBareFolder, "/kustomization.yaml")] =
+      ToYaml(Document{{"apiVersion", "kustomize.config.k8s.io/v1beta1"},
+                      {"kind", "Kustomization"},
+                      {"resources", Document::array({"../overlays/" + request.overlay})},
+                      {"components", ComponentPaths(before, /*settings=*/false)}});
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string text, kubectl.Kustomize(tree, kBareFolder));
+  return ParseDocuments(text, "kubectl kustomize");
+}
+
+// Values of which no patch finds an object.
+absl::StatusOr<std::vector<config::ConfigProblem>> CheckWishes(const RenderRequest& request,
+                                                               const std::vector<Infra::Wish>& wishes,
+                                                               const Objects& objects) {
   std::vector<config::ConfigProblem> problems;
-  size_t first = 0;  // place of the wish's first patch in the component of settings
   for (const Infra::Wish& wish : wishes) {
-    const size_t end = first + wish.patches.size();
-    const bool found = std::any_of(uses.begin(), uses.end(), [&](const PatchUse& use) {
-      return use.folder == kSettingsFolder && use.index >= first && use.index < end && use.objects > 0;
-    });
-    if (!found) {
-      problems.push_back({request.infra.source(), wish.key, wish.value,
-                          absl::StrCat("not to be set: overlay ", request.overlay, " has nothing that takes it"), ""});
+    bool found = false;
+    for (const Document& patch : wish.patches) {
+      SYNCOPATE_ASSIGN_OR_RETURN(Selector target, Selector::Parse(patch["target"], request.infra.source()));
+      found |= std::any_of(objects.begin(), objects.end(), [&](const Document& it) { return target.Matches(it); });
     }
-    first = end;
+    if (found) continue;
+    problems.push_back({request.infra.source(), wish.key, wish.value,
+                        absl::StrCat("not to be set: overlay ", request.overlay, " has nothing that takes it"), ""});
   }
   return problems;
 }
@@ -137,7 +175,7 @@ absl::Status Refused(const std::string& reason, const std::vector<config::Config
 std::vector<std::string> OverlaysOf(const FileTree& tree) { return FoldersUnder(tree, "overlays"); }
 std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnder(tree, "components"); }
 
-absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request) {
+absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
   const std::vector<Infra::Wish> wishes = request.infra.Wishes();
   Rendered rendered{{}, tree, kRunFolder};
@@ -146,10 +184,14 @@ absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& reque
   const bool any_settings = settings.contains("patches") || settings.contains("configMapGenerator");
   rendered.tree[absl::StrCat(kRunFolder, "/kustomization.yaml")] = ToYaml(RunKustomization(request, any_settings));
   if (any_settings) rendered.tree[absl::StrCat(kSettingsFolder, "/kustomization.yaml")] = ToYaml(settings);
-  SYNCOPATE_ASSIGN_OR_RETURN(Kustomized made, Kustomize(rendered.tree, kRunFolder));
-  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckWishes(request, wishes, made.patches)));
-  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_CONFIG", CheckFit(made.objects, request.config, request.config_source)));
-  rendered.objects = std::move(made.objects);
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string text, kubectl.Kustomize(rendered.tree, kRunFolder));
+  SYNCOPATE_ASSIGN_OR_RETURN(rendered.objects, ParseDocuments(text, "kubectl kustomize"));
+  if (!wishes.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(Objects before, ObjectsBeforeSettings(rendered, request, kubectl));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto problems, CheckWishes(request, wishes, before));
+    SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", problems));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_CONFIG", CheckFit(rendered.objects, request.config, request.config_source)));
   return rendered;
 }
 

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/k8s/document.h"
+#include "tools/k8s/file_tree.h"
 #include "tools/k8s/infra.h"
-#include "tools/k8s/kustomize.h"
+#include "tools/k8s/kubectl.h"
 
 namespace syncopate::k8s {
 
@@ -18,7 +20,7 @@ struct RenderRequest {
 
 struct Rendered {
   Objects objects;
-  // deploy/ with the overlay that stands for the request in `folder`: `kubectl kustomize` makes the same objects of it.
+  // deploy/ with the overlay that stands for the request in `folder`: `kubectl kustomize` makes the objects of it.
   FileTree tree;
   std::string folder;
 };
@@ -27,12 +29,13 @@ struct Rendered {
 std::vector<std::string> OverlaysOf(const FileTree& tree);
 std::vector<std::string> ComponentsOf(const FileTree& tree);
 
-// The manifests of a run: an overlay of `tree` with the run configuration and what the infra file says. Pure.
+// The manifests of a run: an overlay of `tree` with the run configuration and what the infra file says, as `kubectl`
+// makes them. Blocks while it works; its errors are returned.
 //
 // INVALID_ARGUMENT, the message being every problem, a line each, of what cannot be honoured: reason BAD_REQUEST for an
 // unknown overlay or component and for a value that no object takes, BAD_CONFIG for a configuration that the daemons
 // would refuse with the arguments that their containers have, or that does not fit the pods (a GPU that is asked for
 // and not used, a trust domain that the certificates are not of).
-absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request);
+absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl);
 
 }  // namespace syncopate::k8s

@@ -6,10 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "tools/k8s/bad_kustomization.h"
 
 namespace syncopate::k8s {
 namespace {
+
+absl::Status BadKustomization(const std::string& source, const std::string& what) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION", absl::StrCat(source, ": ", what));
+}
 
 bool MatchesWhole(const std::string& expression, const std::string& word) {
   return expression.empty() || std::regex_match(word, std::regex(expression));

@@ -8,7 +8,7 @@
 
 namespace syncopate::k8s {
 
-// Which objects a patch or a replacement is about, as kustomize writes it: kind and name are regular expressions for
+// Which objects a patch is about, as kustomize writes it: kind and name are regular expressions for
 // the whole word, labels are "key=value,...". What is empty matches everything. Immutable.
 class Selector {
  public:

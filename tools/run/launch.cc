@@ -3,14 +3,14 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "services/config/host_port.h"
+#include "base/host_port.h"
 
 namespace syncopate::run {
 namespace {
 
 // `address` with `offset` added to a fixed port; port 0 stays "any free one".
 std::string Shifted(const std::string& address, int64_t offset) {
-  auto parsed = config::ParseHostPort(address);
+  auto parsed = ParseHostPort(address);
   if (!parsed.ok() || parsed->port == 0) return address;
   parsed->port = static_cast<uint16_t>(parsed->port + offset);
   return parsed->ToString();
@@ -20,7 +20,7 @@ void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& c
                         std::vector<std::string>* arguments) {
   if (found.empty()) return;
   auto open = [](const std::string& address) {
-    auto parsed = config::ParseHostPort(address);
+    auto parsed = ParseHostPort(address);
     return parsed.ok() && parsed->port == 0;
   };
   if (open(section.address())) arguments->push_back(absl::StrCat("synchronizer.address=", found));
@@ -29,20 +29,35 @@ void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& c
   }
 }
 
+// A shell reads the command, and becomes it: signals reach the worker itself.
+Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const std::string& log) {
+  return {.binary = "/bin/sh",
+          .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
+                        config.environment().address(), "--announce", EnvironmentAnnouncement(run_dir)},
+          .log = log};
+}
+
 }  // namespace
+
+std::string EnvironmentAnnouncement(const std::string& run_dir) {
+  return (std::filesystem::path(run_dir) / "environment.json").string();
+}
 
 std::string ResolvedConfigPath(const std::string& run_dir) {
   return (std::filesystem::path(run_dir) / "config.resolved.yaml").string();
 }
 
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
-                  const ChildId& child, const std::string& synchronizer) {
+                  const ChildId& child, const std::string& synchronizer, const std::string& digest) {
   namespace fs = std::filesystem;
   Launch launch;
   launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
   launch.log = (fs::path(run_dir) / "logs" / (child.Name() + ".log")).string();
+  if (child.role == "environment") return PlanWorker(config, run_dir, launch.log);
   launch.arguments = {ResolvedConfigPath(run_dir)};
   AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
+  const bool told = child.role != "synchronizer" && config.environment().digest().empty() && !digest.empty();
+  if (told) launch.arguments.push_back(absl::StrCat("environment.digest=", digest));
   if (child.role == "trainer") launch.arguments.push_back("--exit-on-completion");  // its end is the run's
   if (child.role != "rollouter") return launch;
   launch.arguments.push_back(absl::StrCat("rollouter.index=", child.index));

@@ -10,16 +10,20 @@ namespace syncopate::run {
 
 // What one daemon of a local run is started with. Pure.
 struct Launch {
-  std::string binary;                  // "<binary_dir>/syncopate-rollouter"
+  std::string binary;                  // "<binary_dir>/syncopate-rollouter", or a shell for the worker
   std::vector<std::string> arguments;  // CONFIG and overrides
   std::string log;                     // where its standard output and error go
 };
 
 // `synchronizer` is the address at which the synchronizer was found listening, "" before its first start. Every daemon
 // is told it, and a synchronizer that is started again must listen there. Rollouter i of a run with fixed ports gets
-// the i-th port from the configured one.
+// the i-th port from the configured one. `digest` is that of the worker of users' Python, "" before its first start or
+// if there is none: trainer and rollouters are told it.
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
-                  const ChildId& child, const std::string& synchronizer);
+                  const ChildId& child, const std::string& synchronizer, const std::string& digest = "");
+
+// Where the worker of users' Python says that it is ready: <run.dir>/environment.json
+std::string EnvironmentAnnouncement(const std::string& run_dir);
 
 // <run.dir>/config.resolved.yaml
 std::string ResolvedConfigPath(const std::string& run_dir);

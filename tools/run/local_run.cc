@@ -32,10 +32,13 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
 constexpr absl::Duration kRefreshEvery = absl::Milliseconds(100);
 constexpr size_t kLogLinesShown = 8;
+constexpr char kWorkerRole[] = "environment";
+constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
   options.rollouters = config.run().rollouters();
+  options.environment = !config.environment().command().empty();
   options.grace = config::CheckedDuration(config.run().grace());
   return options;
 }
@@ -107,7 +110,9 @@ class LocalRun {
   }
 
   void StartOne(const ChildId& child) {
-    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_);
+    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_);
+    // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
+    if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
     if (pid.ok()) {
       processes_[*pid] = {child, false};
@@ -142,6 +147,12 @@ class LocalRun {
     std::vector<ChildId> ready;
     for (auto& [pid, process] : processes_) {
       if (process.ready) continue;
+      if (process.child.role == kWorkerRole) {
+        if (!ReadAnnouncement()) continue;
+        process.ready = true;
+        ready.push_back(process.child);
+        continue;
+      }
       auto endpoint =
           daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.path(), process.child.role, process.child.index));
       if (!endpoint.ok() || endpoint->pid != pid) continue;  // not yet, or what an earlier life wrote
@@ -155,9 +166,30 @@ class LocalRun {
     // Acting on readiness starts processes, so not inside the loop over them.
     for (const ChildId& child : ready) {
       bool again = supervision_.Restarts().at(child) > 0;
-      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", endpoints_[child].pid));
+      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", PidOf(child)));
       Perform(supervision_.OnReady(child, Now()));
     }
+  }
+
+  // False until the worker has said that it listens. The digest of its first life is the run's.
+  bool ReadAnnouncement() {
+    auto text = ReadFile(FileSystem::Real(), EnvironmentAnnouncement(directory_.path()), kMaxAnnouncementBytes);
+    if (!text.ok()) return false;
+    const nlohmann::json said = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!said.is_object() || !said.contains("digest") || !said["digest"].is_string()) return false;
+    const std::string digest = said["digest"].get<std::string>();
+    if (digest_.empty()) digest_ = digest;
+    if (digest != digest_) {
+      display_->Daemon("environment-0", "has other code than the run was begun with; rollouters do not use it");
+    }
+    return true;
+  }
+
+  int64_t PidOf(const ChildId& child) const {
+    for (const auto& [pid, process] : processes_) {
+      if (process.child == child && process.ready) return pid;
+    }
+    return 0;
   }
 
   // Tells everybody who asks where the daemons are.
@@ -196,10 +228,9 @@ class LocalRun {
     view_.daemons.clear();
     for (const auto& [child, restarts] : supervision_.Restarts()) {
       DaemonRow row = snapshot.daemons[child.Name()];
-      auto endpoint = endpoints_.find(child);
-      bool ready = endpoint != endpoints_.end();
       row.name = child.Name();
-      row.pid = ready ? endpoint->second.pid : 0;
+      row.pid = PidOf(child);
+      const bool ready = row.pid != 0;
       if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
       if (row.state.empty()) row.state = "ready";  // and not asked yet
       row.restarts = restarts;
@@ -250,6 +281,7 @@ class LocalRun {
   absl::Time next_refresh_ = absl::InfinitePast();
   bool announced_ = false;    // that all daemons are ready
   std::string synchronizer_;  // its address, "" before it was first ready
+  std::string digest_;        // of the worker's code, "" before it was first ready
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };
@@ -277,6 +309,22 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadSecurity(cons
   return auth::TransportSecurity::Load(section, "viewer");
 }
 
+// Where the worker listens, if the configuration leaves it open.
+absl::Status PlaceWorker(v1::RunConfig* config) {
+  v1::EnvironmentSection* environment = config->mutable_environment();
+  if (environment->command().empty() || !environment->address().empty()) return absl::OkStatus();
+  constexpr size_t kMaxSocketPath = 107;
+  const std::string path = (std::filesystem::path(config->run().dir()) / "environment.sock").string();
+  if (path.size() > kMaxSocketPath) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+        absl::StrCat(path, " is too long for a socket; set environment.address=unix:PATH to a path of at most ",
+                     kMaxSocketPath, " bytes, or to 127.0.0.1:PORT"));
+  }
+  environment->set_address(absl::StrCat("unix:", path));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int RunLocally(LocalRunOptions options) {
@@ -300,6 +348,7 @@ int RunLocally(LocalRunOptions options) {
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
+  if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
   return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
 }
 

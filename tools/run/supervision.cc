@@ -12,6 +12,7 @@ namespace {
 constexpr char kSynchronizer[] = "synchronizer";
 constexpr char kTrainer[] = "trainer";
 constexpr char kRollouter[] = "rollouter";
+constexpr char kEnvironment[] = "environment";
 constexpr double kTrainerShareOfGrace = 0.7;  // when a trainer that is still there is killed
 constexpr double kAllShareOfGrace = 0.9;      // the same for everybody, so that all is over within the grace
 
@@ -19,6 +20,7 @@ constexpr absl::Duration kOneInterrupt = absl::Milliseconds(200);
 
 const ChildId kTrainerId{kTrainer, 0};
 const ChildId kSynchronizerId{kSynchronizer, 0};
+const ChildId kEnvironmentId{kEnvironment, 0};
 
 }  // namespace
 
@@ -31,12 +33,14 @@ std::string ChildExit::ToString() const {
 RunSupervision::RunSupervision(const Options& options) : options_(options) {
   children_[kSynchronizerId];
   children_[kTrainerId];
+  if (options_.environment) children_[kEnvironmentId];
   for (int64_t i = 0; i < options_.rollouters; ++i) children_[{kRollouter, i}];
 }
 
 std::vector<ChildAction> RunSupervision::Start(absl::Time now) {
   std::vector<ChildAction> actions;
   StartChild(kSynchronizerId, now, &actions);
+  if (options_.environment) StartChild(kEnvironmentId, now, &actions);
   return actions;
 }
 
@@ -54,7 +58,10 @@ std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time n
   child.state = State::kReady;
   child.since = now;
   child.failed_starts = 0;
-  if (id != kSynchronizerId || stopping()) return actions;
+  child.was_ready = true;
+  const bool all_begin =
+      children_[kSynchronizerId].was_ready && (!options_.environment || children_[kEnvironmentId].was_ready);
+  if (!all_begin || stopping()) return actions;
   for (auto& [other, state] : children_) {
     if (state.state == State::kAbsent) StartChild(other, now, &actions);
   }
@@ -110,7 +117,7 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
 void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Time now,
                             std::vector<ChildAction>* actions) {
   children_[id].state = State::kGivenUp;
-  if (id == kSynchronizerId || !AnyRollouterLeft()) {
+  if (id == kSynchronizerId || id == kEnvironmentId || !AnyRollouterLeft()) {
     Fail(id.Name(), why, now, actions);
   }
 }

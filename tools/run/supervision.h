@@ -13,7 +13,7 @@ namespace syncopate::run {
 
 // A daemon of a local run.
 struct ChildId {
-  std::string role;  // "synchronizer", "trainer" or "rollouter"
+  std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", the worker of users' Python
   int64_t index = 0;
   std::string Name() const;  // "rollouter-1"
   friend auto operator<=>(const ChildId&, const ChildId&) = default;
@@ -39,14 +39,16 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports what happened with the
 // time, performs the actions that come back, and reports again. No thread, no clock; not thread-safe.
 //
-// The synchronizer starts first; once it is ready the trainer and the rollouters start. A rollouter or synchronizer
-// that exits is started again after a backoff. The run ends when the trainer exits (code 0: completed), when a daemon
-// refuses its configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked
-// first, so that it can save with the others alive, then the others; whoever is late is killed.
+// The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
+// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff. The run ends
+// when the trainer exits (code 0: completed), when a daemon refuses its configuration, or when one keeps failing.
+// Stopping has two stages within the grace: the trainer is asked first, so that it can save with the others alive, then
+// the others; whoever is late is killed.
 class RunSupervision {
  public:
   struct Options {
     int64_t rollouters = 1;
+    bool environment = false;                          // there is a worker of users' Python
     absl::Duration grace = absl::Seconds(5);           // for all of an orderly stop
     absl::Duration start_timeout = absl::Seconds(60);  // from start to ready
     absl::Duration min_backoff = absl::Milliseconds(200);
@@ -87,6 +89,7 @@ class RunSupervision {
     State state = State::kAbsent;
     absl::Time since;                 // of the state; kBackoff: when it ends
     int failed_starts = 0;            // in a row
+    bool was_ready = false;           // in this life or an earlier one
     std::deque<absl::Time> restarts;  // of the last minute
     int64_t restarts_total = 0;
   };

@@ -3,8 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file_system.h"
 #include "base/mutex.h"
+#include "model/tokenizer/tokenizer.h"
 #include "services/config/model_options.h"
+#include "services/config/reward_options.h"
 #include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 
@@ -40,15 +44,28 @@ class GroupSink final : public rollouter::GenerationSink {
   std::vector<Trajectory> samples_ ABSL_GUARDED_BY(mutex_);
 };
 
+// What rewards of text read; null for a model without a tokenizer.
+absl::StatusOr<rollouter::TextDecoder> DecoderOf(const config::RunModel& model) {
+  if (model.by_keys()) return rollouter::TextDecoder();
+  auto tokenizer = model::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
+  if (absl::IsNotFound(tokenizer.status())) return rollouter::TextDecoder();
+  SYNCOPATE_RETURN_IF_ERROR(tokenizer.status());
+  return [tokenizer = *std::move(tokenizer)](const std::vector<int32_t>& ids) {
+    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
   Parts parts;
-  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
-  evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainer::MakeTask(config::TaskOptionsOf(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.evaluation_prompts, trainer::MakeTask(evaluation));
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
+  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, DecoderOf(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
+                             rollouter::RewardRegistry::Create(config::RewardParametersOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards,
+                             rollouter::RewardPlan::Create(config.reward().name(), rewards, std::move(decode)));
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(options));
@@ -62,7 +79,6 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
 
 SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
     : config_(config),
-      rewards_(rollouter::RewardRegistry::BuiltIn()),
       parts_(std::move(parts)),
       transport_(&hub_),
       receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
@@ -100,17 +116,29 @@ absl::Status SynchronousLoop::SyncWeights() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<SynchronousLoop::Asked>> SynchronousLoop::NextBatch() {
+  using Readiness = trainer::PromptSource::Readiness;
+  const trainer::PromptSource& prompts = *parts_.prompts.training;
+  std::vector<Asked> batch;
+  while (static_cast<int64_t>(batch.size()) < config_.data().batch_groups()) {
+    const Readiness readiness = prompts.Await(next_);
+    if (readiness == Readiness::kComing) return prompts.failure();
+    if (readiness == Readiness::kReady) batch.push_back({next_, prompts.At(next_)});
+    const bool last_of_pass = prompts.prompts_per_pass() > 0 && next_.ordinal + 1 >= prompts.prompts_per_pass();
+    next_ = last_of_pass ? GroupId{next_.pass + 1, 0} : GroupId{next_.pass, next_.ordinal + 1};
+  }
+  return batch;
+}
+
 absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
-  const int64_t batch = config_.data().batch_groups();
-  std::vector<GroupId> ids;
-  for (int64_t i = 0; i < batch; ++i) ids.push_back({0, step_ * batch + i});
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<Asked> batch, NextBatch());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
-                             Generate(*parts_.prompts, ids, static_cast<int32_t>(config_.rollout().samples()),
-                                      config::SamplingOf(config_, *parts_.prompts)));
+                             Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
+                                      config::SamplingOf(config_, *parts_.prompts.training)));
   StepResult result;
   std::vector<const TrajectoryGroup*> batch_groups;
   for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
-  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups));
+  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups, step_));
   result.step = ++step_;
   SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
   result.weights_digest = weights_digest();
@@ -118,41 +146,48 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
 }
 
 absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
-  std::vector<GroupId> ids;
-  for (int64_t i = 0; i < config_.eval().prompts(); ++i) ids.push_back({trainer::PromptSource::kEvaluationPass, i});
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      std::vector<TrajectoryGroup> groups,
-      Generate(*parts_.evaluation_prompts, ids, 1, config::EvaluationSamplingOf(config_, *parts_.prompts)));
+  const trainer::PromptSource& prompts = *parts_.prompts.evaluation;
+  std::vector<Asked> asked;
+  for (int64_t i = 0; i < parts_.prompts.evaluation_prompts; ++i) {
+    const GroupId group{trainer::PromptSource::kEvaluationPass, i};
+    asked.push_back({group, prompts.At(group)});
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
+                             Generate(asked, 1, config::EvaluationSamplingOf(config_, prompts)));
   int64_t right = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    right += groups[i].samples[0].tokens == parts_.evaluation_prompts->At(ids[i]).answer_ids ? 1 : 0;
+    right += groups[i].samples[0].tokens == asked[i].prompt.answer_ids ? 1 : 0;
   }
   return static_cast<double>(right) / static_cast<double>(groups.size());
 }
 
-absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const trainer::PromptSource& prompts,
-                                                                       const std::vector<GroupId>& groups,
-                                                                       int32_t samples,
+absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std::vector<Asked>& asked, int32_t samples,
                                                                        const SamplingParams& sampling) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardFunction* reward, rewards_.Find(config_.reward().name()));
-  std::vector<trainer::Prompt> made;
   std::vector<std::shared_ptr<GroupSink>> sinks;
-  for (const GroupId& group : groups) {
-    made.push_back(prompts.At(group));
-    rollouter::GenerationRequest request{group.ToString(), made.back().prompt_ids, sampling, {}, false};
+  for (const auto& [group, prompt] : asked) {
+    rollouter::GenerationRequest request{group.ToString(), prompt.prompt_ids, sampling, {}, false};
     const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
     sinks.push_back(std::make_shared<GroupSink>(samples));
     SYNCOPATE_RETURN_IF_ERROR(parts_.engine->Submit(std::move(request), sinks.back()));
   }
-  std::vector<TrajectoryGroup> result(groups.size());
-  for (size_t i = 0; i < groups.size(); ++i) {
-    result[i].lease = {groups[i], 1};
-    result[i].prompt_ids = made[i].prompt_ids;
+  std::vector<TrajectoryGroup> result(asked.size());
+  for (size_t i = 0; i < asked.size(); ++i) {
+    result[i].lease = {asked[i].group, 1};
+    result[i].prompt_ids = asked[i].prompt.prompt_ids;
     SYNCOPATE_ASSIGN_OR_RETURN(result[i].samples, sinks[i]->Wait());
-    for (Trajectory& sample : result[i].samples) {
-      sample.reward = (*reward)({made[i].prompt_ids, made[i].answer_ids, sample.tokens});
+    Lease lease;
+    lease.prompt_ids = asked[i].prompt.prompt_ids;
+    lease.answer_ids = asked[i].prompt.answer_ids;
+    lease.task = asked[i].prompt.task;
+    lease.sampling = sampling;
+    rollouter::GroupScore score("", std::move(lease), std::move(result[i]), &parts_.rewards, rollouter::ScoringRules());
+    score.JudgeBuiltIn(Clock::Real()->Now());
+    if (!score.done()) {
+      return Error(absl::StatusCode::kInvalidArgument, "NO_SCORER",
+                   absl::StrCat("the twin asks nobody outside: reward.name ", config_.reward().name()));
     }
+    SYNCOPATE_ASSIGN_OR_RETURN(result[i], score.Finish());
   }
   return result;
 }

@@ -6,11 +6,11 @@
 
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
-#include "rollouter/reward/reward.h"
+#include "rollouter/reward/group_score.h"
+#include "services/trainer/prompt_sources.h"
 #include "synchronizer/transport/inproc_transport.h"
 #include "synchronizer/transport/weight_receiver.h"
 #include "syncopate/v1/config.pb.h"
-#include "trainer/data/prompts.h"
 #include "trainer/staging/host_stager.h"
 #include "trainer/step/policy_trainer.h"
 
@@ -42,26 +42,31 @@ class SynchronousLoop {
 
  private:
   struct Parts {
-    std::unique_ptr<trainer::PromptSource> prompts;
-    std::unique_ptr<trainer::PromptSource> evaluation_prompts;
+    trainerd::PromptSources prompts;
     std::unique_ptr<trainer::PolicyTrainer> trainer;
     std::unique_ptr<rollouter::EngineLoop> engine;
     std::unique_ptr<trainer::HostStager> stager;
+    rollouter::RewardPlan rewards;
+  };
+  struct Asked {
+    GroupId group;
+    trainer::Prompt prompt;
   };
   SynchronousLoop(const v1::RunConfig& config, Parts parts);
 
   absl::Status SyncWeights();
-  absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const trainer::PromptSource& prompts,
-                                                        const std::vector<GroupId>& groups, int32_t samples,
+  // The next batch, in order: those groups whose rows are prompts.
+  absl::StatusOr<std::vector<Asked>> NextBatch();
+  absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const std::vector<Asked>& asked, int32_t samples,
                                                         const SamplingParams& sampling);
 
   const v1::RunConfig config_;
-  const rollouter::RewardRegistry rewards_;
   const Parts parts_;
   synchronizer::InprocHub hub_;
   synchronizer::InprocReceiver transport_;
   synchronizer::WeightReceiver receiver_;
   int64_t step_ = 0;
+  GroupId next_;  // first that no batch has had
   uint64_t weights_digest_ = 0;
 };
 

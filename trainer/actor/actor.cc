@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -31,18 +30,42 @@ void CopyWeights(const model::WeightFiles& files, const Manifest& manifest, at::
   }
 }
 
+// `factor`, or NaN if one of the others is not finite.
+at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const at::Tensor& guard) {
+  // x * 0 is 0 for what is finite and NaN for everything else.
+  return factor + (norm * 0 + guard * 0);
+}
+
 }  // namespace
 
+std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all) {
+  const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
+  if (decay_all) return {{0, elements, true}};
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    const bool decays = manifest.tensors()[i].shape.size() > 1;
+    if (!ranges.empty()) ranges.back().count = begin - ranges.back().begin;  // with the padding behind it
+    if (ranges.empty() || ranges.back().decays != decays) ranges.push_back({begin, 0, decays});
+  }
+  ranges.back().count = elements - ranges.back().begin;
+  return ranges;
+}
+
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-             at::Device device, const model::WeightFiles* files)
+             at::Device device, const model::WeightFiles* files, at::ScalarType compute)
     : manifest_(manifest),
       options_(options),
+      ops_(model::OpsFor(device)),
       transformer_(config, device),
+      ranges_(DecayRanges(manifest, options.decay_all)),
       parameters_(FlatArena(manifest, device)),
       gradients_(FlatArena(manifest, device)),
       first_moment_(FlatArena(manifest, device)),
       second_moment_(FlatArena(manifest, device)),
-      weights_(model::ViewWeights(config, manifest, parameters_)) {
+      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))),
+      weights_(model::ViewWeights(config, manifest, copy_.defined() ? copy_ : parameters_)),
+      gradient_views_(model::ViewWeights(config, manifest, gradients_)) {
   if (files != nullptr) {
     CopyWeights(*files, manifest, parameters_);
   } else {
@@ -50,41 +73,50 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
     model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
     if (!initial.is_same(parameters_)) parameters_.copy_(initial);
   }
-  std::vector<at::Tensor> leaves = weights_.Distinct();
-  std::vector<at::Tensor> gradients = model::ViewWeights(config, manifest, gradients_).Distinct();
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    leaves[i].set_requires_grad(true);
-    leaves[i].mutable_grad() = gradients[i];  // autograd adds in place to a gradient that is there
-  }
+  RenewCopy();
 }
 
-double Actor::NormLimit() const {
-  double limit = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
+void Actor::RenewCopy() {
+  if (copy_.defined()) copy_.copy_(parameters_);
+}
+
+at::Tensor Actor::ClipFactor(const at::Tensor& norm, const at::Tensor& guard) const {
+  const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
+  at::Tensor wide = norm.to(at::kDouble);
+  at::Tensor limit = at::scalar_tensor(most, wide.options());
   if (options_.max_grad_growth > 0 && updates_ > 0) {
     const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
-    const double remembered = std::sqrt(at::sum(second_moment_, at::kDouble).item<double>() / correction);
+    // On a GPU a sum in float64 would first copy all of it to float64; one in float32 is a tree, and exact enough.
+    at::Tensor sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
+    at::Tensor remembered = at::sqrt(sum / correction);
     // Gradients that were all 0 say nothing about the next one.
-    if (remembered > 0) limit = std::min(limit, options_.max_grad_growth * remembered);
+    limit = at::where(remembered.gt(0), at::minimum(limit, remembered * options_.max_grad_growth), limit);
   }
-  return limit;
+  // A norm of 0 is never over the limit.
+  at::Tensor factor = at::where(wide.gt(limit), limit / wide, at::ones_like(limit));
+  return OnlyIfFinite(factor, wide, guard.to(at::kDouble)).to(at::kFloat);
 }
 
-absl::StatusOr<double> Actor::OptimizerStep() {
+at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
   at::NoGradGuard no_grad;
-  const double norm = at::norm(gradients_).item<double>();
-  if (!std::isfinite(norm)) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NON_FINITE_GRADIENT",
-                 "the gradient is not finite; lower train.learning_rate or look at the batch's rewards");
+  const at::Tensor norm = at::norm(gradients_);
+  const at::Tensor factor = ClipFactor(norm, guard);
+  const int64_t update = updates_ + 1;
+  model::Ops::AdamW adamw;
+  adamw.learning_rate = LearningRateAt(options_, update);
+  adamw.beta1 = options_.beta1;
+  adamw.beta2 = options_.beta2;
+  adamw.eps = options_.eps;
+  adamw.correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(update));
+  adamw.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(update));
+  for (const Range& range : ranges_) {
+    adamw.weight_decay = range.decays ? options_.weight_decay : 0;
+    auto part = [&range](const at::Tensor& arena) {
+      return arena.defined() ? arena.narrow(0, range.begin, range.count) : at::Tensor();
+    };
+    ops_.UpdateByAdamW(adamw, factor,
+                       {part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), part(copy_)});
   }
-  if (const double limit = NormLimit(); norm > limit) gradients_.mul_(limit / norm);
-  ++updates_;
-  const double correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(updates_));
-  const double correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
-  if (options_.weight_decay != 0) parameters_.mul_(1.0 - options_.learning_rate * options_.weight_decay);
-  first_moment_.lerp_(gradients_, 1.0 - options_.beta1);
-  second_moment_.mul_(options_.beta2).addcmul_(gradients_, gradients_, 1.0 - options_.beta2);
-  at::Tensor denominator = (second_moment_.sqrt() / std::sqrt(correction2)).add_(options_.eps);
-  parameters_.addcdiv_(first_moment_, denominator, -options_.learning_rate / correction1);
   return norm;
 }
 
@@ -93,6 +125,7 @@ void Actor::Restore(const void* parameters, const void* first_moment, const void
   parameters_.copy_(HostArena(manifest_, parameters));
   first_moment_.copy_(HostArena(manifest_, first_moment));
   second_moment_.copy_(HostArena(manifest_, second_moment));
+  RenewCopy();
   updates_ = updates;
 }
 

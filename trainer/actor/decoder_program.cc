@@ -47,7 +47,7 @@ void AddGradients(const Ops& ops, Linears gradients, const at::Tensor& dy, const
     const int64_t rows = gradient.weight.size(0);
     const at::Tensor part = gradients.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
     ops.AddWeightGradient(gradient.weight, part, x);
-    if (gradient.bias.defined()) gradient.bias.add_(at::sum(part, {0}, /*keepdim=*/false, at::kFloat));
+    if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
     begin += rows;
   }
 }
@@ -106,7 +106,7 @@ void DecoderProgram::NormHeadsBackward(const LayerWeights& layer, const LayerTap
                   const at::Tensor& gradient) {
     at::Tensor part = dqkv.narrow(1, begin, heads * config_.head_dim);
     at::Tensor dy = part.reshape({rows * heads, config_.head_dim});
-    Ops::NormGradient normed = ops_.AddNormBackward(dy, raw, rstd, weight, {}, gradient);
+    Ops::NormGradient normed = ops_.AddNormBackward(dy, raw, rstd, weight, {}, gradient, /*wanted=*/false);
     part.copy_(normed.dsum.view({rows, heads * config_.head_dim}));
   };
   back(0, config_.num_attention_heads, layer.q_norm, tape.q_raw, tape.q_rstd, gradients.q_norm);
@@ -172,11 +172,12 @@ at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::
 at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
                                          const PackedSequences& sequences, const at::Tensor& d,
                                          const LayerWeights& gradients) const {
-  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up);
-  AddGradients(ops_, One(gradients.down), d, mlp.y);
+  const bool again = !tape.activation.defined();
+  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
+  AddGradients(ops_, One(gradients.down), d, again ? mlp.y : tape.activation);
   Ops::NormGradient middle = ops_.AddNormBackward(InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
-                                                  tape.middle_rstd, layer.post_norm, d, gradients.post_norm);
-  AddGradients(ops_, gradients.gate_up, mlp.dgate_up, middle.y);
+                                                  tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
+  AddGradients(ops_, gradients.gate_up, mlp.dgate_up, again ? middle.y : tape.middle_normed);
   mlp = {};
 
   AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
@@ -186,15 +187,17 @@ at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerT
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
   Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv), tape.input, tape.input_rstd,
-                                                 layer.input_norm, middle.dsum, gradients.input_norm);
-  AddGradients(ops_, gradients.qkv, dqkv, input.y);
+                                                 layer.input_norm, middle.dsum, gradients.input_norm, again);
+  AddGradients(ops_, gradients.qkv, dqkv, again ? input.y : tape.input_normed);
   return input.dsum;
 }
 
 void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tensor& ids,
                               const PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
                               const TransformerWeights& gradients) const {
-  at::Tensor d = ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, weights.norm, {}, gradients.norm).dsum;
+  at::Tensor d =
+      ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, weights.norm, {}, gradients.norm, /*wanted=*/false)
+          .dsum;
   tape->output = at::Tensor();
   for (size_t i = weights.layers.size(); i-- > 0;) {
     LayerTape layer = std::move(tape->layers[i]);

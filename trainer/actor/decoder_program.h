@@ -7,16 +7,9 @@
 
 #include "model/ops.h"
 #include "model/transformer.h"
+#include "trainer/step/options.h"
 
 namespace syncopate::trainer {
-
-// What backward computes again instead of finding it kept.
-enum class Recompute : uint8_t {
-  kNone,
-  kSelective,  // outputs of norms and of SwiGLU, inside their backward kernels: about a fifth of the memory for 2 %
-               // time
-  kFull,       // each layer from its input: a layer's worth of memory for a third forward
-};
 
 // The decoder's forward and backward as an explicit list of operations over packed sequences, without autograd: what is
 // kept for backward stands in LayerTape, and nothing else is. Equal to autograd over model::Transformer, which a test

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/sha256.h"
 #include "base/uuid.h"
 
@@ -18,7 +19,9 @@ constexpr int64_t kReadChunkBytes = 1 << 20;
 
 absl::Status Damaged(absl::string_view what) { return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", what); }
 
-absl::Status NoCheckpoint(absl::string_view what) { return Error(absl::StatusCode::kNotFound, "NO_CHECKPOINT", what); }
+absl::Status NoCheckpoint(absl::string_view what) {
+  return Error(absl::StatusCode::kNotFound, reason::kNoCheckpoint, what);
+}
 
 absl::Status CheckRequest(const CheckpointStore::SaveRequest& request) {
   auto bad = [&](absl::string_view what) {
@@ -51,7 +54,7 @@ absl::Status MissingIsDamage(const absl::Status& status) {
 // Whether an older checkpoint is the answer to this error. A wrong release or a missing permission is for people to
 // mend: going back in time because of it would be a surprise.
 bool IsDamage(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kDataLoss || ErrorReason(status) == "IO_ERROR";
+  return status.code() == absl::StatusCode::kDataLoss || ErrorReason(status) == reason::kIoError;
 }
 
 }  // namespace

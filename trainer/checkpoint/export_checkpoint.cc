@@ -6,6 +6,7 @@
 #include "absl/strings/strip.h"
 #include "base/file_system.h"
 #include "base/mapped_file.h"
+#include "base/reasons.h"
 #include "base/sha256.h"
 #include "model/model_folder.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -22,7 +23,7 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
   const std::string path = JoinPath(checkpoint, kCheckpointManifestName);
   const absl::StatusOr<std::string> text = ReadFile(FileSystem::Real(), path, kMaxCheckpointManifestBytes);
   if (absl::IsNotFound(text.status())) {
-    return Error(absl::StatusCode::kNotFound, "NO_CHECKPOINT",
+    return Error(absl::StatusCode::kNotFound, reason::kNoCheckpoint,
                  absl::StrCat(checkpoint, " is no checkpoint: it has no ", kCheckpointManifestName,
                               "; name a folder such as <run.dir>/checkpoints/e1-s20"));
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
@@ -23,6 +24,7 @@ Lease Evaluation::MakeLease(int64_t ordinal) const {
   lease.version = options_.version;
   lease.prompt_ids = asked.prompt.prompt_ids;
   lease.answer_ids = asked.prompt.answer_ids;
+  lease.task = asked.prompt.task;
   lease.reward = options_.reward;
   lease.sampling = options_.sampling;
   lease.seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, ordinal});
@@ -102,7 +104,7 @@ bool Evaluation::Holds(const Asked& asked, SessionId session, const LeaseId& lea
 
 absl::Status Evaluation::CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const {
   if (NewestVersion(group) > options_.version) {
-    return Error(absl::StatusCode::kInvalidArgument, "WRONG_VERSION",
+    return Error(absl::StatusCode::kInvalidArgument, reason::kWrongVersion,
                  absl::StrCat("the answer was made by ", NewestVersion(group).ToString(), ", but ",
                               options_.version.ToString(), " is evaluated; it is asked for again"));
   }
@@ -128,10 +130,14 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   return {.result = Result::kAccepted};
 }
 
-std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& lease) {
+std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
   Asked* asked = Find(lease);
   if (asked == nullptr || !Holds(*asked, session, lease)) return std::nullopt;
   asked->stage = Stage::kWaiting;
+  if (IsPromptsFault(why) && ++asked->reward_failures >= kMaxRewardFailures) {
+    asked->stage = Stage::kFailed;
+    ++failed_;
+  }
   return asked->times.issued;
 }
 

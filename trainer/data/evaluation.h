@@ -22,20 +22,23 @@ struct EvaluationResult {
     float reward = 0;
   };
   PolicyVersion version;
-  int64_t prompts = 0;
-  double exact = 0;  // share of answers that are wholly right
+  int64_t prompts = 0;  // that were answered
+  double exact = 0;     // share of answers that are wholly right
   double reward_mean = 0;
   std::vector<Sample> samples = {};  // the first prompts, for people
 };
 
 // One evaluation of one policy version: each prompt is answered once, greedily, by a rollouter that serves exactly this
-// version. An answer that is lost, spoilt or made by another version is asked for again. Outside the staleness gate and
+// version. An answer that is lost, spoilt or made by another version is asked for again; a prompt whose reward has failed
+// kMaxRewardFailures times is left out. Outside the staleness gate and
 // the log: a restarted trainer evaluates anew. Sans-IO, as GroupLedger.
 //
 // Its leases are told apart by their pass: the i-th evaluation of a trainer's life has pass -1-i, training has passes
 // from 0.
 class Evaluation {
  public:
+  static constexpr int32_t kMaxRewardFailures = 8;
+
   struct Options {
     int64_t index = 0;  // counts evaluations of this trainer's life
     PolicyVersion version;
@@ -64,10 +67,10 @@ class Evaluation {
   // not matter: training may have left this version behind.
   GroupLedger::Verdict Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules);
   // Gives when the lease was issued; none if this session does not hold it.
-  std::optional<absl::Time> Return(SessionId session, const LeaseId& lease);
+  std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
   void OnSessionLost(SessionId session);
 
-  bool done() const { return answered_ == static_cast<int64_t>(asked_.size()); }
+  bool done() const { return answered_ + failed_ == static_cast<int64_t>(asked_.size()); }
   // Every rollouter there is has gone on to a newer version, and not all prompts are answered.
   bool IsOvertaken(const RolloutSessions& sessions) const;
   // Somebody there serves the version, so that answers can be expected.
@@ -77,10 +80,11 @@ class Evaluation {
   const Options& options() const { return options_; }
 
  private:
-  enum class Stage : uint8_t { kWaiting, kLeased, kAnswered };
+  enum class Stage : uint8_t { kWaiting, kLeased, kAnswered, kFailed };
   struct Asked {
     Stage stage = Stage::kWaiting;
     int32_t attempt = 0;
+    int32_t reward_failures = 0;
     SessionId session = 0;
     LeaseTimes times = {};
     Prompt prompt = {};
@@ -99,6 +103,7 @@ class Evaluation {
   const Options options_;
   std::vector<Asked> asked_;
   int64_t answered_ = 0;
+  int64_t failed_ = 0;
 };
 
 }  // namespace syncopate::trainer

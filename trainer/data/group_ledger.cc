@@ -7,6 +7,20 @@
 #include "base/status.h"
 #include "trainer/loss/advantages.h"
 
+// The way of one group of one prompt. What is in capitals is a record of the log, durable before anybody is told.
+//
+//   waiting --Lease: the gate admits it--> leased --Submit: a right answer--> ACCEPTED --TakeBatch--> TAKEN -->
+//   consumed
+//      ^                                     |                                   |
+//      |<-- revoked (stall, timeout, loss), returned, refused as invalid ------- |
+//      |        as a new attempt; after max_failures of them: DROPPED as failed, consumed
+//      |                                                                         |
+//      |<-- DROPPED as stale (it would break the bound), or rolled back ---------|
+//                                                                                |
+//                    DROPPED as filtered (no signal, and such groups are replaced): consumed
+//
+// Only the newest attempt of a group is ever accepted, so an answer that comes late is a duplicate and trains nothing.
+// The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
 
 absl::Status GroupLedger::Options::Validate() const {
@@ -136,6 +150,7 @@ Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) co
   lease.samples = options_.samples;
   lease.prompt_ids = std::move(prompt.prompt_ids);
   lease.answer_ids = std::move(prompt.answer_ids);
+  lease.task = std::move(prompt.task);
   lease.reward = options_.reward;
   lease.sampling = options_.sampling;
   lease.seed = GroupSeed(options_.run_seed, id.group);
@@ -147,6 +162,12 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   while (std::optional<GroupId> prompt = queue_.Head()) {
     RolloutSession* session = NextReceiver(*prompt, now);
     if (session == nullptr) break;
+    const PromptSource::Readiness readiness = prompts_->Look(*prompt);
+    if (readiness == PromptSource::Readiness::kComing) break;
+    if (readiness == PromptSource::Readiness::kUnusable) {
+      Skip();
+      continue;
+    }
     const LeaseId id = queue_.Lease();
     gate_.Admit(id.group, session->serving.step);
     Group group{.session = session->id, .lease = MakeLease(id, session->serving), .times = {now, now}};
@@ -158,6 +179,14 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     OnGroupsChanged();
   }
   return issued;
+}
+
+void GroupLedger::Skip() {
+  const LeaseId id = queue_.Lease();
+  queue_.Consume(id.group);
+  unlogged_drops_.push_back({id, DropReason::kSkipped});
+  ++counters_.skipped;
+  OnGroupsChanged();
 }
 
 void GroupLedger::OnProgress(SessionId session, const LeaseId& lease, absl::Time now) {
@@ -286,7 +315,7 @@ GroupLedger::Verdict GroupLedger::Accept(Group* group, SharedGroup answer, absl:
   }
   flow_.OnGroup(now - group->times.issued);
   group->answer = std::move(answer);
-  if (options_.refill_zero_variance && HasZeroVariance(RewardsOf(*group->answer))) {
+  if (options_.refill_zero_variance && loss::HasZeroVariance(loss::RewardsOf(*group->answer))) {
     group->stage = Stage::kFiltering;
     return {.result = Result::kAccepted, .record = DropRecord{group->lease.id, DropReason::kFiltered}};
   }

@@ -68,6 +68,7 @@ class GroupLedger {
     int64_t duplicate = 0;      // submissions of what had been accepted
     int64_t expired = 0;        // submissions of leases that are not current
     int64_t rolled_back = 0;    // made by versions that a restore undid
+    int64_t skipped = 0;        // rows that are no prompts
     int64_t trained_tokens = 0;
   };
 
@@ -107,7 +108,8 @@ class GroupLedger {
   void Disconnect(SessionId session);                 // its prompts go back to the head of the queue
 
   // -- Leases.
-  // All leases that may go out now. Each is on its way when this returns.
+  // All leases that may go out now. Each is on its way when this returns. A prompt that its source is still reading
+  // holds those behind it back: call again when it is there. One that is unusable is dropped in its turn.
   std::vector<IssuedLease> NextLeases(absl::Time now);
   // A token was made of it, or, while it waits for its turn, of others.
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
@@ -188,6 +190,7 @@ class GroupLedger {
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
+  void Skip();                                           // the prompt at the head of the queue
   RolloutSession* NextReceiver(const GroupId& prompt, absl::Time now);
   Lease MakeLease(const LeaseId& id, const PolicyVersion& version) const;
   Groups::iterator FindHeld(SessionId session, const LeaseId& lease);

@@ -73,6 +73,15 @@ void GroupLedger::ExplainWait(absl::Time now, Explanation* explanation) const {
     explanation->unblocked_by = "a rollouter that takes the current weights and makes valid answers";
     return;
   }
+  const std::optional<GroupId> head = queue_.Head();
+  if (leased_groups() == 0 && head.has_value() && prompts_->Look(*head) == PromptSource::Readiness::kComing) {
+    const absl::Status failure = prompts_->failure();
+    explanation->waiting_for = "prompts";
+    explanation->detail = failure.ok() ? absl::StrCat("the row of group ", head->ToString(), " is being read")
+                                       : std::string(failure.message());
+    explanation->unblocked_by = "the disk that holds data.files";
+    return;
+  }
   explanation->waiting_for = "groups";
   explanation->detail = absl::StrFormat("%d of %d groups are ready, %d are being made", queued_groups(),
                                         options_.gate.batch_groups, leased_groups());

@@ -16,6 +16,8 @@ const char* DropReasonName(DropReason reason) {
       return "dropped_stale";
     case DropReason::kRolledBack:
       return "rolled_back";
+    case DropReason::kSkipped:
+      return "skipped";
   }
   return "unknown";
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/trajectory.h"
 
 namespace syncopate::trainer {
@@ -11,17 +13,39 @@ namespace syncopate::trainer {
 struct Prompt {
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
+  Task task = {};                   // what else it is judged by; none for built-in tasks
 };
 
-// Where prompts come from. A pure function of the group: the same prompt after any restart, whoever asks, in whatever
-// order. Thread-safe, does not block.
+// Where prompts come from. What a group's prompt is, is a pure function of the group: the same after any restart,
+// whoever asks, in whatever order. When it can be had is not: a source may have to read it first. Thread-safe; nothing
+// blocks but Await.
 class PromptSource {
  public:
   // The pass of evaluation prompts; training counts passes from 0.
   static constexpr int64_t kEvaluationPass = -1;
 
+  // Whether a group's prompt can be had.
+  enum class Readiness : uint8_t {
+    kReady,     // At() has it
+    kComing,    // it is being read, now that it was asked for, or the source has failed
+    kUnusable,  // its row is no prompt and never will be: the group is to be skipped
+  };
+
   virtual ~PromptSource() = default;
+
+  virtual Readiness Look(const GroupId& group) const;
+  // Look(group), as soon as that is not kComing; kComing if the source has failed, or fails as reading takes minutes.
+  // Blocks.
+  virtual Readiness Await(const GroupId& group) const { return Look(group); }
+  // Look(group) was kReady, and At(group) has not been called since: what was given is forgotten, and read again if it
+  // is asked for again.
   virtual Prompt At(const GroupId& group) const = 0;
+  // Why no further prompt will come; OK as long as they do. Never OK again after an error.
+  virtual absl::Status failure() const { return absl::OkStatus(); }
+  // Calls `listener` after a group that Look called kComing is not any more, and after a failure; from a thread of the
+  // source's. Replaces the listener before; none is called any more when this returns. Not from the listener.
+  virtual void SetListener(std::function<void()> listener);
+
   // Ids as a person reads them; ids outside the vocabulary show as "?".
   virtual std::string Render(const std::vector<int32_t>& ids) const = 0;
 
@@ -29,7 +53,10 @@ class PromptSource {
   virtual int32_t vocab_size() const = 0;        // ids are in [0, vocab_size)
   virtual std::vector<int32_t> stop_token_ids() const = 0;
   virtual int64_t max_prompt_tokens() const = 0;
-  virtual int64_t max_answer_tokens() const = 0;  // of a right answer, its stop token included
+  virtual int64_t max_answer_tokens() const = 0;  // of a right answer, its stop token included; 0: unknown
 };
+
+inline PromptSource::Readiness PromptSource::Look(const GroupId&) const { return Readiness::kReady; }
+inline void PromptSource::SetListener(std::function<void()>) {}
 
 }  // namespace syncopate::trainer

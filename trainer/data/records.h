@@ -21,8 +21,9 @@ enum class DropReason : uint8_t {
   kFailed = 2,      // failed too often: the prompt is done with
   kStale = 3,       // cannot be trained within the bound any more: the prompt is leased again
   kRolledBack = 4,  // made by versions that a restore undid: the prompt is leased again
+  kSkipped = 5,     // its row is no prompt: never leased, and done with
 };
-const char* DropReasonName(DropReason reason);  // "filtered", "failed", "dropped_stale", "rolled_back"
+const char* DropReasonName(DropReason reason);  // "filtered", "failed", "dropped_stale", "rolled_back", "skipped"
 
 // Whether the prompt of a group dropped for this reason goes back to the queue.
 constexpr bool LeasedAgain(DropReason reason) {

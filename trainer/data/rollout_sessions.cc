@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
@@ -32,6 +33,8 @@ std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLi
 bool IsNobodysFault(const absl::Status& why) {
   return absl::IsCancelled(why) || absl::IsUnavailable(why) || absl::IsAborted(why);
 }
+
+bool IsPromptsFault(const absl::Status& why) { return ErrorReason(why) == reason::kRewardFailed; }
 
 RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   Connected connected;
@@ -72,6 +75,7 @@ bool RolloutSessions::OnReturn(SessionId session, const absl::Status& why, absl:
   RolloutSession* found = Find(session);
   if (found == nullptr) return false;
   ++found->returned;
+  if (IsPromptsFault(why)) return false;
   if (IsNobodysFault(why)) {
     if (issued < found->conduct.excused_return) return false;
     found->conduct.excused_return = now;

@@ -38,6 +38,8 @@ std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLi
 
 // Why a lease may be handed back without a fault of the prompt: a drain or an abort (CANCELLED, UNAVAILABLE, ABORTED).
 bool IsNobodysFault(const absl::Status& why);
+// Whether its reward failed: the row's fault or that of the code that judges it, and no rollouter's.
+bool IsPromptsFault(const absl::Status& why);
 
 // How useful a rollouter's answers have been of late. A lease that is handed back is an answer of no use.
 struct RolloutConduct {
@@ -99,7 +101,7 @@ class RolloutSessions {
   // An answer was judged: OK, or why it is of no use. True if the rollouter's quarantine begins with it.
   bool OnAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
   // A lease that it held since `issued` was handed back: as OnAnswer. What is nobody's fault gives many back at once,
-  // which counts as one; who does so again with what it got since is of no use.
+  // which counts as one; who does so again with what it got since is of no use. What is the prompt's fault counts not.
   bool OnReturn(SessionId session, const absl::Status& why, absl::Time issued, absl::Time now);
 
   // A lease was taken from it for this reason.

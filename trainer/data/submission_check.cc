@@ -5,10 +5,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
 namespace {
+
+constexpr size_t kMaxRewardParts = 32, kMaxRewardPartName = 64;
 
 absl::Status Invalid(absl::string_view reason, const std::string& text) {
   return Error(absl::StatusCode::kInvalidArgument, reason, text);
@@ -36,6 +39,33 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t v
     }
   }
   if (!std::isfinite(sample.reward)) return Invalid("BAD_REWARD", "the reward is not finite");
+  return absl::OkStatus();
+}
+
+// `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of them.
+absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first) {
+  if (sample.reward_parts.size() > kMaxRewardParts) {
+    return Invalid("BAD_REWARD_PARTS",
+                   absl::StrCat(sample.reward_parts.size(), " reward parts, but at most ", kMaxRewardParts));
+  }
+  if (sample.reward_parts.size() != first.reward_parts.size()) {
+    return Invalid("BAD_REWARD_PARTS", absl::StrCat(sample.reward_parts.size(), " reward parts, but sample 0 has ",
+                                                    first.reward_parts.size()));
+  }
+  for (size_t i = 0; i < sample.reward_parts.size(); ++i) {
+    const RewardPart& part = sample.reward_parts[i];
+    if (part.name.empty() || part.name.size() > kMaxRewardPartName) {
+      return Invalid("BAD_REWARD_PARTS", absl::StrCat("the name of reward part ", i, " has ", part.name.size(),
+                                                      " bytes: expected 1 to ", kMaxRewardPartName));
+    }
+    if (part.name != first.reward_parts[i].name) {
+      return Invalid("BAD_REWARD_PARTS", absl::StrCat("reward part ", i, " is ", part.name, ", but in sample 0 it is ",
+                                                      first.reward_parts[i].name));
+    }
+    if (!std::isfinite(part.value)) {
+      return Invalid("BAD_REWARD_PARTS", absl::StrCat("reward part ", part.name, " is not finite"));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -80,7 +110,7 @@ PolicyVersion SelectVersion(const TrajectoryGroup& group, Better better) {
 absl::Status CheckEpoch(const TrajectoryGroup& group, int64_t epoch) {
   PolicyVersion oldest = OldestVersion(group);
   if (oldest.IsNone() || oldest.epoch >= epoch) return absl::OkStatus();
-  return Error(absl::StatusCode::kFailedPrecondition, "FENCED",
+  return Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                absl::StrCat("group ", group.lease.group.ToString(), " holds tokens of ", oldest.ToString(),
                             ", but the trainer works in epoch ", epoch, " now"),
                {{"epoch", absl::StrCat(epoch)}});
@@ -96,6 +126,7 @@ absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, c
   if (group.prompt_ids != lease.prompt_ids) return Invalid("WRONG_PROMPT", "the prompt is not the one that was leased");
   for (size_t i = 0; i < group.samples.size(); ++i) {
     absl::Status status = CheckTokens(group.samples[i], lease, rules.vocab_size);
+    if (status.ok()) status = CheckRewardParts(group.samples[i], group.samples[0]);
     if (status.ok()) status = CheckSpans(group.samples[i], oldest, rules);
     if (!status.ok()) {
       return Annotate(status, absl::StrCat("group ", group.lease.group.ToString(), " sample ", i));

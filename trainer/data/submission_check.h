@@ -20,7 +20,7 @@ struct SubmissionRules {
 // admitted for. Pure; O(tokens).
 //   FAILED_PRECONDITION  FENCED: a token was made by a version of an older epoch.
 //   INVALID_ARGUMENT     WRONG_SAMPLE_COUNT, WRONG_PROMPT, EMPTY_ANSWER, ABORTED_SAMPLE, LENGTH_MISMATCH, TOO_LONG,
-//                        BAD_TOKEN, BAD_LOGPROB, BAD_REWARD, BAD_SPANS, UNKNOWN_VERSION, VERSION_BEFORE_LEASE.
+//                        BAD_TOKEN, BAD_LOGPROB, BAD_REWARD, BAD_REWARD_PARTS, BAD_SPANS, UNKNOWN_VERSION, VERSION_BEFORE_LEASE.
 // The message names the sample and the value.
 absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, const PolicyVersion& oldest,
                              const SubmissionRules& rules);

@@ -1,55 +1,88 @@
 #include "trainer/loss/policy_loss.h"
 
-namespace syncopate::trainer {
+#include <ATen/core/grad_mode.h>
+
+#include "trainer/loss/aggregation.h"
+#include "trainer/loss/correction.h"
+#include "trainer/loss/divergence.h"
+#include "trainer/loss/ratios.h"
+#include "trainer/loss/surrogate.h"
+
+namespace syncopate::loss {
 namespace {
 
-constexpr double kLogRatioBound = 20.0;  // exp() of it is far outside every band and still finite
-
-double Sum(const at::Tensor& tensor) { return at::sum(tensor, at::kDouble).item<double>(); }
-
-// max(-A u, -A clip(u)) and how often the clip decided.
-at::Tensor ClippedSurrogate(const at::Tensor& log_ratio, const at::Tensor& advantage, const PolicyLossOptions& options,
-                            double* clipped) {
-  at::Tensor ratio = at::exp(log_ratio);
-  at::Tensor plain = -advantage * ratio;
-  at::Tensor bounded = -advantage * at::clamp(ratio, 1.0 - options.clip_low, 1.0 + options.clip_high);
-  *clipped = Sum(bounded.detach().gt(plain.detach()));
-  return at::maximum(plain, bounded);
+// What is added to the weighted surrogate; undefined if nothing is.
+at::Tensor Penalties(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
+  at::Tensor total;
+  auto add = [&total](const at::Tensor& term) { total = total.defined() ? total + term : term; };
+  if (options.kl_tau > 0) {
+    const at::Tensor log_v = at::clamp(batch.current - batch.behaviour, -kLogRatioBound, kLogRatioBound);
+    add(options.kl_tau * log_v.square());
+  }
+  if (options.kl_coefficient > 0 && !options.kl_in_reward) {
+    add(options.kl_coefficient * ReferenceKl(batch.current, batch.reference, options.chosen_kl_estimator(),
+                                             options.kl_importance ? ratios.log_ratio : at::Tensor()));
+  }
+  if (options.entropy_coefficient > 0) add(-options.entropy_coefficient * batch.entropy);
+  return total;
 }
 
-// The detached weight of each token.
-at::Tensor CorrectionWeight(const at::Tensor& rho, const PolicyLossOptions& options, double* rejected) {
-  if (options.correction == Correction::kTis) {
-    *rejected = Sum(rho.gt(options.tis_cap));
-    return at::clamp_max(rho, options.tis_cap);
+// Everything about tokens that a loss is made of, and that is measured.
+struct Parts {
+  TokenRatios ratios;
+  TokenLosses losses;
+  TokenWeights weights;
+
+  Parts(const TokenBatch& batch, const LossOptions& options)
+      : ratios(CompareTokens(batch, options)),
+        losses(SurrogateLosses(ratios, batch, options)),
+        weights(CorrectTokens(ratios, batch, options)) {}
+
+  at::Tensor Share(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options) const {
+    at::Tensor tokens = weights.weight.defined() ? weights.weight * losses.loss : losses.loss;
+    const at::Tensor penalties = Penalties(ratios, batch, options);
+    if (penalties.defined()) tokens = tokens + penalties;
+    return Aggregate(tokens, batch, extent, options.chosen_aggregation(), options.max_response_tokens);
   }
-  at::Tensor inside = at::logical_and(rho.ge(options.mis_low), rho.le(options.mis_high));
-  *rejected = static_cast<double>(rho.numel()) - Sum(inside);
-  return rho * inside;
+};
+
+at::Tensor Slice(const at::Tensor& tokens, int64_t begin, int64_t count) {
+  return tokens.defined() ? tokens.narrow(0, begin, count) : tokens;
 }
 
 }  // namespace
 
-PolicyLossSums PolicyLoss(const PolicyLossInput& input, const PolicyLossOptions& options) {
-  PolicyLossSums sums;
-  at::Tensor log_rho = at::clamp(input.proximal - input.behaviour, -kLogRatioBound, kLogRatioBound).detach();
-  at::Tensor rho = at::exp(log_rho);
-  sums.mismatch_k3 = Sum(rho - 1.0 - log_rho);
-  if (options.correction == Correction::kNone) {
-    at::Tensor log_ratio = at::clamp(input.current - input.behaviour, -kLogRatioBound, kLogRatioBound);
-    sums.loss = ClippedSurrogate(log_ratio, input.advantage, options, &sums.clipped).sum();
-    sums.ratio_max = at::exp(log_ratio).max().item<double>();
-    sums.weight = sums.weight_square = static_cast<double>(rho.numel());
-    return sums;
-  }
-  at::Tensor log_ratio = at::clamp(input.current - input.proximal, -kLogRatioBound, kLogRatioBound);
-  at::Tensor surrogate = ClippedSurrogate(log_ratio, input.advantage, options, &sums.clipped);
-  at::Tensor weight = CorrectionWeight(rho, options, &sums.rejected);
-  sums.loss = (weight * surrogate).sum();
-  sums.ratio_max = at::exp(log_ratio.detach()).max().item<double>();
-  sums.weight = Sum(weight);
-  sums.weight_square = Sum(weight * weight);
-  return sums;
+at::Tensor LossShare(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options) {
+  return Parts(batch, options).Share(batch, extent, options);
 }
 
-}  // namespace syncopate::trainer
+LossGradients DifferentiateLoss(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options) {
+  at::AutoGradMode gradients(true);
+  TokenBatch leaves = batch;
+  leaves.current = batch.current.detach().requires_grad_(true);
+  if (options.entropy_coefficient > 0) leaves.entropy = batch.entropy.detach().requires_grad_(true);
+  LossShare(leaves, extent, options).backward();
+  LossGradients made{leaves.current.grad(), {}};
+  if (options.entropy_coefficient > 0) made.dentropy = leaves.entropy.grad();
+  return made;
+}
+
+LossMeasurement MeasureLoss(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options) {
+  at::NoGradGuard no_grad;
+  const Parts parts(batch, options);
+  LossMeasurement measured = MeasureTokens(parts.ratios, parts.losses, parts.weights, batch);
+  measured.sums[kSumLoss].copy_(parts.Share(batch, extent, options));
+  return measured;
+}
+
+TokenBatch SliceTokens(const TokenBatch& batch, int64_t begin, int64_t count) {
+  TokenBatch slice = batch;
+  for (at::Tensor TokenBatch::*field :
+       {&TokenBatch::current, &TokenBatch::behaviour, &TokenBatch::advantage, &TokenBatch::proximal,
+        &TokenBatch::reference, &TokenBatch::entropy, &TokenBatch::age, &TokenBatch::answer}) {
+    slice.*field = Slice(batch.*field, begin, count);
+  }
+  return slice;
+}
+
+}  // namespace syncopate::loss

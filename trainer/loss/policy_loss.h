@@ -2,32 +2,36 @@
 
 #include <ATen/ATen.h>
 
-#include "trainer/step/options.h"
+#include "trainer/loss/loss_options.h"
+#include "trainer/loss/measurement.h"
+#include "trainer/loss/token_batch.h"
 
-namespace syncopate::trainer {
+// The parts of trainer/loss put together:
+//
+//   loss = Aggregate( weight x surrogate + kl_tau (n - b)^2 + kl_coefficient KL(n || ref) - entropy_coefficient H )
+//
+// weight by correction.h, surrogate by surrogate.h, KL by divergence.h, Aggregate by aggregation.h. With the defaults
+// that is decoupled PPO (arXiv 2505.24298) with clip-higher and the IcePop band, as token mean.
+namespace syncopate::loss {
 
-// Per-token inputs of one micro-batch, all [T], one entry for each token that is trained on; float32 or float64.
-struct PolicyLossInput {
-  at::Tensor current;    // n: log-prob under the weights being trained, with gradient
-  at::Tensor proximal;   // o: log-prob under the weights at the start of the step, no gradient
-  at::Tensor behaviour;  // b: log-prob the rollouter stored
-  at::Tensor advantage;  // A
+// `options` must be valid in all of these. They never wait for the device, and may throw c10::Error.
+
+// This micro-batch's share of the update's loss: a scalar with gradient.
+at::Tensor LossShare(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options);
+
+// The gradients of LossShare(), for a forward and backward that are not autograd's: batch.current and batch.entropy
+// need none of their own, and the mode of the caller's thread does not matter.
+struct LossGradients {
+  at::Tensor dlogprob;  // [A], of the type of batch.current
+  at::Tensor dentropy;  // [A]; undefined without an entropy bonus
 };
+LossGradients DifferentiateLoss(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options);
 
-// Sums over the tokens of one micro-batch. The caller divides by the counts of the whole batch, over micro-batches and
-// ranks, so that the result does not depend on how sequences are split.
-struct PolicyLossSums {
-  at::Tensor loss;           // scalar with gradient: sum of token losses (the denominator is the mask before rejection)
-  double clipped = 0;        // tokens whose clip was active
-  double rejected = 0;       // tokens with weight 0 (kMis) or capped (kTis)
-  double mismatch_k3 = 0;    // sum of rho - 1 - log rho
-  double ratio_max = 0;      // max of exp(n - o)
-  double weight = 0;         // sum of w
-  double weight_square = 0;  // sum of w^2, for the effective sample size
-};
+// The figures of a micro-batch, its share of the loss among them. No gradients.
+LossMeasurement MeasureLoss(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options);
 
-// Decoupled PPO (arXiv 2505.24298): sum over tokens of w * max(-A u, -A clip(u)), u = exp(n - o), w from the
-// correction, detached. log rho is clamped to +-20 and a behaviour log-prob of -inf stays finite.
-PolicyLossSums PolicyLoss(const PolicyLossInput& input, const PolicyLossOptions& options);
+// Tokens [begin, begin + count) of `batch`: for LossShare() and DifferentiateLoss() of losses that do not need whole
+// answers (LossOptions::needs_whole_answers()). Shares its memory.
+TokenBatch SliceTokens(const TokenBatch& batch, int64_t begin, int64_t count);
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate::loss

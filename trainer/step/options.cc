@@ -1,5 +1,8 @@
 #include "trainer/step/options.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 
 namespace syncopate::trainer {
@@ -10,16 +13,6 @@ absl::Status BadOption(const std::string& message) {
 }
 
 }  // namespace
-
-absl::Status PolicyLossOptions::Validate() const {
-  if (!(clip_low > 0 && clip_low < 1)) return BadOption(absl::StrCat("clip_low ", clip_low, " must be in (0, 1)"));
-  if (!(clip_high > 0)) return BadOption(absl::StrCat("clip_high ", clip_high, " must be positive"));
-  if (!(mis_low >= 0 && mis_low <= 1 && mis_high >= 1)) {
-    return BadOption(absl::StrCat("the band [", mis_low, ", ", mis_high, "] must contain 1"));
-  }
-  if (!(tis_cap >= 1)) return BadOption(absl::StrCat("tis_cap ", tis_cap, " must be at least 1"));
-  return absl::OkStatus();
-}
 
 absl::Status AdamWOptions::Validate() const {
   if (!(learning_rate > 0)) return BadOption(absl::StrCat("learning_rate ", learning_rate, " must be positive"));
@@ -33,7 +26,26 @@ absl::Status AdamWOptions::Validate() const {
   if (!(max_grad_growth == 0 || max_grad_growth > 1)) {
     return BadOption(absl::StrCat("max_grad_growth ", max_grad_growth, " must be more than 1, or 0 for off"));
   }
+  if (warmup_updates < 0 || !(final_fraction >= 0 && final_fraction <= 1)) {
+    return BadOption(absl::StrCat("warmup_updates ", warmup_updates, " must not be negative, and final_fraction ",
+                                  final_fraction, " in [0, 1]"));
+  }
+  if (schedule != Schedule::kConstant && schedule_updates <= warmup_updates) {
+    return BadOption(
+        absl::StrCat("schedule_updates ", schedule_updates, " must be more than warmup_updates ", warmup_updates));
+  }
   return absl::OkStatus();
+}
+
+double LearningRateAt(const AdamWOptions& options, int64_t update) {
+  if (update <= options.warmup_updates) {
+    return options.learning_rate * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  }
+  if (options.schedule == Schedule::kConstant) return options.learning_rate;
+  const double made = static_cast<double>(update - 1 - options.warmup_updates);
+  const double share = std::min(1.0, made / static_cast<double>(options.schedule_updates - options.warmup_updates));
+  const double left = options.schedule == Schedule::kLinear ? 1 - share : (1 + std::cos(M_PI * share)) / 2;
+  return options.learning_rate * (options.final_fraction + (1 - options.final_fraction) * left);
 }
 
 absl::Status TrainStepOptions::Validate() const {

@@ -25,9 +25,10 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual const Manifest& manifest() const = 0;
-  // One training step on whole groups, in this order; a pure function of state and groups. Blocks for its duration.
-  // After an error the run cannot go on from this state.
-  virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) = 0;
+  // One training step on whole groups, in this order; a pure function of state, groups and `step`, the number of the
+  // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
+  // run cannot go on from this state.
+  virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
   // The current weights in wire order: manifest().arena_bytes() bytes of host memory, valid until the next Step(). A
   // policy on another device copies them when they are asked for, and may fail to.
   virtual absl::StatusOr<const void*> parameters() const = 0;

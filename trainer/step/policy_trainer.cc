@@ -8,6 +8,7 @@
 #include "model/torch_error.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/rank_group.h"
+#include "trainer/actor/reference_policy.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::trainer {
@@ -31,21 +32,39 @@ class HostView {
   bool fresh_ = false;
 };
 
+DType DefaultDType(const std::string& device) {
+  return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
+}
+
+// Parameters, gradients and two moments, the copy that computes, and the reference policy.
+int64_t StateBytes(const Manifest& manifest, const PolicyTrainer::Options& options) {
+  const DType compute = options.compute_dtype.value_or(DefaultDType(options.device));
+  const int64_t copy = compute == DType::kBFloat16 ? manifest.arena_bytes() / 2 : 0;
+  const int64_t reference = copy > 0 ? copy : manifest.arena_bytes();
+  return 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
+}
+
 }  // namespace
 
 class PolicyTrainer::Core {
  public:
   Core(const Options& options, const Manifest& manifest)
-      : actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get()),
-        step(actor, ranks, options.step) {}
+      : compute(options.compute_dtype.value_or(DefaultDType(options.device))),
+        actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
+              options.weights.get(), model::ScalarTypeOf(compute)),
+        reference(options.step.loss.needs_reference()
+                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute))
+                      : nullptr),
+        step(actor, ranks, options.step, reference.get()) {}
 
   void ExpireHostViews() {
     for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
   }
 
+  const DType compute;
   SingleRank ranks;
   Actor actor;
+  const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
   HostView parameters, first_moment, second_moment;
 };
@@ -63,17 +82,17 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   try {
     return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
   } catch (const std::exception& error) {
-    return model::TorchError(error, absl::StrCat("parameters, gradients and optimizer state need 4 x ",
-                                                 manifest.arena_bytes() >> 20, " MiB on ", options.device));
+    return model::TorchError(error, absl::StrCat("parameters, gradients and optimizer state need ",
+                                                 StateBytes(manifest, options) >> 20, " MiB on ", options.device));
   }
 }
 
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
-absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups) {
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   core_->ExpireHostViews();
   try {
-    return core_->step.Run(groups);
+    return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the training step has failed");
   }
@@ -108,5 +127,7 @@ absl::Status PolicyTrainer::Restore(const State& state) {
 }
 
 const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
+
+DType PolicyTrainer::compute_dtype() const { return core_->compute; }
 
 }  // namespace syncopate::trainer

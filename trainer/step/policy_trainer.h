@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,15 @@ class PolicyTrainer final : public Policy {
     AdamWOptions optimizer;
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
-    // The initial weights, opened for `model`; null: random ones. Not needed after Create().
+    // The initial weights, opened for `model`; null: random ones. Not needed after Create(). They are the reference
+    // policy too, if the loss asks for one, whatever is restored later.
     std::shared_ptr<const model::WeightFiles> weights = nullptr;
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     int threads = 1;             // intra-op threads of libtorch, for the whole process
     std::string device = "cpu";  // or "cuda:N", as model::ChooseDevice says
+    // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
+    // float32 beside it.
+    std::optional<DType> compute_dtype = std::nullopt;
   };
 
   // Builds the model. INVALID_ARGUMENT for options that cannot be; DATA_LOSS (reason NON_FINITE) naming file and
@@ -42,16 +47,19 @@ class PolicyTrainer final : public Policy {
   const Manifest& manifest() const override;
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
+  // Of tokens whose staleness does not matter.
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   // These are float32, and valid until the next Step() or Restore(). From a GPU they are copies, whose memory is kept.
   absl::StatusOr<const void*> parameters() const override;
   absl::StatusOr<State> state() const override;
   // Copies from the pointers of `state`.
   absl::Status Restore(const State& state);
 
-  // The current weights where the policy computes, laid out by manifest(): always this address. Work on them is queued
-  // on the device's default stream.
+  // The current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
+  // queued on the device's default stream.
   const void* device_parameters() const;
+  DType compute_dtype() const;
 
  private:
   class Core;

@@ -7,7 +7,9 @@
 #include "absl/types/span.h"
 #include "cuda/stream.h"
 #include "model/cuda/row_kernels.h"
+#include "rollouter/cuda/decode/block_kernels.h"
 #include "rollouter/cuda/decode/decode_model.h"
+#include "rollouter/cuda/decode/filtered_sample.h"
 #include "rollouter/cuda/decode/paged_attention.h"
 #include "rollouter/cuda/decode/sample_kernels.h"
 #include "rollouter/cuda/decode/slot_kernels.h"
@@ -26,6 +28,15 @@ struct PassDraw {
   int32_t slot = 0;
   int32_t number = 0;
   int32_t row = 0;
+  bool wants_logits = false;           // the host gets the logits that it is drawn from
+  const DrawFilter* filter = nullptr;  // read until Launch returns; nullptr: drawn from the policy itself
+};
+
+// The rows of a pass that are one sequence's: so many of its newest tokens, which it has `keys` of with them.
+struct PassSequence {
+  int32_t slot = 0;
+  int32_t queries = 0;
+  int32_t keys = 0;
 };
 
 // What goes through the model at once. Settings come before rows, and hold until others come for the same place.
@@ -34,6 +45,7 @@ struct Pass {
   absl::Span<const TableSetting> tables = {};
   absl::Span<const PassRow> rows = {};
   absl::Span<const PassDraw> draws = {};
+  absl::Span<const PassSequence> sequences = {};  // all rows, if they attend as packed sequences
 };
 
 // The device memory of a decoder, apart from weights and blocks, and the host's ends of it. Addresses stay for life.
@@ -41,18 +53,24 @@ class DecodeBuffers {
  public:
   struct Options {
     int device = 0;
-    int32_t max_rows = 0;   // of a pass
-    int32_t max_draws = 0;  // of a pass
+    int32_t max_rows = 0;            // of a pass
+    int32_t max_paged_rows = 0;      // of a pass whose rows attend one by one
+    int32_t max_draws = 0;           // of a pass
+    int32_t max_packed_keys = 0;     // of a pass of packed sequences
+    int32_t max_table_settings = 0;  // of a pass
     int32_t max_slots = 0;
     int32_t max_positions = 0;
-    double rope_theta = 0;
     bool float32_logits = true;
     int32_t attention_grid = 0;
     int input_places = 0;  // on the host, a pass each
     int result_places = 0;
   };
-  // RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
-  static absl::StatusOr<DecodeBuffers> Create(const DecodeShape& shape, const Options& options);
+  // `rotations` [max_positions, head_dim / 2, 2]: cosine and sine of each position's angles. RESOURCE_EXHAUSTED reason
+  // OUT_OF_GPU_MEMORY.
+  static absl::StatusOr<DecodeBuffers> Create(const DecodeShape& shape, const Options& options,
+                                              absl::Span<const float> rotations);
+  // Device memory that Create() takes.
+  static int64_t DeviceBytes(const DecodeShape& shape, const Options& options);
   DecodeBuffers() = default;
   DecodeBuffers(DecodeBuffers&&) noexcept = default;
   DecodeBuffers& operator=(DecodeBuffers&&) noexcept = default;
@@ -64,6 +82,15 @@ class DecodeBuffers {
   // Queues the copy of `count` draws to place `at` of the host's, behind `before` others.
   absl::Status Download(int at, int32_t before, int32_t count, cudaStream_t stream);
   absl::Span<const Drawn> results(int at, int32_t draws) const;
+  // Makes room at place `at` of the host's for `count` rows of float32 logits; what was there is lost. May block.
+  absl::Status ReserveLogits(int at, int32_t count);
+  // Queues the copy of a row of float32 logits to place `at`, as row `to` of it.
+  absl::Status DownloadLogits(int at, int32_t to, int32_t row, cudaStream_t stream);
+  // Room at place `at` of the host's, which the device can read, for a filtered draw of each slot.
+  FilteredDraw* filtered(int at) const { return host_filtered_[static_cast<size_t>(at)].as<FilteredDraw>(); }
+  const float* host_logits(int at, int32_t row) const {
+    return host_logits_[static_cast<size_t>(at)].as<float>() + int64_t{row} * logits_stride_;
+  }
 
   PagedRows rows(int32_t count) const;
   model::TokenSource tokens() const;
@@ -71,6 +98,9 @@ class DecodeBuffers {
   Draws draws(int32_t count) const;
   Draws shared_draws(int32_t count) const;
   const int32_t* drawn_rows() const { return At<int32_t>(inputs_, inputs_at_.drawn_rows); }
+  // Of the pass uploaded last.
+  PackedSequencesOf packed(int32_t sequences, int32_t keys) const;
+  const int32_t* query_starts() const { return At<int32_t>(inputs_, inputs_at_.query_starts); }
   const SlotSampling* sampling() const { return sampling_.as<SlotSampling>(); }
   const float* rotations() const { return rotations_.as<float>(); }
   AttentionScratch attention() const;
@@ -82,6 +112,8 @@ class DecodeBuffers {
   void* qkv() const { return qkv_.data(); }
   void* queries() const { return queries_.data(); }
   void* attended() const { return attended_.data(); }
+  void* packed_keys() const { return packed_keys_.data(); }
+  void* packed_values() const { return packed_values_.data(); }
   void* gate_up() const { return gate_up_.data(); }
   void* activated() const { return activated_.data(); }
   void* logits() const { return logits_.data(); }
@@ -97,10 +129,11 @@ class DecodeBuffers {
 
   // Byte offsets in a pass's inputs, which are one piece: a number each for every row and draw, then the settings.
   struct InputPlaces {
-    int64_t given = 0, slots = 0, lengths = 0;                  // of rows
-    int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;  // of draws
-    int64_t drawn_rows = 0;                                     // of logits
-    int64_t sampling = 0, tables = 0, end = 0;
+    int64_t given = 0, slots = 0, lengths = 0;                   // of rows
+    int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;   // of draws
+    int64_t drawn_rows = 0;                                      // of logits
+    int64_t packed_slots = 0, query_starts = 0, key_starts = 0;  // of packed sequences
+    int64_t settings = 0, end = 0;
   };
   template <typename T, typename Buffer>
   static T* At(const Buffer& buffer, int64_t offset) {
@@ -108,19 +141,28 @@ class DecodeBuffers {
   }
   void PutRows(const PinnedBuffer& host, absl::Span<const PassRow> rows, int32_t count) const;
   int32_t PutDraws(const PinnedBuffer& host, absl::Span<const PassDraw> draws, int32_t count) const;
-  absl::Status Allocate(const DecodeShape& shape, const Options& options);
-  absl::Status Take(DeviceBuffer* buffer, int device, int64_t bytes, const char* what);
+  void PutSequences(const PinnedBuffer& host, absl::Span<const PassSequence> sequences) const;
+  static InputPlaces PlacesFor(const Options& options);
+  struct Piece {
+    DeviceBuffer DecodeBuffers::*buffer;
+    int64_t bytes;
+    const char* what;
+  };
+  static std::vector<Piece> Pieces(const DecodeShape& shape, const Options& options);
 
   int32_t max_rows_ = 0;
   int32_t max_draws_ = 0;
   int32_t max_slots_ = 0;
+  int32_t max_table_settings_ = 0;
   int32_t table_stride_ = 0;
+  int64_t logits_stride_ = 0;
   InputPlaces inputs_at_;
   DeviceBuffer inputs_, tables_, sampling_, rotations_, workspace_;
   DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, logits_;
+  DeviceBuffer packed_keys_, packed_values_;
   DeviceBuffer sample_scratch_, drawn_, drawn_tokens_;
   DeviceBuffer row_tiles_, pieces_, parts_, arrivals_;
-  std::vector<PinnedBuffer> host_inputs_, host_results_;
+  std::vector<PinnedBuffer> host_inputs_, host_results_, host_logits_, host_filtered_;
   int64_t device_bytes_ = 0;
 };
 

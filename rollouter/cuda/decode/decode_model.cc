@@ -36,6 +36,18 @@ absl::Status DecodeShape::Validate() const {
   return absl::OkStatus();
 }
 
+DecodeShape ShapeOf(const model::ModelConfig& config) {
+  return {.layers = static_cast<int32_t>(config.num_hidden_layers),
+          .hidden = static_cast<int32_t>(config.hidden_size),
+          .intermediate = static_cast<int32_t>(config.intermediate_size),
+          .vocab = static_cast<int32_t>(config.vocab_size),
+          .heads = {static_cast<int32_t>(config.num_attention_heads), static_cast<int32_t>(config.num_key_value_heads),
+                    static_cast<int32_t>(config.head_dim)},
+          .norm_epsilon = static_cast<float>(config.rms_norm_eps),
+          .qkv_bias = config.qkv_bias,
+          .qk_norm = config.qk_norm};
+}
+
 std::vector<float> RotaryTable(int32_t positions, int32_t head_dim, double theta) {
   const int32_t half = head_dim / 2;
   std::vector<float> table(static_cast<size_t>(positions) * head_dim);

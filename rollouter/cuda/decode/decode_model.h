@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/model_config.h"
 #include "rollouter/cuda/decode/paged_cache.h"
 
 // The model as decode steps see it: sizes and addresses. No libtorch.
@@ -25,6 +26,7 @@ struct DecodeShape {
   // FAILED_PRECONDITION reason UNSUPPORTED_SHAPE, naming what the kernels are not made for.
   absl::Status Validate() const;
 };
+DecodeShape ShapeOf(const model::ModelConfig& config);
 
 // Device memory in bf16, rows as Hugging Face has them; q, k and v in one matrix, gate and up in another.
 struct DecodeLayer {

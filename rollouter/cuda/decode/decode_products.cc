@@ -1,8 +1,10 @@
 #include "rollouter/cuda/decode/decode_products.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/status.h"
 
 namespace syncopate::rollouter {
@@ -68,7 +70,12 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
                                            cudaStream_t stream) {
   const bool add = adds_to_residual();
   std::vector<MatmulOperands> qkv, output, gate_up, down;
-  for (const DecodeLayer& layer : weights.layers) {
+  // Few rows read weights, which should come from memory; many multiply, and a few layers tell enough.
+  constexpr int32_t kManyRows = 512;
+  constexpr size_t kFewLayers = 3;
+  const size_t layers = weights.layers.size();
+  const size_t timed = qkv_.shape().rows < kManyRows ? layers : std::min(kFewLayers, layers);
+  for (const DecodeLayer& layer : absl::MakeSpan(weights.layers).subspan(0, timed)) {
     qkv.push_back(QkvOperands(layer, buffers));
     output.push_back(OutputOperands(layer, buffers, add));
     gate_up.push_back(GateUpOperands(layer, buffers));

@@ -19,6 +19,16 @@ using cuda::DriverStatus;
 
 namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
+constexpr int32_t kMostTableSettings = 32768;  // of a pass
+
+int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
+  return sizes.empty() ? otherwise : sizes.back();
+}
+
+// Room for one sequence of the longest beside as many tokens as a pass has.
+int32_t MostPackedKeys(const GraphDecoder::Options& options) {
+  return options.packed_sizes.empty() ? 0 : options.max_positions + options.packed_sizes.back();
+}
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options& options) {
@@ -27,7 +37,9 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
   SYNCOPATE_CHECK(std::is_sorted(options.chunk_sizes.begin(), options.chunk_sizes.end()));
   SYNCOPATE_CHECK(options.max_slots <= options.batch_sizes.back() && options.batch_sizes.back() <= kMaxAttentionRows);
-  SYNCOPATE_CHECK(options.chunk_sizes.empty() || options.chunk_sizes.back() <= kMaxAttentionRows);
+  SYNCOPATE_CHECK(std::is_sorted(options.packed_sizes.begin(), options.packed_sizes.end()));
+  SYNCOPATE_CHECK(LastOr(options.chunk_sizes, 0) <= kMaxAttentionRows);
+  SYNCOPATE_CHECK(options.packed_sizes.empty() || (options.attend_packed && !options.chunk_sizes.empty()));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
@@ -42,7 +54,39 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
     SYNCOPATE_ASSIGN_OR_RETURN(Bucket bucket, decoder->MakeBucket(rows, RowsOf::kAnySequences));
     decoder->chunks_.emplace(rows, std::move(bucket));
   }
+  for (int32_t rows : options.packed_sizes) {
+    SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->MakeProducts(rows));
+    decoder->packed_.emplace(rows, std::move(products));
+  }
   return decoder;
+}
+
+absl::StatusOr<int32_t> GraphDecoder::AttentionGridOf(int device) {
+  int multiprocessors = 0;
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+                                       "asking for the GPU's size"));
+  return AttentionGrid(multiprocessors);
+}
+
+DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32_t attention_grid) {
+  const int32_t paged = std::max(options.batch_sizes.back(), LastOr(options.chunk_sizes, 0));
+  return {.device = options.device,
+          .max_rows = std::max(paged, LastOr(options.packed_sizes, 0)),
+          .max_paged_rows = paged,
+          .max_draws = options.batch_sizes.back(),
+          .max_packed_keys = MostPackedKeys(options),
+          .max_table_settings = kMostTableSettings,
+          .max_slots = options.max_slots,
+          .max_positions = options.max_positions,
+          .float32_logits = options.float32_logits,
+          .attention_grid = attention_grid,
+          .input_places = kInputPlaces,
+          .result_places = kMostUnderWay};
+}
+
+absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, AttentionGridOf(options.device));
+  return DecodeBuffers::DeviceBytes(options.shape, BufferOptions(options, grid));
 }
 
 GraphDecoder::~GraphDecoder() {
@@ -52,27 +96,14 @@ GraphDecoder::~GraphDecoder() {
 
 absl::Status GraphDecoder::Prepare() {
   SYNCOPATE_ASSIGN_OR_RETURN(stream_, cuda::Stream::Create(options_.device));
-  int multiprocessors = 0;
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, options_.device),
-                 "asking for the GPU's size"));
-  attention_grid_ = AttentionGrid(multiprocessors);
+  SYNCOPATE_ASSIGN_OR_RETURN(attention_grid_, AttentionGridOf(options_.device));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(PrepareAttention(options_.shape.heads), "loading the attention kernel"));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(DescribeStorage(driver->encode_tensor_map, options_.storage, options_.shape.heads, &maps_),
                    "describing the key and value blocks"));
-  SYNCOPATE_ASSIGN_OR_RETURN(buffers_,
-                             DecodeBuffers::Create(options_.shape, {.device = options_.device,
-                                                                    .max_rows = std::max(max_rows(), max_chunk_rows()),
-                                                                    .max_draws = max_rows(),
-                                                                    .max_slots = options_.max_slots,
-                                                                    .max_positions = options_.max_positions,
-                                                                    .rope_theta = options_.rope_theta,
-                                                                    .float32_logits = options_.float32_logits,
-                                                                    .attention_grid = attention_grid_,
-                                                                    .input_places = kInputPlaces,
-                                                                    .result_places = kMostUnderWay}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      buffers_, DecodeBuffers::Create(options_.shape, BufferOptions(options_, attention_grid_), options_.rotations));
   SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers_.workspace()));
   library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
@@ -95,15 +126,20 @@ absl::Status GraphDecoder::MakeHead(int32_t rows) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
+absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       DecodeProducts products,
       DecodeProducts::Create(*library_, options_.shape, {.rows = rows, .add_to_residual = options_.add_in_products}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
+  return products;
+}
+
+absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(rows));
   auto queue = [&]() -> absl::Status {
-    SYNCOPATE_RETURN_IF_ERROR(QueueLayers(products, rows, rows_of));
+    SYNCOPATE_RETURN_IF_ERROR(QueuePagedLayers(products, rows, rows_of));
     return rows_of == RowsOf::kDifferentSequences ? QueueDraws(rows) : absl::OkStatus();
   };
   // Once with empty rows, which loads every kernel; a capture should load none.
@@ -118,21 +154,53 @@ LogitsShape GraphDecoder::logits_shape() const {
   return {options_.shape.vocab, LogitsStride(options_.shape.vocab), options_.float32_logits};
 }
 
-absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of) {
+absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, const Attend& attend) {
   const DecodeShape& shape = options_.shape;
   const DecodeWeights& weights = options_.weights;
-  const model::NormShape norm = {rows, shape.hidden, shape.norm_epsilon};
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      PlanAttention(buffers_.rows(rows), shape.heads.kv_heads, attention_grid_, buffers_.attention(), stream_.get()),
-      "planning attention"));
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(model::EmbedAndNorm(norm, buffers_.tokens(), weights.tokens, weights.layers[0].input_norm,
-                                     buffers_.residual(), buffers_.normed(), stream_.get()),
-                 "embedding tokens"));
+      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(), weights.tokens,
+                          weights.layers[0].input_norm, buffers_.residual(), buffers_.normed(), stream_.get()),
+      "embedding tokens"));
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    SYNCOPATE_RETURN_IF_ERROR(QueueLayer(products, rows, rows_of, layer));
+    SYNCOPATE_RETURN_IF_ERROR(QueueLayer(products, rows, attend, layer));
   }
   return absl::OkStatus();
+}
+
+absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of) {
+  const HeadCounts& heads = options_.shape.heads;
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+      PlanAttention(buffers_.rows(rows), heads.kv_heads, attention_grid_, buffers_.attention(), stream_.get()),
+      "planning attention"));
+  return QueueLayers(products, rows, [&](int32_t layer) {
+    return CudaStatus(
+        AttendPaged(buffers_.rows(rows), heads, maps_, options_.storage, layer, attention_grid_, buffers_.attention(),
+                    buffers_.queries(), buffers_.attended(), rows_of, stream_.get()),
+        "attending");
+  });
+}
+
+absl::Status GraphDecoder::QueuePackedLayers(DecodeProducts& products, int32_t rows, const ChunkPass& pass) {
+  const int32_t sequences = static_cast<int32_t>(pass.sequences.size());
+  const PackedSequencesOf packed = buffers_.packed(sequences, pass.keys);
+  const PackedAttention call = {.queries = buffers_.queries(),
+                                .keys = buffers_.packed_keys(),
+                                .values = buffers_.packed_values(),
+                                .out = buffers_.attended(),
+                                .query_starts = buffers_.query_starts(),
+                                .key_starts = packed.key_starts,
+                                .sequences = sequences,
+                                .query_count = pass.rows(),
+                                .key_count = pass.keys,
+                                .longest_query = pass.longest_query,
+                                .longest_key = pass.longest_key};
+  return QueueLayers(products, rows, [&](int32_t layer) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(
+        CudaStatus(PackTokens(packed, buffers_.rows(rows), options_.shape.heads, options_.storage, layer,
+                              buffers_.packed_keys(), buffers_.packed_values(), stream_.get()),
+                   "packing keys and values"));
+    return options_.attend_packed(call, stream_.get());
+  });
 }
 
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
@@ -157,7 +225,7 @@ absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
 }
 
 // From the layer's normed input to the normed input of what comes after it.
-absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, RowsOf rows_of, int32_t index) {
+absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t index) {
   const DecodeShape& shape = options_.shape;
   const DecodeLayer& layer = options_.weights.layers[static_cast<size_t>(index)];
   const void* next_norm = index + 1 < shape.layers ? options_.weights.layers[static_cast<size_t>(index) + 1].input_norm
@@ -174,10 +242,7 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, Ro
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       RotateAndAppend(buffers_.rows(rows), shape.heads, append, options_.storage, index, buffers_.queries(), stream),
       "appending keys and values"));
-  SYNCOPATE_RETURN_IF_ERROR(
-      CudaStatus(AttendPaged(buffers_.rows(rows), shape.heads, maps_, options_.storage, index, attention_grid_,
-                             buffers_.attention(), buffers_.queries(), buffers_.attended(), rows_of, stream),
-                 "attending"));
+  SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       model::AddAndNorm(norm, added, layer.post_norm, buffers_.residual(), buffers_.normed(), stream), "a norm"));
@@ -205,61 +270,99 @@ absl::StatusOr<int32_t> GraphDecoder::Upload(const Pass& pass, int32_t rows, int
   return drawn_rows;
 }
 
-absl::Status GraphDecoder::LaunchChunks(const DecoderStep& step, UnderWay& launched) {
-  size_t draw = 0;
-  for (size_t begin = 0; begin < step.chunk_rows.size();) {
-    const size_t end = std::min(step.chunk_rows.size(), begin + static_cast<size_t>(max_chunk_rows()));
-    std::vector<PassDraw> draws;
-    for (; draw < step.chunk_draws.size() && step.chunk_draws[draw].row < static_cast<int32_t>(end); ++draw) {
-      draws.push_back(step.chunk_draws[draw]);
-      draws.back().row -= static_cast<int32_t>(begin);
-    }
-    const int32_t count = static_cast<int32_t>(draws.size()), padded = count > 0 ? BatchSizeFor(count) : 0;
-    auto& [rows, bucket] = *chunks_.lower_bound(static_cast<int32_t>(end - begin));
-    Pass pass = {.rows = step.chunk_rows.subspan(begin, end - begin), .draws = draws};
-    if (begin == 0) pass.sampling = step.sampling, pass.tables = step.tables;
-    SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows, Upload(pass, rows, padded));
-    SYNCOPATE_RETURN_IF_ERROR(bucket.graph.Launch(stream_.get()));
-    if (count > 0) {
-      SYNCOPATE_RETURN_IF_ERROR(QueueChunkDraws(drawn_rows, count));
-      SYNCOPATE_RETURN_IF_ERROR(buffers_.Download(launched.at, launched.draws, count, stream_.get()));
-    }
-    launched.draws += count;
-    begin = end;
+absl::Status GraphDecoder::FilterAndDownload(absl::Span<const PassDraw> draws, UnderWay& launched) {
+  const int32_t count = static_cast<int32_t>(draws.size());
+  FilteredDraw* const list = buffers_.filtered(launched.at) + launched.filtered;
+  int32_t filtered = 0, logits_row = -1, row = -1;  // draws from one row are neighbours
+  for (int32_t i = 0; i < count; ++i) {
+    const PassDraw& draw = draws[static_cast<size_t>(i)];
+    if (draw.row != row) ++logits_row;
+    row = draw.row;
+    if (draw.filter != nullptr) list[filtered++] = {*draw.filter, i, draw.slot, draw.number, logits_row};
+    if (!draw.wants_logits) continue;
+    SYNCOPATE_RETURN_IF_ERROR(buffers_.DownloadLogits(launched.at, launched.logits++, logits_row, stream_.get()));
   }
-  return absl::OkStatus();
-}
-
-absl::Status GraphDecoder::LaunchRows(const Pass& settings, const DecoderStep& step, UnderWay& launched) {
-  std::vector<PassRow> rows;
-  std::vector<PassDraw> draws;
-  for (const DecoderRow& row : step.rows) {
-    draws.push_back({row.slot, row.number, static_cast<int32_t>(rows.size())});
-    rows.push_back({row.slot, row.token, row.length});
-  }
-  Pass pass = settings;
-  pass.rows = rows;
-  pass.draws = draws;
-  const int32_t count = static_cast<int32_t>(rows.size()), batch_size = count > 0 ? BatchSizeFor(count) : 0;
-  SYNCOPATE_RETURN_IF_ERROR(Upload(pass, batch_size, batch_size).status());
-  if (count == 0) return absl::OkStatus();
-  SYNCOPATE_RETURN_IF_ERROR(batches_.at(batch_size).graph.Launch(stream_.get()));
+  launched.filtered += filtered;
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(SampleFiltered(logits_shape(), static_cast<const float*>(buffers_.logits()), list, filtered,
+                                buffers_.sampling(), buffers_.drawn(), buffers_.drawn_tokens(), stream_.get()),
+                 "sampling by filters"));
   SYNCOPATE_RETURN_IF_ERROR(buffers_.Download(launched.at, launched.draws, count, stream_.get()));
   launched.draws += count;
   return absl::OkStatus();
 }
 
+absl::Status GraphDecoder::LaunchSettings(const Pass& settings) {
+  absl::Span<const TableSetting> tables = settings.tables;
+  Pass pass = {.sampling = settings.sampling};
+  while (!pass.sampling.empty() || !tables.empty()) {
+    pass.tables = tables.subspan(0, kMostTableSettings);
+    tables.remove_prefix(pass.tables.size());
+    SYNCOPATE_RETURN_IF_ERROR(Upload(pass, /*rows=*/0, /*draws=*/0).status());
+    pass.sampling = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphDecoder::LaunchChunk(const DecoderStep& step, const ChunkPass& chunk, UnderWay& launched) {
+  const int32_t draws = static_cast<int32_t>(chunk.draws.size());
+  const Pass pass = {.rows = step.chunk_rows.subspan(chunk.begin, chunk.end - chunk.begin),
+                     .draws = chunk.draws,
+                     .sequences = chunk.sequences};
+  const bool packed = !chunk.sequences.empty();
+  const int32_t rows = packed ? packed_.lower_bound(chunk.rows())->first : chunks_.lower_bound(chunk.rows())->first;
+  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows, Upload(pass, rows, draws > 0 ? BatchSizeFor(draws) : 0));
+  if (packed) {
+    SYNCOPATE_RETURN_IF_ERROR(QueuePackedLayers(packed_.at(rows), rows, chunk));
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(chunks_.at(rows).graph.Launch(stream_.get()));
+  }
+  if (draws == 0) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(QueueChunkDraws(drawn_rows, draws));
+  return FilterAndDownload(chunk.draws, launched);
+}
+
+absl::Status GraphDecoder::LaunchRows(Pass pass, const DecoderStep& step, UnderWay& launched) {
+  std::vector<PassRow> rows;
+  std::vector<PassDraw> draws;
+  for (const DecoderRow& row : step.rows) {
+    draws.push_back({row.slot, row.number, static_cast<int32_t>(rows.size()), row.wants_logits, row.filter});
+    rows.push_back({row.slot, row.token, row.length});
+  }
+  const int32_t batch_size = BatchSizeFor(static_cast<int32_t>(rows.size()));
+  pass.rows = rows;
+  pass.draws = draws;
+  SYNCOPATE_RETURN_IF_ERROR(Upload(pass, batch_size, batch_size).status());
+  SYNCOPATE_RETURN_IF_ERROR(batches_.at(batch_size).graph.Launch(stream_.get()));
+  return FilterAndDownload(draws, launched);
+}
+
 absl::Status GraphDecoder::Launch(const DecoderStep& step) {
   SYNCOPATE_CHECK(under_way() < kMostUnderWay);
   SYNCOPATE_CHECK(static_cast<int32_t>(step.rows.size()) <= max_rows());
-  SYNCOPATE_CHECK(step.chunk_rows.empty() || max_chunk_rows() > 0);
+  SYNCOPATE_CHECK(step.chunk_rows.empty() || !options_.chunk_sizes.empty());
   const DeviceScope device(options_.device);
   UnderWay launched = {next_result_, 0};
-  SYNCOPATE_RETURN_IF_ERROR(LaunchChunks(step, launched));
-  Pass settings;
-  if (step.chunk_rows.empty()) settings.sampling = step.sampling, settings.tables = step.tables;
-  const bool has_settings = !settings.sampling.empty() || !settings.tables.empty();
-  if (!step.rows.empty() || has_settings) SYNCOPATE_RETURN_IF_ERROR(LaunchRows(settings, step, launched));
+  auto wants = [](const auto& draw) { return draw.wants_logits; };
+  auto filters = [](const auto& draw) { return draw.filter != nullptr; };
+  const auto wanted = std::count_if(step.chunk_draws.begin(), step.chunk_draws.end(), wants) +
+                      std::count_if(step.rows.begin(), step.rows.end(), wants);
+  const bool filtered = std::any_of(step.chunk_draws.begin(), step.chunk_draws.end(), filters) ||
+                        std::any_of(step.rows.begin(), step.rows.end(), filters);
+  SYNCOPATE_CHECK((wanted == 0 && !filtered) || options_.float32_logits);
+  SYNCOPATE_RETURN_IF_ERROR(buffers_.ReserveLogits(launched.at, static_cast<int32_t>(wanted)));
+  // With the only pass, if there is one: each copy to the device costs.
+  Pass settings = {.sampling = step.sampling, .tables = step.tables};
+  if (!step.chunk_rows.empty() || step.rows.empty() || step.tables.size() > size_t{kMostTableSettings}) {
+    SYNCOPATE_RETURN_IF_ERROR(LaunchSettings(std::exchange(settings, Pass())));
+  }
+  const ChunkLimits limits = {.max_paged_rows = LastOr(options_.chunk_sizes, 0),
+                              .max_packed_rows = LastOr(options_.packed_sizes, 0),
+                              .max_packed_keys = MostPackedKeys(options_)};
+  for (const ChunkPass& chunk : CutChunks(step.chunk_rows, step.chunk_draws, limits)) {
+    SYNCOPATE_RETURN_IF_ERROR(LaunchChunk(step, chunk, launched));
+  }
+  if (!step.rows.empty()) SYNCOPATE_RETURN_IF_ERROR(LaunchRows(settings, step, launched));
   SYNCOPATE_RETURN_IF_ERROR(done_[static_cast<size_t>(launched.at)].Record(stream_.get()));
   under_way_.push_back(launched);
   next_result_ = (next_result_ + 1) % kMostUnderWay;
@@ -268,10 +371,15 @@ absl::Status GraphDecoder::Launch(const DecoderStep& step) {
 
 absl::StatusOr<absl::Span<const Drawn>> GraphDecoder::Await() {
   SYNCOPATE_CHECK(!under_way_.empty());
-  const UnderWay step = under_way_.front();
-  SYNCOPATE_RETURN_IF_ERROR(done_[static_cast<size_t>(step.at)].Wait(kStepDeadline, "a decode step"));
+  awaited_ = under_way_.front();
+  SYNCOPATE_RETURN_IF_ERROR(done_[static_cast<size_t>(awaited_.at)].Wait(kStepDeadline, "a decode step"));
   under_way_.pop_front();
-  return buffers_.results(step.at, step.draws);
+  return buffers_.results(awaited_.at, awaited_.draws);
+}
+
+absl::Span<const float> GraphDecoder::WantedLogits(int32_t index) const {
+  SYNCOPATE_CHECK(index < awaited_.logits);
+  return {buffers_.host_logits(awaited_.at, index), static_cast<size_t>(options_.shape.vocab)};
 }
 
 }  // namespace syncopate::rollouter

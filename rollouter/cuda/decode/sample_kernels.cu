@@ -1,8 +1,7 @@
 #include <climits>
 #include <cmath>
 
-#include "model/cuda/device_code.cuh"
-#include "rollouter/cuda/decode/sample_kernels.h"
+#include "rollouter/cuda/decode/sample_code.cuh"
 
 // Two kernels. The first cuts each row into chunks and gives each chunk's highest logit and its sum of exponentials.
 // The second finds the chunk that the uniform number falls into and looks for the token in that one alone. Sums over
@@ -38,23 +37,7 @@ Chunking ChunksOf(int vocab) {
 }
 
 __device__ __forceinline__ float Uniform(uint64_t key, uint32_t counter) {
-  uint32_t c[4] = {counter, 0, 0, 0};
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {  // as Philox4x32 of base/philox.h
-    const uint64_t product0 = uint64_t{0xD2511F53} * c[0], product1 = uint64_t{0xCD9E8D57} * c[2];
-    c[0] = static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ k0;
-    c[1] = static_cast<uint32_t>(product1);
-    c[2] = static_cast<uint32_t>(product0 >> 32) ^ c[3] ^ k1;
-    c[3] = static_cast<uint32_t>(product0);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  return static_cast<float>(c[0] >> 8) * 0x1p-24f;
-}
-
-__device__ __forceinline__ float LogitScale(const SlotSampling& how) {
-  return how.inverse_temperature > 0 ? how.inverse_temperature : 1.0f;
+  return static_cast<float>(UniformBits(key, counter)) * 0x1p-24f;
 }
 
 __device__ __forceinline__ int64_t RowOf(const Draws& draws, int draw) {
@@ -75,11 +58,6 @@ __device__ __forceinline__ void LoadVector(const T* chunk, int v, int count, flo
   for (int i = 0; i < kVector; ++i) {
     if (first + i >= count) values[i] = -INFINITY;
   }
-}
-
-// exp((logit - highest) * scale), 0 for a logit of -inf whatever `highest` is. NaN and +inf make NaN of the sum.
-__device__ __forceinline__ float Mass(float logit, float highest, float scale) {
-  return logit == -INFINITY ? 0.0f : __expf((logit - highest) * scale);
 }
 
 template <typename T>
@@ -159,15 +137,6 @@ __device__ __forceinline__ Search FindChunk(const ChunkSum* sums, const double* 
   return search;
 }
 
-__device__ __forceinline__ void Write(const SlotSampling& how, int token, float logprob, Drawn* result,
-                                      int32_t* place) {
-  int stopped = 0;
-#pragma unroll
-  for (int i = 0; i < kMaxStopTokens; ++i) stopped |= i < how.stops && how.stop_tokens[i] == token ? 1 : 0;
-  *result = {token, logprob, stopped};
-  *place = token;
-}
-
 // The log-probability of a logit, as the CPU computes it.
 __device__ __forceinline__ float LogProbability(float logit, const Search& search, float scale) {
   const double logprob = (static_cast<double>(logit) - search.row_highest) * scale - log(search.row_total);
@@ -230,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
   const Search search = FindChunk(row_sums, weights, chunks, row_highest,
                                   Uniform(how.seed, static_cast<uint32_t>(draws.numbers[draw])), greedy);
   if (!(search.row_total > 0 && search.row_total < INFINITY)) {
-    if (thread == 0) Write(how, 0, NAN, results + draw, tokens + slot);
+    if (thread == 0) WriteDrawn(how, 0, NAN, results + draw, tokens + slot);
     return;
   }
   const int begin = search.chunk * chunk, count = min(chunk, shape.vocab - begin);
@@ -279,7 +248,8 @@ __global__ void __launch_bounds__(kThreads)
     if (mass > 0 && (element < 0 || running <= target)) element = i, logit = values[i];
     running += mass;
   }
-  Write(how, begin + chosen * kVector + element, LogProbability(logit, search, scale), results + draw, tokens + slot);
+  WriteDrawn(how, begin + chosen * kVector + element, LogProbability(logit, search, scale), results + draw,
+             tokens + slot);
 }
 
 template <typename T>

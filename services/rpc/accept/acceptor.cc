@@ -13,7 +13,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -24,53 +23,29 @@ namespace {
 constexpr int kBacklog = 1024;
 constexpr int kRetryMs = 50;
 
-absl::Status BadAddress(const std::string& address, const char* why) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-               absl::StrCat("'", address, "' is not an address: ", why, "; expected host:port, e.g. 127.0.0.1:7400"),
-               {{"address", address}});
-}
-
-// "host:port" or "[v6]:port" cut in two; the host without brackets.
-absl::StatusOr<std::pair<std::string, int>> SplitAddress(const std::string& address) {
-  size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return BadAddress(address, "host or port is missing");
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string::npos) {
-    return BadAddress(address, "an IPv6 host goes into brackets");
-  }
-  int port = -1;
-  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return BadAddress(address, "the port is not a number from 0 to 65535");
-  }
-  if (host.empty()) return BadAddress(address, "the host is missing");
-  return std::make_pair(host, port);
-}
-
 struct SocketAddress {
   sockaddr_storage storage = {};
   socklen_t size = 0;
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-bool ToSocketAddress(const std::string& host, int port, SocketAddress* address) {
+bool ToSocketAddress(const HostPort& from, SocketAddress* address) {
   auto* v4 = reinterpret_cast<sockaddr_in*>(&address->storage);
-  if (inet_pton(AF_INET, host == "localhost" ? "127.0.0.1" : host.c_str(), &v4->sin_addr) == 1) {
+  if (inet_pton(AF_INET, from.host == "localhost" ? "127.0.0.1" : from.host.c_str(), &v4->sin_addr) == 1) {
     v4->sin_family = AF_INET;
-    v4->sin_port = htons(static_cast<uint16_t>(port));
+    v4->sin_port = htons(from.port);
     address->size = sizeof(sockaddr_in);
     return true;
   }
   auto* v6 = reinterpret_cast<sockaddr_in6*>(&address->storage);
-  if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) != 1) return false;
+  if (inet_pton(AF_INET6, from.host.c_str(), &v6->sin6_addr) != 1) return false;
   v6->sin6_family = AF_INET6;
-  v6->sin6_port = htons(static_cast<uint16_t>(port));
+  v6->sin6_port = htons(from.port);
   address->size = sizeof(sockaddr_in6);
   return true;
 }
 
-absl::Status ListenError(const Endpoint& endpoint, int error) {
+absl::Status ListenError(const HostPort& endpoint, int error) {
   std::string where = endpoint.ToString();
   ErrorMetadata metadata = {{"address", where}};
   if (error == EADDRINUSE) {
@@ -93,29 +68,24 @@ int SpareDescriptor() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 }  // namespace
 
 absl::Status CheckTarget(const std::string& address) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parts, SplitAddress(address));
-  return parts.second == 0 ? BadAddress(address, "nobody can be reached at port 0") : absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(address));
+  if (target.port != 0) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+               absl::StrCat("nobody can be reached at port 0 of ", target.host), {{"address", address}});
 }
 
-bool Endpoint::IsLoopback() const { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
-
-std::string Endpoint::ToString() const {
-  bool v6 = host.find(':') != std::string::npos;
-  return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-}
-
-absl::StatusOr<Endpoint> Endpoint::Parse(const std::string& address) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parts, SplitAddress(address));
+absl::StatusOr<HostPort> ParseListenAddress(const std::string& address) {
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort parsed, ParseHostPort(address));
   SocketAddress unused;
-  if (!ToSocketAddress(parts.first, parts.second, &unused)) {
-    return BadAddress(address, "the host to listen on must be an IP literal or localhost");
-  }
-  return Endpoint{.host = parts.first, .port = parts.second};
+  if (ToSocketAddress(parsed, &unused)) return parsed;
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+               absl::StrCat("cannot listen on ", address, ": the host must be an IP address or localhost"),
+               {{"address", address}});
 }
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Endpoint& endpoint) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const HostPort& endpoint) {
   SocketAddress address;
-  if (!ToSocketAddress(endpoint.host, endpoint.port, &address)) return ListenError(endpoint, EINVAL);
+  if (!ToSocketAddress(endpoint, &address)) return ListenError(endpoint, EINVAL);
   std::unique_ptr<Acceptor> acceptor(new Acceptor());
   acceptor->endpoint_ = endpoint;
   int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -6,24 +6,18 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "base/host_port.h"
 #include "base/mutex.h"
 
 namespace syncopate::rpc {
 
-// A TCP endpoint parsed from "host:port": host is an IPv4 or (in brackets) IPv6 literal or "localhost".
-struct Endpoint {
-  std::string host;
-  int port = 0;
-
-  bool IsLoopback() const;
-  std::string ToString() const;
-  // INVALID_ARGUMENT (reason BAD_ADDRESS) naming what is wrong.
-  static absl::StatusOr<Endpoint> Parse(const std::string& address);
-};
-
 // OK if `address` is host:port with a host of any kind (a name is resolved at the time of the connection) and a port
 // from 1 to 65535; else INVALID_ARGUMENT (reason BAD_ADDRESS).
 absl::Status CheckTarget(const std::string& address);
+
+// Where to listen: the host is an IP address or "localhost", any port. INVALID_ARGUMENT (reason BAD_ADDRESS) naming
+// what is wrong.
+absl::StatusOr<HostPort> ParseListenAddress(const std::string& address);
 
 // A listening socket and the thread that accepts on it. Survives file-descriptor exhaustion: a spare descriptor is
 // given up to accept and close the waiting connection, so that the backlog drains and the listener works again as soon
@@ -31,7 +25,7 @@ absl::Status CheckTarget(const std::string& address);
 class Acceptor {
  public:
   // Binds and listens. ALREADY_EXISTS (reason ADDRESS_IN_USE), PERMISSION_DENIED or INVALID_ARGUMENT naming `endpoint`.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Endpoint& endpoint);
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const HostPort& endpoint);
   ~Acceptor();  // Stop
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -45,7 +39,7 @@ class Acceptor {
   // Closes the listener and joins the thread; idempotent. Not from inside on_connection.
   void Stop();
 
-  const Endpoint& endpoint() const { return endpoint_; }  // with the port that was bound
+  const HostPort& endpoint() const { return endpoint_; }  // with the port that was bound
   int listener() const { return listener_; }
 
  private:
@@ -53,7 +47,7 @@ class Acceptor {
   void Loop();
   void RefuseOne();
 
-  Endpoint endpoint_;
+  HostPort endpoint_;
   int listener_ = -1;
   int wake_ = -1;           // eventfd that ends the loop
   int spare_ = -1;          // given up when descriptors run out; used by whoever accepts

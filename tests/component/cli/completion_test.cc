@@ -67,7 +67,7 @@ class BashCompletionTest : public ::testing::Test {
 };
 
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
-  EXPECT_THAT(Complete("syncopate "), UnorderedElementsAre("bench", "completion", "config", "ctl", "doctor", "events",
+  EXPECT_THAT(Complete("syncopate "), UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "events",
                                                            "export", "generate", "k8s", "run", "tokenize"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check", "diff", "schema"));
@@ -120,6 +120,14 @@ TEST_F(BashCompletionTest, OffersTheValuesOfAKeyAsBashWantsThem) {
   EXPECT_THAT(Complete("syncopate run reverse.yaml train.correction=m"), ElementsAre("mis"));
   EXPECT_THAT(Complete("syncopate config show reverse.yaml checkpoint.at_end="), UnorderedElementsAre("true", "false"));
   EXPECT_THAT(Complete("syncopate run reverse.yaml run.steps="), IsEmpty());
+}
+
+TEST(CompletionScriptTest, ShellcheckFindsNothingInTheWholeScript) {
+  if (std::system("command -v shellcheck >/dev/null") != 0) {
+    GTEST_SKIP() << "there is no shellcheck; scripts/bootstrap.sh --tests installs it";
+  }
+  const std::string whole = Write("whole.bash", Script(CompletionShell::kBash));
+  EXPECT_THAT(LinesOf(absl::StrCat("shellcheck --shell=bash --severity=warning ", whole)), IsEmpty());
 }
 
 TEST(ZshCompletionTest, TheScriptIsForZshAndKnowsTheSame) {

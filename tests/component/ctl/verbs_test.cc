@@ -147,12 +147,13 @@ TEST_F(CtlTest, GeneratePrintsTokensWithTheVersionThatMadeThem) {
   EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("GenerateStream"));
 }
 
-TEST_F(CtlTest, ATargetIsAskedWhatItIs) {
-  context_.daemons.target = run_.rollouter_address(0);
+TEST_F(CtlTest, ATargetIsAskedWhatItIsAndWhatItIsCalled) {
+  context_.daemons.target = run_.rollouter_address(1);
   ASSERT_THAT(CtlStatus(context_), IsOk());
-  EXPECT_THAT(Printed(), HasSubstr("rollouter-0"));
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-1"));
   ASSERT_THAT(CtlPause(context_, ""), IsOk());
-  EXPECT_THAT(run_.rollouters[0].book.calls(), Contains("Pause"));
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-1 is paused"));
+  EXPECT_THAT(run_.rollouters[1].book.calls(), Contains("Pause"));
   absl::Status status = CtlExplain(context_);
   EXPECT_THAT(status, HasReason("NO_SUCH_DAEMON"));
   EXPECT_EQ(CtlExitCode(status), 2);

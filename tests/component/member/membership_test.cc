@@ -300,7 +300,8 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
   };
   EXPECT_THAT(started(TestMember::OptionsOf("nowhere")), HasReason("BAD_ADDRESS"));
   MemberClient::Options options = TestMember::OptionsOf("localhost:1");
-  options.hello.manifest = nullptr;
+  options.hello.manifest = nullptr;  // which a rollouter may lack: it asks the trainer for its model
+  options.hello.member.role = "trainer";
   EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
   options = TestMember::OptionsOf("localhost:1");
   options.max_backoff = absl::ZeroDuration();

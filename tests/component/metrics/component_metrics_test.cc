@@ -92,7 +92,9 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                       .grad_norm = 2,
                       .clipped = 0.75,
                       .zero_variance = 0.0625,
-                      .tokens = 80});
+                      .mismatch_by_age = {0.25, 0.5},
+                      .tokens = 80,
+                      .skipped_updates = 2});
   metrics.RecordEvaluation(0.875, 0.9375, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);
@@ -111,6 +113,8 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                            "syncopate_reward_std 0.125\n",
                            "syncopate_clip_ratio 0.75\n",
                            "syncopate_zero_variance_ratio 0.0625\n",
+                           "syncopate_mismatch_k3{age=\"1\"} 0.5\n",
+                           "syncopate_mismatch_k3{age=\"8+\"} 0\n",
                            "syncopate_eval_exact_ratio 0.875\n",
                            "syncopate_eval_reward_mean 0.9375\n",
                            "syncopate_eval_best_reward_mean 0.96875\n",
@@ -128,6 +132,7 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                            "syncopate_policy_version_epoch{role=\"trainer\"} 2\n",
                            "syncopate_reward_mean 0.5\n",
                            "syncopate_trained_tokens_total 80\n",
+                           "syncopate_skipped_updates_total 2\n",
                            "syncopate_memory_allocated_bytes 100\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }

@@ -27,7 +27,7 @@ class RawClient {
   explicit RawClient(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in to = {};
     to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(rpc::Endpoint::Parse(address)->port));
+    to.sin_port = htons(ParseHostPort(address)->port);
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
     timeval limit = {20, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));

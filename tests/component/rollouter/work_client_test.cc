@@ -12,6 +12,7 @@
 #include "services/wire/codec.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
+#include "tests/support/fake_remote_scorer.h"
 #include "tests/support/test_identity.h"
 
 namespace syncopate::rollouterd {
@@ -19,7 +20,8 @@ namespace {
 
 class WorkClientTest : public ::testing::Test {
  protected:
-  WorkClientTest() {
+  explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {})
+      : scorer_(rollouter::Scorer::Create(scoring).value()) {
     WorkClient::Options options;
     options.secret = testing::SecretOf("life-1");
     options.member = {"rollouter", "rollouter-0", 0, 1, options.secret.incarnation()};
@@ -27,7 +29,7 @@ class WorkClientTest : public ::testing::Test {
     options.min_backoff = absl::Milliseconds(5);
     options.max_backoff = absl::Milliseconds(50);
     options.heartbeat = absl::Milliseconds(100);
-    client_ = WorkClient::Create(options, engine_.get(), &rewards_).value();
+    client_ = WorkClient::Create(options, engine_.get(), scorer_.get()).value();
     engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
     InstallTinyWeights(*engine_, {1, 5});
   }
@@ -61,7 +63,7 @@ class WorkClientTest : public ::testing::Test {
     return true;
   }
 
-  rollouter::RewardRegistry rewards_ = rollouter::RewardRegistry::BuiltIn();
+  const std::unique_ptr<rollouter::Scorer> scorer_;
   std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
   std::shared_ptr<WorkClient> client_;
 };
@@ -94,12 +96,13 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   EXPECT_EQ(group.rollouter, "rollouter-0");
   EXPECT_EQ(group.incarnation, testing::IncarnationOf("life-1"));
   ASSERT_EQ(group.samples.size(), 4u);
-  const rollouter::RewardFunction& dense = *rewards_.Find("dense").value();
+  const auto rewards = rollouter::RewardRegistry::BuiltIn();
+  const rollouter::RewardFunction& dense = (*rewards.Find("dense"))->function;
   Lease lease = MakeLease(7);
   for (const Trajectory& sample : group.samples) {
     EXPECT_EQ(sample.tokens.size(), sample.logprobs.size());
     EXPECT_EQ(sample.spans, (std::vector<VersionSpan>{{{1, 5}, 0, static_cast<int32_t>(sample.tokens.size())}}));
-    EXPECT_FLOAT_EQ(sample.reward, dense({lease.prompt_ids, lease.answer_ids, sample.tokens}));
+    EXPECT_FLOAT_EQ(sample.reward, dense({lease.prompt_ids, lease.answer_ids, sample.tokens})->value);
   }
   EXPECT_FALSE(client_->WaitIdle(absl::ZeroDuration()));  // not acknowledged yet
   trainer.Acknowledge(MakeLease(7).id);
@@ -166,7 +169,9 @@ TEST_F(WorkClientTest, HandsBackWhatItCannotDoAndSaysWhy) {
   };
   Lease lease = MakeLease(1);
   lease.reward = "charm";
-  EXPECT_EQ(returned(lease), "UNKNOWN_REWARD");
+  EXPECT_EQ(returned(lease), "BAD_REWARD_FORMULA");
+  lease.reward = "math";
+  EXPECT_EQ(returned(lease), "NO_TEXT");
   lease = MakeLease(2);
   lease.prompt_ids = {-4};
   EXPECT_EQ(returned(lease), "BAD_REQUEST");
@@ -178,7 +183,7 @@ TEST_F(WorkClientTest, HandsBackWhatItCannotDoAndSaysWhy) {
   lease.samples = 0;
   EXPECT_NE(returned(lease), "");
   EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
-  EXPECT_EQ(client_->counters().returned, 4);
+  EXPECT_EQ(client_->counters().returned, 5);
 }
 
 TEST_F(WorkClientTest, StopsWorkOnARevokedLease) {
@@ -345,6 +350,94 @@ TEST_F(WorkClientTest, StopsTwiceInTheMiddleOfWork) {
   client_->Stop();
   client_->Stop();
   EXPECT_TRUE(trainer.ended().WaitFor(1));
+}
+
+struct HasRemote {
+  testing::FakeRemoteScorer remote;
+};
+
+// The run's reward is given by somebody else.
+class WorkClientScoringTest : public HasRemote, public WorkClientTest {
+ protected:
+  WorkClientScoringTest()
+      : WorkClientTest({.rules = {.timeout = absl::Seconds(10), .attempts = 1},
+                        .reward = "python:judge",
+                        .decode = [](const std::vector<int32_t>& tokens) { return absl::StrCat(tokens.size()); },
+                        .python = &remote}) {}
+  static Lease LeaseToJudge() {
+    Lease lease = MakeLease(1);
+    lease.reward = "python:judge";
+    return lease;
+  }
+};
+
+TEST_F(WorkClientScoringTest, CreditsCountUntilScoringHasEndedAndScoringIsProgress) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToJudge());
+  auto asked = remote.AwaitAsked();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->first.texts.size(), 4u);
+  ASSERT_TRUE(WaitUntilEngineIsIdle());
+  const size_t idle_at = trainer.heard().size();
+  for (int beats = 0; beats < 3;) {  // while nothing but the judge works
+    const size_t seen = trainer.heard().size();
+    ASSERT_TRUE(trainer.heard().WaitFor(seen + 1));
+    beats = 0;
+    for (size_t i = idle_at; i < trainer.heard().size(); ++i) {
+      const ExchangeRequest request = trainer.heard().All()[i];
+      beats += request.progress().leases_size();
+      if (request.has_credits()) {
+        EXPECT_EQ(request.credits().groups(), 2);
+      }
+    }
+  }
+  asked->second(rollouter::RemoteScorer::Rewards(4, rollouter::RemoteReward{.value = 0.5f}));
+  auto submitted = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  EXPECT_EQ(submitted->group().samples(3).reward(), 0.5f);
+  EXPECT_EQ(submitted->group().samples(3).reward_parts(0).name(), "python:judge");
+}
+
+TEST_F(WorkClientScoringTest, AGroupWhoseRewardFailsIsHandedBackSayingSo) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToJudge());
+  auto asked = remote.AwaitAsked();
+  ASSERT_TRUE(asked.has_value());
+  asked->second(absl::InternalError("ZeroDivisionError"));
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "REWARD_FAILED");
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientScoringTest, ARevocationEndsScoring) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToJudge());
+  auto asked = remote.AwaitAsked();
+  ASSERT_TRUE(asked.has_value());
+  ExchangeResponse response;
+  *response.mutable_revoke()->mutable_lease() = wire::ToProto(LeaseToJudge().id);
+  response.mutable_revoke()->set_reason("LEASE_TIMEOUT");
+  trainer.Say(response);
+  EXPECT_TRUE(remote.AwaitCancelled(asked->first.id));
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "REVOKED");
+  EXPECT_TRUE(client_->WaitScored(kTestDeadline));
+}
+
+TEST_F(WorkClientScoringTest, AsksForNoWorkWhileTheJudgeIsAway) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  remote.SetThere(absl::UnavailableError("no worker"));
+  EXPECT_TRUE(trainer.WaitForCredits(0));
+  remote.SetThere(absl::ResourceExhaustedError("busy"));
+  const size_t from = trainer.heard().size();
+  EXPECT_TRUE(trainer.heard().WaitFor(from + 1));
+  EXPECT_EQ(trainer.heard().All().back().credits().groups(), 3) << "who is busy is not away";
 }
 
 }  // namespace

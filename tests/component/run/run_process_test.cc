@@ -236,6 +236,33 @@ TEST_F(RunProcessTest, AKilledRollouterIsStartedAgain) {
   EXPECT_EQ(Summary()["run"]["restarts"]["rollouter-0"], 0);
 }
 
+TEST_F(RunProcessTest, AWorkerOfUsersPythonIsThereBeforeAnybodyTrainsAndComesBackWhenItDies) {
+  Behave("trainer-0", "endless");
+  // Says where it listens as syncopate-worker does; a new life each time.
+  std::ofstream(dir_ / "worker.sh") << "echo $$ > " << (dir_ / "worker.pid").string()
+                                    << "\n"
+                                       "[ \"$1 $3\" = '--listen --announce' ] || exit 1\n"
+                                       "echo \"{\\\"grpc\\\": \\\"$2\\\", \\\"digest\\\": \\\"d1\\\"}\" > $4.new\n"
+                                       "mv $4.new $4\n"
+                                       "exec sleep 600\n";
+  RunProcess run = Start({absl::StrCat("environment.command=sh ", (dir_ / "worker.sh").string())});
+  auto pids = Pids(run.Started());
+  EXPECT_EQ(pids.size(), 4u) << "it is no daemon that ctl could ask";
+  EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"),
+              HasSubstr(absl::StrCat("address: \"unix:", run_dir_, "/environment.sock\"")));
+  EXPECT_THAT(Text(absl::StrCat("/proc/", pids["trainer-0"], "/cmdline")), HasSubstr("environment.digest=d1"));
+  const pid_t worker = std::stoi(Text(dir_ / "worker.pid"));
+  ::kill(worker, SIGKILL);
+  EXPECT_FALSE(run.Daemon("environment-0", "was killed by signal 9; it is started again").is_null());
+  EXPECT_FALSE(run.Daemon("environment-0", "is ready again").is_null());
+  pids["worker"] = std::stoi(Text(dir_ / "worker.pid"));
+  EXPECT_NE(pids["worker"], worker);
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Exit(), 130);
+  ExpectGone(pids, absl::Seconds(5));
+  EXPECT_EQ(Summary()["run"]["restarts"]["environment-0"], 1);
+}
+
 TEST_F(RunProcessTest, AKilledSynchronizerComesBackWhereItWas) {
   Behave("trainer-0", "endless");
   RunProcess run = Start();

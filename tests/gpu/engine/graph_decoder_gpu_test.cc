@@ -210,7 +210,7 @@ class DecoderRig {
                               .storage = {keys_.data(), values_.data(), shape.layers, blocks},
                               .max_slots = kSequences,
                               .max_positions = kPositions,
-                              .rope_theta = kTheta,
+                              .rotations = RotaryTable(kPositions, shape.heads.head_dim, kTheta),
                               .batch_sizes = {2, 4, 8},
                               .chunk_sizes = {4, 16},
                               .float32_logits = float32_logits,

@@ -1,8 +1,13 @@
+#include <ATen/core/grad_mode.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/digest.h"
@@ -10,11 +15,12 @@
 #include "model/device.h"
 #include "model/transformer.h"
 #include "tests/gpu/gpu_support.h"
+#include "tests/support/packed_attention.h"
 #include "tests/support/small_model.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/staging/host_stager.h"
-#include "trainer/step/packed_batch.h"
 #include "trainer/step/policy_trainer.h"
+#include "trainer/step/train_step.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -44,12 +50,17 @@ absl::StatusOr<TrainStepMetrics> StepOn(PolicyTrainer& trainer, uint64_t seed) {
   return trainer.Step(pointers);
 }
 
-std::unique_ptr<PolicyTrainer> MakeTrainer(const std::string& device) {
+PolicyTrainer::Options OptionsOn(const std::string& device, DType dtype) {
   PolicyTrainer::Options options;
   options.model = testing::SmallModel();
   options.seed = 3;
   options.device = device;
-  return PolicyTrainer::Create(options).value();
+  options.compute_dtype = dtype;
+  return options;
+}
+
+std::unique_ptr<PolicyTrainer> MakeTrainer(const std::string& device, DType dtype = DType::kFloat32) {
+  return PolicyTrainer::Create(OptionsOn(device, dtype)).value();
 }
 
 double LargestDifference(const PolicyTrainer& a, const PolicyTrainer& b) {
@@ -72,19 +83,17 @@ TEST(TransformerGpuTest, ForwardOnAGpuEqualsTheCpu) {
     const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
     at::Tensor arena = at::zeros({manifest.arena_bytes() / 4}, at::kFloat);
     model::InitialiseWeights(config, manifest, 7, arena.data_ptr<float>());
-    std::vector<int64_t> ids, positions;
-    for (int64_t i = 0; i < 25; ++i) {
-      ids.push_back(Philox4x32(5, static_cast<uint64_t>(i))[0] % config.vocab_size);
-      positions.push_back(i % 12);
-    }
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < 25; ++i) ids.push_back(Philox4x32(5, static_cast<uint64_t>(i))[0] % config.vocab_size);
     std::vector<at::Tensor> logits;
     for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kCUDA, 0)}) {
       const at::Tensor weights = arena.to(device);
       const model::Transformer transformer(config, device);
       const auto views = model::ViewWeights(config, manifest, weights);
-      PackedAttention attention({12, 12, 1}, device);
+      const model::PackedSequences sequences({12, 12, 1}, device);
+      testing::PackedAttention attention(sequences);
       const at::Tensor hidden = transformer.Forward(views, at::tensor(at::ArrayRef<int64_t>(ids)).to(device),
-                                                    at::tensor(at::ArrayRef<int64_t>(positions)).to(device), attention);
+                                                    sequences.positions(), attention);
       logits.push_back(transformer.Logits(views, hidden).to(at::kCPU));
     }
     EXPECT_LE((logits[0] - logits[1]).abs().max().item<double>(), 1e-4);
@@ -102,13 +111,102 @@ TEST(CudaPolicyTrainerTest, AStepIsThatOfTheCpuButForRounding) {
     EXPECT_NEAR(expected->entropy, found->entropy, 1e-3);
     EXPECT_EQ(expected->tokens, found->tokens);
   }
+  EXPECT_GT(LargestDifference(*cpu, *MakeTrainer("cpu")), 1e-3);
   // AdamW's first steps go by the sign of the gradient: an element that is nearly zero may differ by whole steps.
   EXPECT_LE(LargestDifference(*cpu, *gpu), 3 * 2 * 2e-3);
 }
 
+TEST(CudaPolicyTrainerTest, AStepInBFloat16IsNearlyThatOfFloat32) {
+  SYNCOPATE_NEED_GPUS(1);
+  PolicyTrainer::Options options = OptionsOn("cuda:0", DType::kBFloat16);
+  options.compute_dtype = std::nullopt;  // what a GPU computes in unless told otherwise
+  for (bool float32_logits : {false, true}) {
+    options.step.float32_logits = float32_logits;
+    auto trainer = PolicyTrainer::Create(options).value();
+    EXPECT_EQ(trainer->compute_dtype(), DType::kBFloat16);
+    const auto expected = StepOn(*MakeTrainer("cpu"), 1), found = StepOn(*trainer, 1);
+    ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+    EXPECT_NEAR(expected->loss, found->loss, 0.02);
+    EXPECT_NEAR(expected->gradient_norm, found->gradient_norm, 0.05 * expected->gradient_norm);
+    EXPECT_NEAR(expected->entropy, found->entropy, 0.02);
+    EXPECT_EQ(found->updates, 1);
+  }
+}
+
+// What would wait for the device is a warning, and those are counted.
+class SyncCounter final : public c10::WarningHandler {
+ public:
+  SyncCounter() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_WARN); }
+  ~SyncCounter() override { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED); }
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("synchroniz") != std::string::npos) ++count;
+  }
+  int count = 0;
+};
+
+TEST(CudaPolicyTrainerTest, AStepWaitsForTheDeviceOnceHoweverManyMicroBatches) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (int64_t tokens : {16384, 40}) {
+    PolicyTrainer::Options options = OptionsOn("cuda:0", DType::kBFloat16);
+    options.step.micro_batch_tokens = tokens;
+    auto trainer = PolicyTrainer::Create(options).value();
+    ASSERT_TRUE(StepOn(*trainer, 1).ok());
+    SyncCounter counter;
+    const c10::WarningUtils::WarningHandlerGuard guard(&counter);
+    ASSERT_TRUE(StepOn(*trainer, 2).ok());
+    EXPECT_EQ(counter.count, 1) << tokens;
+  }
+}
+
+TEST(CudaPolicyTrainerTest, AnUpdateThatIsNotFiniteIsSkippedOnTheDevice) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    auto trainer = MakeTrainer("cuda:0", dtype), untouched = MakeTrainer("cuda:0", dtype);
+    std::vector<TrajectoryGroup> groups = RandomGroups(2, 4, 5);
+    groups[0].samples[0].reward = std::nanf("");
+    const auto skipped = trainer->Step({&groups[0], &groups[1]});
+    ASSERT_TRUE(skipped.ok()) << skipped.status();
+    EXPECT_EQ(skipped->skipped, 1);
+    EXPECT_EQ(LargestDifference(*trainer, *untouched), 0);
+    EXPECT_EQ(trainer->state()->updates, 0);
+    const auto made = StepOn(*trainer, 1);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->updates, 1);
+  }
+}
+
+// A rollouter's forward is the transformer's over the weights that it was sent; the trainer's is its program's.
+TEST(CudaPolicyTrainerTest, LogProbsInBFloat16AreThoseOfTheRolloutersTransformer) {
+  SYNCOPATE_NEED_GPUS(1);
+  const at::NoGradGuard no_grad;
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
+  const at::Device gpu(at::kCUDA, 0);
+  Actor actor(config, manifest, {}, 3, gpu, nullptr, at::kBFloat16);
+  SingleRank ranks;
+  const TrainStep step(actor, ranks, {});
+  const std::vector<TrajectoryGroup> groups = RandomGroups(8, 4, 6);
+  std::vector<TrainingSequence> sequences;
+  for (const TrajectoryGroup& group : groups) {
+    for (const Trajectory& sample : group.samples) sequences.push_back({&group.prompt_ids, &sample, 0});
+  }
+  const PackedBatch batch = Pack(sequences, gpu);
+  testing::PackedAttention attention(batch.sequences);
+  const at::Tensor hidden =
+      actor.transformer().Forward(actor.weights(), batch.ids, batch.sequences.positions(), attention);
+  const at::Tensor logits = actor.transformer().Logits(actor.weights(), hidden.index_select(0, batch.predicts));
+  const at::Tensor expected =
+      at::log_softmax(logits, -1).gather(1, batch.targets.unsqueeze(1)).squeeze(1).to(at::kDouble);
+  const at::Tensor log_ratio = step.LogProbs(batch).to(at::kDouble) - expected;
+  const at::Tensor k3 = log_ratio.exp() - 1 - log_ratio;
+  // bf16 keeps 8 bits: of logits that are about 1, differences of some thousandths.
+  EXPECT_LT(k3.mean().item<double>(), 1e-5);
+  EXPECT_LT(log_ratio.abs().max().item<double>(), 0.03);
+}
+
 TEST(CudaPolicyTrainerTest, ACheckpointMovesBetweenDevicesBitForBit) {
   SYNCOPATE_NEED_GPUS(1);
-  auto gpu = MakeTrainer("cuda:0"), cpu = MakeTrainer("cpu"), again = MakeTrainer("cuda:0");
+  auto gpu = MakeTrainer("cuda:0", DType::kBFloat16), cpu = MakeTrainer("cpu"), again = MakeTrainer("cuda:0");
   ASSERT_TRUE(StepOn(*gpu, 1).ok());
   ASSERT_TRUE(cpu->Restore(gpu->state().value()).ok());
   ASSERT_TRUE(again->Restore(cpu->state().value()).ok());
@@ -124,7 +222,7 @@ TEST(CudaStagerTest, StagesWhatTheHostStages) {
   SYNCOPATE_NEED_GPUS(1);
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Manifest wire = model::MakeManifest(testing::SmallModel(), dtype).value();
-    auto trainer = MakeTrainer("cuda:0");
+    auto trainer = MakeTrainer("cuda:0", dtype);
     auto on_gpu = CudaStager::Create(trainer.get(), wire, /*device=*/0, /*slots=*/1).value();
     auto on_host = HostStager::Create(trainer.get(), wire, /*slots=*/1).value();
     for (int64_t step = 0; step < 3; ++step) {

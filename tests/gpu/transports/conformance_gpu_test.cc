@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/nccl/nccl_comm.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
 #include "synchronizer/cuda/shard_bases.h"
@@ -13,7 +14,7 @@
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
 #include "synchronizer/ipc/ipc_source.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/transports/gpu_member.h"
 #include "tests/support/transport_shapes.h"
@@ -187,7 +188,7 @@ class NcclGpuHarness final : public GpuHarness {
     options.manifest = std::make_shared<const Manifest>(arena->manifest);
     options.facts = *ReadNcclFacts(arena->device);
     std::unique_ptr<SourceTransport> source =
-        *NcclSource::Create(options, memory.get(), NcclDevices({.device = arena->device}), &NewNcclId);
+        *NcclSource::Create(options, memory.get(), NcclDevices({.device = arena->device}), &cuda::NewNcclId);
     return std::make_unique<MortalSource>("nccl", memory, std::move(source));
   }
   std::unique_ptr<ReceiverTransport> MakeReceiver(int device) override {

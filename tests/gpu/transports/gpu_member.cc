@@ -9,12 +9,13 @@
 #include "bench/cuda/probe.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
+#include "cuda/nccl/nccl_comm.h"
 #include "synchronizer/cuda/shard_bases.h"
 #include "synchronizer/ipc/cuda_copy_engine.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
 #include "synchronizer/ipc/ipc_source.h"
-#include "synchronizer/nccl/nccl_comm.h"
+#include "synchronizer/nccl/nccl_device.h"
 #include "synchronizer/plan/layout_text.h"
 
 namespace syncopate::synchronizer {
@@ -36,7 +37,7 @@ absl::StatusOr<std::unique_ptr<SourceTransport>> TransportOf(GpuSource* source) 
   nccl.rank = source->id.rank;
   nccl.manifest = std::make_shared<const Manifest>(source->of->manifest);
   SYNCOPATE_ASSIGN_OR_RETURN(nccl.facts, ReadNcclFacts(source->device));
-  return NcclSource::Create(nccl, memory.get(), NcclDevices({.device = source->device}), &NewNcclId);
+  return NcclSource::Create(nccl, memory.get(), NcclDevices({.device = source->device}), &cuda::NewNcclId);
 }
 
 absl::StatusOr<std::unique_ptr<ReceiverTransport>> TransportOf(GpuReceiver* receiver) {

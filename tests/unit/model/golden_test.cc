@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,8 @@
 #include "tests/support/golden_models.h"
 #include "tests/support/status_matchers.h"
 #include "trainer/actor/actor.h"
-#include "trainer/step/packed_batch.h"
+#include "trainer/actor/decoder_program.h"
+#include "trainer/actor/fused_head.h"
 
 namespace syncopate {
 namespace {
@@ -66,37 +68,53 @@ INSTANTIATE_TEST_SUITE_P(, GoldenModels, ::testing::ValuesIn(testing::kGoldenCas
 
 // All prompts as one packed batch.
 struct Packed {
-  std::vector<int64_t> ids, positions, lengths;
+  std::vector<int64_t> ids, lengths;
+  std::vector<int64_t> predicts;  // rows whose next token there is
+  std::vector<int64_t> targets;   // those tokens
 };
 Packed PackAll(const std::vector<std::vector<int32_t>>& prompts) {
   Packed packed;
   for (const std::vector<int32_t>& prompt : prompts) {
-    packed.ids.insert(packed.ids.end(), prompt.begin(), prompt.end());
-    for (size_t i = 0; i < prompt.size(); ++i) packed.positions.push_back(static_cast<int64_t>(i));
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      if (i > 0) packed.targets.push_back(prompt[i]);
+      if (i + 1 < prompt.size()) packed.predicts.push_back(static_cast<int64_t>(packed.ids.size()));
+      packed.ids.push_back(prompt[i]);
+    }
     packed.lengths.push_back(static_cast<int64_t>(prompt.size()));
   }
   return packed;
 }
 
 TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
+  const at::NoGradGuard no_grad;
   trainer::Actor actor(config_, manifest_, {}, /*seed=*/0, at::kCPU, files_.get());
   const Packed packed = PackAll(golden_.prompts);
-  trainer::PackedAttention attention(packed.lengths);
-  const at::Tensor hidden = actor.transformer().Forward(actor.weights(), at::tensor(packed.ids, at::kLong),
-                                                        at::tensor(packed.positions, at::kLong), attention);
+  const model::PackedSequences sequences(packed.lengths);
+  const at::Tensor ids = at::tensor(packed.ids, at::kLong), predicts = at::tensor(packed.predicts, at::kLong);
+  const trainer::DecoderProgram program(actor.transformer(), at::kCPU);
+  trainer::DecoderProgram::Tape tape;
+  const at::Tensor hidden = program.Forward(actor.weights(), ids, sequences, &tape);
   const at::Tensor logits = actor.transformer().Logits(actor.weights(), hidden);
-  at::Tensor loss = at::zeros({}, at::kFloat);
-  int64_t begin = 0, targets = 0;
+  int64_t begin = 0;
   for (size_t i = 0; i < golden_.prompts.size(); ++i) {
-    const int64_t length = packed.lengths[i];
-    const at::Tensor mine = logits.narrow(0, begin, length);
-    EXPECT_LT(RelativeError(mine, ReadTensor(golden_, absl::StrCat("logits.", i))), kTolerance) << "prompt " << i;
-    const at::Tensor next = at::tensor(packed.ids, at::kLong).narrow(0, begin + 1, length - 1).unsqueeze(1);
-    loss = loss - at::log_softmax(mine.narrow(0, 0, length - 1), -1).gather(1, next).sum();
-    begin += length;
-    targets += length - 1;
+    EXPECT_LT(
+        RelativeError(logits.narrow(0, begin, packed.lengths[i]), ReadTensor(golden_, absl::StrCat("logits.", i))),
+        kTolerance)
+        << "prompt " << i;
+    begin += packed.lengths[i];
   }
-  (loss / targets).backward();
+  // The mean of -log p of each next token.
+  const double share = -1 / static_cast<double>(packed.targets.size());
+  const at::Tensor drows =
+      trainer::FusedHead(at::kCPU, {})
+          .ForwardBackward(
+              hidden.index_select(0, predicts), actor.weights().head, at::tensor(packed.targets, at::kLong),
+              [share](int64_t, const trainer::FusedHead::Rows& rows) {
+                return trainer::FusedHead::RowGradients{at::full_like(rows.logprob, share), {}};
+              },
+              actor.gradient_views().head);
+  program.Backward(actor.weights(), ids, sequences, at::zeros_like(hidden).index_copy_(0, predicts, drows), &tape,
+                   actor.gradient_views());
   const at::Tensor gradients =
       at::from_blob(actor.gradients().data(), {static_cast<int64_t>(actor.gradients().size())}, at::kFloat);
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {

@@ -38,7 +38,8 @@ TEST_F(OpsTest, NormAndResidualBackwardEqualAutograd) {
 
   Ops::Normed normed = ops_.AddNorm(x.detach(), residual.detach(), weight.detach(), 1e-6);
   at::Tensor dweight = at::ones({24});
-  Ops::NormGradient back = ops_.AddNormBackward(dy, normed.sum, normed.rstd, weight.detach(), passed, dweight);
+  Ops::NormGradient back =
+      ops_.AddNormBackward(dy, normed.sum, normed.rstd, weight.detach(), passed, dweight, /*wanted=*/true);
   EXPECT_LT(RelativeDifference(normed.y, y), kClose);
   EXPECT_LT(RelativeDifference(back.y, y), kClose);
   EXPECT_LT(RelativeDifference(back.dsum, x.grad()), kClose);
@@ -62,7 +63,7 @@ TEST_F(OpsTest, SwiGluBackwardEqualsAutograd) {
   at::Tensor gate_up = Leaf({9, 20}), dy = at::randn({9, 10});
   at::Tensor y = at::silu(gate_up.narrow(1, 0, 10)) * gate_up.narrow(1, 10, 10);
   (y * dy).sum().backward();
-  Ops::SwiGluGradient back = ops_.SwiGluBackward(dy, gate_up.detach());
+  Ops::SwiGluGradient back = ops_.SwiGluBackward(dy, gate_up.detach(), /*wanted=*/true);
   EXPECT_LT(RelativeDifference(ops_.SwiGlu(gate_up.detach()), y), kClose);
   EXPECT_LT(RelativeDifference(back.y, y), kClose);
   EXPECT_LT(RelativeDifference(back.dgate_up, gate_up.grad()), kClose);

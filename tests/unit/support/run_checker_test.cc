@@ -33,8 +33,11 @@ TrajectoryGroup AnswerTo(const LeaseId& lease, const PolicyVersion& version) {
   group.lease = lease;
   group.prompt_ids = {1, 2};
   for (int i = 0; i < 2; ++i) {
-    group.samples.push_back(
-        {.tokens = {3, 4}, .logprobs = {-0.5f, 0.0f}, .spans = {{version, 0, 2}}, .top_logprobs = {}});
+    group.samples.push_back({.tokens = {3, 4},
+                             .logprobs = {-0.5f, 0.0f},
+                             .spans = {{version, 0, 2}},
+                             .reward_parts = {},
+                             .top_logprobs = {}});
   }
   return group;
 }

@@ -172,6 +172,28 @@ TEST_F(ControlPlaneTest, TheTrainersModelDecidesAlsoIfItComesLast) {
   EXPECT_EQ(ClosedWith(3), "still open");
 }
 
+TEST_F(ControlPlaneTest, ARollouterThatDoesNotKnowTheModelYetIsToldWhereTheTrainerIsAndReceivesNothing) {
+  plane_.OnHello(2, HelloOf(RollouterId(0, "r"), nullptr), now_);
+  Take();
+  ASSERT_EQ(Sent<Welcome>(2).size(), 1u);
+  Join(1, TrainerId("t"));
+  ASSERT_EQ(Sent<Directory>(2).size(), 1u);
+  EXPECT_EQ(Sent<Directory>(2)[0].trainer_address, "trainer:1");
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  EXPECT_TRUE(Sent<Prepare>(2).empty());
+  EXPECT_EQ(ClosedWith(2), "still open");
+  plane_.OnLeave(2, "it joins again", now_);
+  Join(3, RollouterId(0, "r"));  // now with the model
+  EXPECT_EQ(ClosedWith(3), "still open");
+  EXPECT_EQ(Sent<Prepare>(3).size(), 1u);
+}
+
+TEST_F(ControlPlaneTest, ATrainerMustNameItsModel) {
+  plane_.OnHello(1, HelloOf(TrainerId("t"), nullptr), now_);
+  Take();
+  EXPECT_EQ(ClosedWith(1), "BAD_MEMBER");
+}
+
 TEST_F(ControlPlaneTest, ASecondTrainerFencesTheFirstWhoseVersionsAreRefused) {
   Join(1, TrainerId("t"));
   ASSERT_TRUE(Publish("t", {1, 0}).ok());

@@ -18,6 +18,12 @@ SyncPeer OnGpu(MemberId id, const std::string& host, const std::string& gpu, con
 
 SyncPeer OnCpu(MemberId id) { return {std::move(id), {"grpc"}, {"h", "", {}, false, ""}}; }
 
+TEST(TransportChoiceTest, ANameThatIsNoTransportIsRefused) {
+  auto choice = ChooseTransport("rdma", {OnCpu(TrainerId("t"))}, {OnCpu(RollouterId(1, "r"))});
+  EXPECT_EQ(ErrorReason(choice.status()), "NO_COMMON_TRANSPORT");
+  EXPECT_THAT(std::string(choice.status().message()), HasSubstr("there is no such transport"));
+}
+
 TEST(TransportChoiceTest, OneHostWithPeerAccessUsesIpc) {
   auto choice = ChooseTransport("auto", {OnGpu(TrainerId("t"), "h", "a")}, {OnGpu(RollouterId(0, "r"), "h", "b")});
   ASSERT_TRUE(choice.ok()) << choice.status();

@@ -1,7 +1,9 @@
 #include "trainer/actor/actor.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -14,7 +16,9 @@ namespace {
 class MovedActor {
  public:
   explicit MovedActor(const AdamWOptions& options)
-      : options_(options), actor_(config_, *model::MakeManifest(config_, DType::kFloat32), options, 3) {}
+      : options_(options), actor_(config_, *model::MakeManifest(config_, DType::kFloat32), options, 3) {
+    at::set_num_threads(1);  // two threads on tensors this small wait for each other
+  }
 
   // Makes `updates` updates with gradients of the norm `norm`.
   void Update(double norm, int updates = 1) {
@@ -22,7 +26,8 @@ class MovedActor {
       absl::Span<float> gradients = actor_.gradients();
       const double element = norm / std::sqrt(static_cast<double>(gradients.size()));
       for (float& gradient : gradients) gradient = static_cast<float>(element);
-      EXPECT_TRUE(actor_.OptimizerStep().ok());
+      actor_.QueueUpdate(at::zeros({}));
+      actor_.CountUpdate();
     }
   }
   // How far the weights have gone since the last call: the mean of their ways, in learning rates.
@@ -90,6 +95,117 @@ TEST(ActorTest, GradientsThatWereAllZeroDoNotStopTheNextOne) {
   actor.TakeWay();
   actor.Update(1);
   EXPECT_GT(actor.TakeWay(), 0.1);
+}
+
+TEST(ActorTest, NothingChangesWhenTheGuardIsNotFinite) {
+  const model::ModelConfig config = testing::SmallModel();
+  Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
+  std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
+  const at::Tensor before = actor.parameters().clone();
+  for (double guard : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    EXPECT_GT(actor.QueueUpdate(at::scalar_tensor(guard)).item<double>(), 0);
+    EXPECT_TRUE(at::equal(actor.parameters(), before));
+    EXPECT_EQ(actor.second_moment().abs().max().item<double>(), 0);
+  }
+  actor.QueueUpdate(at::zeros({}));
+  EXPECT_FALSE(at::equal(actor.parameters(), before));
+}
+
+TEST(ActorTest, TheCopyThatComputesIsTheRoundedWeightsAfterEachUpdateAndRestore) {
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  Actor actor(config, manifest, {}, 3, at::kCPU, nullptr, at::kBFloat16);
+  auto is_renewed = [&] {
+    const auto rounded = model::ViewWeights(config, manifest, actor.parameters().to(at::kBFloat16)).Distinct();
+    const auto copies = actor.weights().Distinct();
+    for (size_t i = 0; i < copies.size(); ++i) {
+      if (!at::equal(copies[i], rounded[i])) return false;
+    }
+    return copies.size() == rounded.size();
+  };
+  EXPECT_TRUE(is_renewed());
+  std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
+  actor.QueueUpdate(at::zeros({}));
+  EXPECT_TRUE(is_renewed());
+  const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
+  actor.Restore(ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 1);
+  EXPECT_TRUE(is_renewed());
+  EXPECT_EQ(actor.weights().norm.min().item<double>(), 1);
+}
+
+TEST(ActorTest, WeightDecayLeavesNormsAndBiasesAloneWhereItIsToldTo) {
+  const model::ModelConfig config = testing::BiasedModel();
+  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  for (bool decay_all : {true, false}) {
+    AdamWOptions options;
+    options.weight_decay = 0.5;
+    options.learning_rate = 0.5;
+    options.decay_all = decay_all;
+    Actor actor(config, manifest, options, 3);
+    const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
+    actor.Restore(ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 0);
+    actor.QueueUpdate(at::zeros({}));  // by gradients of 0: decay is all that there is
+    int matrices = 0, vectors = 0;
+    for (const at::Tensor& tensor : actor.weights().Distinct()) {
+      const bool decays = decay_all || tensor.dim() > 1;
+      EXPECT_TRUE(at::equal(tensor, at::full_like(tensor, decays ? 0.75 : 1))) << tensor.dim();
+      ++(tensor.dim() > 1 ? matrices : vectors);
+    }
+    EXPECT_GT(matrices, 0);
+    EXPECT_GT(vectors, 0);
+  }
+}
+
+TEST(LearningRateTest, RisesOverTheWarmUpAndStaysOrFalls) {
+  AdamWOptions options;
+  options.learning_rate = 8;
+  options.warmup_updates = 4;
+  options.schedule_updates = 12;
+  options.final_fraction = 0.25;
+  auto rates = [&options](std::vector<int64_t> updates) {
+    std::vector<double> found;
+    for (int64_t update : updates) found.push_back(LearningRateAt(options, update));
+    return found;
+  };
+  using Rates = std::vector<double>;
+  EXPECT_EQ(rates({1, 2, 4, 5, 12, 1000}), (Rates{2, 4, 8, 8, 8, 8}));
+  options.schedule = Schedule::kLinear;
+  EXPECT_EQ(rates({1, 4, 5, 7, 9, 13, 1000}), (Rates{2, 8, 8, 6.5, 5, 2, 2}));
+  options.schedule = Schedule::kCosine;
+  const Rates cosine = rates({4, 5, 9, 13, 14});
+  EXPECT_EQ(cosine[0], 8);
+  EXPECT_EQ(cosine[1], 8);
+  EXPECT_NEAR(cosine[2], 5, 1e-12);
+  EXPECT_NEAR(cosine[3], 2, 1e-12);
+  EXPECT_NEAR(cosine[4], 2, 1e-12);
+}
+
+TEST(ActorTest, UpdatesGoByTheScheduleAlsoAfterARestore) {
+  AdamWOptions options = Plain();
+  options.schedule = Schedule::kLinear;
+  options.schedule_updates = 10;
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  auto way = [&](int64_t made) {
+    Actor actor(config, manifest, options, 3);
+    const at::Tensor zeros = at::zeros_like(actor.parameters()), start = actor.parameters().clone();
+    actor.Restore(start.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), made);
+    std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
+    actor.QueueUpdate(at::zeros({}));
+    return (actor.parameters() - start).abs().max().item<double>();
+  };
+  EXPECT_GT(way(0), 0);
+  EXPECT_EQ(way(10), 0);  // it has ended at 0
+}
+
+TEST(AdamWOptionsTest, AScheduleThatEndsBeforeItsWarmUpIsRefused) {
+  AdamWOptions options;
+  options.schedule = Schedule::kCosine;
+  options.warmup_updates = 10;
+  options.schedule_updates = 10;
+  EXPECT_EQ(ErrorReason(options.Validate()), "BAD_STEP_OPTIONS");
+  options.schedule_updates = 11;
+  EXPECT_TRUE(options.Validate().ok());
 }
 
 TEST(AdamWOptionsTest, AGrowthThatWouldHoldGradientsDownForEverIsRefused) {

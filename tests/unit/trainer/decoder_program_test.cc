@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/op_cases.h"
+#include "tests/support/packed_attention.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/fused_head.h"
-#include "trainer/step/packed_batch.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -41,7 +41,7 @@ class World {
     std::vector<at::Tensor> leaves = weights.Distinct();
     std::vector<at::Tensor> places = model::ViewWeights(config_, manifest_, gradient).Distinct();
     for (size_t i = 0; i < leaves.size(); ++i) leaves[i].set_requires_grad(true).mutable_grad() = places[i];
-    PackedAttention attention(sequences_.lengths());
+    testing::PackedAttention attention(sequences_);
     at::Tensor hidden = transformer_.Forward(weights, ids_, sequences_.positions(), attention);
     at::Tensor logprobs = at::log_softmax(transformer_.Logits(weights, hidden), -1);
     *logprob = logprobs.gather(1, targets_.unsqueeze(1)).squeeze(1);

@@ -41,6 +41,59 @@ TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
   EXPECT_GE(best, 0.95);
 }
 
+v1::RunConfig ExampleConfig(const std::string& name) {
+  auto config = config::LoadRunConfig(SYNCOPATE_SOURCE_DIR "/deploy/examples/" + name);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *config;
+}
+
+// Algorithms by their keys, from nothing: what no unit test of a formula shows is a wrong sign somewhere else.
+struct Recipe {
+  const char* name;
+  std::vector<std::string> keys;
+};
+
+class RecipeTest : public ::testing::TestWithParam<Recipe> {};
+INSTANTIATE_TEST_SUITE_P(Recipes, RecipeTest,
+                         ::testing::Values(Recipe{"batch_std_cispo_prompt_mean",
+                                                  {"train.advantage=batch_std", "train.policy_loss=cispo",
+                                                   "train.clip_low=1", "train.clip_high=4",
+                                                   "train.aggregation=prompt_mean"}},
+                                           Recipe{"reinforce_pp_dppo",
+                                                  {"train.advantage=reinforce_pp", "train.policy_loss=dppo",
+                                                   "train.correction=none", "train.kl_tau=1e-3"}},
+                                           Recipe{"rloo_sapo_a3po_two_updates",
+                                                  {"train.advantage=rloo", "train.policy_loss=sapo",
+                                                   "train.proximal=a3po", "train.updates_per_batch=2"}}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(RecipeTest, ReverseIsLearnedFromNothing) {
+  config::ParsedRunConfig parsed = config::ParseRunConfig("", "defaults", GetParam().keys);
+  ASSERT_TRUE(parsed.problems.empty());
+  auto loop = twin::SynchronousLoop::Create(parsed.config);
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  double best = 0;
+  while ((*loop)->step() < 120 && best < 0.95) {
+    auto step = (*loop)->Step();
+    ASSERT_TRUE(step.ok()) << step.status();
+    if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
+  }
+  EXPECT_GE(best, 0.95);
+}
+
+TEST(ExamplesTest, EveryExampleOfAnAlgorithmLearnsWithinAHundredSteps) {
+  for (const char* name : {"reverse-gspo.yaml", "reverse-reference.yaml"}) {
+    auto loop = twin::SynchronousLoop::Create(ExampleConfig(name));
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    double best = 0;
+    while ((*loop)->step() < 100 && best < 0.95) {
+      ASSERT_TRUE((*loop)->Step().ok());
+      if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
+    }
+    EXPECT_GE(best, 0.95) << name;
+  }
+}
+
 TEST(LearningAlarmsRunTest, AdditionCollapsesAndBothAlarmsSaySo) {
   config::ParsedRunConfig parsed = config::ParseRunConfig(
       "", "defaults", {"data.task=add", "data.length=2", "data.batch_groups=8", "rollout.samples=8"});

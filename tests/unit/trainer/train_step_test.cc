@@ -8,39 +8,22 @@
 
 #include "base/digest.h"
 #include "base/mutex.h"
-#include "base/philox.h"
 #include "tests/support/small_model.h"
+#include "tests/support/training_groups.h"
 #include "trainer/actor/actor.h"
 #include "trainer/step/policy_trainer.h"
 
 namespace syncopate::trainer {
 namespace {
 
-// Groups of random prompts and answers with plausible log-probs; ragged lengths.
-std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int groups, int samples, uint64_t seed) {
-  std::vector<TrajectoryGroup> made(groups);
-  uint64_t counter = 0;
-  auto draw = [&](uint32_t bound) { return Philox4x32(seed, counter++)[0] % bound; };
-  for (int g = 0; g < groups; ++g) {
-    made[g].lease.group.ordinal = g;
-    for (uint32_t i = 0, n = 2 + draw(5); i < n; ++i) made[g].prompt_ids.push_back(draw(config.vocab_size));
-    for (int s = 0; s < samples; ++s) {
-      Trajectory& sample = made[g].samples.emplace_back();
-      for (uint32_t i = 0, n = 1 + draw(8); i < n; ++i) {
-        sample.tokens.push_back(draw(config.vocab_size));
-        sample.logprobs.push_back(-2.4f + 0.001f * draw(400));
-      }
-      sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
-      sample.reward = 0.2f * draw(6);
-    }
-  }
-  return made;
-}
+using testing::Pointers;
 
-std::vector<const TrajectoryGroup*> Pointers(const std::vector<TrajectoryGroup>& groups) {
-  std::vector<const TrajectoryGroup*> pointers;
-  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
-  return pointers;
+std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int groups, int samples, uint64_t seed) {
+  return testing::RandomGroups(config.vocab_size, groups, samples, seed,
+                               [](Trajectory& sample, const testing::Draw& draw) {
+                                 sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
+                                 sample.reward = 0.2f * draw(6);
+                               });
 }
 
 PolicyTrainer::Options SmallOptions() {
@@ -85,7 +68,7 @@ TEST(TrainStepTest, GivesTheSameBitsForTheSameGroups) {
 TEST(TrainStepTest, TheGradientDoesNotDependOnMicroBatches) {
   const auto groups = RandomGroups(testing::SmallModel(), 8, 4, 5);
   const std::vector<float> whole = GradientOf(1 << 20, groups);
-  for (int64_t tokens : {1, 17, 40, 100})
+  for (int64_t tokens : {14, 17, 40, 100})
     EXPECT_LT(LargestDifference(whole, GradientOf(tokens, groups)), 1e-6) << tokens;
   EXPECT_GT(*std::max_element(whole.begin(), whole.end()), 1e-3);
 }
@@ -185,61 +168,60 @@ TEST(TrainStepTest, OfSeveralUpdatesThoseWithSignalAreMade) {
   EXPECT_GT(metrics->gradient_norm, 0);
 }
 
-// Two ranks in two threads: a sum is there when both have called.
-class Pair {
+// Ranks in threads: a sum is there when all have called.
+class Ranks {
  public:
+  explicit Ranks(int32_t world) : world_(world) {}
+
   class Rank final : public RankGroup {
    public:
-    Rank(Pair* pair, int32_t rank) : pair_(pair), rank_(rank) {}
+    Rank(Ranks* ranks, int32_t rank) : ranks_(ranks), rank_(rank) {}
     int32_t rank() const override { return rank_; }
-    int32_t world() const override { return 2; }
-    absl::Status AllReduceSum(absl::Span<double> values) override { return pair_->Sum(values); }
-    absl::Status AllReduceSum(absl::Span<float> values) override { return pair_->Sum(values); }
+    int32_t world() const override { return ranks_->world_; }
+    absl::Status AllReduceSum(absl::Span<double> values) override { return ranks_->Sum(rank_, values); }
+    absl::Status AllReduceSum(absl::Span<float> values) override { return ranks_->Sum(rank_, values); }
 
    private:
-    Pair* const pair_;
+    Ranks* const ranks_;
     const int32_t rank_;
   };
 
  private:
   template <typename Number>
-  absl::Status Sum(absl::Span<Number> values) {
+  absl::Status Sum(int32_t rank, absl::Span<Number> values) {
     MutexLock lock(&mutex_);
-    auto last_is_taken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_ == 0; };
-    mutex_.Await(Condition(&last_is_taken));
-    const int64_t round = rounds_;
-    if (sums_.empty()) {
-      sums_.assign(values.begin(), values.end());
-      auto summed = [this, round]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_ > round; };
-      if (!mutex_.AwaitWithTimeout(Condition(&summed), absl::Seconds(30))) {
-        return absl::DeadlineExceededError("the other rank does not make this call");
-      }
-    } else {
-      for (size_t i = 0; i < values.size(); ++i) sums_[i] += values[i];
-      ++rounds_;
+    // In rank order, so that the sum is the same whoever comes first.
+    auto is_my_turn = [this, rank]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_ == 0 && given_ == rank; };
+    auto is_summed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return given_ == world_; };
+    if (!mutex_.AwaitWithTimeout(Condition(&is_my_turn), absl::Seconds(30))) {
+      return absl::DeadlineExceededError("the ranks before this one do not make this call");
     }
+    if (rank == 0) sums_.assign(values.size(), 0);
     if (sums_.size() != values.size()) return absl::InternalError("the ranks make different calls");
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Number>(sums_[i]);
-    if (++taken_ == 2) {
-      sums_.clear();
-      taken_ = 0;
+    for (size_t i = 0; i < values.size(); ++i) sums_[i] += values[i];
+    ++given_;
+    if (!mutex_.AwaitWithTimeout(Condition(&is_summed), absl::Seconds(30))) {
+      return absl::DeadlineExceededError("the other ranks do not make this call");
     }
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Number>(sums_[i]);
+    if (++taken_ == world_) given_ = taken_ = 0;
     return absl::OkStatus();
   }
 
+  const int32_t world_;
   Mutex mutex_;
   std::vector<double> sums_ ABSL_GUARDED_BY(mutex_);
-  int64_t rounds_ ABSL_GUARDED_BY(mutex_) = 0;
-  int taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t given_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 TEST(TrainStepTest, ARankWithoutSignalMakesTheUpdateOfOneThatHasIt) {
   const model::ModelConfig config = testing::SmallModel();
   const auto with_signal = RandomGroups(config, 3, 4, 14);
   const auto without = WithoutSignal(RandomGroups(config, 3, 4, 15));
-  Pair pair;
+  Ranks both(2);
   auto run = [&](int32_t rank, const std::vector<TrajectoryGroup>& groups) {
-    Pair::Rank ranks(&pair, rank);
+    Ranks::Rank ranks(&both, rank);
     Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
     auto metrics = TrainStep(actor, ranks, {}).Run(Pointers(groups));
     EXPECT_TRUE(metrics.ok()) << metrics.status();
@@ -249,6 +231,42 @@ TEST(TrainStepTest, ARankWithoutSignalMakesTheUpdateOfOneThatHasIt) {
   auto other = std::async(std::launch::async, [&] { return run(1, without); });
   const uint64_t weights = run(0, with_signal);
   EXPECT_EQ(other.get(), weights);
+}
+
+TEST(TrainStepTest, TheGradientDoesNotDependOnHowManyRanksShareTheBatch) {
+  const model::ModelConfig config = testing::SmallModel();
+  const auto groups = RandomGroups(config, 8, 4, 19);
+  struct Outcome {
+    std::vector<float> gradient;
+    TrainStepMetrics metrics;
+  };
+  auto of_rank = [&](Ranks* all, int32_t rank, int32_t world) {
+    Ranks::Rank ranks(all, rank);
+    Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
+    std::vector<const TrajectoryGroup*> share;
+    for (size_t g = static_cast<size_t>(rank); g < groups.size(); g += static_cast<size_t>(world)) {
+      share.push_back(&groups[g]);
+    }
+    auto metrics = TrainStep(actor, ranks, {}).Run(share);
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    return Outcome{{actor.gradients().begin(), actor.gradients().end()}, metrics.value_or(TrainStepMetrics())};
+  };
+  const std::vector<float> whole = GradientOf(1 << 20, groups);
+  for (int32_t world = 1; world <= 4; ++world) {
+    Ranks all(world);
+    std::vector<std::future<Outcome>> others;
+    for (int32_t rank = 1; rank < world; ++rank) {
+      others.push_back(std::async(std::launch::async, of_rank, &all, rank, world));
+    }
+    const Outcome first = of_rank(&all, 0, world);
+    EXPECT_LT(LargestDifference(whole, first.gradient), 1e-6) << world;
+    for (auto& other : others) {
+      const Outcome same = other.get();
+      EXPECT_EQ(same.gradient, first.gradient) << world;
+      EXPECT_EQ(same.metrics.loss, first.metrics.loss);
+      EXPECT_EQ(same.metrics.tokens, first.metrics.tokens);
+    }
+  }
 }
 
 TEST(TrainStepTest, ReportsWhatTheBatchWas) {
@@ -270,14 +288,88 @@ TEST(TrainStepTest, ReportsWhatTheBatchWas) {
   EXPECT_GT(metrics->gradient_norm, 0);
 }
 
-TEST(TrainStepTest, RefusesANonFiniteGradientAndLeavesTheWeights) {
+// A batch whose loss is no number.
+std::vector<TrajectoryGroup> Poisoned(const model::ModelConfig& config) {
+  auto groups = RandomGroups(config, 2, 4, 10);
+  groups[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
+  return groups;
+}
+
+TEST(TrainStepTest, SkipsAnUpdateThatIsNotFiniteAndGoesOnAsIfItHadNotBeen) {
+  PolicyTrainer::Options options = SmallOptions();
+  options.optimizer.weight_decay = 0.1;
+  const auto groups = RandomGroups(options.model, 6, 4, 16), poisoned = Poisoned(options.model);
+  auto trainer = PolicyTrainer::Create(options).value(), calm = PolicyTrainer::Create(options).value();
+  const std::vector<uint64_t> before = StateOf(*trainer);
+  auto skipped = trainer->Step(Pointers(poisoned));
+  ASSERT_TRUE(skipped.ok()) << skipped.status();
+  EXPECT_EQ(skipped->skipped, 1);
+  EXPECT_EQ(skipped->updates, 0);
+  EXPECT_EQ(StateOf(*trainer), before);
+  for (PolicyTrainer* one : {trainer.get(), calm.get()}) {
+    auto made = one->Step(Pointers(groups));
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->skipped, 0);
+  }
+  EXPECT_EQ(StateOf(*trainer), StateOf(*calm));
+}
+
+TEST(TrainStepTest, TenSkippedUpdatesInARowAreAnErrorAndOneThatIsMadeBeginsThemAnew) {
   PolicyTrainer::Options options = SmallOptions();
   auto trainer = PolicyTrainer::Create(options).value();
-  auto groups = RandomGroups(options.model, 2, 4, 10);
-  groups[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
-  const uint64_t before = CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters()));
-  EXPECT_EQ(ErrorReason(trainer->Step(Pointers(groups)).status()), "NON_FINITE_GRADIENT");
-  EXPECT_EQ(CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters())), before);
+  const auto groups = RandomGroups(options.model, 6, 4, 16), poisoned = Poisoned(options.model);
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(trainer->Step(Pointers(poisoned)).ok());
+  ASSERT_TRUE(trainer->Step(Pointers(groups)).ok());
+  const std::vector<uint64_t> before = StateOf(*trainer);
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(trainer->Step(Pointers(poisoned)).ok());
+  EXPECT_EQ(ErrorReason(trainer->Step(Pointers(poisoned)).status()), "NON_FINITE_GRADIENT");
+  EXPECT_EQ(StateOf(*trainer), before);
+}
+
+TEST(TrainStepTest, ASequenceLongerThanAMicroBatchIsNamedAndNothingIsTrained) {
+  PolicyTrainer::Options options = SmallOptions();
+  options.step.micro_batch_tokens = 6;
+  auto trainer = PolicyTrainer::Create(options).value();
+  auto groups = RandomGroups(options.model, 2, 4, 17);
+  groups[1].prompt_ids.assign(5, 1);
+  groups[1].samples[0].tokens.assign(4, 1);
+  groups[1].samples[0].logprobs.assign(4, -1);
+  const std::vector<uint64_t> before = StateOf(*trainer);
+  const absl::Status refused = trainer->Step(Pointers(groups)).status();
+  EXPECT_EQ(ErrorReason(refused), "SEQUENCE_TOO_LONG");
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("tokens"));
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("train.micro_batch_tokens 6"));
+  EXPECT_EQ(StateOf(*trainer), before);
+}
+
+TEST(TrainStepTest, WhatIsComputedAgainDoesNotChangeABit) {
+  PolicyTrainer::Options options = SmallOptions();
+  const uint64_t selective = DigestAfter(options, 2);
+  options.step.recompute = Recompute::kNone;
+  EXPECT_EQ(DigestAfter(options, 2), selective);
+  options.step.recompute = Recompute::kFull;
+  EXPECT_EQ(DigestAfter(options, 2), selective);
+}
+
+TEST(TrainStepTest, InBFloat16TheWeightsStayFloat32AndTheStepIsNearlyThatOfFloat32) {
+  PolicyTrainer::Options options = SmallOptions();
+  const auto groups = RandomGroups(options.model, 6, 4, 18);
+  const auto expected = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
+  options.compute_dtype = DType::kBFloat16;
+  for (bool float32_logits : {false, true}) {
+    options.step.float32_logits = float32_logits;
+    const auto found = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
+    ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+    EXPECT_NEAR(found->loss, expected->loss, 0.02);
+    EXPECT_NEAR(found->entropy, expected->entropy, 0.02);
+    EXPECT_NEAR(found->gradient_norm, expected->gradient_norm, 0.05 * expected->gradient_norm);
+  }
+  // A change that bfloat16 would round away is kept.
+  options.optimizer.learning_rate = 1e-6;
+  auto slow = PolicyTrainer::Create(options).value();
+  const uint64_t before = CombineDigests(DigestBuckets(slow->manifest(), *slow->parameters()));
+  ASSERT_TRUE(slow->Step(Pointers(groups)).ok());
+  EXPECT_NE(CombineDigests(DigestBuckets(slow->manifest(), *slow->parameters())), before);
 }
 
 TEST(PolicyTrainerTest, AnErrorOfTheTensorLibraryIsAStatusNotACrash) {
@@ -303,24 +395,6 @@ TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
     EXPECT_EQ(DigestBuckets(original->manifest(), *original->parameters()),
               DigestBuckets(resumed->manifest(), *resumed->parameters()));
   }
-}
-
-TEST(PackedBatchTest, CutsInOrderByTokens) {
-  const auto groups = RandomGroups(testing::SmallModel(), 1, 6, 11);
-  std::vector<TrainingSequence> sequences;
-  for (const Trajectory& sample : groups[0].samples) sequences.push_back({&groups[0].prompt_ids, &sample, 0});
-  const auto runs = SplitByTokens(sequences, 15);
-  std::vector<const Trajectory*> order;
-  for (const auto& run : runs) {
-    int64_t tokens = 0;
-    for (const TrainingSequence& sequence : run) {
-      tokens += sequence.input_length();
-      order.push_back(sequence.trajectory);
-    }
-    EXPECT_TRUE(tokens <= 15 || run.size() == 1);
-  }
-  ASSERT_EQ(order.size(), 6u);
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(order[i], &groups[0].samples[i]);
 }
 
 }  // namespace

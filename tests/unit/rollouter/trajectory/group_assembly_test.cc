@@ -31,7 +31,7 @@ Trajectory Answer(std::vector<int32_t> tokens, FinishReason finish = FinishReaso
 
 class GroupAssemblyTest : public ::testing::Test {
  protected:
-  std::unique_ptr<GroupAssembly> Assemble(const Lease& lease, const RewardFunction* reward) {
+  std::unique_ptr<GroupAssembly> Assemble(const Lease& lease) {
     MemberId member;
     member.replica_id = "rollouter-3";
     member.incarnation = "abc";
@@ -39,23 +39,21 @@ class GroupAssemblyTest : public ::testing::Test {
       EXPECT_FALSE(result_.has_value()) << "told twice";
       result_ = std::move(group);
     };
-    return std::make_unique<GroupAssembly>(lease, member, reward, done, made_);
+    return std::make_unique<GroupAssembly>(lease, member, done, made_);
   }
 
-  RewardRegistry rewards_ = RewardRegistry::BuiltIn();
-  const RewardFunction* dense_ = rewards_.Find("dense").value();
   std::optional<absl::StatusOr<TrajectoryGroup>> result_;
   std::shared_ptr<TokenCount> made_ = std::make_shared<TokenCount>(0);
 };
 
 TEST_F(GroupAssemblyTest, CountsTheTokensOfAllSamples) {
-  auto assembly = Assemble(MakeLease(2), dense_);
+  auto assembly = Assemble(MakeLease(2));
   for (int32_t sample : {0, 1, 1}) assembly->OnToken(sample, 3, -0.5f, {1, 1}, {});
   EXPECT_EQ(made_->load(), 3);
 }
 
 TEST_F(GroupAssemblyTest, GivesTheGroupAwayWithTheLastSampleInSampleOrder) {
-  auto assembly = Assemble(MakeLease(3), dense_);
+  auto assembly = Assemble(MakeLease(3));
   assembly->OnFinished(2, Answer({2, 1, 10}));
   assembly->OnFinished(0, Answer({2, 9, 9}));
   EXPECT_FALSE(result_.has_value());
@@ -67,13 +65,13 @@ TEST_F(GroupAssemblyTest, GivesTheGroupAwayWithTheLastSampleInSampleOrder) {
   EXPECT_EQ(group.incarnation, "abc");
   EXPECT_EQ(group.prompt_ids, (std::vector<int32_t>{8, 1, 2, 9}));
   ASSERT_EQ(group.samples.size(), 3u);
-  EXPECT_FLOAT_EQ(group.samples[0].reward, 1.0f / 3);
-  EXPECT_FLOAT_EQ(group.samples[1].reward, 0.0f);
-  EXPECT_FLOAT_EQ(group.samples[2].reward, 1.0f);
+  EXPECT_EQ(group.samples[0].tokens, (std::vector<int32_t>{2, 9, 9}));
+  EXPECT_EQ(group.samples[1].tokens, (std::vector<int32_t>{10}));
+  EXPECT_EQ(group.samples[2].tokens, (std::vector<int32_t>{2, 1, 10}));
 }
 
 TEST_F(GroupAssemblyTest, GivesNoPartOfAGroupAwayWhenASampleWasAborted) {
-  auto assembly = Assemble(MakeLease(2), dense_);
+  auto assembly = Assemble(MakeLease(2));
   assembly->OnFinished(0, Answer({2, 1, 10}));
   assembly->OnFinished(1, Answer({2}, FinishReason::kAborted));
   ASSERT_TRUE(result_.has_value());
@@ -81,26 +79,19 @@ TEST_F(GroupAssemblyTest, GivesNoPartOfAGroupAwayWhenASampleWasAborted) {
 }
 
 TEST_F(GroupAssemblyTest, RefusesEvaluationTokensOfAnotherVersionAndTrainingTakesThem) {
-  auto evaluation = Assemble(MakeLease(1, LeaseKind::kEvaluation), dense_);
+  auto evaluation = Assemble(MakeLease(1, LeaseKind::kEvaluation));
   evaluation->OnFinished(0, Answer({2, 1, 10}, FinishReason::kStop, 6));
   ASSERT_TRUE(result_.has_value());
   EXPECT_EQ(ErrorReason(result_->status()), "WRONG_VERSION");
   result_.reset();
-  auto training = Assemble(MakeLease(1), dense_);
+  auto training = Assemble(MakeLease(1));
   training->OnFinished(0, Answer({2, 1, 10}, FinishReason::kStop, 6));
   EXPECT_TRUE(result_->ok());
 }
 
-TEST_F(GroupAssemblyTest, RefusesARewardThatIsNotFinite) {
-  RewardFunction broken = [](const RewardInput&) { return std::numeric_limits<float>::quiet_NaN(); };
-  auto assembly = Assemble(MakeLease(1), &broken);
-  assembly->OnFinished(0, Answer({2}));
-  EXPECT_EQ(ErrorReason(result_->status()), "BAD_REWARD");
-}
-
 TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatAreNotFinite) {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 0.5f}) {
-    auto assembly = Assemble(MakeLease(2), dense_);
+    auto assembly = Assemble(MakeLease(2));
     Trajectory overflown = Answer({2, 1, 10});
     overflown.logprobs[1] = bad;
     assembly->OnFinished(0, Answer({2, 1, 10}));

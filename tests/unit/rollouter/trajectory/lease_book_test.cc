@@ -49,7 +49,7 @@ TEST_F(LeaseBookTest, AsksForAsMuchAsItHasRoomFor) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_TRUE(Take(LeaseOf(2)).ok());
   EXPECT_EQ(book_.Credits(), 1);
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kHeld);
   EXPECT_EQ(book_.Credits(), 2);
 }
 
@@ -63,9 +63,9 @@ TEST_F(LeaseBookTest, CountsEvaluationBySamplesAndNeverAsksForLessThanNothing) {
 TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhatItHas) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_TRUE(Take(LeaseOf(2)).ok());
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(2).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(2).id, true), Ended::kHeld);
   EXPECT_EQ(book_.GiveUp(), std::vector<LeaseId>{LeaseOf(1).id});
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kGivenUp) << "its result comes too late";
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kGivenUp) << "its result comes too late";
   EXPECT_TRUE(book_.welcomed());
   EXPECT_FALSE(book_.idle());
   book_.OnAck(LeaseOf(2).id);
@@ -76,11 +76,11 @@ TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhat
 TEST_F(LeaseBookTest, GivesUpEveryLeaseOfAStreamThatBroke) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_TRUE(Take(LeaseOf(2)).ok());
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(2).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(2).id, true), Ended::kHeld);
   EXPECT_EQ(book_.OnDisconnected(), std::vector<LeaseId>{LeaseOf(1).id});
   EXPECT_TRUE(book_.idle());
   EXPECT_FALSE(book_.welcomed());
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, false), Ended::kGivenUp);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, false), Ended::kGivenUp);
 }
 
 TEST_F(LeaseBookTest, DoesNotTakeAnOldStreamsResultForTheSameLeaseOfANewOne) {
@@ -89,9 +89,9 @@ TEST_F(LeaseBookTest, DoesNotTakeAnOldStreamsResultForTheSameLeaseOfANewOne) {
   book_.OnDisconnected();
   Connect();
   EXPECT_TRUE(Take(LeaseOf(1)).ok());  // a restored trainer counts attempts anew
-  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(1).id, true), Ended::kGivenUp);
+  EXPECT_EQ(book_.OnEnded(old, LeaseOf(1).id, true), Ended::kGivenUp);
   EXPECT_EQ(book_.generating(), 1);
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kHeld);
 }
 
 TEST_F(LeaseBookTest, ALeaseComesFurtherByItsOwnTokensOrWhileItWaitsByAnybodys) {
@@ -121,6 +121,37 @@ TEST_F(LeaseBookTest, AsksForNothingWhilePausedAndKeepsWhatItHas) {
   EXPECT_EQ(book_.Credits(), 1);
 }
 
+TEST_F(LeaseBookTest, ScoringIsProgressAndTakesRoom) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  Make(1);
+  EXPECT_THAT(Progress(6), ElementsAre(1));
+  EXPECT_THAT(Progress(6), IsEmpty());
+  EXPECT_TRUE(book_.OnScoring(stream_, LeaseOf(1).id));
+  EXPECT_THAT(Progress(6), ElementsAre(1));
+  EXPECT_THAT(Progress(6), ElementsAre(1)) << "its calls have budgets of their own";
+  EXPECT_EQ(book_.Credits(), 2);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.Credits(), 3);
+}
+
+TEST_F(LeaseBookTest, NobodyWantsRewardsOfWhatWasRevokedOrLost) {
+  EXPECT_TRUE(Take(LeaseOf(1)).ok());
+  EXPECT_TRUE(book_.OnRevoke(LeaseOf(1).id));
+  EXPECT_FALSE(book_.OnScoring(stream_, LeaseOf(1).id));
+  EXPECT_TRUE(Take(LeaseOf(2)).ok());
+  const int64_t old = stream_;
+  Connect();
+  EXPECT_FALSE(book_.OnScoring(old, LeaseOf(2).id));
+}
+
+TEST_F(LeaseBookTest, AsksForNothingWhileTheScorerIsAway) {
+  book_.SetScorerAway(true);
+  EXPECT_EQ(book_.Credits(), 0);
+  EXPECT_TRUE(Take(LeaseOf(1)).ok()) << "it was on its way";
+  book_.SetScorerAway(false);
+  EXPECT_EQ(book_.Credits(), 2);
+}
+
 TEST_F(LeaseBookTest, WhatWasGivenUpTakesRoomUntilItHasEnded) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_TRUE(Take(LeaseOf(2)).ok());
@@ -131,15 +162,15 @@ TEST_F(LeaseBookTest, WhatWasGivenUpTakesRoomUntilItHasEnded) {
   EXPECT_TRUE(book_.idle());
   Connect();
   EXPECT_EQ(book_.Credits(), 1);
-  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(1).id, false), Ended::kGivenUp) << "that stream is gone";
-  EXPECT_EQ(book_.OnGenerated(old, LeaseOf(2).id, false), Ended::kGivenUp);
+  EXPECT_EQ(book_.OnEnded(old, LeaseOf(1).id, false), Ended::kGivenUp) << "that stream is gone";
+  EXPECT_EQ(book_.OnEnded(old, LeaseOf(2).id, false), Ended::kGivenUp);
   EXPECT_EQ(book_.Credits(), 3);
 }
 
 TEST_F(LeaseBookTest, SaysWhenARevokedLeaseHasEndedAndAbortsItOnlyWhileItIsGenerated) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_TRUE(book_.OnRevoke(LeaseOf(1).id));
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kRevoked);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kRevoked);
   EXPECT_FALSE(book_.OnRevoke(LeaseOf(1).id));
   EXPECT_EQ(book_.Credits(), 3);
 }
@@ -155,7 +186,7 @@ TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
   book_.SetDraining(true);
   EXPECT_EQ(book_.Credits(), 0);
   EXPECT_EQ(ErrorReason(Take(LeaseOf(2))), "DRAINING");
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, true), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, true), Ended::kHeld);
   EXPECT_FALSE(book_.idle());  // until it is acknowledged
   book_.OnAck(LeaseOf(1).id);
   EXPECT_TRUE(book_.idle());
@@ -165,7 +196,7 @@ TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
 
 TEST_F(LeaseBookTest, ExpectsNoAcknowledgementForWhatItHandedBack) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
-  EXPECT_EQ(book_.OnGenerated(stream_, LeaseOf(1).id, false), Ended::kHeld);
+  EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, false), Ended::kHeld);
   EXPECT_TRUE(book_.idle());
 }
 

@@ -83,6 +83,13 @@ TEST_F(ConfigRecordTest, TheRunKeepsTheIdThatTheSynchronizerGaveIt) {
   EXPECT_THAT(Refusal({"run.id=another"}), StartsWith("FIXED_KEY"));
 }
 
+TEST_F(ConfigRecordTest, TheRunKeepsTheDigestOfTheCodeThatItsWorkerHad) {
+  Begin({"environment.digest=d1"});
+  EXPECT_EQ(Refusal({}), "") << "the worker says it later";
+  EXPECT_EQ(Refusal({"environment.digest=d1"}), "");
+  EXPECT_THAT(Refusal({"environment.digest=d2"}), StartsWith("FIXED_KEY"));
+}
+
 TEST_F(ConfigRecordTest, AKeyThatARecordDoesNotHoldWasAsItsDefaultIs) {
   Begin({});
   std::ofstream(RecordPath()) << R"({"run.seed": "3", "key.of.another.version": "1"})";

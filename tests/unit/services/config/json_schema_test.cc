@@ -41,7 +41,7 @@ TEST_F(ConfigJsonSchemaTest, SaysOfAKeyWhatItMayBeMeansAndIs) {
   EXPECT_EQ(Key("train", "beta2")["maximum"], 0.999999);
   EXPECT_EQ(Key("model", "qk_norm")["type"], "boolean");
   EXPECT_EQ(Key("model", "qk_norm")["default"], true);
-  EXPECT_THAT(Key("reward", "name")["enum"], ElementsAre("dense", "exact"));
+  EXPECT_THAT(Key("reward", "undecided")["enum"], ElementsAre("wrong", "fail"));
   EXPECT_EQ(Key("run", "name")["default"], "run");
 }
 

@@ -1,9 +1,12 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "services/config/loss_options.h"
 #include "services/config/model_options.h"
 #include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/config/run_model.h"
+#include "services/config/schema.h"
 #include "services/config/trainer_options.h"
 
 namespace syncopate::config {
@@ -70,16 +73,158 @@ TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
   EXPECT_TRUE(CheckRolloutDevice(Config({}), "cpu").ok());
 }
 
+TEST(OptionsTest, TheScheduleEndsWithTheRunUnlessToldOtherwise) {
+  auto optimizer = [](const std::vector<std::string>& overrides) {
+    return PolicyTrainerOptionsOf(Config(overrides), {}).optimizer;
+  };
+  EXPECT_EQ(optimizer({}).schedule, trainer::Schedule::kConstant);
+  EXPECT_TRUE(optimizer({}).decay_all);
+  EXPECT_FALSE(optimizer({"train.weight_decay_on=matrices"}).decay_all);
+  const auto cosine =
+      optimizer({"train.schedule=cosine", "run.steps=30", "train.updates_per_batch=2", "train.warmup_updates=5"});
+  EXPECT_EQ(cosine.schedule, trainer::Schedule::kCosine);
+  EXPECT_EQ(cosine.schedule_updates, 60);
+  EXPECT_EQ(cosine.warmup_updates, 5);
+  const auto linear =
+      optimizer({"train.schedule=linear", "train.schedule_updates=7", "train.final_learning_rate_fraction=0.1"});
+  EXPECT_EQ(linear.schedule, trainer::Schedule::kLinear);
+  EXPECT_EQ(linear.schedule_updates, 7);
+  EXPECT_EQ(linear.final_fraction, 0.1);
+  EXPECT_EQ(ParseRunConfig("", "defaults", {"train.schedule=linear", "train.warmup_updates=100"}).problems.size(), 1u);
+}
+
+TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
+  const auto options = [](const std::vector<std::string>& overrides) {
+    return PolicyTrainerOptionsOf(Config(overrides), {});
+  };
+  EXPECT_EQ(options({}).compute_dtype, std::nullopt);
+  EXPECT_EQ(options({"train.compute_dtype=bfloat16"}).compute_dtype, DType::kBFloat16);
+  EXPECT_EQ(options({"train.compute_dtype=float32"}).compute_dtype, DType::kFloat32);
+  EXPECT_EQ(options({}).step.recompute, trainer::Recompute::kSelective);
+  EXPECT_EQ(options({"train.recompute=none"}).step.recompute, trainer::Recompute::kNone);
+  EXPECT_EQ(options({"train.recompute=full"}).step.recompute, trainer::Recompute::kFull);
+  EXPECT_TRUE(options({"train.float32_logits=true"}).step.float32_logits);
+}
+
 TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
-  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"}), {}).step.loss.correction,
-            trainer::Correction::kTis);
+  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"}), {}).step.loss.correction, loss::Correction::kTis);
   EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"}), {}).step.loss.correction,
-            trainer::Correction::kNone);
+            loss::Correction::kNone);
   const v1::RunConfig config = Config({"rollout.temperature=0.5"});
   auto task = trainer::MakeTask(TaskOptionsOf(config)).value();
   EXPECT_EQ(SamplingOf(config, *task).temperature, 0.5f);
   EXPECT_EQ(SamplingOf(config, *task).stop_token_ids, task->stop_token_ids());
   EXPECT_EQ(EvaluationSamplingOf(config, *task).temperature, 0.0f);
+}
+
+TEST(OptionsTest, EveryAlgorithmIsReachedByItsName) {
+  const loss::LossOptions options = LossOptionsOf(Config({"train.advantage=gdpo",
+                                                          "train.advantage_eps=1e-4",
+                                                          "train.reward_weights=right=1,form=0.5",
+                                                          "train.policy_loss=gspo",
+                                                          "train.clip_low=3e-4",
+                                                          "train.clip_high=4e-4",
+                                                          "train.dual_clip=3",
+                                                          "train.proximal=a3po",
+                                                          "train.correction=seq_mask_tis",
+                                                          "train.tis_cap=3",
+                                                          "train.tis_floor=0.1",
+                                                          "train.geometric_low=0.9",
+                                                          "train.geometric_high=1.1",
+                                                          "train.veto=1e-4",
+                                                          "train.reject=k3",
+                                                          "train.reject_over=mean",
+                                                          "train.reject_high=0.5",
+                                                          "train.opsm_delta=0.1",
+                                                          "train.aggregation=prompt_mean",
+                                                          "train.kl_coef=0.01",
+                                                          "train.kl_estimator=k3",
+                                                          "train.kl_importance=true",
+                                                          "train.kl_tau=1e-3",
+                                                          "train.entropy_coef=1e-3",
+                                                          "train.overlong=mask",
+                                                          "rollout.max_new_tokens=7"}));
+  EXPECT_EQ(options.advantage.estimator, loss::AdvantageEstimator::kGdpo);
+  EXPECT_EQ(options.advantage.eps, 1e-4);
+  EXPECT_EQ(options.advantage.reward_weights, (std::vector<loss::RewardWeight>{{"right", 1}, {"form", 0.5}}));
+  EXPECT_EQ(options.surrogate, loss::Surrogate::kGspo);
+  EXPECT_EQ(options.clip_low, 3e-4);
+  EXPECT_EQ(options.dual_clip, 3);
+  EXPECT_EQ(options.proximal, loss::Proximal::kA3po);
+  EXPECT_EQ(options.correction, loss::Correction::kSeqMaskTis);
+  EXPECT_EQ(options.tis_floor, 0.1);
+  EXPECT_EQ(options.geometric_high, 1.1);
+  EXPECT_EQ(options.veto, 1e-4);
+  EXPECT_EQ(options.rejection, loss::Rejection::kK3);
+  EXPECT_EQ(options.rejection_level, loss::RejectionLevel::kMean);
+  EXPECT_EQ(options.rejection_high, 0.5);
+  EXPECT_EQ(options.opsm_delta, 0.1);
+  EXPECT_EQ(options.aggregation, loss::Aggregation::kPromptMean);
+  EXPECT_EQ(options.kl_coefficient, 0.01);
+  EXPECT_EQ(options.kl_estimator, loss::KlEstimator::kK3);
+  EXPECT_TRUE(options.kl_importance);
+  EXPECT_EQ(options.kl_tau, 1e-3);
+  EXPECT_EQ(options.entropy_coefficient, 1e-3);
+  EXPECT_EQ(options.overlong, loss::Overlong::kMask);
+  EXPECT_EQ(options.max_response_tokens, 7);
+}
+
+// The choices of a key, as config.proto has them.
+std::vector<std::string> ChoicesOf(const std::string& key) {
+  const ConfigSchema schema;
+  const auto& choices = schema.Find(key)->option.choices();
+  return {choices.begin(), choices.end()};
+}
+
+template <typename Part>
+void ExpectNames(const std::string& key) {
+  for (const std::string& choice : ChoicesOf(key)) EXPECT_TRUE(loss::FindPart<Part>(choice).has_value()) << choice;
+  for (int i = 0; loss::NameOf(static_cast<Part>(i)) != "?"; ++i) {
+    EXPECT_THAT(ChoicesOf(key), ::testing::Contains(loss::NameOf(static_cast<Part>(i))));
+  }
+}
+
+TEST(OptionsTest, TheChoicesOfTheConfigurationAreTheNamesOfTheParts) {
+  ExpectNames<loss::AdvantageEstimator>("train.advantage");
+  ExpectNames<loss::Surrogate>("train.policy_loss");
+  ExpectNames<loss::Proximal>("train.proximal");
+  ExpectNames<loss::Correction>("train.correction");
+  ExpectNames<loss::Rejection>("train.reject");
+  ExpectNames<loss::RejectionLevel>("train.reject_over");
+  ExpectNames<loss::Aggregation>("train.aggregation");
+  ExpectNames<loss::KlEstimator>("train.kl_estimator");
+  ExpectNames<loss::Overlong>("train.overlong");
+}
+
+TEST(OptionsTest, TheDefaultsOfTheConfigurationAreThoseOfTheOptions) {
+  const loss::LossOptions configured = LossOptionsOf(Config({})), plain;
+  EXPECT_EQ(configured.advantage.estimator, plain.advantage.estimator);
+  EXPECT_EQ(configured.surrogate, plain.surrogate);
+  EXPECT_EQ(configured.correction, plain.correction);
+  EXPECT_EQ(configured.chosen_proximal(), plain.chosen_proximal());
+  EXPECT_EQ(configured.chosen_aggregation(), plain.chosen_aggregation());
+  for (double loss::LossOptions::*number : {&loss::LossOptions::clip_low,
+                                            &loss::LossOptions::clip_high,
+                                            &loss::LossOptions::dual_clip,
+                                            &loss::LossOptions::mis_low,
+                                            &loss::LossOptions::mis_high,
+                                            &loss::LossOptions::tis_cap,
+                                            &loss::LossOptions::tis_floor,
+                                            &loss::LossOptions::seq_tis_cap,
+                                            &loss::LossOptions::geometric_low,
+                                            &loss::LossOptions::geometric_high,
+                                            &loss::LossOptions::veto,
+                                            &loss::LossOptions::rejection_low,
+                                            &loss::LossOptions::rejection_high,
+                                            &loss::LossOptions::opsm_delta,
+                                            &loss::LossOptions::kl_coefficient,
+                                            &loss::LossOptions::kl_tau,
+                                            &loss::LossOptions::entropy_coefficient,
+                                            &loss::LossOptions::sapo_tau_positive,
+                                            &loss::LossOptions::sapo_tau_negative,
+                                            &loss::LossOptions::overlong_factor}) {
+    EXPECT_EQ(configured.*number, plain.*number);
+  }
 }
 
 }  // namespace

@@ -56,6 +56,28 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"sync.install=remap"}, "sync.install: auto or swap"}, Case{{"sync.install=swap"}, nullptr},
         Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap or in_place"}));
 
+// What trainer/loss refuses, by the keys of the configuration; its own tests have every case.
+INSTANTIATE_TEST_SUITE_P(
+    Algorithms, RulesTest,
+    testing::Values(
+        Case{{"train.proximal=bypass"}, "importance twice"},
+        Case{{"train.proximal=bypass", "train.correction=geometric"}, nullptr},
+        Case{{"train.policy_loss=aipo"}, "none, seq_mis or geometric, which only mask, as aipo holds the ratio"},
+        Case{{"train.policy_loss=aipo", "train.correction=none"}, nullptr},
+        Case{{"train.policy_loss=dppo", "train.correction=none", "train.proximal=a3po"},
+             "train.proximal: auto, as dppo"},
+        Case{{"train.advantage=dr_grpo"}, nullptr},
+        Case{{"train.advantage=dr_grpo", "train.aggregation=token_mean"}, "the other half of dr_grpo"},
+        Case{{"train.policy_loss=cispo", "train.dual_clip=3"}, "train.dual_clip: 0, as it bounds"},
+        Case{{"train.kl_coef=0.1", "train.kl_estimator=k1"}, "train.kl_estimator: k3_plus or k2"},
+        Case{{"train.kl_coef=0.1", "train.kl_estimator=k1", "train.kl_in=reward"}, nullptr},
+        Case{{"train.overlong=dapo"}, "train.overlong_cache to be from 1 to the longest answer, 5"},
+        Case{{"train.overlong=dapo", "train.overlong_cache=2"}, nullptr},
+        Case{{"train.advantage=gdpo", "train.reward_weights=right"}, "train.reward_weights: parts and their weights"},
+        Case{{"train.reward_weights=right=1"}, "train.reward_weights: nothing, as gdpo alone"},
+        Case{{"train.advantage=rloo", "rollout.samples=1"}, "as rloo compares the answers"},
+        Case{{"train.advantage=reinforce_pp", "rollout.samples=1", "train.return_discount=0.99"}, nullptr}));
+
 INSTANTIATE_TEST_SUITE_P(
     Addresses, RulesTest,
     testing::Values(Case{{"trainer.listen=nowhere"}, "trainer.listen: host:port"},

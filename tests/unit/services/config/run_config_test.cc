@@ -15,6 +15,7 @@ namespace syncopate::config {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -89,13 +90,39 @@ TEST(RunConfigTest, AWrongValueIsReportedWithWhatWasExpected) {
       {"train: {learning_rate: .nan}", "train.learning_rate = .nan: expected a number from 1e-12 to 1"},
       {"train: {learning_rate: nan}", "train.learning_rate = nan: expected a number from 1e-12 to 1"},
       {"train: {mis_high: inf}", "train.mis_high = inf: expected a number of at least 1"},
-      {"reward: {name: sparse}", "reward.name = sparse: expected one of dense, exact"},
+      {"reward: {name: sparse}",
+       "reward.name = \"sparse\": expected a reward or a sum of rewards; no reward is named 'sparse'; there are dense"},
       {"sync: {deadline: 10}", "sync.deadline = 10: expected a duration above zero with a unit"},
       {"sync: {deadline: \"\"}", "sync.deadline = \"\": expected a duration above zero with a unit"},
       {"run: 5", "f.yaml:1: run = 5: expected keys below this section"},
       {"run: [1]", "f.yaml:1: run = a list: expected keys below this section"},
   };
   for (const Case& c : cases) EXPECT_THAT(Problems(c.yaml), ElementsAre(HasSubstr(c.problem))) << c.yaml;
+}
+
+TEST(RunConfigTest, ARewardThatCannotBeGivenIsReportedByWhatItLacks) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"reward: {name: dense + 0.5*}",
+       "reward.name = \"dense + 0.5*\": expected a reward or a sum of rewards; no reward is"},
+      {"reward: {name: math}", "expected dense, exact or overlong, as math reads text"},
+      {"reward: {name: overlong}", "at least 1, as overlong falls over so many tokens"},
+      {"reward: {overlong_buffer: 6}", "expected at most rollout.max_new_tokens 5"},
+      {"reward: {pattern: '(a'}", "expected a regular expression; the regular expression (a is none at its byte 2"},
+      {"reward: {url: 'ftp://x'}", "expected an address that begins with http:// or https://"},
+      {"environment: {address: 'unix:'}", "expected unix: and the path of a socket"},
+      {"environment: {address: '1.2.3.4:5'}", "expected a socket or a loopback address"},
+      {"environment: {address: '127.0.0.1:0'}", "expected unix:PATH, or host:port"},
+  };
+  for (const auto& [yaml, problem] : cases) EXPECT_THAT(Problems(yaml), ElementsAre(HasSubstr(problem))) << yaml;
+  EXPECT_THAT(Problems("reward: {name: 2*dense + -1*overlong, overlong_buffer: 2}"), IsEmpty());
+  EXPECT_THAT(Problems("reward: {name: format}"),
+              Contains(HasSubstr("a regular expression, which format matches answers with")));
+  EXPECT_THAT(
+      Problems("reward: {name: http, url: 'http://x', timeout: 5m}"),
+      Contains(HasSubstr("expected reward.attempts 3 x reward.timeout to be less than data.lease_timeout 10m")));
+  EXPECT_THAT(Problems("reward: {timeout: 5m}"), IsEmpty()) << "nobody is asked";
+  EXPECT_THAT(Problems("reward: {name: 'python:mine'}"),
+              Contains(HasSubstr("the command of the worker that has python:mine")));
 }
 
 TEST(RunConfigTest, AKeySetTwiceInTheFileIsReportedWithBothLines) {

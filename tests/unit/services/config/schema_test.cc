@@ -1,6 +1,9 @@
 #include "services/config/schema.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
 namespace {
@@ -14,6 +17,16 @@ TEST(ConfigSchemaTest, EveryKeyHasADocAndADefaultThatItsOwnRangeAccepts) {
   EXPECT_EQ(config.train().learning_rate(), 2e-3);
   EXPECT_EQ(config.model().hidden_size(), 64);
   EXPECT_TRUE(config.model().learned_positions());
+}
+
+TEST(ConfigSchemaTest, EveryTransportBetweenProcessesCanBeAskedFor) {
+  const ConfigSchema schema;
+  for (const ConfigKey& key : schema.keys()) {
+    if (key.path != "sync.transport") continue;
+    EXPECT_THAT(key.option.choices(), ::testing::ElementsAreArray(synchronizer::TransportChoices()));
+    return;
+  }
+  FAIL() << "no key sync.transport";
 }
 
 TEST(ConfigSchemaTest, EditDistanceCountsInsertionsDeletionsSubstitutionsAndSwaps) {
@@ -49,7 +62,7 @@ TEST(ConfigSchemaTest, SaysWhatAValueMustBe) {
   EXPECT_EQ(schema.Find("run.steps")->Expected(), "an integer of at least 1");
   EXPECT_EQ(schema.Find("train.mis_low")->Expected(), "a number from 0 to 1");
   EXPECT_EQ(schema.Find("run.resume")->Expected(), "true or false");
-  EXPECT_EQ(schema.Find("reward.name")->Expected(), "one of dense, exact");
+  EXPECT_EQ(schema.Find("reward.undecided")->Expected(), "one of wrong, fail");
   EXPECT_EQ(schema.Find("run.dir")->Expected(), "text");
   EXPECT_EQ(schema.Find("sync.deadline")->Expected(), "a duration above zero with a unit, such as 250ms, 10s or 5m");
   EXPECT_EQ(schema.Find("run"), nullptr);

@@ -111,6 +111,28 @@ TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
   EXPECT_THAT(late.told, ElementsAre("1", "end"));
 }
 
+TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
+  StepReport report;
+  report.metrics.figures.chi2_token = 0.25;
+  report.metrics.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
+  report.metrics.data.samples_by_age[3] = 4;
+  report.metrics.data.reward_by_age[3] = 3;
+  report.metrics.data.tokens = 10;
+  report.metrics.data.trained_tokens = 5;
+  reporter_->OnStep(report);
+  std::ifstream file(path_);
+  std::string text;
+  std::getline(file, text);
+  const nlohmann::json line = nlohmann::json::parse(text);
+  EXPECT_EQ(line.at("chi2_token"), 0.25);
+  EXPECT_EQ(line.at("trained_token_fraction"), 0.5);
+  ASSERT_EQ(line.at("ages").size(), 2u);  // those that have tokens or samples
+  EXPECT_EQ(line.at("ages")[0].at("age"), 2);
+  EXPECT_EQ(line.at("ages")[0].at("k3"), 0.125);
+  EXPECT_FALSE(line.at("ages")[0].contains("reward_mean"));
+  EXPECT_EQ(line.at("ages")[1].at("reward_mean"), 0.75);
+}
+
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   Step(1);
   Step(2);

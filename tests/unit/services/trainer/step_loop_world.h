@@ -48,7 +48,7 @@ class FakePolicy final : public trainer::Policy {
   }
 
   const Manifest& manifest() const override { return manifest_; }
-  absl::StatusOr<trainer::TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&) override {
+  absl::StatusOr<trainer::TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     int64_t step = 0;
     {
       MutexLock lock(&mutex_);
@@ -59,7 +59,9 @@ class FakePolicy final : public trainer::Policy {
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
     for (float& weight : weights_) weight += 1;
     if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
-    return trainer::TrainStepMetrics{.tokens = 10};
+    trainer::TrainStepMetrics metrics;
+    metrics.tokens = 10;
+    return metrics;
   }
   absl::StatusOr<const void*> parameters() const override { return weights_.data(); }
   absl::StatusOr<State> state() const override {

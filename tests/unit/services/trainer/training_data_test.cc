@@ -376,6 +376,9 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   auto take = DecodeLogRecord(EncodeLogRecord(trainer::TakeRecord{{4, 8}, {lease.id}}));
   ASSERT_THAT(take, IsOk());
   EXPECT_EQ(std::get<trainer::TakeRecord>(*take).groups[0], lease.id);
+  auto skip = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kSkipped}));
+  ASSERT_TRUE(skip.ok()) << skip.status();
+  EXPECT_EQ(std::get<trainer::DropRecord>(*skip).reason, trainer::DropReason::kSkipped);
   auto drop = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kRolledBack}));
   ASSERT_THAT(drop, IsOk());
   EXPECT_EQ(std::get<trainer::DropRecord>(*drop).reason, trainer::DropReason::kRolledBack);
@@ -392,6 +395,7 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                                     .dropped_stale = 2,
                                     .rolled_back = 3,
                                     .trained = 4,
+                                    .skipped = 6,
                                     .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
                                     .counted_to = 17}};
   auto again = DecodeDataState(EncodeDataState(state));

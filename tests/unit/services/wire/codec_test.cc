@@ -18,6 +18,7 @@ TrajectoryGroup SampleGroup() {
   sample.spans = {{{1, 4}, 0, 1}, {{1, 5}, 1, 2}};
   sample.finish = FinishReason::kLength;
   sample.reward = 0.75f;
+  sample.reward_parts = {{"answer", 1.0f}, {"format", 0.5f}};
   sample.generate_seconds = 0.125;
   group.samples = {sample, sample};
   return group;
@@ -38,6 +39,7 @@ TEST(CodecTest, GroupsSurviveTheRoundTrip) {
   EXPECT_EQ(back->samples[1].spans, group.samples[1].spans);
   EXPECT_EQ(back->samples[1].finish, FinishReason::kLength);
   EXPECT_EQ(back->samples[1].reward, 0.75f);
+  EXPECT_EQ(back->samples[1].reward_parts, group.samples[1].reward_parts);
   EXPECT_EQ(back->samples[1].generate_seconds, 0.125);
 }
 
@@ -61,6 +63,7 @@ TEST(CodecTest, LeasesSurviveTheRoundTrip) {
   lease.samples = 4;
   lease.prompt_ids = {1, 2};
   lease.answer_ids = {2, 1};
+  lease.task = {"gsm8k", R"({"answer": "72"})"};
   lease.reward = "dense";
   lease.sampling = {.allowed_token_ids = {1, 2, 10},
                     .logit_bias = {{2, -0.5f}},
@@ -84,6 +87,7 @@ TEST(CodecTest, LeasesSurviveTheRoundTrip) {
   EXPECT_EQ(back->samples, 4);
   EXPECT_EQ(back->prompt_ids, lease.prompt_ids);
   EXPECT_EQ(back->answer_ids, lease.answer_ids);
+  EXPECT_EQ(back->task, lease.task);
   EXPECT_EQ(back->reward, "dense");
   EXPECT_EQ(back->sampling, lease.sampling);
   EXPECT_EQ(back->seed, lease.seed);

@@ -58,5 +58,28 @@ TEST(PlanLaunchTest, FixedPortsAreCountedUpFromTheFirstRollouter) {
                           "metrics.rollouter_listen=[::1]:9002"));
 }
 
+TEST(PlanLaunchTest, TheWorkerIsItsCommandWithWhereToListenBehindIt) {
+  v1::RunConfig config;
+  config.mutable_environment()->set_command("nice syncopate-worker 'my rewards.py'");
+  config.mutable_environment()->set_address("unix:/run/environment.sock");
+  const Launch launch = PlanLaunch(config, "/bin", "/run", {"environment", 0}, "");
+  EXPECT_EQ(launch.binary, "/bin/sh");
+  EXPECT_EQ(launch.log, "/run/logs/environment-0.log");
+  EXPECT_THAT(launch.arguments,
+              ::testing::ElementsAre("-c", "exec nice syncopate-worker 'my rewards.py' \"$@\"", "sh", "--listen",
+                                     "unix:/run/environment.sock", "--announce", "/run/environment.json"));
+}
+
+TEST(PlanLaunchTest, WhoTrainsAndGeneratesIsToldTheWorkersDigestUnlessTheConfigurationSaysIt) {
+  v1::RunConfig config;
+  for (const char* role : {"trainer", "rollouter"}) {
+    EXPECT_THAT(PlanLaunch(config, "/bin", "/run", {role, 0}, "", "d1").arguments,
+                ::testing::Contains("environment.digest=d1"));
+  }
+  EXPECT_EQ(PlanLaunch(config, "/bin", "/run", {"synchronizer", 0}, "", "d1").arguments.size(), 1u);
+  config.mutable_environment()->set_digest("d0");
+  EXPECT_EQ(PlanLaunch(config, "/bin", "/run", {"trainer", 0}, "", "d1").arguments.size(), 2u);
+}
+
 }  // namespace
 }  // namespace syncopate::run

@@ -232,5 +232,39 @@ TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
   EXPECT_EQ(supervision_.culprit(), "");
 }
 
+class RunSupervisionWithWorkerTest : public ::testing::Test {
+ protected:
+  const ChildId worker_{"environment", 0};
+  const absl::Time start_ = absl::UnixEpoch() + absl::Hours(1);
+  RunSupervision supervision_{{.rollouters = 1, .environment = true}};
+};
+
+TEST_F(RunSupervisionWithWorkerTest, NobodyTrainsBeforeTheWorkerIsReady) {
+  EXPECT_THAT(supervision_.Start(start_), ElementsAre(StartOf(kSynchronizer), StartOf(worker_)));
+  EXPECT_THAT(supervision_.OnReady(kSynchronizer, start_), IsEmpty());
+  EXPECT_THAT(supervision_.OnReady(worker_, start_), UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst)));
+}
+
+TEST_F(RunSupervisionWithWorkerTest, AWorkerThatDiesIsStartedAgainAndTheOthersStay) {
+  supervision_.Start(start_);
+  for (const ChildId& child : {kSynchronizer, worker_, kTrainer, kFirst}) supervision_.OnReady(child, start_);
+  EXPECT_THAT(supervision_.OnExit(worker_, kCrash, start_), IsEmpty());
+  EXPECT_TRUE(supervision_.WillRestart(worker_));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(StartOf(worker_)));
+  EXPECT_THAT(supervision_.OnReady(worker_, start_), IsEmpty());
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
+}
+
+TEST_F(RunSupervisionWithWorkerTest, AWorkerThatNeverStartsEndsTheRun) {
+  supervision_.Start(start_);
+  supervision_.OnReady(kSynchronizer, start_);
+  for (int i = 0; i < 5; ++i) {
+    supervision_.OnExit(worker_, kError, start_);
+    if (!supervision_.stopping()) supervision_.OnTick(supervision_.NextTick());
+  }
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.culprit(), "environment-0");
+}
+
 }  // namespace
 }  // namespace syncopate::run

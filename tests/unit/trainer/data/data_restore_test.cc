@@ -90,13 +90,16 @@ TEST(DataRestoreTest, KnowsWhichAttemptsOfTheGroupsBeforeTheCheckpointCounted) {
   state.accepted = {Id(0, 5)};
   auto data = Restore(state, 1,
                       {TakeOf({1, 1}, {Id(0, 5)}), Accepted(Id(1, 2), {1, 0}), TakeOf({1, 1}, {Id(1, 2)}),
-                       DropRecord{Id(2, 3), DropReason::kFiltered}, DropRecord{Id(3, 8), DropReason::kFailed}});
+                       DropRecord{Id(2, 3), DropReason::kFiltered}, DropRecord{Id(3, 8), DropReason::kFailed},
+                       DropRecord{Id(4, 1), DropReason::kSkipped}});
   ASSERT_TRUE(data.ok());
   EXPECT_TRUE(data->queue.WasAccepted(Id(0, 5)));
   EXPECT_TRUE(data->queue.WasAccepted(Id(1, 2)));
   EXPECT_FALSE(data->queue.WasAccepted(Id(1, 1)));
   EXPECT_TRUE(data->queue.WasAccepted(Id(2, 3)));
   EXPECT_FALSE(data->queue.WasAccepted(Id(3, 8))) << "given up, not accepted";
+  EXPECT_TRUE(data->queue.IsConsumed(Id(4).group)) << "its row is no prompt";
+  EXPECT_EQ(data->sums.skipped, 1);
 }
 
 TEST(DataRestoreTest, KeepsTheNewestAttemptOfAGroup) {

@@ -158,8 +158,8 @@ TEST_F(EvaluationTest, RefusesTokensOfAVersionBeforeTheOneItAskedFor) {
 TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
   SessionId a = Join("a", kVersion, 3);
   std::vector<IssuedLease> issued = Leases();
-  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), now_);
-  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id), std::nullopt);
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id, absl::UnavailableError("drains")), now_);
+  EXPECT_EQ(evaluation_->Return(a, issued[0].lease.id, absl::UnavailableError("drains")), std::nullopt);
   now_ += absl::Minutes(2);
   EXPECT_THAT(evaluation_->ExpireLeases(&sessions_, now_), SizeIs(2));
   EXPECT_EQ(evaluation_->Submit(a, RightAnswer(issued[1].lease), rules_).result, Result::kExpired);
@@ -171,6 +171,26 @@ TEST_F(EvaluationTest, AsksAgainWhenTheAnswerIsLostReturnedOrLate) {
   EXPECT_THAT(Leases(), IsEmpty());
   for (const IssuedLease& one : issued) sessions_.OnHeard(a, one.lease.id);
   EXPECT_THAT(Leases(), SizeIs(4));
+}
+
+TEST_F(EvaluationTest, EndsWithoutThePromptWhoseRewardFailsTimeAfterTime) {
+  const SessionId a = Join("a", kVersion, 4);
+  const absl::Status failed = Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no such key");
+  for (int round = 0; round < Evaluation::kMaxRewardFailures; ++round) {
+    ASSERT_FALSE(evaluation_->done());
+    for (const IssuedLease& one : Leases()) {
+      if (one.lease.id.group.ordinal == 0) {
+        EXPECT_EQ(evaluation_->Return(a, one.lease.id, failed), now_);
+        ++sessions_.Find(a)->room;
+      } else {
+        EXPECT_EQ(evaluation_->Submit(a, RightAnswer(one.lease), rules_).result, Result::kAccepted);
+      }
+    }
+  }
+  EXPECT_TRUE(evaluation_->done());
+  EXPECT_THAT(Leases(), IsEmpty());
+  EXPECT_EQ(evaluation_->Result().prompts, 3);
+  EXPECT_EQ(evaluation_->Result().reward_mean, 1);
 }
 
 TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {

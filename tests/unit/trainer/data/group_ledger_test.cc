@@ -73,10 +73,79 @@ class GroupLedgerTest : public ::testing::Test {
   std::unique_ptr<GroupLedger> ledger_;
 };
 
+// The prompts of a task, of which some are still being read and some are none.
+class SlowPrompts final : public PromptSource {
+ public:
+  explicit SlowPrompts(std::map<int64_t, Readiness>* states) : states_(states) {}
+  Readiness Look(const GroupId& group) const override {
+    auto found = states_->find(group.ordinal);
+    return found == states_->end() ? Readiness::kReady : found->second;
+  }
+  Prompt At(const GroupId& group) const override { return task_->At(group); }
+  std::string Render(const std::vector<int32_t>& ids) const override { return task_->Render(ids); }
+  int64_t prompts_per_pass() const override { return 4; }
+  int32_t vocab_size() const override { return task_->vocab_size(); }
+  std::vector<int32_t> stop_token_ids() const override { return task_->stop_token_ids(); }
+  int64_t max_prompt_tokens() const override { return task_->max_prompt_tokens(); }
+  int64_t max_answer_tokens() const override { return task_->max_answer_tokens(); }
+
+ private:
+  const std::unique_ptr<PromptSource> task_ = *MakeTask({});
+  std::map<int64_t, Readiness>* const states_;
+};
+
 std::vector<int64_t> Ordinals(const std::vector<Lease>& leases) {
   std::vector<int64_t> ordinals;
   for (const Lease& lease : leases) ordinals.push_back(lease.id.group.ordinal);
   return ordinals;
+}
+
+class SlowPromptsTest : public GroupLedgerTest {
+ protected:
+  void StartSlow(const GroupLedger::Options& options) {
+    Start(options);
+    prompts_ = std::make_unique<SlowPrompts>(&states_);
+    auto queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_));
+    ledger_ =
+        std::make_unique<GroupLedger>(options, prompts_.get(), PolicyVersion{1, 0}, RestoredData{.queue = queue}, now_);
+    ledger_->OnPublished({1, 0});
+  }
+  std::map<int64_t, PromptSource::Readiness> states_;
+};
+
+TEST_F(SlowPromptsTest, APromptThatIsBeingReadHoldsTheOthersBackUntilItIsThere) {
+  states_[1] = PromptSource::Readiness::kComing;
+  StartSlow(Options(2, 4, 1));
+  Join("r0", 3);
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
+  EXPECT_THAT(Leases(), IsEmpty());
+  states_.clear();
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1, 2));
+}
+
+TEST_F(SlowPromptsTest, SaysThatItWaitsForPrompts) {
+  states_[0] = PromptSource::Readiness::kComing;
+  StartSlow(Options(2, 4, 1));
+  Join("r0", 3);
+  EXPECT_THAT(Leases(), IsEmpty());
+  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "prompts");
+}
+
+TEST_F(SlowPromptsTest, ARowThatIsNoPromptIsDroppedInItsTurnAndTakesNobodysRoom) {
+  states_[0] = states_[2] = PromptSource::Readiness::kUnusable;
+  StartSlow(Options(2, 4, 1));
+  const SessionId session = Join("r0", 2);
+  const std::vector<Lease> leases = Leases();
+  EXPECT_THAT(Ordinals(leases), ElementsAre(1, 3));
+  const std::vector<DropRecord> drops = ledger_->UnloggedDrops();
+  ASSERT_THAT(drops, SizeIs(2));
+  EXPECT_EQ(drops[0].lease, Id(0));
+  EXPECT_EQ(drops[1].lease, Id(2));
+  EXPECT_EQ(drops[1].reason, DropReason::kSkipped);
+  EXPECT_EQ(ledger_->counters().skipped, 2);
+  for (const Lease& lease : leases) Finish(session, lease);
+  Step();
+  EXPECT_EQ(ledger_->Snapshot().consumed_below, (GroupId{1, 0}));  // the whole pass
 }
 
 TEST_F(GroupLedgerTest, AcceptsEveryTokenOfAModelWhoseVocabularyIsLargerThanThatOfThePrompts) {

@@ -86,6 +86,14 @@ TEST_F(QuarantineTest, ADrainThatHandsBackManyLeasesCountsOnceAndAFaultEachTime)
   EXPECT_EQ(sessions_.Find(session)->conduct.invalid_in_row, 0);
 }
 
+TEST_F(QuarantineTest, ARewardThatFailsIsNotTheRolloutersFault) {
+  const SessionId session = Join("scores");
+  const absl::Status failed = Error(absl::StatusCode::kInternal, "REWARD_FAILED", "the reward of group 0/1 failed");
+  for (int64_t i = 0; i < 2 * kInARow; ++i) EXPECT_FALSE(sessions_.OnReturn(session, failed, now_, now_));
+  EXPECT_FALSE(IsQuarantined(session));
+  EXPECT_EQ(sessions_.Find(session)->returned, 2 * kInARow);
+}
+
 TEST_F(QuarantineTest, AnotherStreamOfTheSameReplicaDoesNotEndIt) {
   const SessionId first = Join("bad");
   for (int64_t i = 0; i < kInARow; ++i) Invalid(first);

@@ -58,6 +58,23 @@ TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
   EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].reward = kNan; }), "BAD_REWARD");
 }
 
+TEST(SubmissionCheckTest, RewardPartsAreFiniteAndTheSameInAllSamples) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  auto with = [](std::vector<RewardPart> first, std::vector<RewardPart> second) {
+    return ReasonAfter([&](auto* g) {
+      for (Trajectory& sample : g->samples) sample.reward_parts = first;
+      g->samples[1].reward_parts = second;
+    });
+  };
+  EXPECT_EQ(with({{"answer", 1}, {"format", 0}}, {{"answer", 0}, {"format", 1}}), "");
+  EXPECT_EQ(with({{"answer", 1}}, {}), "BAD_REWARD_PARTS");
+  EXPECT_EQ(with({{"answer", 1}}, {{"format", 1}}), "BAD_REWARD_PARTS");
+  EXPECT_EQ(with({{"answer", 1}}, {{"answer", kNan}}), "BAD_REWARD_PARTS");
+  EXPECT_EQ(with({{"", 1}}, {{"", 1}}), "BAD_REWARD_PARTS");
+  const std::vector<RewardPart> many(33, {"part", 0});
+  EXPECT_EQ(with(many, many), "BAD_REWARD_PARTS");
+}
+
 TEST(SubmissionCheckTest, SpansCoverAllTokensInOrderAndNeverGoBack) {
   auto with = [](std::vector<VersionSpan> spans) { return ReasonAfter([&](auto* g) { g->samples[0].spans = spans; }); };
   EXPECT_EQ(with({}), "BAD_SPANS");

@@ -29,7 +29,7 @@ class StillPolicy final : public Policy {
   float& At(size_t tensor, int64_t i) { return weights_[manifest_.ranges()[tensor].begin / sizeof(float) + i]; }
 
   const Manifest& manifest() const override { return manifest_; }
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&) override {
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     return TrainStepMetrics();
   }
   absl::StatusOr<const void*> parameters() const override {

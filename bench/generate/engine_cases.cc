@@ -1,0 +1,205 @@
+#include "bench/generate/engine_cases.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "base/philox.h"
+#include "base/status.h"
+
+namespace syncopate::bench {
+namespace {
+
+using nlohmann::json;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int kWindow = 32;  // steps
+constexpr int kMixRequests = 256;
+
+class IgnoringSink final : public rollouter::GenerationSink {
+ public:
+  void OnFinished(int32_t sample, Trajectory trajectory) override {}
+};
+
+// What a stretch of steps took, and what came of it.
+struct Stretch {
+  double seconds = 0;
+  double launch_s = 0;
+  double await_s = 0;
+  int64_t steps = 0;
+  int64_t tokens = 0;
+
+  double host_ms() const { return (seconds - await_s) / static_cast<double>(steps) * 1e3; }
+};
+
+class Watch {
+ public:
+  explicit Watch(EngineWorld& world)
+      : world_(world), before_(world.times()), tokens_(world.engine().generated_tokens()) {}
+  Stretch Read() const {
+    const RunnerTimes& now = world_.times();
+    return {std::chrono::duration<double>(SteadyClock::now() - begin_).count(), now.launch_s - before_.launch_s,
+            now.await_s - before_.await_s, now.steps - before_.steps, world_.engine().generated_tokens() - tokens_};
+  }
+
+ private:
+  EngineWorld& world_;
+  const RunnerTimes before_;
+  const int64_t tokens_;
+  const SteadyClock::time_point begin_ = SteadyClock::now();
+};
+
+// A different prompt at each call: no prefix is found again.
+rollouter::GenerationRequest RandomRequest(const EngineWorld& world, int64_t prompt, int32_t answer) {
+  static uint64_t requests = 0;
+  rollouter::GenerationRequest request;
+  const uint64_t seed = ++requests;
+  for (uint64_t i = 0; i < static_cast<uint64_t>(prompt); ++i) {
+    request.prompt_ids.push_back(static_cast<int32_t>(Philox4x32(seed, i)[0] % world.config().vocab_size));
+  }
+  request.sampling.max_new_tokens = answer;
+  request.seeds = {seed};
+  return request;
+}
+
+absl::Status Add(EngineWorld& world, rollouter::GenerationRequest request) {
+  SYNCOPATE_RETURN_IF_ERROR(world.engine().CheckShape(request));
+  world.engine().Add(std::move(request), std::make_shared<IgnoringSink>());
+  return absl::OkStatus();
+}
+
+absl::Status RunDry(EngineWorld& world) {
+  while (world.engine().HasWork()) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+  return absl::OkStatus();
+}
+
+double Rounded(double value, double unit) { return std::round(value / unit) * unit; }
+
+template <typename Less>
+const Stretch& Median(std::vector<Stretch>& all, Less less) {
+  std::sort(all.begin(), all.end(), less);
+  return all[all.size() / 2];
+}
+
+json ToJson(const char* name, const Stretch& stretch) {
+  return {{"event", "generate"},
+          {"case", name},
+          {"steps", stretch.steps},
+          {"seconds", Rounded(stretch.seconds, 1e-4)},
+          {"host_ms_a_step", Rounded(stretch.host_ms(), 1e-3)},
+          {"launch_ms_a_step", Rounded(stretch.launch_s / static_cast<double>(stretch.steps) * 1e3, 1e-3)}};
+}
+
+// `fixed.batch` sequences that all decode, with `steps` steps before the first of them ends; their contexts are
+// fixed.context tokens on average over these.
+absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps) {
+  // Sequences that are prefilled first are ahead of the last ones by a token a plan.
+  const int64_t plans = int64_t{fixed.batch} * fixed.context / 4096;
+  const int64_t prompt = std::max<int64_t>(16, fixed.context - plans / 2 - steps / 2);
+  const int32_t answer = static_cast<int32_t>(2 * plans + steps + 2 * kWindow);
+  const int64_t prefilled = world.engine().prefilled_tokens() + fixed.batch * prompt;
+  for (int32_t i = 0; i < fixed.batch; ++i) {
+    rollouter::GenerationRequest request = RandomRequest(world, prompt, answer);
+    request.sampling.top_p = fixed.top_p;
+    request.sampling.top_k = fixed.top_k;
+    SYNCOPATE_RETURN_IF_ERROR(Add(world, std::move(request)));
+  }
+  while (world.engine().prefilled_tokens() < prefilled) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+  for (int i = 0; i < kWindow / 2; ++i) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+  return absl::OkStatus();
+}
+
+double MedianMs(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return Rounded(seconds[seconds.size() / 2] * 1e3, 1e-3);
+}
+
+}  // namespace
+
+absl::StatusOr<json> MeasureFixed(EngineWorld& world, const FixedCase& fixed) {
+  SYNCOPATE_RETURN_IF_ERROR(StartDecoding(world, fixed, fixed.repeats * kWindow));
+  std::vector<Stretch> windows;
+  for (int i = 0; i < fixed.repeats; ++i) {
+    const Watch watch(world);
+    for (int step = 0; step < kWindow; ++step) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+    windows.push_back(watch.Read());
+    if (windows.back().tokens != int64_t{fixed.batch} * kWindow) {
+      return Error(absl::StatusCode::kInternal, "BENCH", "not every sequence drew in every step");
+    }
+  }
+  world.engine().Abort("");
+  SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+  const Stretch& median = Median(windows, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  json line = ToJson("fixed", median);
+  line["batch"] = fixed.batch;
+  line["context"] = fixed.context;
+  line["top_p"] = fixed.top_p;
+  line["top_k"] = fixed.top_k;
+  line["step_ms"] = Rounded(median.seconds / kWindow * 1e3, 1e-4);
+  line["tokens_per_second"] = std::round(static_cast<double>(median.tokens) / median.seconds);
+  return line;
+}
+
+absl::StatusOr<json> MeasureInstall(EngineWorld& world, const FixedCase& fixed) {
+  SYNCOPATE_RETURN_IF_ERROR(StartDecoding(world, fixed, fixed.repeats * kWindow));
+  rollouter::WeightArenas& arenas = world.engine().backend().arenas();
+  std::vector<double> waits, exchanges;
+  for (int i = 0; i < fixed.repeats; ++i) {
+    for (int step = 0; step < kWindow; ++step) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+    arenas.ExpectExchange();  // as the receiver does, beside decode steps
+    const auto begin = SteadyClock::now();
+    SYNCOPATE_RETURN_IF_ERROR(world.engine().Synchronize());
+    waits.push_back(std::chrono::duration<double>(SteadyClock::now() - begin).count());
+    const auto exchange = SteadyClock::now();
+    PolicyVersion next = world.engine().policy().version();
+    ++next.step;
+    SYNCOPATE_RETURN_IF_ERROR(world.engine().policy().Install(next, /*digest=*/1));
+    exchanges.push_back(std::chrono::duration<double>(SteadyClock::now() - exchange).count());
+    arenas.shadow();  // mapped again
+  }
+  world.engine().Abort("");
+  SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+  return json({{"event", "generate"},
+               {"case", "install"},
+               {"batch", fixed.batch},
+               {"context", fixed.context},
+               {"wait_ms", MedianMs(waits)},
+               {"exchange_ms", MedianMs(exchanges)}});
+}
+
+absl::StatusOr<json> MeasureMix(EngineWorld& world) {
+  auto length = [](uint64_t i, uint64_t of) { return static_cast<int32_t>(100 + Philox4x32(4242 + of, i)[0] % 925); };
+  int64_t prompt_tokens = 0;
+  for (uint64_t i = 0; i < kMixRequests; ++i) {
+    prompt_tokens += length(i, 0);
+    SYNCOPATE_RETURN_IF_ERROR(Add(world, RandomRequest(world, length(i, 0), length(i, 1))));
+  }
+  const Watch watch(world);
+  SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+  const Stretch stretch = watch.Read();
+  json line = ToJson("mix", stretch);
+  line["requests"] = kMixRequests;
+  line["prompt_tokens"] = prompt_tokens;
+  line["answer_tokens"] = stretch.tokens;
+  line["tokens_per_second"] = std::round(static_cast<double>(stretch.tokens) / stretch.seconds);
+  return line;
+}
+
+absl::StatusOr<json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats) {
+  std::vector<Stretch> runs;
+  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
+    for (int32_t p = 0; p < prompts; ++p) SYNCOPATE_RETURN_IF_ERROR(Add(world, RandomRequest(world, tokens, 1)));
+    const Watch watch(world);
+    SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+    if (i > 0) runs.push_back(watch.Read());
+  }
+  const Stretch& median = Median(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  json line = ToJson("prefill", median);
+  line["prompts"] = prompts;
+  line["tokens"] = tokens;
+  line["tokens_per_second"] = std::round(static_cast<double>(prompts) * tokens / median.seconds);
+  return line;
+}
+
+}  // namespace syncopate::bench

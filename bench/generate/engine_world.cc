@@ -1,0 +1,116 @@
+#include "bench/generate/engine_world.h"
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/status.h"
+#include "bench/decode/random_fill.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "model/presets.h"
+#include "rollouter/cuda/cuda_backend.h"
+
+namespace syncopate::bench {
+namespace {
+
+using rollouter::EngineBackend;
+using rollouter::ModelRunner;
+using SteadyClock = std::chrono::steady_clock;
+
+double SecondsSince(SteadyClock::time_point begin) {
+  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
+}
+
+// A runner that is watched.
+class TimedRunner final : public ModelRunner {
+ public:
+  TimedRunner(std::unique_ptr<ModelRunner> runner, std::shared_ptr<RunnerTimes> times)
+      : runner_(std::move(runner)), times_(std::move(times)) {}
+  Capacity capacity() const override { return runner_->capacity(); }
+  int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  void BindThread() override { runner_->BindThread(); }
+  void UnbindThread() override { runner_->UnbindThread(); }
+  absl::StatusOr<Ticket> Launch(const rollouter::StepPlan& plan) override {
+    const auto begin = SteadyClock::now();
+    absl::StatusOr<Ticket> ticket = runner_->Launch(plan);
+    times_->launch_s += SecondsSince(begin);
+    ++times_->steps;
+    return ticket;
+  }
+  absl::StatusOr<rollouter::StepResult> Await(const Ticket& ticket) override {
+    const auto begin = SteadyClock::now();
+    absl::StatusOr<rollouter::StepResult> result = runner_->Await(ticket);
+    times_->await_s += SecondsSince(begin);
+    return result;
+  }
+  absl::Status Synchronize() override { return runner_->Synchronize(); }
+
+ private:
+  const std::unique_ptr<ModelRunner> runner_;
+  const std::shared_ptr<RunnerTimes> times_;
+};
+
+class TimedBackend final : public EngineBackend {
+ public:
+  TimedBackend(std::shared_ptr<EngineBackend> backend, std::shared_ptr<RunnerTimes> times)
+      : backend_(std::move(backend)), times_(std::move(times)) {}
+  at::Device device() const override { return backend_->device(); }
+  DType dtype() const override { return backend_->dtype(); }
+  rollouter::WeightArenas& arenas() override { return backend_->arenas(); }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const rollouter::RunnerOptions& options) override {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
+    return std::make_unique<TimedRunner>(std::move(runner), times_);
+  }
+
+ private:
+  const std::shared_ptr<EngineBackend> backend_;
+  const std::shared_ptr<RunnerTimes> times_;
+};
+
+// Numbers that keep activations in the range of trained models, drawn on the GPU.
+absl::Status FillWeights(const Manifest& manifest, char* arena) {
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    const ByteRange& range = manifest.ranges()[i];
+    float mean = 0, deviation = 1 / std::sqrt(static_cast<float>(spec.shape.back()));
+    if (absl::StrContains(spec.name, "norm")) mean = 1, deviation = 0.1f;
+    if (absl::EndsWith(spec.name, ".bias")) deviation = 0.1f;
+    if (absl::StrContains(spec.name, "embed") || absl::StrContains(spec.name, "lm_head")) deviation *= 2.5f;
+    SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+        FillNormal(arena + range.begin, range.size() / DTypeBytes(spec.dtype), mean, deviation, i + 1, nullptr),
+        "drawing weights"));
+  }
+  return cuda::CudaStatus(cudaDeviceSynchronize(), "drawing weights");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig config, model::FindPreset(options.model));
+  config.max_position_embeddings = std::min(config.max_position_embeddings, options.max_context);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
+  const auto begin = SteadyClock::now();
+  std::unique_ptr<EngineWorld> world(new EngineWorld(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(config, DType::kBFloat16));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      std::shared_ptr<rollouter::CudaBackend> backend,
+      rollouter::CudaBackend::Create(config, manifest, /*device=*/0, rollouter::CudaInstall::kRemap));
+  // Before the engine measures its products: those of zeros are faster.
+  SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
+  SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
+  SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      world->engine_, rollouter::Engine::Create(
+                          config, std::make_shared<TimedBackend>(backend, world->times_),
+                          {.max_sequences = options.max_sequences, .max_prefill_tokens = options.max_prefill_tokens}));
+  world->engine_->BindThread();
+  SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
+  world->create_s_ = SecondsSince(begin);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory after, cuda::ReadGpuMemory(/*device=*/0));
+  world->used_bytes_ = before.free - after.free;
+  return world;
+}
+
+}  // namespace syncopate::bench

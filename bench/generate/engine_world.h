@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/model_config.h"
+#include "rollouter/engine/engine.h"
+
+namespace syncopate::bench {
+
+// Where a runner's time goes, by the host's clock.
+struct RunnerTimes {
+  double launch_s = 0;
+  double await_s = 0;  // blocked until a step's tokens were there
+  int64_t steps = 0;
+};
+
+// An engine with random weights on GPU 0, as a rollouter has it: two weight sets, exchanged by remap.
+class EngineWorld {
+ public:
+  struct Options {
+    std::string model = "qwen2.5-0.5b";  // of model/presets.h
+    int64_t max_sequences = 256;
+    int64_t max_context = 2048;
+    int64_t max_prefill_tokens = 4096;
+  };
+  // NOT_FOUND reason UNKNOWN_MODEL; errors as CudaBackend::Create and Engine::Create.
+  static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);
+
+  rollouter::Engine& engine() { return *engine_; }
+  const model::ModelConfig& config() const { return config_; }
+  const RunnerTimes& times() const { return *times_; }
+  double create_s() const { return create_s_; }
+  // Of the GPU's memory, by the engine's start: the CUDA context of this process was there before.
+  int64_t used_bytes() const { return used_bytes_; }
+
+ private:
+  explicit EngineWorld(const model::ModelConfig& config) : config_(config) {}
+
+  const model::ModelConfig config_;
+  std::shared_ptr<RunnerTimes> times_ = std::make_shared<RunnerTimes>();
+  std::unique_ptr<rollouter::Engine> engine_;
+  double create_s_ = 0;
+  int64_t used_bytes_ = 0;
+};
+
+}  // namespace syncopate::bench

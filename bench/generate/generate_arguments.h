@@ -1,0 +1,54 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/presets.h"
+
+namespace syncopate::bench {
+
+// What the command and its program both understand.
+struct GenerateArguments {
+  std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
+  std::vector<int32_t> batches = {256, 512};
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};
+  int32_t context = 1024;
+  int repeats = 5;
+  float top_p = 1;
+  int32_t top_k = 0;
+  int64_t prefill_tokens = 4096;
+};
+
+inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
+  app->add_option("--model", arguments->models, "Whose shapes, with commas between")
+      ->delimiter(',')
+      ->check(CLI::IsMember(model::PresetNames()))
+      ->capture_default_str();
+  app->add_option("--batch", arguments->batches, "Sequences that are decoded at once in the case fixed")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--case", arguments->cases, "What is measured")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix"}))
+      ->capture_default_str();
+  app->add_option("--context", arguments->context, "Tokens of a sequence in the cases prefill and fixed")
+      ->check(CLI::Range(64, 32768))
+      ->capture_default_str();
+  app->add_option("--top-p", arguments->top_p, "Of the case fixed")
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  app->add_option("--top-k", arguments->top_k, "Of the case fixed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--prefill-tokens", arguments->prefill_tokens, "Prompt tokens of one step")
+      ->check(CLI::Range(16, 65536))
+      ->capture_default_str();
+  app->add_option("--repeats", arguments->repeats, "Whose median is told")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+}
+
+}  // namespace syncopate::bench

@@ -1,0 +1,84 @@
+// syncopate-bench-generate: the whole engine (scheduler, runner, samplers) with random weights on the first GPU; one JSON
+// object a line as each case ends. `syncopate bench generate` starts it.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/generate/engine_cases.h"
+#include "bench/generate/generate_arguments.h"
+#include "model/torch_error.h"
+
+namespace syncopate::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr int32_t kPrompts = 16;
+constexpr int64_t kLongestOfMix = 2048;
+
+absl::Status Print(const std::string& model, absl::StatusOr<json> line) {
+  SYNCOPATE_RETURN_IF_ERROR(line.status());
+  (*line)["model"] = model;
+  std::printf("%s\n", line->dump().c_str());
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status RunModel(const std::string& model, const GenerateArguments& arguments) {
+  const int32_t most = *std::max_element(arguments.batches.begin(), arguments.batches.end());
+  const int64_t context = std::max<int64_t>(arguments.context + arguments.context / 2, kLongestOfMix);
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<EngineWorld> world,
+                             EngineWorld::Create({.model = model,
+                                                  .max_sequences = std::max(most, 256),
+                                                  .max_context = context,
+                                                  .max_prefill_tokens = arguments.prefill_tokens}));
+  SYNCOPATE_RETURN_IF_ERROR(Print(model, json({{"event", "engine"},
+                                               {"create_s", world->create_s()},
+                                               {"used_mib", world->used_bytes() >> 20},
+                                               {"kv_mib", world->engine().kv_bytes() >> 20},
+                                               {"weights_mib", world->engine().weight_bytes() >> 20}})));
+  auto wants = [&](const char* name) {
+    return std::find(arguments.cases.begin(), arguments.cases.end(), name) != arguments.cases.end();
+  };
+  if (wants("prefill")) {
+    SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasurePrefill(*world, kPrompts, arguments.context, arguments.repeats)));
+  }
+  for (int32_t batch : arguments.batches) {
+    const FixedCase fixed = {.batch = batch,
+                             .context = arguments.context,
+                             .repeats = arguments.repeats,
+                             .top_p = arguments.top_p,
+                             .top_k = arguments.top_k};
+    if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureFixed(*world, fixed)));
+    if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureInstall(*world, fixed)));
+  }
+  return wants("mix") ? Print(model, MeasureMix(*world)) : absl::OkStatus();
+}
+
+absl::Status Run(const GenerateArguments& arguments) {
+  for (const std::string& model : arguments.models) {
+    try {
+      if (absl::Status status = RunModel(model, arguments); !status.ok()) return Annotate(status, model);
+    } catch (const std::exception& error) {
+      return model::TorchError(error, model);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace syncopate::bench
+
+int main(int argc, char** argv) {
+  syncopate::bench::GenerateArguments arguments;
+  CLI::App app;
+  syncopate::bench::AddGenerateOptions(&app, &arguments);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = syncopate::bench::Run(arguments);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "syncopate bench generate: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

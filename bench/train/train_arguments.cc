@@ -1,0 +1,83 @@
+#include "bench/train/train_arguments.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "model/presets.h"
+
+namespace syncopate::bench {
+
+const std::vector<std::string>& TrainCases() {
+  static const auto* const cases = new std::vector<std::string>{"policy", "program", "logprobs", "memory"};
+  return *cases;
+}
+
+void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
+  app->add_option("cases", arguments->cases,
+                  "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
+                  "for log-probabilities; memory: what is reserved over many steps of drawn lengths; nothing: the "
+                  "first three")
+      ->check(CLI::IsMember(TrainCases()));
+  app->add_option("--model", arguments->model, "Whose shape")
+      ->check(CLI::IsMember(model::PresetNames()))
+      ->capture_default_str();
+  app->add_option("--layers", arguments->layers, "How many of its layers; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--device", arguments->device, "Where: cpu, cuda:N, or auto: a GPU if there is one")
+      ->capture_default_str();
+  app->add_option("--tokens", arguments->tokens, "Packed tokens of a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app->add_option("--longest", arguments->longest, "Tokens of the longest sequence")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  app->add_flag("--ragged", arguments->ragged, "Lengths from a 16th of the longest to it, in place of the longest");
+  app->add_flag("--float32-logits", arguments->float32_logits, "Logits in float32");
+  app->add_option("--recompute", arguments->recompute, "What backward computes again")
+      ->check(CLI::IsMember({"none", "selective", "full"}))
+      ->capture_default_str();
+  app->add_option("--steps", arguments->steps, "Steps that are measured")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app->add_option("--warm-seconds", arguments->warm_seconds, "Of steps before them")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--memory-steps", arguments->memory_steps, "Steps of the case memory")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--allocator", arguments->allocator,
+                  "Settings of libtorch's allocator, as PYTORCH_CUDA_ALLOC_CONF takes them");
+  app->add_flag("--json", arguments->json, "Print one JSON object a line as each case ends");
+}
+
+std::vector<std::string> ToWords(const TrainArguments& arguments) {
+  std::vector<std::string> words = arguments.cases;
+  auto add = [&words](const char* name, const auto& value) { words.insert(words.end(), {name, absl::StrCat(value)}); };
+  add("--model", arguments.model);
+  add("--layers", arguments.layers);
+  add("--device", arguments.device);
+  add("--tokens", arguments.tokens);
+  add("--longest", arguments.longest);
+  add("--recompute", arguments.recompute);
+  add("--steps", arguments.steps);
+  add("--warm-seconds", arguments.warm_seconds);
+  add("--memory-steps", arguments.memory_steps);
+  if (!arguments.allocator.empty()) add("--allocator", arguments.allocator);
+  if (arguments.ragged) words.emplace_back("--ragged");
+  if (arguments.float32_logits) words.emplace_back("--float32-logits");
+  if (arguments.json) words.emplace_back("--json");
+  return words;
+}
+
+absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments) {
+  SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::FindPreset(arguments.model));
+  if (arguments.layers > shape.num_hidden_layers) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE",
+                 absl::StrCat(arguments.model, " has ", shape.num_hidden_layers, " layers, not ", arguments.layers));
+  }
+  if (arguments.layers > 0) shape.num_hidden_layers = arguments.layers;
+  shape.max_position_embeddings = arguments.longest;
+  return shape;
+}
+
+}  // namespace syncopate::bench

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/model_config.h"
+
+namespace syncopate::bench {
+
+// What `syncopate bench train` measures: said on the command line, and by it to syncopate-bench-train, which does the
+// work.
+struct TrainArguments {
+  std::vector<std::string> cases;  // of TrainCases(); empty: policy, program and logprobs
+  std::string model = "qwen2.5-0.5b";
+  int64_t layers = 0;  // of the model; 0: all
+  std::string device = "auto";
+  int64_t tokens = 16384;
+  int64_t longest = 4096;
+  bool ragged = false;
+  bool float32_logits = false;
+  std::string recompute = "selective";
+  int steps = 12;
+  double warm_seconds = 8;
+  int memory_steps = 200;
+  std::string allocator;
+  bool json = false;
+};
+
+// "policy", "program", "logprobs", "memory".
+const std::vector<std::string>& TrainCases();
+
+// The options, which write to `arguments`; it outlives the parsing.
+void AddTrainOptions(CLI::App* app, TrainArguments* arguments);
+// The words that make another process parse the same arguments.
+std::vector<std::string> ToWords(const TrainArguments& arguments);
+
+// The shape that is trained, with positions for the longest sequence. NOT_FOUND as model::FindPreset;
+// INVALID_ARGUMENT (reason BAD_CASE) if it has fewer layers than asked for.
+absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments);
+
+}  // namespace syncopate::bench

@@ -1,0 +1,232 @@
+#include "bench/train/train_cases.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "bench/train/train_batches.h"
+#include "bench/train/train_world.h"
+#include "trainer/step/phase_clock.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::bench {
+namespace {
+
+using nlohmann::json;
+using trainer::PolicyTrainer;
+
+constexpr uint64_t kSeed = 7;
+constexpr int kMemoryLines[] = {5, 50};  // and the last step
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double MillisecondsSince(absl::Time begin) { return absl::ToDoubleMilliseconds(Clock::Real()->Now() - begin); }
+
+void Wait(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+trainer::Recompute RecomputeOf(const TrainArguments& arguments) {
+  return arguments.recompute == "none"   ? trainer::Recompute::kNone
+         : arguments.recompute == "full" ? trainer::Recompute::kFull
+                                         : trainer::Recompute::kSelective;
+}
+
+// 2 a parameter and token forward, twice that backward, and attention's.
+double StepFlops(const model::ModelConfig& shape, const std::vector<int64_t>& lengths) {
+  const double layer =
+      static_cast<double>(shape.hidden_size) *
+      static_cast<double>(2 * shape.query_size() + 2 * shape.key_value_size() + 3 * shape.intermediate_size);
+  const double weights =
+      layer * static_cast<double>(shape.num_hidden_layers) + static_cast<double>(shape.vocab_size * shape.hidden_size);
+  double total = 0;
+  for (int64_t length : lengths) {
+    const double attention = 2.0 * static_cast<double>(shape.query_size() * length * length);
+    total += 2 * weights * static_cast<double>(length) + attention * static_cast<double>(shape.num_hidden_layers);
+  }
+  return 3 * total;
+}
+
+// GiB that libtorch's allocator has on a GPU.
+struct Memory {
+  double allocated_peak = 0;
+  double reserved = 0;
+  double reserved_peak = 0;
+};
+Memory MemoryOf(at::Device device) {
+  if (device.is_cpu()) return {};
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  return {gib(stats.allocated_bytes[0].peak), gib(stats.reserved_bytes[0].current), gib(stats.reserved_bytes[0].peak)};
+}
+
+// One case's constants and what its lines have in common.
+class Case {
+ public:
+  Case(std::string name, const TrainArguments& arguments, const model::ModelConfig& shape, at::Device device)
+      : name_(std::move(name)),
+        arguments_(arguments),
+        shape_(shape),
+        device_(device),
+        random_(kSeed),
+        lengths_(DrawLengths(arguments.tokens, arguments.longest, arguments.ragged, random_)) {
+    if (device.is_cpu()) return;
+    at::empty({1}, at::TensorOptions(device));  // so that there is an allocator
+    c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  }
+
+  json Program() {
+    TrainWorld world({shape_, lengths_, RecomputeOf(arguments_), arguments_.float32_logits, device_});
+    const bool passes = name_ == "logprobs";
+    auto once = [&] { passes ? world.LogProbs() : world.Step(); };
+    Warm([&] {
+      once();
+      Wait(device_);
+    });
+    trainer::PhaseClock clock(device_);
+    const absl::Time begin = Clock::Real()->Now();
+    clock.Mark();
+    for (int i = 0; i < arguments_.steps; ++i) {
+      once();
+      clock.Mark();
+    }
+    const double queued_ms = MillisecondsSince(begin) / arguments_.steps;
+    Wait(device_);
+    std::vector<double> ms;
+    for (int i = 0; i < arguments_.steps; ++i) ms.push_back(clock.Seconds(static_cast<size_t>(i)) * 1e3);
+    json line = LineOf(Median(ms), passes ? 3 : 1);
+    line["queued_ms"] = queued_ms;
+    line["entropy"] = world.entropy().mean().item<double>();
+    return line;
+  }
+
+  absl::StatusOr<json> Policy() {
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, MakePolicy());
+    const TrainBatch batch(lengths_, shape_, random_);
+    absl::StatusOr<trainer::TrainStepMetrics> metrics;
+    std::vector<double> ms, device_ms, optimizer_ms;
+    auto once = [&] {
+      const absl::Time begin = Clock::Real()->Now();
+      if (metrics.ok() || ms.empty()) metrics = policy->Step(batch.groups());
+      if (!metrics.ok()) return;
+      ms.push_back(MillisecondsSince(begin));
+      device_ms.push_back((metrics->forward_backward_seconds + metrics->optimizer_seconds) * 1e3);
+      optimizer_ms.push_back(metrics->optimizer_seconds * 1e3);
+    };
+    Warm(once);
+    for (auto* figures : {&ms, &device_ms, &optimizer_ms}) figures->clear();
+    for (int i = 0; i < arguments_.steps && metrics.ok(); ++i) once();
+    SYNCOPATE_RETURN_IF_ERROR(metrics.status());
+    json line = LineOf(Median(ms), 1);
+    line["device_ms"] = Median(device_ms);
+    line["optimizer_ms"] = Median(optimizer_ms);
+    line["loss"] = metrics->loss;
+    line["entropy"] = metrics->entropy;
+    line["skipped"] = metrics->skipped;
+    return line;
+  }
+
+  // Each step has one to two times the tokens, in other lengths, so that micro-batches have other sizes.
+  absl::Status MemoryOverSteps(const TellLine& tell) {
+    if (device_.is_cpu()) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", "the case memory needs a GPU; --device says where");
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, MakePolicy());
+    std::uniform_int_distribution<int64_t> total(arguments_.tokens, 2 * arguments_.tokens);
+    int64_t tokens = 0;
+    const absl::Time begin = Clock::Real()->Now();
+    for (int step = 1; step <= arguments_.memory_steps; ++step) {
+      const TrainBatch batch(DrawLengths(total(random_), arguments_.longest, /*ragged=*/true, random_), shape_,
+                             random_);
+      SYNCOPATE_RETURN_IF_ERROR(policy->Step(batch.groups()).status());
+      tokens += batch.tokens();
+      if (std::count(std::begin(kMemoryLines), std::end(kMemoryLines), step) == 0 && step != arguments_.memory_steps) {
+        continue;
+      }
+      const Memory memory = MemoryOf(device_);
+      tell({{"case", name_},
+            {"model", arguments_.model},
+            {"allocator", arguments_.allocator},
+            {"step", step},
+            {"reserved_gib", memory.reserved},
+            {"allocated_peak_gib", memory.allocated_peak},
+            {"tokens_per_second", static_cast<double>(tokens) / MillisecondsSince(begin) * 1e3}});
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Warm(const std::function<void()>& once) const {
+    const absl::Time until = Clock::Real()->Now() + absl::Seconds(arguments_.warm_seconds);
+    do once();
+    while (Clock::Real()->Now() < until);
+  }
+
+  absl::StatusOr<std::unique_ptr<PolicyTrainer>> MakePolicy() const {
+    PolicyTrainer::Options options;
+    options.model = shape_;
+    options.optimizer.learning_rate = 1e-6;
+    options.optimizer.weight_decay = 0.1;
+    options.step.micro_batch_tokens = arguments_.tokens;
+    options.step.recompute = RecomputeOf(arguments_);
+    options.step.float32_logits = arguments_.float32_logits;
+    options.seed = kSeed;
+    options.device = device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", static_cast<int>(device_.index()));
+    return PolicyTrainer::Create(options);
+  }
+
+  // `parts`: how many thirds of a step's operations are left out, and one.
+  json LineOf(double ms, double parts) const {
+    const Memory memory = MemoryOf(device_);
+    return {{"case", name_},
+            {"model", arguments_.model},
+            {"layers", shape_.num_hidden_layers},
+            {"device", device_.str()},
+            {"tokens", arguments_.tokens},
+            {"lengths", arguments_.ragged ? "ragged" : absl::StrCat(arguments_.longest)},
+            {"recompute", arguments_.recompute},
+            {"float32_logits", arguments_.float32_logits},
+            {"ms", ms},
+            {"tokens_per_second", static_cast<double>(arguments_.tokens) / ms * 1e3},
+            {"model_tflops", StepFlops(shape_, lengths_) / parts / ms / 1e9},
+            {"allocated_peak_gib", memory.allocated_peak},
+            {"reserved_peak_gib", memory.reserved_peak}};
+  }
+
+  const std::string name_;
+  const TrainArguments& arguments_;
+  const model::ModelConfig& shape_;
+  const at::Device device_;
+  std::mt19937_64 random_;
+  const std::vector<int64_t> lengths_;
+};
+
+}  // namespace
+
+absl::Status RunTrainCase(const std::string& name, const TrainArguments& arguments, const model::ModelConfig& shape,
+                          at::Device device, const TellLine& tell) {
+  Case one(name, arguments, shape, device);
+  if (name == "memory") return one.MemoryOverSteps(tell);
+  if (name == "policy") {
+    SYNCOPATE_ASSIGN_OR_RETURN(const json line, one.Policy());
+    tell(line);
+  } else {
+    tell(one.Program());
+  }
+  // What this case had is of no use to the next one.
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+  return absl::OkStatus();
+}
+
+}  // namespace syncopate::bench

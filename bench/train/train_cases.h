@@ -1,0 +1,22 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/status.h"
+#include "bench/train/train_arguments.h"
+
+namespace syncopate::bench {
+
+// Told as each line of a case is known.
+using TellLine = std::function<void(const nlohmann::json& line)>;
+
+// Runs one of TrainCases() on `device` and tells its lines: "case", "model", "tokens" (of a step), "ms" (median),
+// "tokens_per_second", what is queued and reserved; "memory" tells a line at steps 5, 50 and the last. May throw
+// c10::Error. Blocks for its duration.
+absl::Status RunTrainCase(const std::string& name, const TrainArguments& arguments, const model::ModelConfig& shape,
+                          at::Device device, const TellLine& tell);
+
+}  // namespace syncopate::bench

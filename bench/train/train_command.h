@@ -1,0 +1,11 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace syncopate::bench {
+
+// Adds `train` to `syncopate bench`; as AddBenchCommand.
+void AddTrainBenchCommand(CLI::App* bench, std::function<int()>* chosen);
+
+}  // namespace syncopate::bench

@@ -1,0 +1,173 @@
+#include "cuda/nccl/nccl_comm.h"
+
+#include <nccl.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/reasons.h"
+#include "base/status.h"
+#include "cuda/device.h"
+
+namespace syncopate::cuda {
+namespace {
+
+static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
+
+// An abort takes 0.3 to 0.6 s. What takes longer than this will not end.
+constexpr absl::Duration kAbortWithin = absl::Seconds(5);
+constexpr absl::Duration kFinalizePoll = absl::Milliseconds(1);
+
+// OK for what has succeeded or is under way.
+absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+  std::string words = absl::StrCat(what, ": ", ncclGetErrorString(result), "; ", ncclGetLastError(comm));
+  if (result == ncclRemoteError) return Error(absl::StatusCode::kUnavailable, "PEER_LOST", words);
+  return Error(absl::StatusCode::kInternal, "NCCL_ERROR", words);
+}
+
+// A flag that one thread raises and another waits for. Shared, so that either may go first.
+class Flag {
+ public:
+  void Raise() {
+    MutexLock lock(&mutex_);
+    raised_ = true;
+  }
+  bool AwaitFor(absl::Duration deadline) {
+    MutexLock lock(&mutex_);
+    auto raised = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return raised_; };
+    return mutex_.AwaitWithTimeout(Condition(&raised), deadline);
+  }
+
+ private:
+  Mutex mutex_;
+  bool raised_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Calls what NCCL may never return from, on a thread of its own while this one waits. If it does not return in time the
+// thread is left to itself, with what it uses: there is no way to end it.
+absl::Status CallWithin(absl::Duration deadline, std::function<void()> call, const std::string& what) {
+  auto returned = std::make_shared<Flag>();
+  auto thread = std::make_unique<std::thread>([call = std::move(call), returned] {
+    call();
+    returned->Raise();
+  });
+  if (returned->AwaitFor(deadline)) {
+    thread->join();
+    return absl::OkStatus();
+  }
+  [[maybe_unused]] std::thread* left = thread.release();
+  return Error(absl::StatusCode::kInternal, reason::kAbortStuck,
+               absl::StrCat(what, " does not return; restart this process"));
+}
+
+}  // namespace
+
+absl::StatusOr<NcclId> NewNcclId() {
+  ncclUniqueId meeting{};
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&meeting), nullptr, "opening a place for members to meet"));
+  NcclId id{};
+  std::memcpy(id.data(), &meeting, id.size());
+  return id;
+}
+
+absl::StatusOr<int> NcclVersion() {
+  int version = 0;
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), nullptr, "asking NCCL for its version"));
+  return version;
+}
+
+absl::StatusOr<NcclComm> NcclComm::Join(const Options& options, const NcclId& id, int32_t rank, int32_t size) {
+  DeviceScope scope(options.device);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // or a peer that does not come would hold this thread for ever
+  config.commName = "syncopate";
+  if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
+  ncclUniqueId meeting{};
+  std::memcpy(&meeting, id.data(), id.size());
+  ncclComm_t comm = nullptr;
+  const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, meeting, rank, &config);
+  NcclComm joined(options.device, comm);
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(begun, comm, "joining a communicator"));
+  return joined;
+}
+
+NcclComm::~NcclComm() {
+  const absl::Status aborted = Abort();
+  if (!aborted.ok()) SYNCOPATE_LOG(kError, "nccl: %s", std::string(aborted.message()));
+}
+
+NcclComm& NcclComm::operator=(NcclComm&& other) noexcept {
+  if (this == &other) return *this;
+  const absl::Status aborted = Abort();
+  if (!aborted.ok()) SYNCOPATE_LOG(kError, "nccl: %s", std::string(aborted.message()));
+  device_ = other.device_;
+  comm_ = std::exchange(other.comm_, nullptr);
+  return *this;
+}
+
+absl::StatusOr<bool> NcclComm::Poll() {
+  ncclResult_t state = ncclSuccess;
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &state), comm_, "asking a communicator"));
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(state, comm_, "the communicator failed"));
+  return state == ncclSuccess;
+}
+
+absl::Status NcclComm::BeginRound() {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclGroupStart(), comm_, "beginning a round");
+}
+
+absl::Status NcclComm::Send(const void* from, size_t bytes, int32_t peer, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclSend(from, bytes, ncclInt8, peer, comm_, stream), comm_, "posting a message");
+}
+
+absl::Status NcclComm::Receive(void* to, size_t bytes, int32_t peer, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclRecv(to, bytes, ncclInt8, peer, comm_, stream), comm_, "posting a message");
+}
+
+absl::Status NcclComm::Broadcast(void* in_place, size_t bytes, int32_t root, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclBroadcast(in_place, in_place, bytes, ncclInt8, root, comm_, stream), comm_,
+                    "posting a message");
+}
+
+absl::Status NcclComm::EndRound() {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclGroupEnd(), comm_, "beginning a round");
+}
+
+absl::Status NcclComm::Finalize(absl::Duration deadline) {
+  const absl::Time until = Clock::Real()->Now() + deadline;
+  DeviceScope scope(device_);
+  SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclCommFinalize(comm_), comm_, "finalising a communicator"));
+  Flag never;  // sleeps without a deadline of its own kind
+  for (;;) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const bool ended, Poll());
+    if (ended) break;
+    if (Clock::Real()->Now() >= until) {
+      return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
+                   "a communicator could not be finalised in time and is aborted");
+    }
+    never.AwaitFor(kFinalizePoll);
+  }
+  // ncclCommDestroy would wait for the other members on this host, who may keep theirs.
+  return Abort();
+}
+
+absl::Status NcclComm::Abort() {
+  ncclComm_t aborted = std::exchange(comm_, nullptr);
+  if (aborted == nullptr) return absl::OkStatus();
+  return CallWithin(
+      kAbortWithin, [aborted] { ncclCommAbort(aborted); }, "ncclCommAbort");
+}
+
+}  // namespace syncopate::cuda

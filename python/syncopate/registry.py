@@ -1,0 +1,84 @@
+"""Names of rewards and tasks, and the decorators that give them."""
+import dataclasses
+import inspect
+from typing import Any, Callable, Dict, Iterable, Optional
+
+ASYNC_CONCURRENCY = 256  # answers that a coroutine judges at once unless it says otherwise
+
+
+@dataclasses.dataclass
+class Reward:
+    name: str
+    function: Callable[[str, dict], Any]
+    concurrency: int  # 0: as the worker's processes allow
+    budget: float  # seconds for the answers of one item, unless the caller gives less
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+@dataclasses.dataclass
+class Tasks:
+    name: str
+    function: Callable[[], Iterable[dict]]
+
+
+REWARDS: Dict[str, Reward] = {}
+TASKS: Dict[str, Tasks] = {}
+
+
+def reward(name: str, *, concurrency: Optional[int] = None, budget: float = 60.0):
+    """Makes `function(answer, row)` the reward `name`.
+
+    `answer` is the text that was generated, `row` the row of the data file, a dict. It returns a finite number, or a dict
+    with that under "value" and other numbers that are shown beside it. A plain function runs in a process of a pool, where
+    it may block, hang or crash; an `async def` runs beside others in the worker itself, and must not block.
+    """
+
+    def register(function):
+        if name in REWARDS:
+            raise ValueError(f"two rewards are named {name!r}")
+        default = ASYNC_CONCURRENCY if inspect.iscoroutinefunction(function) else 0
+        REWARDS[name] = Reward(name, function, default if concurrency is None else concurrency, budget)
+        return function
+
+    return register
+
+
+def tasks(name: str):
+    """Makes `function()` the list of tasks `name`: it returns or yields rows, each a dict, the same ones each time."""
+
+    def register(function):
+        if name in TASKS:
+            raise ValueError(f"two lists of tasks are named {name!r}")
+        TASKS[name] = Tasks(name, function)
+        return function
+
+    return register
+
+
+def verl_reward(name: str, **options):
+    """The same for a function of verl's signature, compute_score(data_source, solution_str, ground_truth, extra_info)."""
+
+    def register(compute_score):
+        def arguments(answer, row):
+            truth = row.get("ground_truth", row.get("answer"))
+            if truth is None:
+                truth = (row.get("reward_model") or {}).get("ground_truth")
+            return dict(data_source=row.get("data_source"), solution_str=answer, ground_truth=truth,
+                        extra_info=row.get("extra_info"))
+
+        def value(score):
+            return {"value": score["score"], **score} if isinstance(score, dict) else score
+
+        if inspect.iscoroutinefunction(compute_score):
+            async def function(answer, row):
+                return value(await compute_score(**arguments(answer, row)))
+        else:
+            def function(answer, row):
+                return value(compute_score(**arguments(answer, row)))
+        reward(name, **options)(function)
+        return compute_score
+
+    return register

@@ -1,0 +1,176 @@
+"""The messages of proto/syncopate/v1/environment.proto as bytes.
+
+Own code, because grpcio is the one dependency: protobuf's runtime would be a second, and the version that user code needs
+beside it is often another.
+"""
+import struct
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+SERVICE = "syncopate.v1.EnvironmentService"
+
+# google.rpc.Code
+CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL = 1, 2, 3, 4, 5, 13
+
+
+class Answer(NamedTuple):
+    text: str
+    finish: int
+
+
+class Item(NamedTuple):
+    id: str
+    environment: str
+    row_json: str
+    answers: List[Answer]
+    budget: float  # seconds; 0: not given
+
+
+class Outcome(NamedTuple):
+    value: float = 0.0
+    components: Optional[Dict[str, float]] = None
+    code: int = 0  # not 0: an error
+    message: str = ""
+
+
+# -- reading
+
+
+def _varint(data, at: int) -> Tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise ValueError("a message that was cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def fields(data) -> Iterator[Tuple[int, Union[int, memoryview]]]:
+    """Number and value of each field: an int, or the bytes of what has a length; fixed ones as their bytes."""
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+        else:
+            if kind == 2:
+                size, at = _varint(data, at)
+            elif kind in (1, 5):
+                size = 8 if kind == 1 else 4
+            else:
+                raise ValueError(f"a field of wire type {kind}")
+            if at + size > end:
+                raise ValueError("a message that was cut short")
+            value, at = data[at:at + size], at + size
+        yield key >> 3, value
+
+
+def _text(value) -> str:
+    return str(value, "utf-8", "replace")
+
+
+def read_score_request(data: bytes) -> Tuple[List[Item], List[str]]:
+    items, cancels = [], []
+    for number, value in fields(memoryview(data)):
+        if number == 1:
+            items.append(_read_item(value))
+        elif number == 2:
+            cancels.append(_text(value))
+    return items, cancels
+
+
+def _read_item(data) -> Item:
+    name, environment, row_json, answers, budget = "", "", "{}", [], 0.0
+    for number, value in fields(data):
+        if number == 1:
+            name = _text(value)
+        elif number == 2:
+            for part, inner in fields(value):
+                if part == 2:
+                    environment = _text(inner)
+                elif part == 3:
+                    row_json = _text(inner)
+        elif number == 3:
+            text, finish = "", 0
+            for part, inner in fields(value):
+                if part == 1:
+                    text = _text(inner)
+                elif part == 2:
+                    finish = inner
+            answers.append(Answer(text, finish))
+        elif number == 4:
+            parts = dict(fields(value))
+            budget = parts.get(1, 0) + parts.get(2, 0) * 1e-9
+    return Item(name, environment, row_json, answers, budget)
+
+
+def read_list_request(data: bytes) -> Tuple[str, str, int]:
+    """Environment, cursor, batch."""
+    found = dict(fields(memoryview(data)))
+    return _text(found.get(1, b"")), _text(found.get(2, b"")), found.get(3, 0)
+
+
+# -- writing
+
+
+def _number(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _int(number: int, value: int) -> bytes:
+    return _number(number << 3) + _number(value) if value else b""
+
+
+def _bytes(number: int, value: Union[str, bytes]) -> bytes:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace")
+    return _number(number << 3 | 2) + _number(len(value)) + value
+
+
+def _float(number: int, value: float) -> bytes:
+    return _number(number << 3 | 5) + struct.pack("<f", value)
+
+
+def write_outcome(outcome: Outcome) -> bytes:
+    if outcome.code:
+        return _bytes(2, _int(1, outcome.code) + _bytes(2, outcome.message))
+    parts = [_float(1, outcome.value)]
+    for name, value in (outcome.components or {}).items():
+        parts.append(_bytes(2, _bytes(1, name) + _float(2, value)))
+    return _bytes(1, b"".join(parts))
+
+
+def write_score_response(items: List[Tuple[str, List[Outcome], float]]) -> bytes:
+    """Of (id, outcomes, seconds)."""
+    return b"".join(
+        _bytes(1, _bytes(1, name) + b"".join(_bytes(2, write_outcome(one)) for one in outcomes) +
+               _number(3 << 3 | 1) + struct.pack("<d", seconds)) for name, outcomes, seconds in items)
+
+
+def write_description(digest: str, environments: List[dict]) -> bytes:
+    """Of dicts with name, lists, scores, concurrency, budget, tasks."""
+    parts = [_bytes(1, digest)]
+    for one in environments:
+        budget = int(one["budget"] * 1e9)
+        parts.append(_bytes(2, _bytes(1, one["name"]) + _int(2, one["lists"]) + _int(3, one["scores"]) +
+                            _int(4, one["concurrency"]) +
+                            _bytes(5, _int(1, budget // 10**9) + _int(2, budget % 10**9)) + _int(6, one["tasks"])))
+    return b"".join(parts)
+
+
+def write_tasks(rows: List[Tuple[str, str, str]], next_cursor: str) -> bytes:
+    """Of (id, environment, row_json)."""
+    tasks = [_bytes(1, _bytes(1, name) + _bytes(2, environment) + _bytes(3, row)) for name, environment, row in rows]
+    return b"".join(tasks) + (_bytes(2, next_cursor) if next_cursor else b"")

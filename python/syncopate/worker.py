@@ -1,0 +1,226 @@
+"""The worker: EnvironmentService over grpc.aio for the rewards and tasks of Python files.
+
+usage: syncopate-worker [FILE...] [-m MODULE] [--listen ADDRESS] [--announce FILE] [--processes N]
+
+Ends with SIGTERM or SIGINT in order; what runs is cancelled.
+"""
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Dict, List
+
+import grpc
+
+from . import judging, registry, wire
+from .pool import Pool
+
+ANSWERS_A_PROCESS = 16  # that wait for it, unless a reward says otherwise
+TASKS_A_RESPONSE = 256
+STALL_SECONDS = 60.0  # the loop has not moved for so long: a coroutine blocks it
+
+
+class Worker:
+    def __init__(self, digest: str, pool: Pool, processes: int):
+        self._digest, self._pool, self._processes = digest, pool, processes
+
+    async def describe(self, request: bytes, context) -> bytes:
+        rows: Dict[str, dict] = {}
+        for name, reward in registry.REWARDS.items():
+            concurrency = reward.concurrency or ANSWERS_A_PROCESS * self._processes
+            rows[name] = dict(name=name, lists=False, scores=True, concurrency=concurrency, budget=reward.budget, tasks=0)
+        for name in registry.TASKS:
+            row = rows.setdefault(name, dict(name=name, scores=False, concurrency=1, budget=60.0))
+            row.update(lists=True, tasks=-1)
+        return wire.write_description(self._digest, list(rows.values()))
+
+    async def list_tasks(self, request: bytes, context):
+        name, cursor, batch = wire.read_list_request(request)
+        if name not in registry.TASKS:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker lists no tasks named {name}")
+        if cursor and not cursor.isdigit():
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{cursor!r} is no cursor of this worker")
+        at, size = int(cursor or 0), batch if batch > 0 else TASKS_A_RESPONSE
+        rows = itertools.islice(registry.TASKS[name].function(), at, None)
+        while True:
+            # User code may read files: away from the loop.
+            part = await asyncio.to_thread(lambda: list(itertools.islice(rows, size + 1)))
+            ready, more = part[:size], part[size:]
+            tasks = [(str(row.get("id", at + i)), name, json.dumps(row, ensure_ascii=False, allow_nan=False))
+                     for i, row in enumerate(ready)]
+            at += len(ready)
+            yield wire.write_tasks(tasks, str(at) if more else "")
+            if not more:
+                return
+            rows = itertools.chain(more, rows)
+
+    async def score(self, requests, context):
+        done: "asyncio.Queue" = asyncio.Queue()
+        running: Dict[str, asyncio.Task] = {}
+
+        def begin(item: wire.Item) -> None:
+            running[item.id] = asyncio.ensure_future(self._score_item(item))
+            running[item.id].add_done_callback(lambda task: done.put_nowait((item, task)))
+
+        async def read() -> None:
+            try:
+                async for request in requests:
+                    items, cancels = wire.read_score_request(request)
+                    for item in items:
+                        begin(item)
+                    for name in cancels:
+                        if name in running:
+                            running[name].cancel()
+                if running:
+                    await asyncio.wait(list(running.values()))
+                done.put_nowait(None)
+            except ValueError as error:  # what was read is no such message
+                done.put_nowait(error)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            over = False
+            while not over:
+                ready = [await done.get()]
+                while not done.empty() and len(ready) < 256:
+                    ready.append(done.get_nowait())
+                wrong = next((one for one in ready if isinstance(one, ValueError)), None)
+                if wrong is not None:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no ScoreRequest: {wrong}")
+                over = None in ready
+                judged = [one for one in ready if one is not None]
+                for item, _ in judged:
+                    running.pop(item.id, None)
+                if judged:
+                    yield wire.write_score_response([self._result(item, task) for item, task in judged])
+        finally:
+            reader.cancel()
+            for task in running.values():
+                task.cancel()
+
+    @staticmethod
+    def _result(item: wire.Item, task: asyncio.Task):
+        if task.cancelled():
+            outcomes, seconds = [judging.failed(wire.CANCELLED, "cancelled")] * len(item.answers), 0.0
+        elif task.exception() is not None:  # not user code's: that is caught where it runs
+            outcomes, seconds = [judging.raised(task.exception())] * len(item.answers), 0.0
+        else:
+            outcomes, seconds = task.result()
+        return item.id, outcomes, seconds
+
+    async def _score_item(self, item: wire.Item):
+        begin = time.monotonic()
+        reward = registry.REWARDS.get(item.environment)
+        if reward is None:
+            error = judging.failed(wire.NOT_FOUND, f"this worker has no reward named {item.environment}")
+            return [error] * len(item.answers), 0.0
+        budget = min(item.budget or reward.budget, reward.budget)
+        try:
+            outcomes = await asyncio.wait_for(self._judge(reward, item), budget)
+        except asyncio.TimeoutError:
+            outcomes = [judging.failed(wire.DEADLINE_EXCEEDED, f"not done within {budget:g} s")] * len(item.answers)
+        return outcomes, time.monotonic() - begin
+
+    async def _judge(self, reward: registry.Reward, item: wire.Item) -> List[wire.Outcome]:
+        if not reward.is_async:
+            return await self._pool.judge(reward.name, item.row_json, [answer.text for answer in item.answers])
+        return list(await asyncio.gather(*(self._judge_here(reward, item, answer) for answer in item.answers)))
+
+    @staticmethod
+    async def _judge_here(reward: registry.Reward, item: wire.Item, answer: wire.Answer) -> wire.Outcome:
+        try:
+            return judging.outcome(await reward.function(answer.text, judging.read_row(item.row_json)))
+        except Exception as error:  # the user's
+            return judging.raised(error)
+
+
+def _handlers(worker: Worker):
+    return grpc.method_handlers_generic_handler(wire.SERVICE, {
+        "Describe": grpc.unary_unary_rpc_method_handler(worker.describe),
+        "ListTasks": grpc.unary_stream_rpc_method_handler(worker.list_tasks),
+        "Score": grpc.stream_stream_rpc_method_handler(worker.score),
+    })
+
+
+def _watch(moved: List[float]) -> None:
+    """Ends the process when the loop stands still: whoever supervises it starts it again."""
+    while True:
+        time.sleep(1.0)
+        if time.monotonic() - moved[0] > STALL_SECONDS:
+            print(f"syncopate-worker: an async reward has blocked the worker for {STALL_SECONDS:g} s; it ends. Make it "
+                  "a plain def, which runs in a process of its own", file=sys.stderr, flush=True)
+            os._exit(70)
+
+
+def _announce(path: str, address: str, digest: str) -> None:
+    content = json.dumps(dict(role="environment", index=0, grpc=address, metrics="", pid=os.getpid(), digest=digest))
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w") as file:
+        file.write(content + "\n")
+    os.replace(temporary, path)
+
+
+async def serve(options) -> None:
+    digest = judging.load(options.files)
+    if not registry.REWARDS and not registry.TASKS:
+        raise SystemExit(f"{', '.join(options.files)}: no function has @reward or @tasks")
+    plain = [one for one in registry.REWARDS.values() if not one.is_async]
+    processes = options.processes or min(os.cpu_count() or 1, 8)
+    pool = Pool(processes if plain else 0, options.files)
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0),
+                                      ("grpc.http2.min_ping_interval_without_data_ms", 500),
+                                      ("grpc.keepalive_permit_without_calls", 1),
+                                      ("grpc.http2.max_ping_strikes", 0)])
+    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes))])
+    address = options.listen
+    if address.startswith("unix:") and os.path.exists(address[5:]):
+        os.unlink(address[5:])  # of an earlier life
+    mask = os.umask(0o177)  # a socket is for its owner alone
+    port = server.add_insecure_port(address)
+    os.umask(mask)
+    if address.endswith(":0") and not address.startswith("unix:"):
+        address = f"{address[:-2]}:{port}"
+    await server.start()
+    if options.announce:
+        _announce(options.announce, address, digest)
+    names = ", ".join([*registry.REWARDS, *registry.TASKS])
+    print(f"syncopate-worker: {names} at {address}, digest {digest[:12]}", file=sys.stderr, flush=True)
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    moved = [time.monotonic()]
+    threading.Thread(target=_watch, args=(moved,), daemon=True).start()
+    while not stop.is_set():
+        moved[0] = time.monotonic()
+        try:
+            await asyncio.wait_for(stop.wait(), 1.0)
+        except asyncio.TimeoutError:
+            pass
+    await server.stop(0.5)
+    pool.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="syncopate-worker", description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*", help="Python files with @reward and @tasks functions")
+    parser.add_argument("-m", dest="modules", action="append", default=[],
+                        help="installed module with such functions: syncopate.math_judge is one")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="unix:PATH or host:port; port 0: any free one")
+    parser.add_argument("--announce", default="", help="file that says where it listens, once it does")
+    parser.add_argument("--processes", type=int, default=0, help="of the pool; 0: one a core, 8 at most")
+    options = parser.parse_args()
+    options.files += [f"-m{module}" for module in options.modules]
+    if not options.files:
+        parser.error("name a Python file, or a module with -m")
+    asyncio.run(serve(options))
+    os._exit(0)  # user code may have left threads
+
+
+if __name__ == "__main__":
+    main()

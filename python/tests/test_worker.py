@@ -1,0 +1,275 @@
+"""The worker as a rollouter sees it, spoken to with protobuf's own messages. Run: python -m unittest -v (in python/)."""
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+USER_CODE = '''
+import asyncio, os, sys, time
+from syncopate import reward, tasks, verl_reward
+
+@reward("exact")
+def exact(answer, row): return 1.0 if answer.endswith(row["ground_truth"]) else 0.0
+
+@reward("parts")
+async def parts(answer, row): return {"value": 0.5, "length": len(answer), "word": "left out"}
+
+@reward("bad")
+async def bad(answer, row):
+    return {"nan": float("nan"), "inf": float("inf"), "text": "1.5 or so", "none": None, "huge": 1e300, "dict": {"a": 1}}[answer]
+
+@reward("raises")
+def raises(answer, row): return row["no such"]
+
+@reward("hangs")
+def hangs(answer, row):
+    while True: pass
+
+@reward("sleeps")
+async def sleeps(answer, row):
+    await asyncio.sleep(3600)
+
+@reward("exits")
+def exits(answer, row): os._exit(3) if answer == "now" else None; return 2
+
+@reward("prints")
+def prints(answer, row): print("what user code prints is no answer"); return 1
+
+@verl_reward("verl")
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(solution_str == ground_truth and data_source == "d"), "extra": extra_info["x"]}
+
+@tasks("rows")
+def rows():
+    for i in range(600): yield {"prompt": f"{i}?", "answer": str(i), "id": f"row-{i}"}
+'''
+
+
+def messages(folder):
+    """protobuf's classes for environment.proto, made at run time."""
+    protoset = os.path.join(folder, "set")
+    google = next(path for path in sys.path if os.path.exists(os.path.join(path, "google/rpc/status.proto")))
+    subprocess.run(["protoc", "-I", os.path.join(ROOT, "proto"), "-I", google, "--include_imports",
+                    f"--descriptor_set_out={protoset}", "syncopate/v1/environment.proto"], check=True)
+    pool = descriptor_pool.DescriptorPool()
+    with open(protoset, "rb") as file:
+        for one in descriptor_pb2.FileDescriptorSet.FromString(file.read()).file:
+            pool.Add(one)
+    return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName("syncopate.v1." + name))
+
+
+class WorkerTest(unittest.IsolatedAsyncioTestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.message = staticmethod(messages(cls.folder.name))
+        cls.code = os.path.join(cls.folder.name, "code.py")
+        with open(cls.code, "w") as file:
+            file.write(USER_CODE)
+        cls.address = f"unix:{cls.folder.name}/w.sock"
+        cls.worker = cls.start(cls.address)
+
+    @classmethod
+    def start(cls, address):
+        announced = os.path.join(cls.folder.name, "announced")
+        if os.path.exists(announced):
+            os.unlink(announced)
+        environment = dict(os.environ, PYTHONPATH=os.path.dirname(HERE))
+        worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", cls.code, "--listen", address,
+                                   "--announce", announced, "--processes", "2"], env=environment,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        limit = time.monotonic() + 30
+        while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
+            time.sleep(0.01)
+        return worker
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.worker.terminate()
+        cls.worker.wait(10)
+        cls.folder.cleanup()
+
+    async def asyncSetUp(self):
+        self.channel = grpc.aio.insecure_channel(self.address)
+
+    async def asyncTearDown(self):
+        await self.channel.close()
+
+    def method(self, kind, name, request, response):
+        return getattr(self.channel, kind)(f"/syncopate.v1.EnvironmentService/{name}",
+                                           request_serializer=self.message(request).SerializeToString,
+                                           response_deserializer=self.message(response).FromString)
+
+    def score(self):
+        return self.method("stream_stream", "Score", "ScoreRequest", "ScoreResponse")()
+
+    def item(self, name, answers, environment="exact", row='{"ground_truth": "42"}', budget=20.0):
+        request = self.message("ScoreRequest")()
+        item = request.items.add(id=name)
+        item.task.environment, item.task.row_json = environment, row
+        for text in answers:
+            item.answers.add(text=text, finish=1)
+        item.budget.FromNanoseconds(int(budget * 1e9))
+        return request
+
+    async def judge(self, *arguments, **options):
+        call = self.score()
+        await call.write(self.item("one", *arguments, **options))
+        response = await call.read()
+        await call.done_writing()
+        self.assertEqual([item.id for item in response.items], ["one"])
+        return list(response.items[0].outcomes)
+
+    async def test_describes_what_the_code_has(self):
+        described = await self.method("unary_unary", "Describe", "DescribeRequest", "DescribeResponse")(
+            self.message("DescribeRequest")())
+        self.assertEqual(len(described.digest), 64)
+        known = {one.name: one for one in described.environments}
+        self.assertTrue(known["exact"].scores and not known["exact"].lists)
+        self.assertTrue(known["rows"].lists and not known["rows"].scores)
+        self.assertEqual(known["exact"].concurrency, 32)
+        self.assertEqual(known["parts"].concurrency, 256)
+        self.assertEqual(known["exact"].budget.seconds, 60)
+
+    async def test_judges_answers_in_order(self):
+        outcomes = await self.judge(["is 42", "is 41", "\u00e9\u4e2d 42", ""])
+        self.assertEqual([one.reward.value for one in outcomes], [1, 0, 1, 0])
+
+    async def test_gives_numbers_beside_the_value(self):
+        outcome, = await self.judge(["abc"], "parts")
+        self.assertEqual((outcome.reward.value, dict(outcome.reward.components)), (0.5, {"length": 3}))
+
+    async def test_takes_functions_of_verls_signature(self):
+        row = '{"data_source": "d", "reward_model": {"ground_truth": "5"}, "extra_info": {"x": 3}}'
+        outcome, = await self.judge(["5"], "verl", row)
+        self.assertEqual((outcome.reward.value, outcome.reward.components["extra"]), (1, 3))
+
+    async def test_what_is_no_finite_number_is_refused_for_good(self):
+        for answer in ("nan", "inf", "text", "none", "huge", "dict"):
+            outcome, = await self.judge([answer], "bad")
+            self.assertEqual(outcome.error.code, 3, answer)
+
+    async def test_what_is_raised_is_an_error_of_that_answer(self):
+        outcome, = await self.judge(["x"], "raises")
+        self.assertEqual(outcome.error.message, "KeyError: 'no such'")
+        outcome, = await self.judge(["x"], "nobody")
+        self.assertEqual(outcome.error.code, 5)
+        outcome, = await self.judge(["x"], "exact", "[1]")
+        self.assertIn("no JSON object", outcome.error.message)
+
+    async def test_what_user_code_prints_disturbs_nothing(self):
+        outcome, = await self.judge(["x"], "prints")
+        self.assertEqual(outcome.reward.value, 1)
+
+    async def test_a_function_that_hangs_ends_with_its_budget(self):
+        for name in ("hangs", "sleeps"):
+            begin = time.monotonic()
+            outcome, = await self.judge(["x"], name, budget=0.2)
+            self.assertEqual(outcome.error.code, 4, name)
+            self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual((await self.judge(["42"]))[0].reward.value, 1)
+
+    async def test_a_function_that_ends_its_process_ends_nothing_else(self):
+        outcome, = await self.judge(["now"], "exits")
+        self.assertEqual(outcome.error.code, 13)
+        outcome, = await self.judge(["later"], "exits")
+        self.assertEqual(outcome.reward.value, 2)
+
+    async def test_cancelling_reaches_what_runs(self):
+        for name in ("hangs", "sleeps"):
+            took = []
+            for attempt in range(5):
+                call = self.score()
+                await call.write(self.item("one", ["x"], name))
+                await call.write(self.item("two", ["42"], "parts"))
+                self.assertEqual((await call.read()).items[0].id, "two")
+                begin = time.monotonic()
+                await call.write(self.message("ScoreRequest")(cancel=["one", "nobody"]))
+                response = await call.read()
+                took.append(time.monotonic() - begin)
+                self.assertEqual((response.items[0].id, response.items[0].outcomes[0].error.code), ("one", 1))
+                await call.done_writing()
+            self.assertLess(min(took), 0.01, f"{name}: {took}")
+
+    async def test_what_is_no_message_ends_its_stream_alone(self):
+        call = self.channel.stream_stream("/syncopate.v1.EnvironmentService/Score")()
+        await call.write(b"\xff\xff\xff")
+        with self.assertRaises(grpc.aio.AioRpcError):
+            await call.read()
+        self.assertEqual((await self.judge(["42"]))[0].reward.value, 1)
+
+    async def test_its_socket_is_its_owners(self):
+        self.assertEqual(os.stat(self.address[5:]).st_mode & 0o777, 0o600)
+
+    async def test_the_end_of_the_stream_ends_what_runs(self):
+        call = self.score()
+        await call.write(self.item("one", ["x", "x"], "hangs"))
+        await call.write(self.item("two", ["42"], "parts"))
+        await call.read()
+        call.cancel()
+        begin = time.monotonic()
+        self.assertEqual((await self.judge(["42"]))[0].reward.value, 1)  # both processes hung
+        self.assertLess(time.monotonic() - begin, 10)
+
+    async def test_lists_tasks_from_a_cursor_on(self):
+        listed = self.method("unary_stream", "ListTasks", "ListTasksRequest", "ListTasksResponse")
+        pages = [page async for page in listed(self.message("ListTasksRequest")(environment="rows"))]
+        tasks = [task for page in pages for task in page.tasks]
+        self.assertEqual((len(tasks), tasks[7].id, pages[-1].next_cursor), (600, "row-7", ""))
+        self.assertEqual(tasks[7].row_json, '{"prompt": "7?", "answer": "7", "id": "row-7"}')
+        later = [page async for page in listed(
+            self.message("ListTasksRequest")(environment="rows", cursor=pages[0].next_cursor, batch=1000))]
+        self.assertEqual([task.id for page in later for task in page.tasks], [task.id for task in tasks[256:]])
+        with self.assertRaises(grpc.aio.AioRpcError):
+            await listed(self.message("ListTasksRequest")(environment="nobody")).read()
+
+    async def test_one_worker_judges_thousands_of_answers_a_second(self):
+        call, answers, group = self.score(), 8000, 16
+
+        async def send():
+            for at in range(0, answers, group):
+                await call.write(self.item(str(at), ["y" * 2000 + "42"] * group))
+            await call.done_writing()
+
+        begin = time.monotonic()
+        sending = asyncio.ensure_future(send())
+        judged = 0
+        async for response in call:
+            judged += sum(len(item.outcomes) for item in response.items)
+        await sending
+        rate = judged / (time.monotonic() - begin)
+        print(f"{rate:.0f} answers/s", file=sys.stderr)
+        self.assertEqual(judged, answers)
+        self.assertGreater(rate, 1000)  # on a machine with much else to do; 5,000 and more on a free one
+
+
+class DigestTest(unittest.TestCase):
+    def test_says_what_code_it_is_wherever_it_lies(self):
+        def digest(folder, code, beside):
+            os.makedirs(folder, exist_ok=True)
+            for name, content in (("code.py", code), ("beside.py", beside)):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(content)
+            script = "import sys; from syncopate import judging; print(judging.load([sys.argv[1]]))"
+            return subprocess.run([sys.executable, "-c", script, os.path.join(folder, "code.py")], check=True,
+                                  env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE), PYTHONDONTWRITEBYTECODE="1"),
+                                  capture_output=True, text=True).stdout
+
+        with tempfile.TemporaryDirectory() as folder:
+            first = digest(folder + "/a", "import beside\n", "x = 1\n")
+            self.assertEqual(first, digest(folder + "/b/c", "import beside\n", "x = 1\n"))
+            self.assertNotEqual(first, digest(folder + "/d", "import beside\n", "x = 2\n"))
+            self.assertNotEqual(first, digest(folder + "/e", "import beside \n", "x = 1\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

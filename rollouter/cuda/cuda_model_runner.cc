@@ -1,0 +1,233 @@
+#include "rollouter/cuda/cuda_model_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "rollouter/cuda/packed_attention.h"
+#include "rollouter/engine/kv_budget.h"
+#include "rollouter/engine/sampler.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using cuda::CudaStatus;
+
+static_assert(kTokensPerBlock == kBlockTokens);
+
+constexpr int64_t kHalfBytes = 2;
+// Beside what is counted: graphs, kernels of the libraries, and libtorch's attention of one layer.
+constexpr int64_t kUncounted = int64_t{1} << 30;
+constexpr int32_t kLeastPackedRows = 512;
+
+int64_t LayerBlockBytes(const HeadCounts& heads) {
+  return int64_t{heads.kv_heads} * kTokensPerBlock * heads.head_dim * kHalfBytes;
+}
+
+// A graph for each of these batch sizes below `most`, and for `most`.
+std::vector<int32_t> BatchSizes(int32_t most) {
+  std::vector<int32_t> sizes;
+  for (int32_t size : {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896}) {
+    if (size < most) sizes.push_back(size);
+  }
+  sizes.push_back(most);
+  return sizes;
+}
+
+// Sizes of passes of prompt tokens, by doubling.
+std::vector<int32_t> PackedSizes(int64_t max_prefill_tokens) {
+  std::vector<int32_t> sizes;
+  for (int64_t size = kLeastPackedRows; size < max_prefill_tokens; size *= 2) {
+    sizes.push_back(static_cast<int32_t>(size));
+  }
+  sizes.push_back(static_cast<int32_t>(std::max<int64_t>(kLeastPackedRows, max_prefill_tokens)));
+  return sizes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const model::ModelConfig& config,
+                                                                         const DecodeViews& views,
+                                                                         const Options& options) {
+  const RunnerOptions& runner = options.runner;
+  if (runner.max_sequences > kMostSequences) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+                 absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ", kMostSequences,
+                              ", the most that one GPU decodes at once"));
+  }
+  const DecodeShape& shape = views.shape;
+  GraphDecoder::Options decoder;
+  decoder.device = options.device;
+  decoder.shape = shape;
+  decoder.weights = views.weights;
+  decoder.max_slots = static_cast<int32_t>(runner.max_sequences);
+  decoder.max_positions = static_cast<int32_t>(runner.max_context);
+  decoder.rotations = RotationsOf(config, runner.max_context);
+  decoder.batch_sizes = BatchSizes(decoder.max_slots);
+  decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
+  decoder.attend_packed = [heads = shape.heads, device = options.device](const PackedAttention& call,
+                                                                         cudaStream_t stream) {
+    return AttendPackedByFlash(call, heads, device, stream);
+  };
+  const cuda::DeviceScope scope(options.device);
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));
+  const int64_t filter_bytes = runner.max_sequences * SlotFilters::BytesOfOne(shape.vocab);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(options.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t blocks,
+                             BlocksThatFit({.total = memory.total,
+                                            .free = memory.free,
+                                            .share = options.memory_share,
+                                            .reserved = decoder_bytes + filter_bytes + kUncounted,
+                                            .block_bytes = 2 * shape.layers * LayerBlockBytes(shape.heads),
+                                            .max_context = runner.max_context,
+                                            .blocks_asked = runner.blocks,
+                                            .blocks_of_use = runner.BlocksForAll()}));
+  const Capacity capacity{.blocks = blocks,
+                          .host_blocks = runner.host_blocks,
+                          .max_kept_blocks = blocks,  // their memory is taken anyhow
+                          .plans_under_way = runner.plans_under_way > 0
+                                                 ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
+                                                 : GraphDecoder::kMostUnderWay};
+  std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
+  SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
+  SYNCOPATE_LOG(kInfo, "decodes by graphs: %d sequences, keys and values of %d tokens in %d MiB, buffers of %d MiB",
+                runner.max_sequences, blocks * kBlockTokens, made->kv_bytes() >> 20, decoder_bytes >> 20);
+  return made;
+}
+
+absl::Status CudaModelRunner::Allocate(GraphDecoder::Options decoder) {
+  const int64_t layer_bytes = shape_.layers * LayerBlockBytes(shape_.heads);
+  SYNCOPATE_ASSIGN_OR_RETURN(storage_, cuda::CudaArena::Create(2 * capacity_.blocks * layer_bytes,
+                                                               {.device = options_.device, .what = "keys and values"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(swapped_, cuda::PinnedBuffer::Create(2 * capacity_.host_blocks * layer_bytes));
+  const int64_t most_pairs = 2 * capacity_.blocks + capacity_.host_blocks;
+  for (int i = 0; i < GraphDecoder::kMostUnderWay; ++i) {
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer pairs,
+                               cuda::PinnedBuffer::Create(most_pairs * int64_t{sizeof(BlockPair)}));
+    pairs_.push_back(std::move(pairs));
+  }
+  decoder.storage = {storage_->data(), storage_->data() + capacity_.blocks * layer_bytes, shape_.layers,
+                     static_cast<int32_t>(capacity_.blocks)};
+  SYNCOPATE_ASSIGN_OR_RETURN(decoder_, GraphDecoder::Create(decoder));
+  return absl::OkStatus();
+}
+
+BlockPlaces CudaModelRunner::DevicePlaces() const {
+  const int64_t block = LayerBlockBytes(shape_.heads), layer = capacity_.blocks * block;
+  return {storage_->data(), storage_->data() + shape_.layers * layer, layer, block};
+}
+
+BlockPlaces CudaModelRunner::HostPlaces() const {
+  const int64_t block = LayerBlockBytes(shape_.heads), layer = capacity_.host_blocks * block;
+  return {swapped_.data(), swapped_.data() + shape_.layers * layer, layer, block};
+}
+
+absl::Status CudaModelRunner::MoveBlocks(const StepPlan& plan) {
+  BlockPair* const pairs = pairs_[static_cast<size_t>(launched_ % GraphDecoder::kMostUnderWay)].as<BlockPair>();
+  const int64_t block = LayerBlockBytes(shape_.heads);
+  BlockPair* end = pairs;
+  auto move = [&](BlockPair* begin, const BlockPlaces& from, const BlockPlaces& to) {
+    return CudaStatus(
+        CopyBlocks(begin, static_cast<int32_t>(end - begin), shape_.layers, block, from, to, decoder_->stream()),
+        "moving blocks");
+  };
+  BlockPair* begin = end;
+  for (const BlockSwap& swap : plan.swaps_out) *end++ = {swap.block, swap.host_block};
+  SYNCOPATE_RETURN_IF_ERROR(move(begin, DevicePlaces(), HostPlaces()));
+  begin = end;
+  for (const BlockSwap& swap : plan.swaps_in) *end++ = {swap.host_block, swap.block};
+  SYNCOPATE_RETURN_IF_ERROR(move(begin, HostPlaces(), DevicePlaces()));
+  begin = end;
+  for (const BlockCopy& copy : plan.copies) *end++ = {copy.from, copy.to};
+  return move(begin, DevicePlaces(), DevicePlaces());
+}
+
+absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& start) {
+  Slot& slot = slots_[start.slot];
+  filters_.Return(std::move(slot.filter));
+  slot = {.drawn = static_cast<int32_t>(start.drawn.size()),
+          .next_token = start.drawn.empty() ? -1 : start.drawn.back(),
+          .sampling = start.sampling};
+  SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
+  const float temperature = start.sampling->temperature;
+  return SamplingSetting{start.slot,
+                         {.seed = start.seed, .inverse_temperature = temperature > 0 ? 1 / temperature : 0.0f}};
+}
+
+PassDraw CudaModelRunner::AddDraw(SlotIndex index, int32_t row, UnderWay& launched) {
+  Slot& slot = slots_[index];
+  const bool wants_logits = slot.sampling->top_logprobs > 0;
+  launched.draws.push_back(wants_logits ? slot.sampling : nullptr);
+  slot.next_token = -1;
+  return {index, slot.drawn++, row, wants_logits, slot.filter != nullptr ? &slot.filter->filter : nullptr};
+}
+
+absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan) {
+  SYNCOPATE_CHECK(static_cast<int32_t>(under_way_.size()) < capacity_.plans_under_way);
+  const cuda::DeviceScope scope(options_.device);
+  std::vector<SamplingSetting> sampling;
+  for (const SlotStart& start : plan.starts) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const SamplingSetting setting, StartSlot(start));
+    sampling.push_back(setting);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(MoveBlocks(plan));
+  std::vector<TableSetting> tables;
+  for (const TableEntry& entry : plan.tables) tables.push_back({entry.slot, entry.index, entry.block});
+
+  UnderWay launched{plan.id, plan.version, {}};
+  std::vector<PassRow> chunk_rows;
+  std::vector<PassDraw> chunk_draws;
+  for (const PrefillChunk& chunk : plan.chunks) {
+    int32_t length = chunk.begin;
+    for (int32_t token : chunk.tokens) chunk_rows.push_back({chunk.slot, token, ++length});
+    const int32_t last = static_cast<int32_t>(chunk_rows.size()) - 1;
+    for (SlotIndex slot : chunk.draws) chunk_draws.push_back(AddDraw(slot, last, launched));
+  }
+  std::vector<DecoderRow> rows;
+  for (const DecodeRow& row : plan.rows) {
+    const int32_t token = slots_[row.slot].next_token;
+    const PassDraw draw = AddDraw(row.slot, /*row=*/0, launched);
+    rows.push_back({row.slot, token, row.position + 1, draw.number, draw.wants_logits, draw.filter});
+  }
+  SYNCOPATE_RETURN_IF_ERROR(decoder_->Launch(
+      {.sampling = sampling, .tables = tables, .chunk_rows = chunk_rows, .chunk_draws = chunk_draws, .rows = rows}));
+  under_way_.push_back(std::move(launched));
+  ++launched_;
+  return Ticket{plan.id};
+}
+
+absl::StatusOr<StepResult> CudaModelRunner::Await(const Ticket& ticket) {
+  SYNCOPATE_CHECK(!under_way_.empty() && under_way_.front().plan == ticket.plan);
+  const cuda::DeviceScope scope(options_.device);
+  SYNCOPATE_ASSIGN_OR_RETURN(const absl::Span<const Drawn> drawn, decoder_->Await());
+  const UnderWay step = std::move(under_way_.front());
+  under_way_.pop_front();
+  SYNCOPATE_CHECK(drawn.size() == step.draws.size());
+  StepResult result{step.plan, step.version, {}, {}, {}};
+  result.tokens.reserve(drawn.size());
+  result.logprobs.reserve(drawn.size());
+  int32_t logits = 0;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    result.tokens.push_back(drawn[i].token);
+    result.logprobs.push_back(drawn[i].logprob);
+    if (step.draws[i] == nullptr) continue;
+    const SamplingParams& sampling = *step.draws[i];
+    result.top_logprobs.resize(drawn.size());
+    result.top_logprobs[i] = LikeliestTokens(decoder_->WantedLogits(logits++).data(), shape_.vocab,
+                                             sampling.temperature, sampling.top_logprobs);
+  }
+  return result;
+}
+
+absl::Status CudaModelRunner::Synchronize() {
+  SYNCOPATE_CHECK(under_way_.empty());
+  const cuda::DeviceScope scope(options_.device);
+  return CudaStatus(cudaStreamSynchronize(decoder_->stream()), "waiting for what was launched");
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,57 @@
+#include "rollouter/cuda/decode_views.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+absl::Status Unsupported(const std::string& what) {
+  return Error(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_SHAPE",
+               absl::StrCat("the decode kernels are not made for ", what));
+}
+
+const void* DataOf(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+
+}  // namespace
+
+absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config,
+                                            const model::TransformerWeights& weights) {
+  DecodeViews views{ShapeOf(config), {}};
+  SYNCOPATE_RETURN_IF_ERROR(views.shape.Validate());
+  if (weights.tokens.scalar_type() != at::kBFloat16) return Unsupported("weights in float32");
+  if (config.learned_positions) return Unsupported("learned positions");
+  if (config.output_bias || config.mlp_bias) return Unsupported("biases of o_proj and of the feed-forward");
+  views.weights.tokens = DataOf(weights.tokens);
+  views.weights.norm = DataOf(weights.norm);
+  views.weights.head = DataOf(weights.head);
+  for (const model::LayerWeights& layer : weights.layers) {
+    if (layer.qkv.size() != 1 || layer.gate_up.size() != 1) return Unsupported("joint matrices with gaps between them");
+    views.weights.layers.push_back({.input_norm = DataOf(layer.input_norm),
+                                    .qkv = DataOf(layer.qkv[0].weight),
+                                    .qkv_bias = DataOf(layer.qkv[0].bias),
+                                    .q_norm = DataOf(layer.q_norm),
+                                    .k_norm = DataOf(layer.k_norm),
+                                    .output = DataOf(layer.output.weight),
+                                    .post_norm = DataOf(layer.post_norm),
+                                    .gate_up = DataOf(layer.gate_up[0].weight),
+                                    .down = DataOf(layer.down.weight)});
+  }
+  return views;
+}
+
+std::vector<float> RotationsOf(const model::ModelConfig& config, int64_t positions) {
+  const model::Transformer transformer(config, at::kCPU);
+  const at::Tensor cos = transformer.cos(), sin = transformer.sin();
+  const int64_t count = positions * (config.head_dim / 2);
+  std::vector<float> rotations(static_cast<size_t>(2 * count));
+  const float* cosines = cos.const_data_ptr<float>();
+  const float* sines = sin.const_data_ptr<float>();
+  for (int64_t i = 0; i < count; ++i) {
+    rotations[static_cast<size_t>(2 * i)] = cosines[i];
+    rotations[static_cast<size_t>(2 * i + 1)] = sines[i];
+  }
+  return rotations;
+}
+
+}  // namespace syncopate::rollouter

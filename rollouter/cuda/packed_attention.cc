@@ -1,0 +1,44 @@
+#include "rollouter/cuda/packed_attention.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cmath>
+
+#include "cuda/cuda_status.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+// A view; the memory stays its owner's.
+at::Tensor View(const void* data, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+  return at::for_blob(const_cast<void*>(data), shape)
+      .options(at::TensorOptions(type).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
+}  // namespace
+
+absl::Status AttendPackedByFlash(const PackedAttention& call, const HeadCounts& heads, int device,
+                                 cudaStream_t stream) {
+  const c10::InferenceMode inference;
+  const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, place.index()));
+  const at::Tensor queries = View(call.queries, {call.query_count, heads.heads, heads.head_dim}, at::kBFloat16, place);
+  const at::Tensor keys = View(call.keys, {call.key_count, heads.kv_heads, heads.head_dim}, at::kBFloat16, place);
+  const at::Tensor values = View(call.values, {call.key_count, heads.kv_heads, heads.head_dim}, at::kBFloat16, place);
+  const at::Tensor query_starts = View(call.query_starts, {call.sequences + 1}, at::kInt, place);
+  const at::Tensor key_starts = View(call.key_starts, {call.sequences + 1}, at::kInt, place);
+  // With fewer queries than keys its causal mask ends with the last key: the queries are the newest tokens.
+  const at::Tensor out = std::get<0>(at::_flash_attention_forward(
+      queries, keys, values, query_starts, key_starts, call.longest_query, call.longest_key, /*dropout_p=*/0,
+      /*is_causal=*/true, /*return_debug_mask=*/false, 1 / std::sqrt(static_cast<double>(heads.head_dim))));
+  return cuda::CudaStatus(
+      cudaMemcpyAsync(call.out, out.const_data_ptr(), out.nbytes(), cudaMemcpyDeviceToDevice, stream),
+      "copying what was attended");
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,98 @@
+#include "services/config/reward_rules.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/host_port.h"
+#include "rollouter/reward/pattern.h"
+#include "rollouter/reward/reward_formula.h"
+#include "services/config/duration.h"
+
+namespace syncopate::config {
+namespace {
+
+using rollouter::RewardTerm;
+using Source = RewardTerm::Source;
+
+constexpr size_t kMaxSocketPath = 107;  // sockaddr_un
+
+void CheckPattern(const std::string& key, const std::string& pattern, Rules* rules) {
+  if (pattern.empty()) return;
+  const absl::Status compiled = rollouter::Pattern::Compile(pattern).status();
+  rules->Expect(compiled.ok(), {key}, absl::StrCat("a regular expression; ", compiled.message()));
+}
+
+void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules) {
+  const v1::RewardSection& reward = config.reward();
+  const bool worker = !config.environment().address().empty() || !config.environment().command().empty();
+  rules->Expect(term.part != "regex" || !reward.pattern().empty(), {"reward.pattern", "reward.name"},
+                "a regular expression, which regex looks for");
+  rules->Expect(term.part != "format" || !reward.format().empty(), {"reward.format", "reward.name"},
+                "a regular expression, which format matches answers with");
+  rules->Expect(term.part != "overlong" || reward.overlong_buffer() > 0, {"reward.overlong_buffer", "reward.name"},
+                "at least 1, as overlong falls over so many tokens");
+  rules->Expect(term.source != Source::kHttp || !reward.url().empty(), {"reward.url", "reward.name"},
+                "the address that http posts answers to");
+  rules->Expect(term.source != Source::kPython || worker, {"environment.command", "environment.address", "reward.name"},
+                absl::StrCat("the command of the worker that has ", term.part, ", or environment.address"));
+  rules->Expect(term.part != "math" || reward.math_judge().empty() || worker,
+                {"environment.command", "environment.address", "reward.math_judge"},
+                absl::StrCat("the command of the worker that has ", reward.math_judge(), ", or environment.address"));
+  rules->Expect(!rollouter::IsOfText(term) || !config.data().files().empty(), {"reward.name", "data.files"},
+                absl::StrCat("dense, exact or overlong, as ", term.part,
+                             " reads text and the built-in tasks are of token ids; or data.files to name some"));
+}
+
+// Calls go on for so long, and the lease with them.
+void CheckBudget(const v1::RunConfig& config, Rules* rules) {
+  const v1::RewardSection& reward = config.reward();
+  const double attempts = static_cast<double>(reward.attempts());
+  rules->Expect(
+      CheckedDuration(reward.timeout()) * attempts < CheckedDuration(config.data().lease_timeout()),
+      {"reward.timeout", "reward.attempts", "data.lease_timeout"},
+      absl::StrCat("reward.attempts ", reward.attempts(), " x reward.timeout to be less than data.lease_timeout ",
+                   config.data().lease_timeout(), ", or nobody waits for the last of them"));
+}
+
+}  // namespace
+
+void CheckReward(const v1::RunConfig& config, Rules* rules) {
+  const v1::RewardSection& reward = config.reward();
+  const auto terms = rollouter::ParseRewardFormula(reward.name());
+  if (!terms.ok()) {
+    rules->Expect(false, {"reward.name"}, absl::StrCat("a reward or a sum of rewards; ", terms.status().message()));
+  } else {
+    for (const RewardTerm& term : *terms) CheckTerm(term, config, rules);
+    auto asks = [&reward](const RewardTerm& term) {
+      return term.source != Source::kBuiltIn || (term.part == "math" && !reward.math_judge().empty());
+    };
+    if (std::any_of(terms->begin(), terms->end(), asks)) CheckBudget(config, rules);
+  }
+  CheckPattern("reward.pattern", reward.pattern(), rules);
+  CheckPattern("reward.format", reward.format(), rules);
+  rules->Expect(reward.overlong_buffer() <= config.rollout().max_new_tokens(),
+                {"reward.overlong_buffer", "rollout.max_new_tokens"},
+                absl::StrCat("at most rollout.max_new_tokens ", config.rollout().max_new_tokens()));
+  rules->Expect(
+      reward.url().empty() || absl::StartsWith(reward.url(), "http://") || absl::StartsWith(reward.url(), "https://"),
+      {"reward.url"}, "an address that begins with http:// or https://");
+}
+
+void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
+  const std::string& address = config.environment().address();
+  if (address.empty()) return;
+  if (absl::StartsWith(address, "unix:")) {
+    rules->Expect(address.size() > 5 && address.size() - 5 <= kMaxSocketPath, {"environment.address"},
+                  absl::StrCat("unix: and the path of a socket of at most ", kMaxSocketPath, " bytes"));
+    return;
+  }
+  const auto parsed = ParseHostPort(address);
+  const bool dialled = parsed.ok() && parsed->port != 0;
+  rules->Expect(dialled, {"environment.address"}, "unix:PATH, or host:port such as 127.0.0.1:7080");
+  rules->Expect(
+      !dialled || parsed->IsLoopback() || config.run().insecure_bind(), {"environment.address", "run.insecure_bind"},
+      "a socket or a loopback address, as the connection is not encrypted; run.insecure_bind=true allows others");
+}
+
+}  // namespace syncopate::config

@@ -1,0 +1,266 @@
+#include "services/rollouter/environment_client.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "services/rpc/channel.h"
+
+namespace syncopate::rollouterd {
+
+using rollouter::RemoteItem;
+using rollouter::RemoteReward;
+
+namespace {
+
+absl::Status WorkerAway(const std::string& address, const std::string& why) {
+  return Error(absl::StatusCode::kUnavailable, "WORKER_AWAY",
+               absl::StrCat("the worker at ", address, " is away: ", why));
+}
+
+v1::ScoreRequest::Item ToProto(const RemoteItem& item) {
+  v1::ScoreRequest::Item message;
+  message.set_id(item.id);
+  message.mutable_task()->set_id(item.id);
+  message.mutable_task()->set_environment(item.reward);
+  message.mutable_task()->set_row_json(item.row_json.empty() ? "{}" : item.row_json);
+  for (size_t i = 0; i < item.texts.size(); ++i) {
+    v1::Answer* answer = message.add_answers();
+    answer->set_text(item.texts[i]);
+    answer->set_finish(item.finishes[i] == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+  }
+  const int64_t nanos = absl::ToInt64Nanoseconds(item.budget);
+  message.mutable_budget()->set_seconds(nanos / 1'000'000'000);
+  message.mutable_budget()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  return message;
+}
+
+absl::StatusOr<RemoteReward> FromProto(const v1::Outcome& outcome) {
+  if (outcome.has_error() && !rpc::FromProto(outcome.error()).ok()) return rpc::FromProto(outcome.error());
+  if (!outcome.has_reward()) {
+    return Error(absl::StatusCode::kInternal, "BAD_OUTCOME", "the worker answered neither a reward nor an error");
+  }
+  RemoteReward reward{.value = outcome.reward().value()};
+  for (const auto& [name, value] : outcome.reward().components()) reward.components.emplace_back(name, value);
+  std::sort(reward.components.begin(), reward.components.end());  // a map has no order
+  return reward;
+}
+
+}  // namespace
+
+struct EnvironmentClient::DescribeCall {
+  std::shared_ptr<v1::EnvironmentService::Stub> stub;
+  grpc::ClientContext context;
+  v1::DescribeRequest request;
+  v1::DescribeResponse response;
+};
+
+std::shared_ptr<EnvironmentClient> EnvironmentClient::Start(Options options) {
+  std::shared_ptr<EnvironmentClient> client(new EnvironmentClient(std::move(options)));
+  client->Connect();
+  return client;
+}
+
+EnvironmentClient::EnvironmentClient(Options options)
+    : options_(std::move(options)),
+      there_(WorkerAway(options_.address, "it was not reached yet")),
+      digest_(options_.digest),
+      backoff_(options_.min_backoff, options_.max_backoff,
+               DigestBytes(options_.address.data(), static_cast<int64_t>(options_.address.size()))) {}
+
+EnvironmentClient::~EnvironmentClient() = default;
+
+void EnvironmentClient::Connect() {
+  auto channel = rpc::MakeChannel(options_.address);
+  auto call = std::make_shared<DescribeCall>();
+  call->context.set_deadline(rpc::CallDeadline(options_.describe_timeout));
+  if (channel.ok()) call->stub = v1::EnvironmentService::NewStub(*channel);
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_ || stream_ != nullptr || describing_ != nullptr) return;
+    if (!channel.ok()) return SetAwayLocked(channel.status());  // for good: an address that is none
+    // Described before every stream: a worker that was started again may have other code.
+    describing_ = call;
+  }
+  call->stub->async()->Describe(&call->context, &call->request, &call->response,
+                                [self = shared_from_this(), call](const grpc::Status& status) {
+                                  self->OnDescribed(call, rpc::FromGrpc(status));
+                                });
+}
+
+void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    describing_ = nullptr;
+    if (stopping_) return;
+    absl::Status good = status.ok() ? status : WorkerAway(options_.address, std::string(status.message()));
+    if (good.ok()) good = CheckDescriptionLocked(call->response);
+    if (!good.ok()) {
+      SetAwayLocked(good);
+      ConnectLaterLocked();
+    }
+    if (!good.ok()) call->stub = nullptr;
+  }
+  if (call->stub != nullptr) OpenStream(call);
+  TellListener();
+}
+
+absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeResponse& response) {
+  if (!digest_.empty() && response.digest() != digest_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST",
+                 absl::StrCat("the worker at ", options_.address, " runs code of digest ", response.digest(),
+                              ", and the run was begun with ", digest_,
+                              "; start the worker with the code of the run, or begin another run"));
+  }
+  // Where nobody has said which code the run has, the first worker found says it, and later ones must be like it.
+  if (digest_.empty()) SYNCOPATE_LOG(kInfo, "the worker's code has digest %s", response.digest());
+  digest_ = response.digest();
+  rewards_.clear();
+  for (const auto& one : response.environments()) {
+    if (one.scores()) rewards_[one.name()].concurrency = std::max<int64_t>(1, one.concurrency());
+  }
+  return absl::OkStatus();
+}
+
+void EnvironmentClient::OpenStream(const std::shared_ptr<DescribeCall>& call) {
+  std::shared_ptr<Stream> stream = Stream::Create();
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_) return;
+    stream_ = stream;
+    there_ = absl::OkStatus();
+    backoff_.Reset();
+    SYNCOPATE_LOG(kInfo, "connected to the worker at %s, which has %d rewards", options_.address,
+                  static_cast<int>(rewards_.size()));
+  }
+  auto self = shared_from_this();
+  stream->Start([&call](auto* context, auto* reactor) { call->stub->async()->Score(context, reactor); },
+                {.on_message = [self](const v1::ScoreResponse& response) { self->OnResponse(response); },
+                 .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});
+}
+
+absl::Status EnvironmentClient::Availability(const std::string& reward) const {
+  MutexLock lock(&mutex_);
+  SYNCOPATE_RETURN_IF_ERROR(there_);
+  auto found = rewards_.find(reward);
+  if (found == rewards_.end()) {
+    std::string known;
+    for (const auto& [name, offered] : rewards_) absl::StrAppend(&known, known.empty() ? "" : ", ", name);
+    return Error(absl::StatusCode::kNotFound, "NO_SUCH_REWARD",
+                 absl::StrCat("the worker at ", options_.address, " has no reward named ", reward, "; it has ", known));
+  }
+  const Offered& offered = found->second;
+  if (offered.outstanding < offered.concurrency) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "WORKER_BUSY",
+               absl::StrCat("the worker judges ", offered.outstanding, " answers by ", reward, " already"));
+}
+
+void EnvironmentClient::Score(RemoteItem item, Done done) {
+  v1::ScoreRequest request;
+  *request.add_items() = ToProto(item);
+  {
+    MutexLock lock(&mutex_);
+    if (stream_ != nullptr && stream_->Write(std::move(request))) {
+      const auto answers = static_cast<int64_t>(item.texts.size());
+      rewards_[item.reward].outstanding += answers;
+      items_[item.id] = {item.reward, answers, std::move(done)};
+      return;
+    }
+  }
+  done(WorkerAway(options_.address, "there is no stream to it"));
+}
+
+void EnvironmentClient::Cancel(const std::string& id) {
+  v1::ScoreRequest request;
+  request.add_cancel(id);
+  {
+    MutexLock lock(&mutex_);
+    auto gone = items_.extract(id);
+    if (!gone) return;
+    rewards_[gone.mapped().reward].outstanding -= gone.mapped().answers;
+    if (stream_ != nullptr) stream_->Write(std::move(request));
+  }
+  TellListener();
+}
+
+void EnvironmentClient::OnResponse(const v1::ScoreResponse& response) {
+  for (const v1::ScoreResponse::Item& item : response.items()) OnItem(item);
+  TellListener();  // there is room again
+}
+
+void EnvironmentClient::OnItem(const v1::ScoreResponse::Item& item) {
+  UnderWay ended;
+  {
+    MutexLock lock(&mutex_);
+    auto found = items_.extract(item.id());
+    if (!found) return;  // it was cancelled
+    ended = std::move(found.mapped());
+    rewards_[ended.reward].outstanding -= ended.answers;
+  }
+  Rewards rewards;
+  for (const v1::Outcome& outcome : item.outcomes()) rewards.push_back(FromProto(outcome));
+  ended.done(std::move(rewards));
+}
+
+void EnvironmentClient::OnStreamDone(const absl::Status& status) {
+  std::map<std::string, UnderWay> lost;
+  {
+    MutexLock lock(&mutex_);
+    stream_ = nullptr;
+    lost.swap(items_);
+    if (!stopping_) {
+      SetAwayLocked(WorkerAway(options_.address, absl::StrCat("its stream ended: ", status.message())));
+      ConnectLaterLocked();
+    }
+  }
+  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts attempts.
+  const absl::Status died = Error(absl::StatusCode::kInternal, "WORKER_DIED",
+                                  absl::StrCat("the worker went away while it judged this: ", status.message()));
+  for (auto& [id, item] : lost) item.done(died);
+  TellListener();
+}
+
+void EnvironmentClient::SetAwayLocked(const absl::Status& why) {
+  if (there_ != why) SYNCOPATE_LOG(kWarning, "%s", why.ToString());
+  there_ = why;
+  rewards_.clear();
+}
+
+void EnvironmentClient::ConnectLaterLocked() {
+  if (stopping_) return;
+  reconnect_.Set(backoff_.Next(), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->Connect();
+  });
+}
+
+void EnvironmentClient::TellListener() {
+  std::shared_ptr<const std::function<void()>> listener;
+  {
+    MutexLock lock(&mutex_);
+    listener = listener_;
+  }
+  if (listener != nullptr) (*listener)();
+}
+
+void EnvironmentClient::SetAvailabilityListener(std::function<void()> changed) {
+  MutexLock lock(&mutex_);
+  listener_ = changed == nullptr ? nullptr : std::make_shared<const std::function<void()>>(std::move(changed));
+}
+
+void EnvironmentClient::Stop() {
+  MutexLock lock(&mutex_);
+  stopping_ = true;
+  items_.clear();
+  reconnect_.Cancel();
+  if (stream_ != nullptr) stream_->Cancel();
+  if (describing_ != nullptr) describing_->context.TryCancel();
+  auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr && describing_ == nullptr; };
+  if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
+    SYNCOPATE_LOG(kError, "the stream to the worker did not end within 5 s of its cancellation");
+  }
+}
+
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "rollouter/reward/remote_scorer.h"
+#include "services/rpc/backoff.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/timer.h"
+#include "syncopate/v1/environment.grpc.pb.h"
+
+namespace syncopate::rollouterd {
+
+// Rewards that the worker of users' Python gives (EnvironmentService): the client's end of Describe and Score. Keeps
+// one stream and, when it breaks, connects again after a jittered backoff, for as long as it takes. What was under way
+// on a broken stream has failed: it may be what broke it. Plaintext, for a socket or loopback. Thread-safe; nothing but
+// Stop blocks.
+class EnvironmentClient final : public rollouter::RemoteScorer, public std::enable_shared_from_this<EnvironmentClient> {
+ public:
+  struct Options {
+    std::string address;      // unix:PATH or host:port
+    std::string digest = "";  // of the code of the run; another worker is not used. "": that of the first one found
+    absl::Duration min_backoff = absl::Milliseconds(50);
+    absl::Duration max_backoff = absl::Seconds(1);
+    absl::Duration describe_timeout = absl::Seconds(5);
+  };
+
+  static std::shared_ptr<EnvironmentClient> Start(Options options);
+  ~EnvironmentClient() override;
+
+  // Besides RESOURCE_EXHAUSTED and UNAVAILABLE: NOT_FOUND (reason NO_SUCH_REWARD) if the worker has no reward of this
+  // name, FAILED_PRECONDITION (reason WRONG_DIGEST) if its code is not the run's.
+  absl::Status Availability(const std::string& reward) const override;
+  void Score(rollouter::RemoteItem item, Done done) override;
+  void Cancel(const std::string& id) override;
+  void SetAvailabilityListener(std::function<void()> changed) override;
+
+  // Leaves the worker, which ends what is under way; nobody hears of it. Idempotent. Not from a callback.
+  void Stop();
+
+ private:
+  using Stream = rpc::ClientBidiStream<v1::ScoreRequest, v1::ScoreResponse>;
+  struct DescribeCall;
+  struct Offered {
+    int64_t concurrency = 1;  // answers
+    int64_t outstanding = 0;
+  };
+  struct UnderWay {
+    std::string reward;
+    int64_t answers = 0;
+    Done done;
+  };
+
+  explicit EnvironmentClient(Options options);
+  void Connect();
+  void OnDescribed(const std::shared_ptr<DescribeCall>& call, const absl::Status& status);
+  absl::Status CheckDescriptionLocked(const v1::DescribeResponse& response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OpenStream(const std::shared_ptr<DescribeCall>& call);
+  void OnResponse(const v1::ScoreResponse& response);
+  void OnItem(const v1::ScoreResponse::Item& item);
+  void OnStreamDone(const absl::Status& status);
+  void SetAwayLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ConnectLaterLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellListener();
+
+  const Options options_;
+  mutable Mutex mutex_;
+  absl::Status there_ ABSL_GUARDED_BY(mutex_);
+  std::string digest_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Offered> rewards_ ABSL_GUARDED_BY(mutex_);  // while it is there
+  std::map<std::string, UnderWay> items_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<DescribeCall> describing_ ABSL_GUARDED_BY(mutex_);  // null while it is not asked
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);            // null while there is none
+  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,353 @@
+#include "services/rollouter/http_scorer.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "services/rollouter/http_messages.h"
+
+namespace syncopate::rollouterd {
+
+using rollouter::RemoteItem;
+using rollouter::RemoteReward;
+
+namespace {
+
+constexpr long kConnectTimeoutMs = 5000;
+constexpr int kPollMs = 1000;  // the longest that the thread sleeps; it is woken for work
+
+absl::Status Away(const std::string& why) { return Error(absl::StatusCode::kUnavailable, "HTTP_AWAY", why); }
+
+bool IsOfTheConnection(CURLcode code) {
+  return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_SSL_CONNECT_ERROR ||
+         code == CURLE_PEER_FAILED_VERIFICATION;
+}
+
+}  // namespace
+
+absl::Status HttpScorer::Options::Validate() const {
+  const bool good =
+      !url.empty() && batch > 0 && connections > 0 && probe_every > absl::ZeroDuration() && max_response_bytes > 0;
+  return good ? absl::OkStatus()
+              : Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+                      "HttpScorer: url must be given, and batch, connections, probe_every and max_response_bytes be "
+                      "positive");
+}
+
+// What callers and the thread share.
+struct HttpScorer::Shared {
+  struct Asked {
+    RemoteItem item;
+    Done done;
+    absl::Time due;
+  };
+
+  explicit Shared(int64_t most) : capacity(most) {}
+
+  bool IsThere() const {
+    MutexLock lock(&mutex);
+    return there.ok();
+  }
+  void SetThere(const absl::Status& now) {
+    std::shared_ptr<const std::function<void()>> tell;
+    {
+      MutexLock lock(&mutex);
+      if (there.ok() != now.ok()) tell = listener;
+      there = now;
+    }
+    if (tell != nullptr) (*tell)();
+  }
+  // So many answers are not judged any more.
+  void Release(int64_t answers) {
+    std::shared_ptr<const std::function<void()>> tell;
+    {
+      MutexLock lock(&mutex);
+      if (outstanding >= capacity) tell = listener;
+      outstanding -= answers;
+    }
+    if (tell != nullptr) (*tell)();
+  }
+
+  const int64_t capacity;                  // answers
+  CURLM* const multi = curl_multi_init();  // of the thread, but for curl_multi_wakeup
+  mutable Mutex mutex;
+  absl::Status there ABSL_GUARDED_BY(mutex) = Away("the reward service was not reached yet");
+  int64_t outstanding ABSL_GUARDED_BY(mutex) = 0;  // answers
+  std::vector<Asked> asked ABSL_GUARDED_BY(mutex);
+  std::vector<std::string> cancelled ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<const std::function<void()>> listener ABSL_GUARDED_BY(mutex);
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+};
+
+// The thread and what it alone touches.
+class HttpScorer::Loop {
+ public:
+  Loop(Options options, std::shared_ptr<Shared> shared) : options_(std::move(options)), shared_(std::move(shared)) {}
+  ~Loop() {
+    while (!requests_.empty()) Close(requests_.begin()->first);
+    curl_slist_free_all(headers_);
+    curl_multi_cleanup(shared_->multi);
+  }
+
+  void Run() {
+    while (TakeIn()) {
+      const absl::Time now = Clock::Real()->Now();
+      if (!shared_->IsThere() && !probing_ && now >= next_probe_) Probe(now);
+      StartRequests(now);
+      int running = 0;
+      curl_multi_perform(shared_->multi, &running);
+      FinishRequests();
+      const bool probes = !shared_->IsThere() && !probing_;
+      const absl::Duration sleep = probes ? next_probe_ - Clock::Real()->Now() : absl::Milliseconds(kPollMs);
+      const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(sleep), 0, kPollMs);
+      if (StartableNow()) continue;
+      curl_multi_poll(shared_->multi, nullptr, 0, static_cast<int>(ms), nullptr);
+    }
+  }
+
+ private:
+  // One answer of an item.
+  struct Unit {
+    std::string item;
+    size_t index = 0;
+  };
+  struct Item {
+    RemoteItem item;
+    Done done;
+    absl::Time due;
+    Rewards rewards;
+    size_t missing = 0;
+  };
+  struct Request {
+    std::vector<Unit> units;  // none: a probe
+    std::string body;
+    std::string response;
+    int64_t max_response_bytes = 0;
+  };
+
+  bool StartableNow() const { return !waiting_.empty() && Running() < options_.connections; }
+  int64_t Running() const { return static_cast<int64_t>(requests_.size()) - (probing_ ? 1 : 0); }
+
+  // False when it is time to stop.
+  bool TakeIn() {
+    std::vector<Shared::Asked> asked;
+    std::vector<std::string> cancelled;
+    {
+      MutexLock lock(&shared_->mutex);
+      if (shared_->stopping) return false;
+      asked.swap(shared_->asked);
+      cancelled.swap(shared_->cancelled);
+    }
+    for (Shared::Asked& one : asked) {
+      const std::string id = one.item.id;
+      const size_t answers = one.item.texts.size();
+      items_[id] = {.item = std::move(one.item),
+                    .done = std::move(one.done),
+                    .due = one.due,
+                    .rewards = Rewards(answers, absl::UnknownError("not judged")),
+                    .missing = answers};
+      for (size_t i = 0; i < answers; ++i) waiting_.push_back({id, i});
+    }
+    for (const std::string& id : cancelled) {
+      auto gone = items_.extract(id);
+      if (gone) shared_->Release(static_cast<int64_t>(gone.mapped().rewards.size()));
+    }
+    if (!cancelled.empty()) DropUnwanted();
+    return true;
+  }
+
+  void DropUnwanted() {
+    auto unwanted = [this](const Unit& unit) { return items_.count(unit.item) == 0; };
+    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), unwanted), waiting_.end());
+    std::vector<CURL*> idle;
+    for (const auto& [easy, request] : requests_) {
+      if (!request->units.empty() && std::all_of(request->units.begin(), request->units.end(), unwanted)) {
+        idle.push_back(easy);
+      }
+    }
+    for (CURL* easy : idle) Close(easy);
+  }
+
+  void StartRequests(absl::Time now) {
+    while (StartableNow()) {
+      auto request = std::make_unique<Request>();
+      std::vector<HttpAnswer> answers;
+      absl::Time due = absl::InfiniteFuture();
+      while (!waiting_.empty() && static_cast<int64_t>(answers.size()) < options_.batch) {
+        Unit unit = std::move(waiting_.front());
+        waiting_.pop_front();
+        const Item& item = items_.at(unit.item);
+        answers.push_back({item.item.row_json, item.item.texts[unit.index], item.item.finishes[unit.index]});
+        due = std::min(due, item.due);
+        request->units.push_back(std::move(unit));
+      }
+      request->body = HttpRequestBody(answers);
+      CURL* easy = NewHandle(request.get());
+      curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.c_str());
+      curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request->body.size()));
+      curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_);
+      curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
+                       static_cast<long>(std::max<int64_t>(1, absl::ToInt64Milliseconds(due - now))));
+      curl_multi_add_handle(shared_->multi, easy);
+      requests_[easy] = std::move(request);
+    }
+  }
+
+  // A connection and nothing else.
+  void Probe(absl::Time now) {
+    next_probe_ = now + options_.probe_every;
+    auto request = std::make_unique<Request>();
+    CURL* easy = NewHandle(request.get());
+    curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
+    curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kConnectTimeoutMs);
+    curl_multi_add_handle(shared_->multi, easy);
+    requests_[easy] = std::move(request);
+    probing_ = true;
+  }
+
+  CURL* NewHandle(Request* request) {
+    request->max_response_bytes = options_.max_response_bytes;
+    CURL* easy = curl_easy_init();
+    curl_easy_setopt(easy, CURLOPT_URL, options_.url.c_str());
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Loop::Take);
+    return easy;
+  }
+
+  static size_t Take(char* data, size_t size, size_t count, void* user) {
+    auto* request = static_cast<Request*>(user);
+    if (static_cast<int64_t>(request->response.size() + size * count) > request->max_response_bytes) return 0;
+    request->response.append(data, size * count);
+    return size * count;
+  }
+
+  void FinishRequests() {
+    int left = 0;
+    while (CURLMsg* message = curl_multi_info_read(shared_->multi, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      CURL* easy = message->easy_handle;
+      const CURLcode code = message->data.result;
+      long http = 0;
+      curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &http);
+      const std::unique_ptr<Request> request = Close(easy);
+      NoteConnection(code);
+      if (!request->units.empty()) Settle(*request, Read(*request, code, http));
+    }
+  }
+
+  void NoteConnection(CURLcode code) {
+    if (code == CURLE_OK) return shared_->SetThere(absl::OkStatus());
+    if (!IsOfTheConnection(code)) return;
+    next_probe_ = Clock::Real()->Now() + options_.probe_every;
+    shared_->SetThere(
+        Away(absl::StrCat("the reward service at ", options_.url, " cannot be reached: ", curl_easy_strerror(code))));
+  }
+
+  absl::StatusOr<Rewards> Read(const Request& request, CURLcode code, long http) const {
+    if (code != CURLE_OK) {
+      const absl::StatusCode why =
+          code == CURLE_OPERATION_TIMEDOUT ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable;
+      return Error(why, "HTTP_FAILED", absl::StrCat("POST ", options_.url, ": ", curl_easy_strerror(code)));
+    }
+    if (http < 200 || http > 299) {
+      return Error(absl::StatusCode::kUnavailable, "HTTP_STATUS", absl::StrCat("POST ", options_.url, " gave ", http));
+    }
+    return ParseHttpResponse(request.response, request.units.size());
+  }
+
+  void Settle(const Request& request, absl::StatusOr<Rewards> rewards) {
+    for (size_t i = 0; i < request.units.size(); ++i) {
+      auto found = items_.find(request.units[i].item);
+      if (found == items_.end()) continue;
+      Item& item = found->second;
+      item.rewards[request.units[i].index] = rewards.ok() ? (*rewards)[i] : rewards.status();
+      if (--item.missing > 0) continue;
+      const Item ended = std::move(item);
+      items_.erase(found);
+      ended.done(ended.rewards);
+      shared_->Release(static_cast<int64_t>(ended.rewards.size()));
+    }
+  }
+
+  std::unique_ptr<Request> Close(CURL* easy) {
+    curl_multi_remove_handle(shared_->multi, easy);
+    curl_easy_cleanup(easy);
+    auto request = requests_.extract(easy);
+    if (request.mapped()->units.empty()) probing_ = false;
+    return std::move(request.mapped());
+  }
+
+  const Options options_;
+  const std::shared_ptr<Shared> shared_;
+  curl_slist* const headers_ =
+      curl_slist_append(curl_slist_append(nullptr, "Content-Type: application/json"), "Expect:");
+  std::map<std::string, Item> items_;
+  std::deque<Unit> waiting_;
+  std::map<CURL*, std::unique_ptr<Request>> requests_;
+  bool probing_ = false;
+  absl::Time next_probe_ = absl::InfinitePast();
+};
+
+absl::StatusOr<std::unique_ptr<HttpScorer>> HttpScorer::Start(const Options& options) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process
+  auto shared = std::make_shared<Shared>(options.batch * options.connections);
+  if (started != CURLE_OK || shared->multi == nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "NO_CURL", "libcurl cannot start");
+  }
+  auto loop = std::make_unique<Loop>(options, shared);
+  return std::unique_ptr<HttpScorer>(new HttpScorer(std::move(shared), std::move(loop)));
+}
+
+HttpScorer::HttpScorer(std::shared_ptr<Shared> shared, std::unique_ptr<Loop> loop)
+    : shared_(std::move(shared)), loop_(std::move(loop)), thread_([this] { loop_->Run(); }) {}
+
+HttpScorer::~HttpScorer() {
+  {
+    MutexLock lock(&shared_->mutex);
+    shared_->stopping = true;
+  }
+  curl_multi_wakeup(shared_->multi);
+  thread_.join();
+}
+
+absl::Status HttpScorer::Availability(const std::string&) const {
+  MutexLock lock(&shared_->mutex);
+  if (!shared_->there.ok() || shared_->outstanding < shared_->capacity) return shared_->there;
+  return Error(absl::StatusCode::kResourceExhausted, "HTTP_BUSY",
+               absl::StrCat(shared_->outstanding, " answers are with the reward service already"));
+}
+
+void HttpScorer::Score(RemoteItem item, Done done) {
+  const absl::Time due = Clock::Real()->Now() + item.budget;
+  {
+    MutexLock lock(&shared_->mutex);
+    shared_->outstanding += static_cast<int64_t>(item.texts.size());
+    shared_->asked.push_back({std::move(item), std::move(done), due});
+  }
+  curl_multi_wakeup(shared_->multi);
+}
+
+void HttpScorer::Cancel(const std::string& id) {
+  {
+    MutexLock lock(&shared_->mutex);
+    shared_->cancelled.push_back(id);
+  }
+  curl_multi_wakeup(shared_->multi);
+}
+
+void HttpScorer::SetAvailabilityListener(std::function<void()> changed) {
+  MutexLock lock(&shared_->mutex);
+  shared_->listener = changed == nullptr ? nullptr : std::make_shared<const std::function<void()>>(std::move(changed));
+}
+
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,38 @@
+#include "services/rollouter/remote_scorers.h"
+
+#include <utility>
+
+#include "services/config/reward_options.h"
+
+namespace syncopate::rollouterd {
+
+absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::RunConfig& config) {
+  std::unique_ptr<RemoteScorers> scorers(new RemoteScorers());
+  const v1::RewardSection& reward = config.reward();
+  if (!reward.url().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(scorers->http_, HttpScorer::Start({.url = reward.url(),
+                                                                  .batch = reward.http_batch(),
+                                                                  .connections = reward.http_connections()}));
+  }
+  if (!config.environment().address().empty()) {
+    scorers->python_ =
+        EnvironmentClient::Start({.address = config.environment().address(), .digest = config.environment().digest()});
+  }
+  return scorers;
+}
+
+RemoteScorers::~RemoteScorers() {
+  if (python_ != nullptr) python_->Stop();
+}
+
+rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& config,
+                                                        rollouter::TextDecoder decode) const {
+  return {.parameters = config::RewardParametersOf(config),
+          .rules = config::ScoringRulesOf(config),
+          .reward = config.reward().name(),
+          .decode = std::move(decode),
+          .http = http_.get(),
+          .python = python_.get()};
+}
+
+}  // namespace syncopate::rollouterd

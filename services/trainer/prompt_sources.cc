@@ -1,0 +1,134 @@
+#include "services/trainer/prompt_sources.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "model/hf_config.h"
+#include "services/config/data_files.h"
+#include "services/config/trainer_options.h"
+#include "trainer/data/tasks.h"
+#include "trainer/data/text_source.h"
+
+namespace syncopate::trainerd {
+namespace {
+
+constexpr int64_t kMaxRecordBytes = 1 << 20;
+constexpr char kStateFolder[] = "state/trainer";
+
+using OpenFiles = std::map<std::string, std::shared_ptr<const trainer::JsonlFile>>;
+
+absl::StatusOr<PromptSources> OpenTask(const v1::RunConfig& config) {
+  PromptSources sources;
+  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
+  evaluation.seed = static_cast<uint64_t>(config.eval().seed());
+  SYNCOPATE_ASSIGN_OR_RETURN(sources.training, trainer::MakeTask(config::TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(sources.evaluation, trainer::MakeTask(evaluation));
+  sources.evaluation_prompts = config.eval().prompts();
+  return sources;
+}
+
+// Of a file that is named twice there is one index.
+absl::StatusOr<std::vector<trainer::TextRows::File>> OpenList(const std::string& key, const std::string& list,
+                                                              OpenFiles* open) {
+  std::vector<trainer::TextRows::File> files;
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<config::DataFile> named, config::ParseDataFiles(list));
+  for (const config::DataFile& one : named) {
+    std::shared_ptr<const trainer::JsonlFile>& file = (*open)[one.path];
+    if (file == nullptr) {
+      auto opened = trainer::JsonlFile::Open(one.path);
+      if (!opened.ok()) return Annotate(opened.status(), key);
+      file = *std::move(opened);
+      SYNCOPATE_LOG(kInfo, "%s: %s has %d rows, SHA-256 %s", key, one.path, file->rows(), file->sha256());
+    }
+    files.push_back({file, one.weight});
+  }
+  return files;
+}
+
+trainer::PromptWriter::Options WriterOptionsOf(const v1::RunConfig& config, const model::HfModel& model) {
+  const v1::DataSection& data = config.data();
+  trainer::PromptWriter::Options options;
+  options.use_chat_template = data.chat_template() == "auto";
+  if (!data.chat_arguments().empty()) {
+    options.chat_arguments = nlohmann::ordered_json::parse(data.chat_arguments(), nullptr, /*allow_exceptions=*/false);
+  }
+  options.system_prompt = data.system_prompt();
+  options.max_prompt_tokens = data.max_prompt_tokens();
+  options.vocab_size = static_cast<int32_t>(model.config.vocab_size);
+  options.stop_token_ids = model.eos_token_ids;
+  // These compare token by token.
+  options.with_answer_ids =
+      absl::StrContains(config.reward().name(), "dense") || absl::StrContains(config.reward().name(), "exact");
+  return options;
+}
+
+std::string FingerprintOf(const std::vector<trainer::TextRows::File>& training,
+                          const std::vector<trainer::TextRows::File>& evaluation) {
+  auto describe = [](const std::vector<trainer::TextRows::File>& files) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& one : files) list.push_back({{"sha256", one.file->sha256()}, {"weight", one.weight}});
+    return list;
+  };
+  return nlohmann::json{{"files", describe(training)}, {"eval_files", describe(evaluation)}}.dump();
+}
+
+absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config::RunModel& model) {
+  PromptSources sources;
+  OpenFiles open;
+  trainer::TextRows rows, evaluated;
+  SYNCOPATE_ASSIGN_OR_RETURN(rows.files, OpenList("data.files", config.data().files(), &open));
+  SYNCOPATE_ASSIGN_OR_RETURN(evaluated.files, OpenList("data.eval_files", config.data().eval_files(), &open));
+  sources.fingerprint = FingerprintOf(rows.files, evaluated.files);
+  if (evaluated.files.empty()) evaluated.files = rows.files;
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
+  auto writer = trainer::PromptWriter::Load(FileSystem::Real(), model.description, WriterOptionsOf(config, described));
+  if (!writer.ok()) return Annotate(writer.status(), "model.path");
+  rows.writer = *writer;
+  rows.fields = {.prompt = config.data().prompt_field(),
+                 .answer = config.data().answer_field(),
+                 .data_source = config.data().data_source_field(),
+                 .extra_info = config.data().extra_info_field()};
+  evaluated.fields = rows.fields;
+  evaluated.writer = rows.writer;
+  const bool bad_rows_end_run = config.data().bad_rows() == "error";
+  SYNCOPATE_ASSIGN_OR_RETURN(auto chosen,
+                             trainer::ChosenPrompts::Read({.seed = static_cast<uint64_t>(config.eval().seed()),
+                                                           .bad_rows_end_run = bad_rows_end_run,
+                                                           .prompts = config.eval().prompts()},
+                                                          evaluated));
+  sources.evaluation_prompts = chosen->size();
+  sources.evaluation = std::move(chosen);
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      sources.training,
+      trainer::TextSource::Create(
+          {.seed = static_cast<uint64_t>(config.run().seed()), .bad_rows_end_run = bad_rows_end_run}, std::move(rows)));
+  return sources;
+}
+
+}  // namespace
+
+absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model) {
+  return config.data().files().empty() ? OpenTask(config) : OpenText(config, model);
+}
+
+absl::Status KeepFingerprint(FileSystem* files, const std::string& run_dir, const std::string& fingerprint) {
+  const std::string folder = JoinPath(run_dir, kStateFolder), path = JoinPath(folder, "data.json");
+  absl::StatusOr<std::string> kept = ReadFile(files, path, kMaxRecordBytes);
+  if (absl::IsNotFound(kept.status())) {
+    SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(folder));
+    return WriteFileAtomically(files, path, fingerprint);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(kept.status());
+  if (*kept == fingerprint) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
+      absl::StrCat("data.files, data.eval_files: the run in ", run_dir,
+                   " was begun with other contents or weights, which are fixed for its whole life; it had ",
+                   kept->empty() ? "none" : *kept, " and is given ", fingerprint.empty() ? "none" : fingerprint));
+}
+
+}  // namespace syncopate::trainerd

@@ -1,0 +1,103 @@
+#include "services/wire/model_codec.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace syncopate::wire {
+namespace {
+
+using model::RopeScaling;
+
+constexpr std::pair<RopeScaling::Type, const char*> kScalings[] = {
+    {RopeScaling::Type::kLinear, "linear"}, {RopeScaling::Type::kLlama3, "llama3"}, {RopeScaling::Type::kYarn, "yarn"}};
+
+void SetScaling(const RopeScaling& scaling, v1::ModelShape::RopeScaling* message) {
+  for (const auto& [type, name] : kScalings) {
+    if (type == scaling.type) message->set_type(name);
+  }
+  message->set_factor(scaling.factor);
+  message->set_original_context(scaling.original_context);
+  message->set_low_freq_factor(scaling.low_freq_factor);
+  message->set_high_freq_factor(scaling.high_freq_factor);
+  message->set_beta_fast(scaling.beta_fast);
+  message->set_beta_slow(scaling.beta_slow);
+  message->set_truncate(scaling.truncate);
+  message->set_attention_factor(scaling.attention_factor);
+}
+
+absl::StatusOr<RopeScaling> ScalingOf(const v1::ModelShape::RopeScaling& message) {
+  RopeScaling scaling;
+  for (const auto& [type, name] : kScalings) {
+    if (message.type() == name) scaling.type = type;
+  }
+  if (scaling.type == RopeScaling::Type::kDefault) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE",
+                 absl::StrCat("the rope scaling '", absl::CHexEscape(message.type().substr(0, 64)),
+                              "' is not known; are both sides of one version?"));
+  }
+  scaling.factor = message.factor();
+  scaling.original_context = message.original_context();
+  scaling.low_freq_factor = message.low_freq_factor();
+  scaling.high_freq_factor = message.high_freq_factor();
+  scaling.beta_fast = message.beta_fast();
+  scaling.beta_slow = message.beta_slow();
+  scaling.truncate = message.truncate();
+  scaling.attention_factor = message.attention_factor();
+  return scaling;
+}
+
+}  // namespace
+
+v1::ModelShape ToProto(const model::ModelConfig& shape) {
+  v1::ModelShape message;
+  message.set_vocab_size(shape.vocab_size);
+  message.set_hidden_size(shape.hidden_size);
+  message.set_intermediate_size(shape.intermediate_size);
+  message.set_num_hidden_layers(shape.num_hidden_layers);
+  message.set_num_attention_heads(shape.num_attention_heads);
+  message.set_num_key_value_heads(shape.num_key_value_heads);
+  message.set_head_dim(shape.head_dim);
+  message.set_max_position_embeddings(shape.max_position_embeddings);
+  message.set_rope_theta(shape.rope_theta);
+  if (shape.rope_scaling.type != RopeScaling::Type::kDefault) {
+    SetScaling(shape.rope_scaling, message.mutable_rope_scaling());
+  }
+  message.set_rms_norm_eps(shape.rms_norm_eps);
+  message.set_qk_norm(shape.qk_norm);
+  message.set_qkv_bias(shape.qkv_bias);
+  message.set_output_bias(shape.output_bias);
+  message.set_mlp_bias(shape.mlp_bias);
+  message.set_learned_positions(shape.learned_positions);
+  message.set_tie_word_embeddings(shape.tie_word_embeddings);
+  return message;
+}
+
+absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
+  model::ModelConfig shape;
+  shape.vocab_size = message.vocab_size();
+  shape.hidden_size = message.hidden_size();
+  shape.intermediate_size = message.intermediate_size();
+  shape.num_hidden_layers = message.num_hidden_layers();
+  shape.num_attention_heads = message.num_attention_heads();
+  shape.num_key_value_heads = message.num_key_value_heads();
+  shape.head_dim = message.head_dim();
+  shape.max_position_embeddings = message.max_position_embeddings();
+  shape.rope_theta = message.rope_theta();
+  if (message.has_rope_scaling()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(shape.rope_scaling, ScalingOf(message.rope_scaling()));
+  }
+  shape.rms_norm_eps = message.rms_norm_eps();
+  shape.qk_norm = message.qk_norm();
+  shape.qkv_bias = message.qkv_bias();
+  shape.output_bias = message.output_bias();
+  shape.mlp_bias = message.mlp_bias();
+  shape.learned_positions = message.learned_positions();
+  shape.tie_word_embeddings = message.tie_word_embeddings();
+  SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
+  return shape;
+}
+
+}  // namespace syncopate::wire

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace syncopate::synchronizer {
+
+// What a transport is, for whoever has to choose, check or count transports. One row is all that they know of it: a new
+// transport is a row here, a WeightSource and a WeightTarget, and a choice of the key sync.transport.
+struct TransportTraits {
+  std::string_view name;
+  bool one_process = false;     // both ends live in one process: no configuration can ask for it
+  bool one_host = false;        // members share a host and its GPUs
+  bool needs_gpus = false;      // both ends hold their weights on GPUs
+  bool forms_group = false;     // the members of a sync form one communicator, which is lost with any of them
+  bool receivers_meet = false;  // receivers have to know of each other: to relay, or to form one communicator
+};
+
+// Fastest first: the order of preference of "auto".
+inline constexpr TransportTraits kTransports[] = {
+    {.name = "inproc", .one_process = true},
+    {.name = "ipc", .one_host = true, .needs_gpus = true, .receivers_meet = true},
+    {.name = "nccl", .needs_gpus = true, .forms_group = true, .receivers_meet = true},
+    {.name = "grpc"},
+};
+
+// Null for a name that is none: "auto".
+constexpr const TransportTraits* FindTransport(std::string_view name) {
+  for (const TransportTraits& traits : kTransports) {
+    if (traits.name == name) return &traits;
+  }
+  return nullptr;
+}
+
+constexpr bool NeedsGpus(std::string_view name) {
+  const TransportTraits* traits = FindTransport(name);
+  return traits != nullptr && traits->needs_gpus;
+}
+
+constexpr bool FormsGroup(std::string_view name) {
+  const TransportTraits* traits = FindTransport(name);
+  return traits != nullptr && traits->forms_group;
+}
+
+// What a configuration may ask for: "auto" first, then the names, fastest first.
+inline std::vector<std::string> TransportChoices() {
+  std::vector<std::string> names = {"auto"};
+  for (const TransportTraits& traits : kTransports) {
+    if (!traits.one_process) names.emplace_back(traits.name);
+  }
+  return names;
+}
+
+}  // namespace syncopate::synchronizer

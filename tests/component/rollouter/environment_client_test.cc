@@ -1,0 +1,207 @@
+#include "services/rollouter/environment_client.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/status.h"
+#include "tests/support/notification.h"
+
+namespace syncopate::rollouterd {
+namespace {
+
+using rollouter::RemoteItem;
+using rollouter::RemoteScorer;
+using ::testing::HasSubstr;
+using Rewards = RemoteScorer::Rewards;
+
+// A worker in this process whose answers a test makes.
+class FakeWorker final : public v1::EnvironmentService::Service {
+ public:
+  // None: no answer.
+  using Judge = std::function<std::optional<v1::ScoreResponse::Item>(const v1::ScoreRequest::Item&)>;
+
+  FakeWorker(std::string address, std::string digest, Judge judge)
+      : digest_(std::move(digest)), judge_(std::move(judge)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeWorker() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  Mailbox<v1::ScoreRequest> requests;
+
+ private:
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*, v1::DescribeResponse* response) override {
+    response->set_digest(digest_);
+    auto* judge = response->add_environments();
+    judge->set_name("judge");
+    judge->set_scores(true);
+    judge->set_concurrency(4);
+    auto* list = response->add_environments();
+    list->set_name("list");
+    list->set_lists(true);
+    return grpc::Status::OK;
+  }
+  grpc::Status Score(grpc::ServerContext*,
+                     grpc::ServerReaderWriter<v1::ScoreResponse, v1::ScoreRequest>* stream) override {
+    for (v1::ScoreRequest request; stream->Read(&request);) {
+      requests.Put(request);
+      v1::ScoreResponse response;
+      for (const auto& item : request.items()) {
+        if (auto judged = judge_(item)) *response.add_items() = *judged;
+      }
+      if (response.items_size() > 0) stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+  const std::string digest_;
+  const Judge judge_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// The length of each answer; of an empty one, an error.
+std::optional<v1::ScoreResponse::Item> Lengths(const v1::ScoreRequest::Item& asked) {
+  v1::ScoreResponse::Item item;
+  item.set_id(asked.id());
+  for (const v1::Answer& answer : asked.answers()) {
+    v1::Outcome* outcome = item.add_outcomes();
+    if (answer.text().empty()) {
+      *outcome->mutable_error() = rpc::ToProto(absl::InvalidArgumentError("ValueError: nothing to judge"));
+      continue;
+    }
+    outcome->mutable_reward()->set_value(static_cast<float>(answer.text().size()));
+    (*outcome->mutable_reward()->mutable_components())["style"] = 0.5f;
+  }
+  return item;
+}
+
+RemoteItem Item(const std::string& id, const std::vector<std::string>& texts) {
+  return {.id = id,
+          .reward = "judge",
+          .row_json = R"({"answer": "5"})",
+          .texts = texts,
+          .finishes = std::vector<FinishReason>(texts.size(), FinishReason::kStop),
+          .budget = absl::Milliseconds(2500)};
+}
+
+class EnvironmentClientTest : public ::testing::Test {
+ protected:
+  ~EnvironmentClientTest() override { client_->Stop(); }
+  void Connect(const std::string& digest = "") {
+    client_ = EnvironmentClient::Start({.address = address_,
+                                        .digest = digest,
+                                        .min_backoff = absl::Milliseconds(5),
+                                        .max_backoff = absl::Milliseconds(50)});
+    client_->SetAvailabilityListener([this] { changes_.Put(0); });
+  }
+  bool Await(const std::function<bool(const absl::Status&)>& wanted) {
+    for (size_t seen = 0; !wanted(client_->Availability("judge")); seen = changes_.size()) {
+      if (!changes_.WaitFor(seen + 1)) return false;
+    }
+    return true;
+  }
+  bool AwaitThere() {
+    return Await([](const absl::Status& status) { return status.ok(); });
+  }
+  absl::StatusOr<Rewards> Ask(const RemoteItem& item) {
+    auto answers = std::make_shared<Mailbox<absl::StatusOr<Rewards>>>();
+    client_->Score(item, [answers](absl::StatusOr<Rewards> rewards) { answers->Put(std::move(rewards)); });
+    if (!answers->WaitFor(1)) return absl::DeadlineExceededError("the client never answered");
+    return answers->All()[0];
+  }
+
+  const std::string address_ = absl::StrCat("unix:", ::testing::TempDir(), "/worker-", ::getpid(), ".sock");
+  Mailbox<int> changes_;
+  std::shared_ptr<EnvironmentClient> client_;
+};
+
+TEST_F(EnvironmentClientTest, AsksForRewardsAndReadsThemInOrder) {
+  FakeWorker worker(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  const Rewards rewards = Ask(Item("a", {"five!", "", "xx"})).value();
+  ASSERT_EQ(rewards.size(), 3u);
+  EXPECT_EQ(rewards[0]->value, 5);
+  EXPECT_EQ(rewards[0]->components[0].first, "style");
+  EXPECT_TRUE(absl::IsInvalidArgument(rewards[1].status()));
+  EXPECT_THAT(rewards[1].status().message(), HasSubstr("nothing to judge"));
+  EXPECT_EQ(rewards[2]->value, 2);
+  const v1::ScoreRequest::Item asked = worker.requests.All()[0].items(0);
+  EXPECT_EQ(asked.task().environment(), "judge");
+  EXPECT_EQ(asked.task().row_json(), R"({"answer": "5"})");
+  EXPECT_EQ(asked.budget().seconds(), 2);
+  EXPECT_EQ(asked.budget().nanos(), 500'000'000);
+  EXPECT_EQ(asked.answers(0).finish(), v1::FINISH_REASON_STOP);
+}
+
+TEST_F(EnvironmentClientTest, KnowsWhatTheWorkerHas) {
+  FakeWorker worker(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  const absl::Status unknown = client_->Availability("joke");
+  EXPECT_EQ(ErrorReason(unknown), "NO_SUCH_REWARD");
+  EXPECT_THAT(unknown.message(), HasSubstr("it has judge"));
+  EXPECT_EQ(ErrorReason(client_->Availability("list")), "NO_SUCH_REWARD") << "it scores nothing";
+}
+
+TEST_F(EnvironmentClientTest, SaysWhenTheWorkerHasItsHandsFull) {
+  FakeWorker worker(address_, "d1", [](const auto&) { return std::nullopt; });
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  client_->Score(Item("a", {"1", "2", "3", "4"}), [](const auto&) { ADD_FAILURE() << "it was cancelled"; });
+  EXPECT_EQ(ErrorReason(client_->Availability("judge")), "WORKER_BUSY");
+  client_->Cancel("a");
+  EXPECT_TRUE(AwaitThere());
+  ASSERT_TRUE(worker.requests.WaitFor(2));
+  EXPECT_EQ(worker.requests.All()[1].cancel(0), "a");
+}
+
+TEST_F(EnvironmentClientTest, WhatWasUnderWayOnAWorkerThatDiesHasFailedAndTheNextWorkerIsFound) {
+  auto worker = std::make_unique<FakeWorker>(address_, "d1", [](const auto&) { return std::nullopt; });
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  Mailbox<absl::StatusOr<Rewards>> answers;
+  client_->Score(Item("a", {"1"}), [&answers](absl::StatusOr<Rewards> rewards) { answers.Put(std::move(rewards)); });
+  ASSERT_TRUE(worker->requests.WaitFor(1));
+  worker.reset();
+  ASSERT_TRUE(answers.WaitFor(1));
+  EXPECT_EQ(ErrorReason(answers.All()[0].status()), "WORKER_DIED");
+  EXPECT_TRUE(Await([](const absl::Status& status) { return absl::IsUnavailable(status); }));
+  FakeWorker again(address_, "d1", Lengths);
+  ASSERT_TRUE(AwaitThere());
+  EXPECT_TRUE(Ask(Item("b", {"1"})).ok());
+}
+
+TEST_F(EnvironmentClientTest, AWorkerOfOtherCodeIsNotUsed) {
+  auto worker = std::make_unique<FakeWorker>(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());  // its digest is the run's from now on
+  worker.reset();
+  worker = std::make_unique<FakeWorker>(address_, "d2", Lengths);
+  EXPECT_TRUE(Await([](const absl::Status& status) { return ErrorReason(status) == "WRONG_DIGEST"; }));
+  EXPECT_FALSE(Ask(Item("a", {"1"})).ok());
+  client_->Stop();
+  Connect("d1");  // as the run says
+  EXPECT_TRUE(Await([](const absl::Status& status) { return ErrorReason(status) == "WRONG_DIGEST"; }));
+  worker.reset();
+  FakeWorker again(address_, "d1", Lengths);
+  EXPECT_TRUE(AwaitThere());
+}
+
+TEST_F(EnvironmentClientTest, WithoutAWorkerItIsAway) {
+  Connect();
+  EXPECT_TRUE(absl::IsUnavailable(client_->Availability("judge")));
+  EXPECT_TRUE(absl::IsUnavailable(Ask(Item("a", {"1"})).status()));
+}
+
+}  // namespace
+}  // namespace syncopate::rollouterd

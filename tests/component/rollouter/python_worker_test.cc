@@ -1,0 +1,141 @@
+// The scorer, its client and the real worker of python/, as a rollouter has them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "rollouter/reward/scorer.h"
+#include "services/rollouter/environment_client.h"
+#include "tests/support/notification.h"
+#include "tests/support/process.h"
+
+namespace syncopate::rollouterd {
+namespace {
+
+using syncopate::testing::Process;
+using syncopate::testing::TempDir;
+using ::testing::HasSubstr;
+
+constexpr char kCode[] = R"(
+import asyncio, os, time
+from syncopate import reward
+
+@reward("length", concurrency=256)
+def length(answer, row): return {"value": len(answer), "known": float("answer" in row)}
+
+@reward("hour")
+def hour(answer, row): time.sleep(3600)
+
+@reward("exits")
+async def exits(answer, row): os._exit(1)
+)";
+
+class PythonWorkerTest : public ::testing::Test {
+ protected:
+  PythonWorkerTest() {
+    std::ofstream(dir_.path() + "/code.py") << kCode;
+    StartWorker();
+    client_ = EnvironmentClient::Start({.address = address(), .max_backoff = absl::Milliseconds(50)});
+    scorer_ = rollouter::Scorer::Create({.rules = {.timeout = absl::Seconds(1), .attempts = 2},
+                                         .reward = "python:length",
+                                         .decode =
+                                             [](const std::vector<int32_t>& tokens) {
+                                               return std::string(static_cast<size_t>(tokens[0]), 'x');
+                                             },
+                                         .python = client_.get()})
+                  .value();
+    scorer_->SetAvailabilityListener([this] { changes_.Put(0); });
+  }
+  ~PythonWorkerTest() override {
+    scorer_.reset();
+    client_->Stop();
+  }
+
+  std::string address() const { return absl::StrCat("unix:", dir_.path(), "/w.sock"); }
+  void StartWorker() {
+    worker_ = Process::Start({.program = SYNCOPATE_PYTHON,
+                              .args = {"-m", "syncopate.worker", dir_.path() + "/code.py", "--listen", address(),
+                                       "--processes", "2"},
+                              .log_path = dir_.path() + "/log",
+                              .working_folder = SYNCOPATE_SOURCE_DIR "/python"})
+                  .value();
+  }
+  bool AwaitWorker(bool there) {
+    for (size_t seen = 0; scorer_->Availability().ok() != there; seen = changes_.size()) {
+      if (!changes_.WaitFor(seen + 1)) return false;
+    }
+    return true;
+  }
+  void Score(const std::string& id, const std::string& reward, int32_t samples = 2) {
+    Lease lease;
+    lease.id = {{0, 1}, 1};
+    lease.reward = reward;
+    lease.task.row_json = R"({"answer": "5"})";
+    TrajectoryGroup group;
+    group.samples.resize(static_cast<size_t>(samples));
+    for (int32_t i = 0; i < samples; ++i) group.samples[static_cast<size_t>(i)].tokens = {i};
+    scorer_->Score(id, lease, std::move(group),
+                   [this](absl::StatusOr<TrajectoryGroup> scored) { scored_.Put(std::move(scored)); });
+  }
+
+  const TempDir dir_;
+  Mailbox<int> changes_;
+  Mailbox<absl::StatusOr<TrajectoryGroup>> scored_;
+  std::unique_ptr<Process> worker_;
+  std::shared_ptr<EnvironmentClient> client_;
+  std::unique_ptr<rollouter::Scorer> scorer_;
+};
+
+TEST_F(PythonWorkerTest, JudgesAGroup) {
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("a", "python:length");
+  ASSERT_TRUE(scored_.WaitFor(1));
+  const TrajectoryGroup group = scored_.All()[0].value();
+  EXPECT_EQ(group.samples[1].reward, 1);
+  EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"python:length", 1}, {"python:length/known", 1}}));
+}
+
+TEST_F(PythonWorkerTest, ARewardThatTakesAnHourFailsInItsTimeAndHoldsNobodyUp) {
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("a", "python:hour");
+  ASSERT_TRUE(scored_.WaitFor(1));
+  EXPECT_EQ(ErrorReason(scored_.All()[0].status()), "REWARD_FAILED");
+  Score("b", "python:length");
+  ASSERT_TRUE(scored_.WaitFor(2));
+  EXPECT_TRUE(scored_.All()[1].ok());
+}
+
+TEST_F(PythonWorkerTest, ARewardThatEndsTheWorkerFailsAndTheNextWorkerGoesOn) {
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("a", "python:exits");
+  ASSERT_TRUE(AwaitWorker(false));
+  StartWorker();
+  ASSERT_TRUE(AwaitWorker(true));
+  ASSERT_TRUE(AwaitWorker(false)) << "its second attempt";
+  ASSERT_TRUE(scored_.WaitFor(1));
+  EXPECT_EQ(ErrorReason(scored_.All()[0].status()), "REWARD_FAILED");
+  StartWorker();
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("b", "python:length");
+  ASSERT_TRUE(scored_.WaitFor(2));
+  EXPECT_TRUE(scored_.All()[1].ok());
+}
+
+TEST_F(PythonWorkerTest, JudgesThousandsOfAnswersASecond) {
+  ASSERT_TRUE(AwaitWorker(true));
+  constexpr int kGroups = 400, kSamples = 16;
+  const absl::Time begin = Clock::Real()->Now();
+  for (int i = 0; i < kGroups; ++i) Score(absl::StrCat(i), "python:length", kSamples);
+  ASSERT_TRUE(scored_.WaitFor(kGroups));
+  const double rate = kGroups * kSamples / absl::ToDoubleSeconds(Clock::Real()->Now() - begin);
+  RecordProperty("answers_per_second", static_cast<int>(rate));
+  std::printf("%d answers a second\n", static_cast<int>(rate));
+  for (const auto& group : scored_.All()) EXPECT_TRUE(group.ok()) << group.status();
+  EXPECT_GT(rate, 1000) << "of one worker on a machine with much else to do; 5,000 and more on a free one";
+}
+
+}  // namespace
+}  // namespace syncopate::rollouterd

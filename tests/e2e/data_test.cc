@@ -1,0 +1,244 @@
+// A run on files of text: rows to token ids, bad rows, resumes, and rollouters without a file of the model.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A model directory and a file of sums; every tenth row is bad.
+class DataTest : public ::testing::Test {
+ protected:
+  DataTest() {
+    const std::string rows = Write("rows.jsonl", Rows(40));
+    const std::string command = absl::StrCat(SYNCOPATE_PYTHON, " ", SYNCOPATE_SOURCE_DIR, "/scripts/tiny_model.py ",
+                                             folder_.path(), "/model --hidden 32 --layers 1 --text ", rows);
+    EXPECT_EQ(std::system(command.c_str()), 0);
+  }
+
+  static std::string Rows(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      if (i % 10 == 9) {
+        absl::StrAppend(&text, "{\"question\": \"no prompt\"}\n");
+      } else {
+        absl::StrAppend(&text, "{\"prompt\": \"", i % 5, "+", i / 5, "=\", \"answer\": \"", i % 5 + i / 5, "\"}\n");
+      }
+    }
+    return text;
+  }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name)) << text;
+    return Path(name);
+  }
+  std::vector<std::string> Settings(int steps, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> settings = {"model.path=" + Path("model"),
+                                         "data.files=" + Path("rows.jsonl"),
+                                         "data.max_prompt_tokens=32",
+                                         "data.chat_template=off",
+                                         "data.batch_groups=8",
+                                         "rollout.samples=16",
+                                         "rollout.max_new_tokens=4",
+                                         "eval.prompts=16",
+                                         "eval.show_samples=2",
+                                         "run.rollouters=2",
+                                         absl::StrCat("run.steps=", steps)};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+
+  TempDir folder_;
+};
+
+void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
+  ASSERT_THAT(process, IsOk());
+  const auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+}
+
+// Eight steps of eight go through the 40 rows, 4 of them bad, nearly twice.
+TEST_F(DataTest, TheRunHasTheBitsOfItsTwinAndBothSkipBadRows) {
+  RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
+  const auto twin = TwinDigests(run.config(), run.overrides(), 8);
+  ASSERT_THAT(twin, IsOk());
+  ExpectSuccess(run.Run());
+  EXPECT_EQ(run.Digests(), *twin);
+  EXPECT_NE(twin->at(1), twin->at(8));  // it learns something
+  const Json dropped = run.Summary()["groups"]["dropped"];
+  EXPECT_GE(dropped["skipped"], 4);
+  EXPECT_LE(dropped["skipped"], 8);
+  EXPECT_THAT(run.Log("trainer-0"),
+              AllOf(HasSubstr("rows.jsonl:10: there is no field 'prompt'"), HasSubstr("rows.jsonl:40: ")));
+}
+
+TEST_F(DataTest, SamplesAreShownAsText) {
+  RunHarness run(Settings(1));
+  ExpectSuccess(run.Run());
+  const std::vector<Json> evaluations = run.Records("eval");
+  ASSERT_FALSE(evaluations.empty());
+  ASSERT_EQ(evaluations.back()["samples"].size(), 2u);
+  const Json& sample = evaluations.back()["samples"][0];
+  EXPECT_THAT(sample["prompt"].get<std::string>(), HasSubstr("+"));
+  EXPECT_THAT(sample["expected"].get<std::string>(), HasSubstr("<|im_end|>"));
+}
+
+// Also without the directory: the tokenizer is kept with the run.
+TEST_F(DataTest, AResumeGoesOnInTheOrderOfItsPass) {
+  RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
+  const auto twin = TwinDigests(run.config(), run.overrides(), 8);
+  ASSERT_THAT(twin, IsOk());
+  ExpectSuccess(run.Run({"run.steps=3"}));
+  std::filesystem::remove_all(Path("model"));
+  std::filesystem::rename(Path("rows.jsonl"), Path("moved.jsonl"));
+  ExpectSuccess(run.Resume({"run.steps=8", "data.files=" + Path("moved.jsonl")}));
+  EXPECT_EQ(run.Digests(), *twin);
+}
+
+TEST_F(DataTest, AResumeWithOtherContentsIsRefused) {
+  RunHarness run(Settings(2));
+  ExpectSuccess(run.Run());
+  Write("rows.jsonl", Rows(30));
+  const auto resumed = run.Resume({"run.steps=4"});
+  ASSERT_THAT(resumed, IsOk());
+  const auto exit = (*resumed)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("FIXED_KEY"), HasSubstr("data.files")));
+  EXPECT_EQ(run.LastStep(), 2);
+}
+
+TEST_F(DataTest, ABadRowEndsTheRunWithFileAndLineIfThatIsWanted) {
+  RunHarness run(Settings(100, {"data.bad_rows=error"}));
+  const auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  const auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 1);
+  EXPECT_THAT((*process)->Log(), HasSubstr("rows.jsonl:"));
+}
+
+TEST_F(DataTest, AFileThatIsChangedUnderARunEndsItByName) {
+  Write("rows.jsonl", Rows(20000));  // more than is read ahead
+  RunHarness run(Settings(1000000));
+  const auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(2), IsOk());
+  Write("rows.jsonl", Rows(19999));
+  const auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 1);
+  EXPECT_THAT((*process)->Log(), AllOf(HasSubstr("rows.jsonl"), HasSubstr("was changed")));
+}
+
+TEST_F(DataTest, RolloutersNeedNoFileOfTheModel) {
+  RunHarness run(Settings(1000000));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  // It waits for somebody who can tell it what the model is.
+  auto rollouter = run.LaunchDaemon("rollouter", 0, {"model.path=/nowhere"});
+  ASSERT_THAT(rollouter, IsOk());
+  ASSERT_TRUE(Eventually(kPatience, [&] {
+    const auto members = run.Ctl({"members"});
+    return members.ok() && members->output.find("rollouter-0") != std::string::npos;
+  }));
+  auto trainer = run.StartDaemon("trainer");
+  ASSERT_THAT(trainer, IsOk());
+  EXPECT_THAT(run.AwaitStep(2), IsOk());
+}
+
+TEST_F(DataTest, GenerateTakesText) {
+  const auto result =
+      RunCommand("syncopate", {"generate", Path("model"), "2+3=", "--max-new-tokens", "4", "--json", "--plain"});
+  ASSERT_THAT(result, IsOk());
+  ASSERT_EQ(JsonLines(result->output).size(), 1u) << result->output;
+  const Json answer = JsonLines(result->output)[0];
+  EXPECT_FALSE(answer["ids"].empty());
+  EXPECT_TRUE(answer["text"].is_string());
+  const auto nothing = RunCommand("syncopate", {"generate", Path("model")});
+  ASSERT_THAT(nothing, IsOk());
+  EXPECT_EQ(nothing->code, 2);
+}
+
+TEST_F(DataTest, DoctorLooksAtAModelDirectory) {
+  const auto good = RunCommand("syncopate", {"doctor", "--model", Path("model")});
+  ASSERT_THAT(good, IsOk());
+  EXPECT_EQ(good->code, 0) << good->output;
+  EXPECT_THAT(good->output, AllOf(HasSubstr("tokenizer"), HasSubstr("chat template"), HasSubstr("end of answers")));
+  const auto reference =
+      RunCommand("syncopate", {"doctor", "--model", Path("model"), "--reference", "--python", SYNCOPATE_PYTHON});
+  ASSERT_THAT(reference, IsOk());
+  EXPECT_THAT(reference->output, HasSubstr("reference"));
+  EXPECT_EQ(reference->code == 0, reference->output.find("no package tokenizers") == std::string::npos)
+      << reference->output;
+  Write("model/tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
+  const auto bad = RunCommand("syncopate", {"doctor", "--model", Path("model")});
+  ASSERT_THAT(bad, IsOk());
+  EXPECT_EQ(bad->code, 1);
+  EXPECT_THAT(bad->output, HasSubstr("Unigram"));
+}
+
+// Skips where the program is not built, for want of the wheel.
+TEST_F(DataTest, ParquetBecomesTheSameRowsAsJsonl) {
+  if (!std::filesystem::exists(BinaryPath("syncopate-data-convert"))) GTEST_SKIP() << "no pyarrow wheel";
+  const std::string script = Write("make.py", R"(
+import sys, pyarrow as pa, pyarrow.parquet as pq
+rows = [{"data_source": "s", "prompt": [{"role": "user", "content": "Wie groß? %d" % i}],
+         "reward_model": {"style": "rule", "ground_truth": str(i)}, "extra_info": {"index": i, "part": None, "x": 0.5}}
+        for i in range(5000)]
+pq.write_table(pa.Table.from_pylist(rows), sys.argv[1])
+)");
+  ASSERT_EQ(std::system(absl::StrCat(SYNCOPATE_PYTHON, " ", script, " ", Path("rows.parquet")).c_str()), 0);
+  const auto convert = [&](const std::string& from, const std::string& to) {
+    return RunCommand("syncopate", {"data", "convert", Path(from), "--output", Path(to)}).value();
+  };
+  EXPECT_THAT(convert("rows.parquet", "converted.jsonl").output, HasSubstr("5000 rows"));
+  std::ifstream file(Path("converted.jsonl"));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::vector<Json> rows = JsonLines(text);
+  ASSERT_EQ(rows.size(), 5000u);
+  EXPECT_EQ(rows[4321], Json::parse(R"({"data_source": "s", "prompt": [{"role": "user", "content": "Wie groß? 4321"}],
+      "reward_model": {"style": "rule", "ground_truth": "4321"},
+      "extra_info": {"index": 4321, "part": null, "x": 0.5}})"));
+
+  EXPECT_EQ(convert("rows.parquet", "converted.jsonl").code, 1);  // it is there
+  std::filesystem::resize_file(Path("rows.parquet"), 3000);
+  const CommandResult cut = convert("rows.parquet", "cut.jsonl");
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_THAT(cut.output, HasSubstr("rows.parquet"));
+  EXPECT_FALSE(std::filesystem::exists(Path("cut.jsonl")));
+}
+
+TEST_F(DataTest, ConfigurationsThatCannotBeAreRefusedBeforeAnythingStarts) {
+  const auto check = [&](const std::vector<std::string>& more) {
+    RunHarness run(Settings(1, more));
+    std::vector<std::string> args = {"config", "check", run.config()};
+    for (const std::string& one : run.overrides()) args.push_back(one);
+    const auto result = RunCommand("syncopate", args);
+    EXPECT_THAT(result, IsOk());
+    return result.ok() ? result->output : "";
+  };
+  EXPECT_THAT(check({"model.path="}), HasSubstr("model.path"));
+  EXPECT_THAT(check({"data.files=a * x"}), HasSubstr("weight"));
+  EXPECT_THAT(check({"data.chat_arguments=[1]"}), HasSubstr("JSON object"));
+  EXPECT_THAT(check({"rollout.max_new_tokens=4"}), Not(HasSubstr("expected")));
+}
+
+}  // namespace
+}  // namespace syncopate::testing

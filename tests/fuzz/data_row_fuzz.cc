@@ -1,0 +1,20 @@
+// A line of a data file of a stranger: whatever comes, an error or a row whose parts are what it promises.
+#include <cstdlib>
+
+#include "base/utf8.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "trainer/data/prompt_row.h"
+
+using syncopate::trainer::ParsePromptRow;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view line(reinterpret_cast<const char*>(data), size);
+  for (const char* answer : {"", "a.b"}) {
+    const auto row = ParsePromptRow(line, {.answer = answer}, 1 << 16);
+    if (!row.ok()) continue;
+    const auto judged = nlohmann::json::parse(row->row_json, nullptr, /*allow_exceptions=*/false);
+    if (!judged.is_object() || !judged["prompt"].is_string() || !syncopate::IsUtf8(row->row_json)) std::abort();
+    if (row->text.has_value() == (row->messages.is_array() && !row->messages.empty())) std::abort();
+  }
+  return 0;
+}

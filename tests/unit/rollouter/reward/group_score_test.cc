@@ -1,0 +1,236 @@
+#include "rollouter/reward/group_score.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "absl/strings/match.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using Remote = GroupScore::Remote;
+using Rewards = RemoteScorer::Rewards;
+
+Lease MakeLease(const std::string& row = R"({"answer": "x^2"})") {
+  Lease lease;
+  lease.id = {{1, 7}, 2};
+  lease.samples = 3;
+  lease.prompt_ids = {8, 9};
+  lease.answer_ids = {2, 1};
+  lease.task.row_json = row;
+  lease.sampling.max_new_tokens = 8;
+  return lease;
+}
+
+TrajectoryGroup MakeGroup() {
+  TrajectoryGroup group;
+  group.samples.resize(3);
+  group.samples[0].tokens = {2, 1};
+  group.samples[1].tokens = {2, 3};
+  group.samples[2].tokens = {4, 4};
+  return group;
+}
+
+// "2,1": tokens as text.
+std::string Decode(const std::vector<int32_t>& tokens) {
+  std::string text;
+  for (const int32_t token : tokens) text += (text.empty() ? "" : ",") + std::to_string(token);
+  return text;
+}
+
+RemoteReward Worth(float value) { return {.value = value}; }
+
+class GroupScoreTest : public ::testing::Test {
+ protected:
+  GroupScore& Begin(const std::string& formula, const Lease& lease = MakeLease()) {
+    RewardRegistry registry = RewardRegistry::BuiltIn();
+    auto puzzled = [](const RewardInput& input) -> absl::StatusOr<RewardValue> {
+      return RewardValue{.value = 0, .undecided = input.text != "2,1"};
+    };
+    EXPECT_TRUE(registry.Register("regex", puzzled, true).ok());  // a name that formulas know
+    plan_ = RewardPlan::Create(formula, registry, Decode).value();
+    score_.emplace("lease", lease, MakeGroup(), &plan_, rules_);
+    score_->JudgeBuiltIn(now_);
+    return *score_;
+  }
+  GroupScore::Actions Tick(absl::Duration later = absl::ZeroDuration()) {
+    now_ += later;
+    return score_->OnTick(now_, [this](Remote, const std::string&) { return there_; });
+  }
+  // The only call of a tick.
+  RemoteItem OnlyCall(absl::Duration later = absl::ZeroDuration()) {
+    GroupScore::Actions actions = Tick(later);
+    EXPECT_EQ(actions.calls.size(), 1u);
+    return actions.calls.empty() ? RemoteItem() : actions.calls[0].item;
+  }
+  void Answer(const RemoteItem& item, absl::StatusOr<Rewards> rewards) { score_->OnAnswer(item.id, rewards, now_); }
+  std::string FailsWith() { return ErrorReason(score_->Finish().status()); }
+
+  ScoringRules rules_{.timeout = absl::Seconds(10), .attempts = 3, .pause = absl::Seconds(1)};
+  RewardPlan plan_;
+  std::optional<GroupScore> score_;
+  absl::Time now_ = absl::UnixEpoch();
+  absl::Status there_;
+};
+
+TEST_F(GroupScoreTest, SumsWhatTheTermsGiveAndKeepsEachAsItWas) {
+  GroupScore& score = Begin("dense + -0.5*exact");
+  ASSERT_TRUE(score.done());
+  const TrajectoryGroup group = score.Finish().value();
+  EXPECT_FLOAT_EQ(group.samples[0].reward, 0.5f);
+  EXPECT_FLOAT_EQ(group.samples[1].reward, 0.5f);
+  EXPECT_FLOAT_EQ(group.samples[2].reward, 0);
+  EXPECT_EQ(group.samples[0].reward_parts, (std::vector<RewardPart>{{"dense", 1}, {"exact", 1}}));
+}
+
+TEST_F(GroupScoreTest, AsksForTextOnceAndTellsWhereEachAnswerEnded) {
+  Begin("dense + python:judge");
+  const RemoteItem item = OnlyCall();
+  EXPECT_EQ(item.reward, "judge");
+  EXPECT_EQ(item.texts, (std::vector<std::string>{"2,1", "2,3", "4,4"}));
+  EXPECT_EQ(item.finishes.size(), 3u);
+  EXPECT_EQ(item.row_json, R"({"answer": "x^2"})");
+  EXPECT_EQ(item.budget, absl::Seconds(10));
+  EXPECT_TRUE(Tick().calls.empty()) << "it is under way";
+  Answer(item, Rewards{Worth(1), Worth(2), Worth(3)});
+  ASSERT_TRUE(score_->done());
+  EXPECT_FLOAT_EQ(score_->Finish()->samples[1].reward, 2.5f);
+}
+
+TEST_F(GroupScoreTest, AsksAgainForWhatFailedAndNotForTheRest) {
+  Begin("python:judge");
+  RemoteItem item = OnlyCall();
+  Answer(item, Rewards{Worth(1), absl::InternalError("it broke"), Worth(3)});
+  EXPECT_FALSE(score_->done());
+  EXPECT_TRUE(Tick().calls.empty()) << "after a pause";
+  item = OnlyCall(absl::Seconds(1));
+  EXPECT_EQ(item.texts, (std::vector<std::string>{"2,3"}));
+  Answer(item, Rewards{Worth(2)});
+  EXPECT_FLOAT_EQ(score_->Finish()->samples[1].reward, 2);
+}
+
+TEST_F(GroupScoreTest, FailsAfterAsManyAttempts) {
+  Begin("python:judge");
+  std::vector<std::string> ids;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const RemoteItem item = OnlyCall(absl::Seconds(1));
+    ids.push_back(item.id);
+    Answer(item, absl::InternalError("ZeroDivisionError"));
+  }
+  ASSERT_TRUE(score_->done());
+  const absl::Status failed = score_->Finish().status();
+  EXPECT_EQ(ErrorReason(failed), "REWARD_FAILED");
+  EXPECT_TRUE(absl::StrContains(failed.message(), "python:judge of group 1/7 failed: ZeroDivisionError"));
+  EXPECT_NE(ids[0], ids[1]) << "so that a late answer is not taken for another's";
+}
+
+TEST_F(GroupScoreTest, EndsACallThatHangsAndMakesItAgain) {
+  Begin("python:judge");
+  const RemoteItem first = OnlyCall();
+  EXPECT_EQ(score_->NextTick(), now_ + absl::Seconds(10));
+  GroupScore::Actions actions = Tick(absl::Seconds(10));
+  ASSERT_EQ(actions.cancels.size(), 1u);
+  EXPECT_EQ(actions.cancels[0].second, first.id);
+  const RemoteItem second = OnlyCall(absl::Seconds(1));
+  Answer(first, Rewards{Worth(9), Worth(9), Worth(9)});  // too late
+  EXPECT_FALSE(score_->done());
+  Answer(second, Rewards{Worth(1), Worth(2), Worth(3)});
+  EXPECT_FLOAT_EQ(score_->Finish()->samples[0].reward, 1);
+}
+
+TEST_F(GroupScoreTest, WhatIsNotFiniteIsAFailureThatIsNotTriedAgain) {
+  Begin("python:judge");
+  Answer(OnlyCall(), Rewards{Worth(1), Worth(std::numeric_limits<float>::quiet_NaN()), Worth(3)});
+  ASSERT_TRUE(score_->done());
+  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+}
+
+TEST_F(GroupScoreTest, AnAnswerForTooFewIsAFailure) {
+  rules_.attempts = 1;
+  Begin("http");
+  Answer(OnlyCall(), Rewards{Worth(1)});
+  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+}
+
+TEST_F(GroupScoreTest, WaitsForWhoIsAwayAndHandsTheGroupBackUnharmed) {
+  there_ = absl::UnavailableError("no worker at unix:/x");
+  Begin("python:judge");
+  EXPECT_TRUE(Tick().calls.empty());
+  EXPECT_TRUE(Tick(absl::Seconds(9)).calls.empty());
+  EXPECT_FALSE(score_->done());
+  there_ = absl::OkStatus();
+  EXPECT_EQ(Tick().calls.size(), 1u) << "it is back";
+
+  there_ = absl::UnavailableError("no worker at unix:/x");
+  Begin("python:judge");
+  Tick();
+  EXPECT_EQ(score_->NextTick(), now_ + absl::Seconds(10));
+  Tick(absl::Seconds(10));
+  ASSERT_TRUE(score_->done());
+  const absl::Status away = score_->Finish().status();
+  EXPECT_EQ(ErrorReason(away), "SCORER_AWAY");
+  EXPECT_TRUE(absl::IsUnavailable(away)) << "which the trainer calls nobody's fault";
+}
+
+TEST_F(GroupScoreTest, WaitsForAsLongAsItTakesWhileThereIsNoRoom) {
+  there_ = absl::ResourceExhaustedError("64 answers are being judged");
+  Begin("python:judge");
+  EXPECT_TRUE(Tick().calls.empty());
+  EXPECT_EQ(score_->NextTick(), absl::InfiniteFuture());
+  EXPECT_TRUE(Tick(absl::Minutes(9)).calls.empty());
+  EXPECT_FALSE(score_->done());
+  there_ = absl::OkStatus();
+  const RemoteItem item = OnlyCall();
+  EXPECT_EQ(score_->NextTick(), now_ + absl::Seconds(10)) << "its time begins when it is asked for";
+}
+
+TEST_F(GroupScoreTest, TheJudgeDecidesWhatIsUndecidedAndNothingElse) {
+  rules_.judge = "math_verify";
+  Begin("regex + dense");
+  const RemoteItem item = OnlyCall();
+  EXPECT_EQ(item.reward, "math_verify");
+  EXPECT_EQ(item.texts, (std::vector<std::string>{"2,3", "4,4"}));
+  Answer(item, Rewards{Worth(1), Worth(0)});
+  const TrajectoryGroup group = score_->Finish().value();
+  EXPECT_FLOAT_EQ(group.samples[1].reward, 1.5f);
+  EXPECT_FLOAT_EQ(group.samples[2].reward, 0);
+}
+
+TEST_F(GroupScoreTest, WithoutAJudgeUndecidedIsWrongOrAFailureByChoice) {
+  Begin("regex");
+  ASSERT_TRUE(score_->done());
+  EXPECT_FLOAT_EQ(score_->Finish()->samples[1].reward, 0);
+  rules_.undecided_fails = true;
+  Begin("regex");
+  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+}
+
+TEST_F(GroupScoreTest, PartsOfARemoteRewardAreKeptIfEverySampleHasThem) {
+  Begin("python:judge");
+  Answer(OnlyCall(), Rewards{RemoteReward{1, {{"style", 0.5f}, {"odd", 1}}}, RemoteReward{2, {{"style", 0.25f}}},
+                             RemoteReward{3, {{"style", 0.125f}}}});
+  const TrajectoryGroup group = score_->Finish().value();
+  EXPECT_EQ(group.samples[1].reward_parts,
+            (std::vector<RewardPart>{{"python:judge", 2}, {"python:judge/style", 0.25f}}));
+}
+
+TEST_F(GroupScoreTest, ARowThatIsNoneFailsTheGroup) {
+  Begin("math", MakeLease("[]"));
+  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+  Begin("math", MakeLease("{}"));
+  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+}
+
+TEST(RewardPlanTest, RefusesRewardsOfTextWhereThereIsNone) {
+  const RewardRegistry registry = RewardRegistry::BuiltIn();
+  EXPECT_TRUE(RewardPlan::Create("dense + exact", registry, nullptr).ok());
+  for (const char* formula : {"math", "dense + http", "python:judge"}) {
+    EXPECT_EQ(ErrorReason(RewardPlan::Create(formula, registry, nullptr).status()), "NO_TEXT") << formula;
+  }
+  EXPECT_EQ(ErrorReason(RewardPlan::Create("regex", registry, Decode).status()), "UNKNOWN_REWARD");
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter

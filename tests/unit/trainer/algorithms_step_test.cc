@@ -1,0 +1,277 @@
+// Every algorithm through a real model: the step is the same however its answers are dealt.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "tests/support/small_model.h"
+#include "tests/support/training_groups.h"
+#include "trainer/actor/actor.h"
+#include "trainer/step/policy_trainer.h"
+#include "trainer/step/train_step.h"
+#include "trainer/step/training_sequences.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::Pointers;
+
+std::vector<TrajectoryGroup> RandomGroups(int groups, int samples, uint64_t seed) {
+  return testing::RandomGroups(testing::SmallModel().vocab_size, groups, samples, seed,
+                               [](Trajectory& sample, const testing::Draw& draw) {
+                                 sample.spans = {{{1, draw(4)}, 0, static_cast<int32_t>(sample.tokens.size())}};
+                                 if (draw(4) == 0) sample.finish = FinishReason::kLength;
+                                 const float right = 0.25f * draw(5), form = 0.5f * draw(3);
+                                 sample.reward_parts = {{"right", right}, {"form", form}};
+                                 sample.reward = right + form;
+                               });
+}
+
+struct Algorithm {
+  const char* name;
+  std::function<void(loss::LossOptions&)> choose;
+};
+
+const std::vector<Algorithm>& Algorithms() {
+  using loss::Aggregation, loss::AdvantageEstimator, loss::Correction, loss::LossOptions, loss::Overlong,
+      loss::Proximal, loss::Surrogate;
+  static const std::vector<Algorithm> all = {
+      {"defaults", [](LossOptions&) {}},
+      {"dr_grpo", [](LossOptions& o) { o.advantage.estimator = AdvantageEstimator::kDrGrpo; }},
+      {"rloo_gspo_seq_tis",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kRloo;
+         o.surrogate = Surrogate::kGspo;
+         o.correction = Correction::kSeqTis;
+       }},
+      {"reinforce_pp_reinforce_tis",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kReinforcePlusPlus;
+         o.advantage.discount = 0.9;
+         o.surrogate = Surrogate::kReinforce;
+         o.correction = Correction::kTis;
+       }},
+      {"reinforce_pp_with_kl_in_the_reward",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kReinforcePlusPlus;
+         o.kl_coefficient = 0.1;
+         o.kl_in_reward = true;
+       }},
+      {"reinforce_pp_baseline_cispo_with_kl_and_entropy",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kReinforcePlusPlusBaseline;
+         o.surrogate = Surrogate::kCispo;
+         o.clip_low = 1;
+         o.clip_high = 4;
+         o.kl_coefficient = 0.1;
+         o.kl_importance = true;
+         o.entropy_coefficient = 0.01;
+       }},
+      {"maxrl_sapo_a3po",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kMaxRl;
+         o.surrogate = Surrogate::kSapo;
+         o.proximal = Proximal::kA3po;
+       }},
+      {"gdpo_aipo",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kGdpo;
+         o.advantage.reward_weights = {{"form", 0.5}, {"right", 1}};
+         o.surrogate = Surrogate::kAipo;
+         o.correction = Correction::kNone;
+       }},
+      {"batch_std_dppo_prompt_mean",
+       [](LossOptions& o) {
+         o.advantage.estimator = AdvantageEstimator::kBatchStd;
+         o.surrogate = Surrogate::kDppo;
+         o.correction = Correction::kSeqMis;
+         o.kl_tau = 1e-3;
+         o.aggregation = Aggregation::kPromptMean;
+       }},
+      {"overlong_mask_with_opsm_and_veto", [](LossOptions& o) {
+         o.overlong = Overlong::kMask;
+         o.opsm_delta = 0.05;
+         o.veto = 1e-4;
+         o.proximal = Proximal::kBypass;
+         o.correction = Correction::kGeometric;
+         o.geometric_low = 0.5;
+         o.geometric_high = 2;
+       }}};
+  return all;
+}
+
+TrainStepOptions OptionsOf(const Algorithm& algorithm, int64_t micro_batch_tokens) {
+  TrainStepOptions options;
+  options.loss.max_response_tokens = 8;
+  options.micro_batch_tokens = micro_batch_tokens;
+  algorithm.choose(options.loss);
+  EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+  return options;
+}
+
+struct StepResult {
+  std::vector<float> gradient;
+  TrainStepMetrics metrics;
+};
+
+StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
+  const model::ModelConfig config = testing::SmallModel();
+  Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
+  const ReferencePolicy reference(actor, config, at::kFloat);
+  SingleRank ranks;
+  TrainStepOptions several = options;
+  several.updates_per_batch = updates;
+  auto metrics = TrainStep(actor, ranks, several, &reference).Run(Pointers(groups), /*step=*/4);
+  EXPECT_TRUE(metrics.ok()) << metrics.status();
+  return {{actor.gradients().begin(), actor.gradients().end()}, *metrics};
+}
+
+class AlgorithmsStepTest : public ::testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(All, AlgorithmsStepTest, ::testing::Range<size_t>(0, Algorithms().size()),
+                         [](const auto& info) { return Algorithms()[info.param].name; });
+
+TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnMicroBatches) {
+  const Algorithm& algorithm = Algorithms()[GetParam()];
+  const auto groups = RandomGroups(8, 4, 5);
+  const StepResult whole = StepOf(OptionsOf(algorithm, 1 << 20), groups);
+  float largest = 0;
+  for (float value : whole.gradient) largest = std::max(largest, std::abs(value));
+  EXPECT_GT(largest, 1e-3);
+  for (int64_t tokens : {14, 40}) {
+    const StepResult cut = StepOf(OptionsOf(algorithm, tokens), groups);
+    for (size_t i = 0; i < cut.gradient.size(); ++i) {
+      ASSERT_NEAR(cut.gradient[i], whole.gradient[i], 2e-6 * std::max(1.0f, largest)) << tokens;
+    }
+    EXPECT_NEAR(cut.metrics.loss, whole.metrics.loss, 1e-6);
+    EXPECT_NEAR(cut.metrics.figures.chi2_answer, whole.metrics.figures.chi2_answer, 1e-6);
+  }
+}
+
+TEST_P(AlgorithmsStepTest, SeveralUpdatesAreMadeOfOneBatch) {
+  const Algorithm& algorithm = Algorithms()[GetParam()];
+  const StepResult made = StepOf(OptionsOf(algorithm, 1 << 20), RandomGroups(6, 4, 7), /*updates=*/3);
+  EXPECT_EQ(made.metrics.updates, 3);
+  const bool makes_a_pass = OptionsOf(algorithm, 1).loss.needs_proximal();
+  EXPECT_EQ(made.metrics.proximal_seconds > 0, makes_a_pass);
+  EXPECT_TRUE(std::isfinite(made.metrics.loss));
+}
+
+TEST(AlgorithmsMetricsTest, TokensAreOfTheAgesThatTheirVersionsSay) {
+  const auto groups = RandomGroups(6, 4, 9);
+  const TrainStepMetrics metrics = StepOf(OptionsOf(Algorithms()[0], 40), groups).metrics;
+  double counts[loss::kLossAges] = {};
+  for (const TrajectoryGroup& group : groups) {
+    for (const Trajectory& sample : group.samples) {
+      counts[4 - sample.spans[0].version.step] += static_cast<double>(sample.tokens.size());
+    }
+  }
+  for (int age = 0; age < loss::kLossAges; ++age) EXPECT_EQ(metrics.figures.ages[age].tokens, counts[age]) << age;
+  EXPECT_EQ(metrics.data.samples, 24);
+}
+
+TEST(AlgorithmsMetricsTest, TheReferencePolicyIsWhereTheRunBegan) {
+  PolicyTrainer::Options options;
+  options.model = testing::SmallModel();
+  options.seed = 3;
+  options.step.loss.kl_coefficient = 0.1;
+  auto trainer = PolicyTrainer::Create(options).value();
+  const auto groups = RandomGroups(6, 4, 7);
+  EXPECT_NEAR(trainer->Step(Pointers(groups), 4)->figures.reference_kl, 0, 1e-12);
+  const double moved = trainer->Step(Pointers(groups), 4)->figures.reference_kl;
+  EXPECT_GT(moved, 1e-6);
+  auto resumed = PolicyTrainer::Create(options).value();
+  ASSERT_TRUE(resumed->Restore(*trainer->state()).ok());
+  EXPECT_GT(resumed->Step(Pointers(groups), 4)->figures.reference_kl, moved);
+}
+
+TEST(AlgorithmsMetricsTest, AnUpdateWithoutSignalIsMadeForItsOtherTerms) {
+  auto groups = RandomGroups(4, 4, 8);
+  for (TrajectoryGroup& group : groups) {
+    for (Trajectory& sample : group.samples) sample.reward = 0.5f;
+  }
+  EXPECT_EQ(StepOf(OptionsOf(Algorithms()[0], 100), groups).metrics.updates, 0);
+  EXPECT_EQ(
+      StepOf(OptionsOf({"", [](loss::LossOptions& o) { o.entropy_coefficient = 0.01; }}, 100), groups).metrics.updates,
+      1);
+}
+
+TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
+  auto groups = RandomGroups(3, 4, 8);
+  for (TrajectoryGroup& group : groups) {
+    for (Trajectory& sample : group.samples) sample.finish = FinishReason::kLength;
+  }
+  const StepResult made =
+      StepOf(OptionsOf({"", [](loss::LossOptions& o) { o.overlong = loss::Overlong::kMask; }}, 100), groups);
+  EXPECT_EQ(made.metrics.updates, 0);
+  EXPECT_EQ(made.metrics.tokens, 0);
+  EXPECT_EQ(made.metrics.data.masked, 12);
+  EXPECT_EQ(made.metrics.loss, 0);
+}
+
+// A rank whose sums are known beforehand, beside this one.
+class OtherRank final : public RankGroup {
+ public:
+  explicit OtherRank(std::vector<double> sums) : sums_(std::move(sums)) {}
+  int32_t rank() const override { return 0; }
+  int32_t world() const override { return 2; }
+  absl::Status AllReduceSum(absl::Span<double> values) override {
+    EXPECT_EQ(values.size(), sums_.size());
+    for (size_t i = 0; i < values.size(); ++i) values[i] += sums_[i];
+    return absl::OkStatus();
+  }
+  absl::Status AllReduceSum(absl::Span<float>) override { return absl::InternalError("not expected"); }
+
+ private:
+  const std::vector<double> sums_;
+};
+
+TEST(TrainingSequencesTest, AdvantagesOfABatchDoNotDependOnWhichRankHoldsAGroup) {
+  const auto groups = RandomGroups(5, 4, 11);
+  const auto all = Pointers(groups);
+  const std::vector<const TrajectoryGroup*> mine(all.begin(), all.begin() + 2), theirs(all.begin() + 2, all.end());
+  loss::LossOptions options;
+  options.advantage.estimator = loss::AdvantageEstimator::kReinforcePlusPlusBaseline;
+  SingleRank single;
+  const auto whole = SequencesByGroup(all, options, 4, single, {}).value();
+  const loss::AdvantageBatch other(options.advantage, OutcomesOf(theirs, options).value());
+  OtherRank ranks({other.moments().count, other.moments().sum, other.moments().squares});
+  const auto dealt = SequencesByGroup(mine, options, 4, ranks, {}).value();
+  ASSERT_EQ(dealt.size(), 2u);
+  for (size_t g = 0; g < 2; ++g) {
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(dealt[g][i].advantage.value, whole[g][i].advantage.value, 1e-12);
+  }
+}
+
+TEST(TrainingSequencesTest, ExtentsAreOfAllRanksAndLeaveOutWhatIsMasked) {
+  auto groups = RandomGroups(2, 3, 12);
+  for (Trajectory& sample : groups[1].samples) sample.finish = FinishReason::kLength;
+  for (Trajectory& sample : groups[0].samples) sample.finish = FinishReason::kStop;
+  loss::LossOptions options;
+  options.overlong = loss::Overlong::kMask;
+  SingleRank single;
+  const auto sequences = SequencesByGroup(Pointers(groups), options, 4, single, {}).value();
+  ASSERT_EQ(sequences.size(), 2u);
+  EXPECT_TRUE(sequences[1].empty());
+  double tokens = 0;
+  for (const Trajectory& sample : groups[0].samples) tokens += static_cast<double>(sample.tokens.size());
+  OtherRank ranks({100, 10, 2, 5});
+  const UpdateExtent extent = MeasureExtent(sequences, ranks).value();
+  EXPECT_EQ(extent.batch.tokens, tokens + 100);
+  EXPECT_EQ(extent.batch.answers, 13);
+  EXPECT_EQ(extent.batch.groups, 3);
+  EXPECT_GE(extent.with_signal, 5);
+  EXPECT_EQ(sequences[0][0].group_tokens, tokens);
+}
+
+TEST(TrainingSequencesTest, GdpoWithoutPartsSaysWhatToDo) {
+  auto groups = RandomGroups(1, 2, 13);
+  for (Trajectory& sample : groups[0].samples) sample.reward_parts.clear();
+  loss::LossOptions options;
+  options.advantage.estimator = loss::AdvantageEstimator::kGdpo;
+  SingleRank single;
+  EXPECT_EQ(ErrorReason(SequencesByGroup(Pointers(groups), options, 0, single, {}).status()), "NO_REWARD_PARTS");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,93 @@
+#include "trainer/data/prompt_row.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using ::testing::AllOf;
+using testing::HasMessage;
+using testing::HasReason;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using Json = nlohmann::json;
+
+absl::StatusOr<PromptRow> Parse(const std::string& line, const RowFields& fields = {}) {
+  return ParsePromptRow(line, fields, 1 << 20);
+}
+
+Json Judged(const PromptRow& row) { return Json::parse(row.row_json); }
+
+TEST(PromptRowTest, ReadsAPlainPromptWithItsAnswer) {
+  const auto row = Parse(R"({"prompt": "2+3=", "answer": 5, "note": "x"})");
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(row->text, "2+3=");
+  EXPECT_EQ(row->answer, 5);
+  EXPECT_EQ(Judged(*row), Json({{"prompt", "2+3="}, {"answer", 5}}));
+}
+
+TEST(PromptRowTest, ReadsARowOfVerl) {
+  const auto row = Parse(R"({"data_source": "openai/gsm8k",
+      "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}],
+      "ability": "math", "reward_model": {"style": "rule", "ground_truth": "72"},
+      "extra_info": {"split": "train", "index": 0}})");
+  ASSERT_THAT(row, IsOk());
+  EXPECT_FALSE(row->text.has_value());
+  ASSERT_EQ(row->messages.size(), 2u);
+  EXPECT_EQ(row->answer, "72");
+  const Json judged = Judged(*row);
+  EXPECT_EQ(judged["prompt"], "How many?");
+  EXPECT_EQ(judged["messages"].size(), 2u);
+  EXPECT_EQ(judged["answer"], "72");
+  EXPECT_EQ(judged["data_source"], "openai/gsm8k");
+  EXPECT_EQ(judged["extra_info"]["split"], "train");
+}
+
+TEST(PromptRowTest, KeepsTheOrderOfKeysForTemplates) {
+  const auto row = Parse(R"({"prompt": [{"role": "user", "content": "x", "zeta": 1, "alpha": 2}]})");
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(row->messages[0].dump(), R"({"role":"user","content":"x","zeta":1,"alpha":2})");
+}
+
+TEST(PromptRowTest, TakesFieldsByTheirNames) {
+  const RowFields fields{.prompt = "question.text", .answer = "a.b", .data_source = "from", .extra_info = "more"};
+  const auto row =
+      Parse(R"({"question": {"text": "?"}, "a.b": "dotted", "a": {"b": "inner"}, "from": "f", "more": [1]})", fields);
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(row->text, "?");
+  EXPECT_EQ(row->answer, "dotted");
+  EXPECT_EQ(Judged(*row)["data_source"], "f");
+  EXPECT_EQ(Judged(*row)["extra_info"], Json::array({1}));
+  EXPECT_THAT(Parse(R"({"question": {"text": "?"}})", fields), HasMessage(HasSubstr("'a.b'")));
+}
+
+TEST(PromptRowTest, TextOfPartsIsTheirText) {
+  const auto row = Parse(R"({"prompt": [{"role": "user", "content": [{"type": "text", "text": "Look "},
+                             {"type": "image"}, {"type": "text", "text": "here"}]}]})");
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(Judged(*row)["prompt"], "Look here");
+}
+
+TEST(PromptRowTest, SaysWhatIsWrongWithARow) {
+  EXPECT_THAT(Parse("{\"prompt\": \"\xff\"}"), AllOf(HasReason("BAD_UTF8"), HasMessage(HasSubstr("byte 12"))));
+  EXPECT_THAT(Parse("{\"prompt\": \"\\ud800\"}"), HasReason("BAD_JSON"));  // a lone surrogate
+  EXPECT_THAT(Parse("{\"prompt\": \"x\""), HasReason("BAD_JSON"));
+  EXPECT_THAT(Parse("[1]"), HasReason("BAD_JSON"));
+  EXPECT_THAT(Parse("{\"prompt\": \"x\", \"prompt\": \"y\"}"), HasReason("BAD_JSON"));
+  EXPECT_THAT(Parse(absl::StrCat("{\"prompt\": ", std::string(100, '['), std::string(100, ']'), "}")),
+              HasReason("BAD_JSON"));
+  EXPECT_THAT(Parse("{\"text\": \"x\"}"), AllOf(HasReason("BAD_ROW"), HasMessage(HasSubstr("data.prompt_field"))));
+  EXPECT_THAT(Parse("{\"prompt\": null}"), HasReason("BAD_ROW"));
+  EXPECT_THAT(Parse("{\"prompt\": 5}"), HasReason("BAD_ROW"));
+  EXPECT_THAT(Parse("{\"prompt\": []}"), HasReason("BAD_ROW"));
+  EXPECT_THAT(Parse("{\"prompt\": [{\"content\": \"x\"}]}"), HasMessage(HasSubstr("message 0")));
+  EXPECT_THAT(Parse("{\"prompt\": [\"x\"]}"), HasReason("BAD_ROW"));
+  EXPECT_THAT(ParsePromptRow("{\"prompt\": \"xxxxxxxx\"}", {}, 10), HasReason("BAD_JSON"));
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,80 @@
+#include "trainer/data/prompt_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/trainer/data/text_files.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::HasMessage;
+using testing::HasReason;
+using ::testing::HasSubstr;
+using testing::IsOk;
+
+PromptRow RowOf(const std::string& line) { return ParsePromptRow(line, {}, 1 << 20).value(); }
+
+// As text again.
+std::string Written(const PromptWriter& writer, const std::string& line) {
+  const auto prompt = writer.Write(RowOf(line), nullptr);
+  return prompt.ok() ? writer.tokenizer().Decode(prompt->prompt_ids, false) : prompt.status().ToString();
+}
+
+constexpr char kText[] = R"({"prompt": "Why?", "answer": "So."})";
+constexpr char kChat[] = R"({"prompt": [{"role": "user", "content": "Why?"}]})";
+constexpr char kWithSystem[] =
+    R"({"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Why?"}]})";
+
+TEST(PromptWriterTest, WithoutATemplateATextStandsAsItIsAndAConversationIsRefused) {
+  const TextFiles files;
+  EXPECT_EQ(Written(*files.Writer(), kText), "Why?");
+  EXPECT_THAT(files.Writer()->Write(RowOf(kChat), nullptr), HasReason("NO_CHAT_TEMPLATE"));
+  EXPECT_EQ(Written(*files.Writer({.system_prompt = "Q: "}), kText), "Q: Why?");
+}
+
+TEST(PromptWriterTest, ATemplateWritesConversationsAndTexts) {
+  const TextFiles files;
+  files.WriteTemplate();
+  EXPECT_EQ(Written(*files.Writer(), kChat), "<user>Why?\n<assistant>");
+  EXPECT_EQ(Written(*files.Writer(), kText), "<user>Why?\n<assistant>");
+  EXPECT_EQ(Written(*files.Writer({.use_chat_template = false}), kText), "Why?");
+  EXPECT_EQ(Written(*files.Writer({.chat_arguments = {{"enable_thinking", true}}}), kText),
+            "<user>Why?\n<assistant thinks>");
+  const auto with_system = files.Writer({.system_prompt = "Be brief."});
+  EXPECT_EQ(Written(*with_system, kText), "<system>Be brief.\n<user>Why?\n<assistant>");
+  EXPECT_EQ(Written(*with_system, kWithSystem), "<system>S\n<user>Why?\n<assistant>");
+}
+
+TEST(PromptWriterTest, AnswersEndWithTheFirstStopToken) {
+  const TextFiles files;
+  const auto writer = files.Writer({.stop_token_ids = {3, 4}, .with_answer_ids = true});
+  const auto prompt = writer->Write(RowOf(kText), nullptr);
+  ASSERT_THAT(prompt, IsOk());
+  std::vector<int32_t> expected = writer->tokenizer().Encode("So.", false).value();
+  expected.push_back(3);
+  EXPECT_EQ(prompt->answer_ids, expected);
+  EXPECT_THAT(prompt->task.row_json, HasSubstr("\"answer\":\"So.\""));
+  EXPECT_TRUE(files.Writer()->Write(RowOf(kText), nullptr)->answer_ids.empty());
+  EXPECT_TRUE(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr)->answer_ids.empty());
+}
+
+TEST(PromptWriterTest, RefusesPromptsThatNoModelTakes) {
+  const TextFiles files;
+  EXPECT_THAT(files.Writer()->Write(RowOf(R"({"prompt": ""})"), nullptr), HasReason("EMPTY_PROMPT"));
+  EXPECT_THAT(files.Writer({.max_prompt_tokens = 2})->Write(RowOf(R"({"prompt": "0 1 2 3 4"})"), nullptr),
+              HasMessage(HasSubstr("data.max_prompt_tokens")));
+  EXPECT_THAT(files.Writer({.vocab_size = 1})->Write(RowOf(kText), nullptr), HasReason("TOKEN_OUTSIDE_MODEL"));
+}
+
+TEST(PromptWriterTest, ATemplateThatCannotBeReadIsAnErrorAtOnce) {
+  const TextFiles files;
+  files.Write("chat_template.jinja", "{% include 'x' %}");
+  EXPECT_FALSE(PromptWriter::Load(FileSystem::Real(), files.folder(), {}).ok());
+  EXPECT_THAT(PromptWriter::Load(FileSystem::Real(), files.folder(), {.use_chat_template = false}), IsOk());
+  EXPECT_THAT(PromptWriter::Load(FileSystem::Real(), "/nowhere", {}), HasReason("NO_SUCH_FILE"));
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

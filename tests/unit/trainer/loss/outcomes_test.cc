@@ -1,0 +1,113 @@
+#include "trainer/loss/outcomes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace syncopate::loss {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Trajectory Sample(int length, float reward, std::vector<RewardPart> parts = {}) {
+  Trajectory sample;
+  sample.tokens.assign(length, 1);
+  sample.logprobs.assign(length, -1.0f);
+  sample.spans = {{{1, 3}, 0, length}};
+  sample.reward = reward;
+  sample.reward_parts = std::move(parts);
+  return sample;
+}
+
+TrajectoryGroup Group(std::vector<Trajectory> samples) {
+  TrajectoryGroup group;
+  group.samples = std::move(samples);
+  return group;
+}
+
+TEST(OverlongTest, DapoFallsLinearlyOverTheCache) {  // longest 20, cache 5
+  LossOptions options;
+  options.overlong = Overlong::kDapo;
+  options.max_response_tokens = 20;
+  options.overlong_cache = 5;
+  const std::pair<int64_t, double> expected[] = {{14, 0}, {15, 0}, {16, -.2}, {18, -.6}, {20, -1}, {21, -1}};
+  for (const auto& [length, penalty] : expected)
+    EXPECT_NEAR(OverlongPenalty(length, options), penalty, 1e-12) << length;
+  options.overlong_factor = .5;
+  EXPECT_NEAR(OverlongPenalty(20, options), -.5, 1e-12);
+}
+
+TEST(OverlongTest, LinearIsAShareOfTheLongestAnswer) {
+  LossOptions options;
+  options.overlong = Overlong::kLinear;
+  options.max_response_tokens = 20;
+  options.overlong_factor = .4;
+  EXPECT_NEAR(OverlongPenalty(5, options), -.1, 1e-12);
+}
+
+TEST(OverlongTest, AMaskedAnswerIsComparedWithAndNotTrainedOn) {
+  TrajectoryGroup group = Group({Sample(4, 0), Sample(3, 1)});
+  group.samples[0].finish = FinishReason::kLength;
+  LossOptions options;
+  auto kept = OutcomesOf({&group}, options);
+  EXPECT_EQ((*kept)[0][0].tokens, 4);
+  options.overlong = Overlong::kMask;
+  auto masked = OutcomesOf({&group}, options);
+  EXPECT_EQ((*masked)[0][0].tokens, 0);
+  EXPECT_EQ((*masked)[0][1].tokens, 3);
+  EXPECT_GT(Advantages(options.advantage, *masked)[1].value, 0);
+  EXPECT_TRUE(IsMasked(group.samples[0], options));
+  EXPECT_FALSE(IsMasked(group.samples[1], options));
+}
+
+TEST(OutcomesTest, ThePenaltyOfTheReferencePolicyIsK1OfEachToken) {  // beta (b - ref), b = -1
+  const TrajectoryGroup group = Group({Sample(2, 1), Sample(1, 0)});
+  LossOptions options;
+  options.kl_coefficient = .1;
+  options.kl_in_reward = true;
+  auto outcomes = OutcomesOf({&group}, options, {}, {{-2, -1}, {-.5}});
+  EXPECT_THAT((*outcomes)[0][0].penalties, ElementsAre(DoubleNear(.1, 1e-12), DoubleNear(0, 1e-12)));
+  EXPECT_THAT((*outcomes)[0][1].penalties, ElementsAre(DoubleNear(-.05, 1e-12)));
+}
+
+TEST(OutcomesTest, GdpoTakesPartsByNameAndSaysWhichIsMissing) {
+  const TrajectoryGroup group =
+      Group({Sample(1, 1.5, {{"right", 1}, {"form", .5}}), Sample(1, .5, {{"right", 0}, {"form", .5}})});
+  LossOptions options;
+  options.advantage.estimator = AdvantageEstimator::kGdpo;
+  EXPECT_EQ(*PartWeights({&group}, options.advantage), (std::vector<RewardWeight>{{"right", 1}, {"form", 1}}));
+  options.advantage.reward_weights = {{"form", 2}, {"right", 1}};
+  auto parts = PartWeights({&group}, options.advantage);
+  EXPECT_EQ(*parts, options.advantage.reward_weights);
+  auto outcomes = OutcomesOf({&group}, options, *parts);
+  EXPECT_THAT((*outcomes)[0][0].parts, ElementsAre(.5, 1));
+  auto missing = OutcomesOf({&group}, options, {{"speed", 1}});
+  EXPECT_EQ(ErrorReason(missing.status()), "NO_REWARD_PARTS");
+  EXPECT_THAT(missing.status().message(), HasSubstr("no reward part speed"));
+  EXPECT_THAT(missing.status().message(), HasSubstr("right, form"));
+  const TrajectoryGroup plain = Group({Sample(1, 1), Sample(1, 0)});
+  options.advantage.reward_weights = {};
+  EXPECT_EQ(ErrorReason(PartWeights({&plain}, options.advantage).status()), "NO_REWARD_PARTS");
+}
+
+TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
+  TrajectoryGroup group = Group({Sample(4, .5), Sample(2, 1)});
+  group.samples[0].finish = FinishReason::kLength;
+  group.samples[0].spans = {{{1, 1}, 0, 1}, {{1, 3}, 1, 4}};
+  LossOptions options;
+  options.overlong = Overlong::kMask;
+  const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
+  EXPECT_EQ(figures.samples, 2);
+  EXPECT_EQ(figures.truncated, 1);
+  EXPECT_EQ(figures.masked, 1);
+  EXPECT_EQ(figures.tokens, 6);
+  EXPECT_EQ(figures.trained_tokens, 2);
+  EXPECT_EQ(figures.reward_by_age[3], .5);  // its oldest token
+  EXPECT_EQ(figures.reward_by_age[1], 1);
+  EXPECT_EQ(figures.samples_by_age[0], 0);
+  EXPECT_THAT(AgesOf(group.samples[0], 4), ElementsAre(3, 1, 1, 1));
+}
+
+}  // namespace
+}  // namespace syncopate::loss

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
+
+namespace syncopate::trainer {
+
+// A file of one JSON object a line, known by where its lines are: 16 bytes a row are kept, no row is. Lines that hold
+// only blanks are no rows. It is somebody else's file, so it is trusted in nothing: each row that is read is compared
+// with what it was when the file was opened. Thread-safe; links are followed.
+class JsonlFile {
+ public:
+  static constexpr int64_t kMaxRowBytes = 8 << 20;
+  static constexpr int64_t kMaxRows = 100'000'000;
+
+  // Reads all of the file once. Blocks for the disk. NOT_FOUND and PERMISSION_DENIED as base/file_system.h;
+  // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a folder, a pipe);
+  // FAILED_PRECONDITION: reason DATA_FILE_CHANGED, by somebody, meanwhile.
+  static absl::StatusOr<std::unique_ptr<JsonlFile>> Open(const std::string& path);
+
+  // The row's text, without its line end. INVALID_ARGUMENT (reason ROW_TOO_LARGE) if it has more than kMaxRowBytes;
+  // FAILED_PRECONDITION (reason DATA_FILE_CHANGED) if size or time of the file or the bytes of the row are others than
+  // at first; UNAVAILABLE (reason IO_ERROR). Blocks for the disk. `row` is in [0, rows()).
+  absl::StatusOr<std::string> Read(int64_t row) const;
+
+  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+  // For messages: "train.jsonl:17", lines from 1.
+  std::string Where(int64_t row) const;
+  const std::string& path() const { return path_; }
+  const std::string& sha256() const { return sha256_; }
+  int64_t bytes() const { return stamp_.bytes; }
+
+ private:
+  class Indexer;
+  struct Row {
+    int64_t begin = 0;
+    uint32_t bytes = 0;  // at most kMaxRowBytes + 1, which stands for more
+    uint32_t crc32c = 0;
+  };
+  struct Stamp {
+    int64_t bytes = 0;
+    int64_t modified_ns = 0;
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+
+  explicit JsonlFile(std::string path) : path_(std::move(path)) {}
+  absl::StatusOr<Stamp> Look() const;
+  absl::Status BuildIndex();
+  absl::Status Changed(const std::string& what) const;
+
+  const std::string path_;
+  synchronizer::FileDescriptor file_;
+  Stamp stamp_;
+  std::vector<Row> rows_;
+  std::vector<std::pair<int64_t, int64_t>> blank_lines_;  // before this row there are so many, in all
+  std::string sha256_;
+};
+
+}  // namespace syncopate::trainer

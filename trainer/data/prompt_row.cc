@@ -1,0 +1,108 @@
+#include "trainer/data/prompt_row.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/strict_json.h"
+#include "base/utf8.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxMessages = 4096;
+
+absl::Status BadRow(const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW", text); }
+
+const Json* Find(const Json& object, const std::string& name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  if (found != object.end()) return found->is_null() ? nullptr : &*found;
+  const size_t dot = name.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const auto inner = object.find(name.substr(0, dot));
+  return inner == object.end() ? nullptr : Find(*inner, name.substr(dot + 1));
+}
+
+const Json* FindAnswer(const Json& row, const RowFields& fields) {
+  if (!fields.answer.empty()) return Find(row, fields.answer);
+  for (const char* name : {"answer", "reward_model.ground_truth", "ground_truth"}) {
+    if (const Json* found = Find(row, name)) return found;
+  }
+  return nullptr;
+}
+
+absl::Status CheckMessages(const Json& messages, const std::string& field) {
+  if (messages.empty()) return BadRow(absl::StrCat("the field '", field, "' is an empty list"));
+  if (messages.size() > kMaxMessages) {
+    return BadRow(absl::StrCat("the field '", field, "' has more than ", kMaxMessages, " messages"));
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json* role = Find(messages[i], "role");
+    if (role != nullptr && role->is_string()) continue;
+    return BadRow(absl::StrCat("message ", i, " of the field '", field, "' is no object with a role"));
+  }
+  return absl::OkStatus();
+}
+
+// A message's content may be parts, of which those of text are its text.
+std::string TextOf(const Json& message) {
+  const Json* content = Find(message, "content");
+  if (content == nullptr) return "";
+  if (content->is_string()) return content->get<std::string>();
+  std::string text;
+  for (const Json& part : content->is_array() ? *content : Json::array()) {
+    const Json* words = Find(part, "text");
+    if (words != nullptr && words->is_string()) text += words->get<std::string>();
+  }
+  return text;
+}
+
+std::string LastOfTheUser(const Json& messages) {
+  const auto last =
+      std::find_if(messages.rbegin(), messages.rend(), [](const Json& message) { return message["role"] == "user"; });
+  return last == messages.rend() ? "" : TextOf(*last);
+}
+
+}  // namespace
+
+absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields& fields, int64_t max_bytes) {
+  if (const size_t good = WellFormedPrefix(line); good != line.size()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_UTF8",
+                 absl::StrCat("the line is not UTF-8: its byte ", good, " begins no character"));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(Json json, ParseStrictOrderedJson(line, {.max_bytes = max_bytes, .max_depth = kMaxDepth}));
+  const Json* prompt = Find(json, fields.prompt);
+  if (prompt == nullptr) {
+    return BadRow(absl::StrCat("there is no field '", fields.prompt, "'; data.prompt_field names the prompt's"));
+  }
+  PromptRow row;
+  Json judged = Json::object();
+  if (prompt->is_string()) {
+    row.text = prompt->get<std::string>();
+    judged["prompt"] = *row.text;
+  } else if (prompt->is_array()) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckMessages(*prompt, fields.prompt));
+    row.messages = *prompt;
+    judged["prompt"] = LastOfTheUser(row.messages);
+    judged["messages"] = row.messages;
+  } else {
+    return BadRow(absl::StrCat("the field '", fields.prompt, "' is neither a text nor a list of messages"));
+  }
+  if (const Json* answer = FindAnswer(json, fields)) {
+    row.answer = *answer;
+    judged["answer"] = *answer;
+  } else if (!fields.answer.empty()) {
+    return BadRow(absl::StrCat("there is no field '", fields.answer, "', which data.answer_field names"));
+  }
+  if (const Json* source = Find(json, fields.data_source)) judged["data_source"] = *source;
+  if (const Json* extra = Find(json, fields.extra_info)) judged["extra_info"] = *extra;
+  row.row_json = judged.dump();  // of well-formed UTF-8, so that it cannot fail
+  return row;
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace syncopate::trainer {
+
+// Where the parts of a row are: names of fields, with a dot into an object ("reward_model.ground_truth"). A field whose
+// own name has the dot goes first.
+struct RowFields {
+  std::string prompt = "prompt";
+  std::string answer;  // empty: the first there is of answer, reward_model.ground_truth and ground_truth
+  std::string data_source = "data_source";
+  std::string extra_info = "extra_info";
+};
+
+// One row of a data file: what is asked, and what its answers are judged by.
+struct PromptRow {
+  std::optional<std::string> text;  // a prompt that is plain text; else:
+  nlohmann::ordered_json messages;  // a conversation: [{"role": "user", "content": ...}, ...], at least one
+  nlohmann::ordered_json answer;    // what rewards compare with, of any type; null: none
+  // For rewards, one JSON object: "prompt" (the text, or that of the last message of the user), "messages" of a
+  // conversation, and if the row has them "answer", "data_source" and "extra_info" as they are there.
+  std::string row_json;
+};
+
+// Reads one line. It trusts nothing in it: at most `max_bytes`, nested 64 deep. INVALID_ARGUMENT: reason BAD_UTF8 with
+// the byte, BAD_JSON (lone surrogates too), or BAD_ROW naming the field that is missing or of another kind. Pure.
+absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields& fields, int64_t max_bytes);
+
+}  // namespace syncopate::trainer

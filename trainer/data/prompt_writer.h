@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/file_system.h"
+#include "model/template/chat_format.h"
+#include "model/tokenizer/tokenizer.h"
+#include "trainer/data/prompt_row.h"
+#include "trainer/data/prompts.h"
+
+namespace syncopate::trainer {
+
+// Makes token ids of rows, with the tokenizer and the chat template of a model directory. Immutable; Write may be
+// called by many threads, each with a cache of its own.
+class PromptWriter {
+ public:
+  struct Options {
+    bool use_chat_template = true;  // if there is one; a text is then one message of the user
+    nlohmann::ordered_json chat_arguments = nlohmann::ordered_json::object();  // such as enable_thinking
+    std::string system_prompt = {};  // before every conversation that does not begin with one; or before a text
+    int64_t max_prompt_tokens = 1024;
+    int32_t vocab_size = 0;  // of the model: ids are below it
+    std::vector<int32_t> stop_token_ids = {};
+    // Rewards that compare ids want the answer's, followed by the first stop token.
+    bool with_answer_ids = false;
+  };
+
+  // Reads tokenizer.json, and the chat template if it is to be used. Errors of Tokenizer::Load and ChatFormat::Load,
+  // but that a template may be missing.
+  static absl::StatusOr<std::shared_ptr<const PromptWriter>> Load(FileSystem* files, const std::string& folder,
+                                                                  Options options);
+
+  // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
+  // TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
+  absl::StatusOr<Prompt> Write(const PromptRow& row, model::tokenizer::PieceCache* cache) const;
+
+  const model::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Options& options() const { return options_; }
+
+ private:
+  explicit PromptWriter(Options options) : options_(std::move(options)) {}
+  absl::StatusOr<std::vector<int32_t>> WriteChat(nlohmann::ordered_json messages,
+                                                 model::tokenizer::PieceCache* cache) const;
+  absl::StatusOr<std::vector<int32_t>> WriteAnswer(const nlohmann::ordered_json& answer,
+                                                   model::tokenizer::PieceCache* cache) const;
+
+  const Options options_;
+  std::shared_ptr<const model::tokenizer::Tokenizer> tokenizer_;
+  std::optional<model::chat::ChatFormat> format_;  // none: texts stand as they are
+};
+
+}  // namespace syncopate::trainer

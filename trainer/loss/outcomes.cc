@@ -1,0 +1,131 @@
+#include "trainer/loss/outcomes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::loss {
+namespace {
+
+absl::Status NoParts(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "NO_REWARD_PARTS", message);
+}
+
+// Log-probs that differ by more say nothing more; the same bound as in the loss.
+constexpr double kLogRatioBound = 20.0;
+
+std::vector<double> ReferencePenalties(const Trajectory& sample, const std::vector<float>& reference,
+                                       double coefficient) {
+  SYNCOPATE_CHECK(reference.size() == sample.logprobs.size());
+  std::vector<double> penalties;
+  for (size_t t = 0; t < reference.size(); ++t) {
+    const double k1 = double{sample.logprobs[t]} - double{reference[t]};
+    penalties.push_back(coefficient * std::clamp(k1, -kLogRatioBound, kLogRatioBound));
+  }
+  return penalties;
+}
+
+absl::StatusOr<std::vector<double>> PartsOf(const TrajectoryGroup& group, const Trajectory& sample,
+                                            const std::vector<RewardWeight>& wanted) {
+  std::vector<double> values;
+  for (const RewardWeight& weight : wanted) {
+    auto found = std::find_if(sample.reward_parts.begin(), sample.reward_parts.end(),
+                              [&](const RewardPart& part) { return part.name == weight.part; });
+    if (found == sample.reward_parts.end()) {
+      std::string names;
+      for (const RewardPart& part : sample.reward_parts) absl::StrAppend(&names, names.empty() ? "" : ", ", part.name);
+      return NoParts(absl::StrCat("a sample of group ", group.lease.group.ToString(), " has no reward part ",
+                                  weight.part, ", which gdpo counts; it has ", names.empty() ? "none" : names,
+                                  ": correct train.reward_weights, or take a reward that reports its parts"));
+    }
+    values.push_back(found->value);
+  }
+  return values;
+}
+
+}  // namespace
+
+double OverlongPenalty(int64_t length, const LossOptions& options) {
+  const double tokens = static_cast<double>(length), longest = static_cast<double>(options.max_response_tokens);
+  if (options.overlong == Overlong::kLinear) return -options.overlong_factor * tokens / longest;
+  if (options.overlong != Overlong::kDapo) return 0;
+  const double cache = static_cast<double>(options.overlong_cache);
+  return options.overlong_factor * std::clamp((longest - cache - tokens) / cache, -1.0, 0.0);
+}
+
+bool IsMasked(const Trajectory& sample, const LossOptions& options) {
+  return options.overlong == Overlong::kMask && sample.finish == FinishReason::kLength;
+}
+
+absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
+                                                      const AdvantageOptions& options) {
+  if (options.estimator != AdvantageEstimator::kGdpo) return std::vector<RewardWeight>{};
+  if (!options.reward_weights.empty()) return options.reward_weights;
+  std::vector<RewardWeight> weights;
+  for (const TrajectoryGroup* group : groups) {
+    for (const Trajectory& sample : group->samples) {
+      for (const RewardPart& part : sample.reward_parts) weights.push_back({part.name, 1.0});
+      if (!weights.empty()) return weights;
+    }
+  }
+  return NoParts(
+      "gdpo needs the parts of a reward, and this reward reports none: take a reward that has parts, or "
+      "another train.advantage");
+}
+
+absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const TrajectoryGroup*>& groups,
+                                                      const LossOptions& options,
+                                                      const std::vector<RewardWeight>& parts,
+                                                      const std::vector<std::vector<float>>& reference) {
+  std::vector<GroupOutcomes> outcomes;
+  size_t index = 0;
+  for (const TrajectoryGroup* group : groups) {
+    GroupOutcomes& made = outcomes.emplace_back();
+    for (const Trajectory& sample : group->samples) {
+      SampleOutcome& outcome = made.emplace_back();
+      const int64_t length = static_cast<int64_t>(sample.tokens.size());
+      outcome.reward = double{sample.reward} + OverlongPenalty(length, options);
+      outcome.tokens = IsMasked(sample, options) ? 0 : length;
+      SYNCOPATE_ASSIGN_OR_RETURN(outcome.parts, PartsOf(*group, sample, parts));
+      if (!reference.empty()) {
+        outcome.penalties = ReferencePenalties(sample, reference[index], options.kl_coefficient);
+      }
+      ++index;
+    }
+  }
+  return outcomes;
+}
+
+DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step) {
+  DataFigures figures;
+  for (const TrajectoryGroup* group : groups) {
+    for (const Trajectory& sample : group->samples) {
+      const bool masked = IsMasked(sample, options);
+      const double length = static_cast<double>(sample.tokens.size());
+      ++figures.samples;
+      figures.truncated += sample.finish == FinishReason::kLength ? 1 : 0;
+      figures.masked += masked ? 1 : 0;
+      figures.tokens += length;
+      figures.trained_tokens += masked ? 0 : length;
+      int64_t oldest = 0;
+      for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, AgeOf(span.version, step));
+      const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
+      figures.reward_by_age[bucket] += sample.reward;
+      ++figures.samples_by_age[bucket];
+    }
+  }
+  return figures;
+}
+
+int64_t AgeOf(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
+
+std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step) {
+  std::vector<int64_t> ages(sample.tokens.size(), 0);
+  for (const VersionSpan& span : sample.spans) {
+    for (int32_t t = span.begin; t < span.end; ++t) ages[t] = AgeOf(span.version, step);
+  }
+  return ages;
+}
+
+}  // namespace syncopate::loss

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "trainer/loss/advantages.h"
+#include "trainer/loss/loss_options.h"
+
+// From what rollouters submitted to what the estimators of advantages look at. Pure; no libtorch.
+namespace syncopate::loss {
+
+// What is added to the reward of an answer of `length` tokens; 0 or less. kDapo: 0 up to longest - cache, then falling
+// linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
+double OverlongPenalty(int64_t length, const LossOptions& options);
+
+// The answer was cut off, and such answers are not trained on.
+bool IsMasked(const Trajectory& sample, const LossOptions& options);
+
+// The weights of the parts of kGdpo: those of the options, or 1 for each part of the first sample. Empty for others.
+// INVALID_ARGUMENT (reason NO_REWARD_PARTS) if there is nothing to take them from.
+absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
+                                                      const AdvantageOptions& options);
+
+// One for each group. `reference`: the reference policy's log-probs of each sample's tokens, in the order of groups and
+// samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT (reason
+// NO_REWARD_PARTS), naming group, sample and part, if a sample lacks a part that counts.
+absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const TrajectoryGroup*>& groups,
+                                                      const LossOptions& options,
+                                                      const std::vector<RewardWeight>& parts = {},
+                                                      const std::vector<std::vector<float>>& reference = {});
+
+// What a batch was like, before any advantage.
+struct DataFigures {
+  static constexpr int kAges = 9;  // ages 0 to 7, and all that are older
+  int64_t samples = 0;
+  int64_t truncated = 0;  // cut off at the longest answer
+  int64_t masked = 0;     // of those, not trained on
+  double tokens = 0, trained_tokens = 0;
+  double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
+  int64_t samples_by_age[kAges] = {};
+};
+DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step);
+
+// Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
+int64_t AgeOf(const PolicyVersion& version, int64_t step);
+// Of each token of the answer.
+std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step);
+
+}  // namespace syncopate::loss

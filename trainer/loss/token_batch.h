@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace syncopate::loss {
+
+// What the loss knows of the tokens of one micro-batch. A tokens that are trained on, of S answers that lie one behind
+// the other, each whole and with at least one such token; all tensors on one device, those of [A] of one floating type.
+// No part of the loss looks at how answers are dealt to micro-batches and ranks.
+struct TokenBatch {
+  at::Tensor current;    // [A] n: log-prob under the weights being trained; the loss has its gradient
+  at::Tensor behaviour;  // [A] b: log-prob that the rollouter stored; may be -inf
+  at::Tensor advantage;  // [A] A
+  // [A] o: log-prob under the weights at the start of the step. Undefined: those are the current weights.
+  at::Tensor proximal = {};
+  // [A] log-prob under the reference policy; needed if LossOptions::needs_reference() and the KL is in the loss.
+  at::Tensor reference = {};
+  // [A] entropy of the current policy at the token, nats; needed for the entropy bonus, which has its gradient, and
+  // measured if it is there.
+  at::Tensor entropy = {};
+  at::Tensor age = {};       // [A] int64: steps since the token's version; undefined: 0
+  at::Tensor answer;         // [A] int64: 0 to S-1, ascending
+  at::Tensor answer_tokens;  // [S] int64: how many of the A tokens each answer has
+  // [S] same floating type: trained tokens of the answer's whole group, wherever they are; for kPromptMean alone.
+  at::Tensor group_tokens = {};
+};
+
+// What one update is of, over all micro-batches and ranks: the denominators. Counts before any rejection; an answer, or
+// a group, without a trained token leaves them.
+struct BatchExtent {
+  double tokens = 0;
+  double answers = 0;
+  double groups = 0;
+};
+
+}  // namespace syncopate::loss
