@@ -6,10 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/digest.h"
 #include "base/log.h"
 #include "base/reasons.h"
-#include "synchronizer/transport/finite_check.h"
 #include "trainer/checkpoint/policy_files.h"
 
 namespace syncopate::trainerd {
@@ -336,14 +334,12 @@ absl::Status StepLoop::SaveIfDue() {
 // Staging looks at every version, but not every step is published.
 absl::Status StepLoop::CheckWeights() const {
   if (published_.version == version_) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
-  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), static_cast<const char*>(weights)), version_);
+  return Explained(parts_.policy->CheckFinite(), version_);
 }
 
 absl::StatusOr<uint64_t> StepLoop::WeightsDigest() const {
   if (published_.version == version_) return published_.digest;
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
-  return CombineDigests(DigestBuckets(parts_.policy->manifest(), weights));
+  return parts_.policy->Digest();
 }
 
 absl::StatusOr<std::string> StepLoop::Save() {
@@ -358,8 +354,7 @@ absl::StatusOr<std::string> StepLoop::WriteCheckpoint() {
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
   trainer::CheckpointStore::SaveRequest request;
   request.version = version_;
-  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::Policy::State state, parts_.policy->state());
-  request.files = trainer::PolicyFiles(parts_.policy->manifest(), state);
+  request.files = trainer::PolicyFiles(*parts_.policy);
   request.files[kDataFile] = data.bytes;
   request.last_look = [this] { return CheckNotFenced(); };
   absl::Status status = parts_.checkpoints->Save(request);

@@ -6,10 +6,10 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "model/model_export.h"
-#include "model/safetensors.h"
 #include "services/config/run_model.h"
 #include "services/trainer/trainer_daemon.h"
 #include "services/wire/codec.h"
+#include "trainer/checkpoint/policy_files.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -165,13 +165,13 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> TrainerDaemon::Export(
   if (!request.dtype().empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.dtype, model::ParseExportDType(request.dtype()));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, device_.policy->parameters());
   v1::TrainerServiceExportModelResponse response;
   *response.mutable_version() = wire::ToProto(version);
   response.set_path(daemon_->Path(absl::StrCat("exports/", name)));
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
-                             model::ExportModel(model::TensorsOfArena(device_.policy->manifest(), weights),
-                                                config::KeptModelFolder(daemon_->run_dir()), response.path(), options));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const model::ExportedModel written,
+      model::ExportModel(trainer::TensorsOfPolicy(*device_.policy, trainer::PolicyPart::kParameters),
+                         config::KeptModelFolder(daemon_->run_dir()), response.path(), options));
   response.set_bytes(written.bytes);
   return response;
 }

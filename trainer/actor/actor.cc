@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace syncopate::trainer {
@@ -13,10 +15,22 @@ at::Tensor FlatArena(const Manifest& manifest, at::Device device) {
                    at::TensorOptions(at::kFloat).device(device));
 }
 
-// A view of an arena in host memory.
-at::Tensor HostArena(const Manifest& manifest, const void* bytes) {
-  return at::from_blob(const_cast<void*>(bytes), {manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
-                       at::kFloat);
+// Numbers that are in host memory at a time when they go to or come from another device.
+constexpr int64_t kCopiedAtOnce = 16 << 20;
+
+// Fills `to`, flat and float32, with `bytes`, which need not be aligned.
+void CopyBytes(absl::string_view bytes, at::Tensor to) {
+  SYNCOPATE_CHECK(bytes.size() == to.nbytes());
+  if (to.is_cpu()) {
+    std::memcpy(to.data_ptr(), bytes.data(), bytes.size());
+    return;
+  }
+  at::Tensor buffer = at::empty({std::min(kCopiedAtOnce, to.numel())}, at::kFloat);
+  for (int64_t begin = 0; begin < to.numel(); begin += kCopiedAtOnce) {
+    const at::Tensor piece = buffer.narrow(0, 0, std::min(kCopiedAtOnce, to.numel() - begin));
+    std::memcpy(piece.data_ptr(), bytes.data() + static_cast<size_t>(begin) * sizeof(float), piece.nbytes());
+    to.narrow(0, begin, piece.numel()).copy_(piece);
+  }
 }
 
 // Tensor by tensor, so that a GPU's weights need little host memory on their way.
@@ -120,13 +134,44 @@ at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
   return norm;
 }
 
-void Actor::Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates) {
+const at::Tensor& Actor::PartOf(PolicyPart part) const {
+  switch (part) {
+    case PolicyPart::kParameters:
+      return parameters_;
+    case PolicyPart::kFirstMoment:
+      return first_moment_;
+    case PolicyPart::kSecondMoment:
+      return second_moment_;
+  }
+  return parameters_;
+}
+
+at::Tensor Actor::FlatTensor(PolicyPart part, size_t index) const {
+  return PartOf(part).narrow(0, manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float)),
+                             manifest_.tensors()[index].NumElements());
+}
+
+absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   at::NoGradGuard no_grad;
-  parameters_.copy_(HostArena(manifest_, parameters));
-  first_moment_.copy_(HostArena(manifest_, first_moment));
-  second_moment_.copy_(HostArena(manifest_, second_moment));
+  const at::Tensor numbers = FlatTensor(part, index);
+  // What is on the host is handed on as it is, the rest piece by piece.
+  const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
+  for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
+    const at::Tensor piece = numbers.narrow(0, begin, std::min(most, numbers.numel() - begin)).cpu();
+    SYNCOPATE_RETURN_IF_ERROR(sink({static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
+  }
+  return absl::OkStatus();
+}
+
+void Actor::Restore(const PolicySource& source) {
+  at::NoGradGuard no_grad;
+  for (PolicyPart part : kPolicyParts) {
+    for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+      CopyBytes(source.Tensor(part, i), FlatTensor(part, i));
+    }
+  }
   RenewCopy();
-  updates_ = updates;
+  updates_ = source.updates();
 }
 
 }  // namespace syncopate::trainer

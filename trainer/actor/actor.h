@@ -12,6 +12,7 @@
 #include "model/transformer.h"
 #include "model/weight_files.h"
 #include "trainer/step/options.h"
+#include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 
@@ -62,8 +63,10 @@ class Actor {
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Copies from host memory: three arenas of manifest().arena_bytes() bytes each.
-  void Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates);
+  // Copies all of `source`, through a buffer of some MiB where the actor is not on the host.
+  void Restore(const PolicySource& source);
+  // As Policy::WriteTensor.
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const;
 
  private:
   // What weight decay treats alike.
@@ -73,6 +76,10 @@ class Actor {
     bool decays = true;
   };
   static std::vector<Range> DecayRanges(const Manifest& manifest, bool decay_all);
+
+  const at::Tensor& PartOf(PolicyPart part) const;
+  // Tensor `index` of a part, [elements].
+  at::Tensor FlatTensor(PolicyPart part, size_t index) const;
 
   // What gradients of this norm are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const at::Tensor& norm, const at::Tensor& guard) const;

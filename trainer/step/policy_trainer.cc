@@ -5,32 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "model/torch_error.h"
 #include "trainer/actor/actor.h"
+#include "trainer/actor/arena_checks.h"
 #include "trainer/actor/rank_group.h"
 #include "trainer/actor/reference_policy.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::trainer {
 namespace {
-
-// A tensor as the host reads it: itself on the CPU, else a copy that is made when it is first asked for.
-class HostView {
- public:
-  const void* Of(const at::Tensor& tensor) {
-    if (tensor.device().is_cpu()) return tensor.data_ptr();
-    if (!copy_.defined()) copy_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    if (!fresh_) copy_.copy_(tensor);
-    fresh_ = true;
-    return copy_.data_ptr();
-  }
-  // The tensor is about to change.
-  void Expire() { fresh_ = false; }
-
- private:
-  at::Tensor copy_;
-  bool fresh_ = false;
-};
 
 DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
@@ -57,16 +41,11 @@ class PolicyTrainer::Core {
                       : nullptr),
         step(actor, ranks, options.step, reference.get()) {}
 
-  void ExpireHostViews() {
-    for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
-  }
-
   const DType compute;
   SingleRank ranks;
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
-  HostView parameters, first_moment, second_moment;
 };
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -90,7 +69,6 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  core_->ExpireHostViews();
   try {
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
@@ -98,28 +76,35 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
   }
 }
 
-absl::StatusOr<const void*> PolicyTrainer::parameters() const {
+absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   try {
-    return core_->parameters.Of(core_->actor.parameters());
+    return core_->actor.WriteTensor(part, index, sink);
   } catch (const std::exception& error) {
-    return model::TorchError(error, "the weights cannot be copied to the host");
+    return model::TorchError(error, "the policy cannot be copied to the host");
   }
 }
 
-absl::StatusOr<Policy::State> PolicyTrainer::state() const {
-  const Actor& actor = core_->actor;
+absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
   try {
-    return State{core_->parameters.Of(actor.parameters()), core_->first_moment.Of(actor.first_moment()),
-                 core_->second_moment.Of(actor.second_moment()), actor.updates()};
+    return CombineDigests(BucketDigests(manifest(), core_->actor.parameters()));
   } catch (const std::exception& error) {
-    return model::TorchError(error, "the optimizer's state cannot be copied to the host");
+    return model::TorchError(error, "the weights cannot be digested");
   }
 }
 
-absl::Status PolicyTrainer::Restore(const State& state) {
-  core_->ExpireHostViews();
+absl::Status PolicyTrainer::CheckFinite() const {
   try {
-    core_->actor.Restore(state.parameters, state.first_moment, state.second_moment, state.updates);
+    return trainer::CheckFinite(manifest(), core_->actor.parameters());
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the weights cannot be looked at");
+  }
+}
+
+int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
+
+absl::Status PolicyTrainer::Restore(const PolicySource& source) {
+  try {
+    core_->actor.Restore(source);
     return absl::OkStatus();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the checkpoint cannot be copied to the device");

@@ -50,11 +50,12 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
-  // These are float32, and valid until the next Step() or Restore(). From a GPU they are copies, whose memory is kept.
-  absl::StatusOr<const void*> parameters() const override;
-  absl::StatusOr<State> state() const override;
-  // Copies from the pointers of `state`.
-  absl::Status Restore(const State& state);
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::StatusOr<uint64_t> Digest() const override;
+  absl::Status CheckFinite() const override;
+  int64_t updates() const override;
+  // Copies all of `source`, which has the tensors of manifest(), tensor by tensor.
+  absl::Status Restore(const PolicySource& source);
 
   // The current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
   // queued on the device's default stream.
