@@ -56,7 +56,7 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["skipped"] = from.skipped;
 }
 
-void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
+void FillData(const trainer::TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
   FillExplanation(data.explanation, response->mutable_explanation());
   FillGroups(data.groups, response->mutable_groups());
   response->mutable_invalid()->insert(data.invalid.begin(), data.invalid.end());
@@ -66,7 +66,7 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
   response->set_max_staleness_seen(data.staleness.Max());
   response->set_staleness_bound(data.staleness_bound);
   response->set_staleness_bound_violations(data.staleness.violating_groups);
-  for (const TrainingData::RolloutView& rollouter : data.rollouters) {
+  for (const trainer::TrainingData::RolloutView& rollouter : data.rollouters) {
     v1::RollouterView* view = response->add_rollouters();
     view->set_replica_id(rollouter.replica_id);
     view->set_incarnation(rollouter.incarnation);
@@ -88,12 +88,12 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
 v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
   v1::TrainerServiceGetStatusResponse response;
   response.set_steps_total(daemon_->config().run().steps());
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) {
     response.set_state("starting");
     return response;
   }
-  const StepLoop::Status status = loop->GetStatus();
+  const trainer::StepLoop::Status status = loop->GetStatus();
   *response.mutable_version() = wire::ToProto(status.version);
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
@@ -103,28 +103,28 @@ v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
 }
 
 absl::Status TrainerDaemon::Pause() {
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) return Starting();
   loop->Pause();
   return absl::OkStatus();
 }
 
 absl::Status TrainerDaemon::Resume() {
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) return Starting();
   loop->Resume();
   return absl::OkStatus();
 }
 
 absl::Status TrainerDaemon::Stop() {
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) return Starting();
   loop->Stop();
   return absl::OkStatus();
 }
 
 void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) {
     done(Starting());
     return;
@@ -133,7 +133,7 @@ void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
 }
 
 void TrainerDaemon::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
-  StepLoop* loop = Loop();
+  trainer::StepLoop* loop = Loop();
   if (loop == nullptr) {
     done(Starting());
     return;

@@ -37,9 +37,9 @@ v1::ExchangeResponse::AckResult AckResultOf(Result result) {
 
 // One rollouter's stream: messages in from gRPC's threads, one after the other; leases and acknowledgements out from
 // any thread. Thread-safe in that sense.
-class ExchangeSession final : public RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
+class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
-  ExchangeSession(TrainingData* data, std::shared_ptr<ExchangeStream> stream)
+  ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream)
       : data_(data), stream_(std::move(stream)) {}
 
   void Handle(const v1::ExchangeRequest& message) {
@@ -143,7 +143,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     }
   }
 
-  TrainingData* const data_;
+  trainer::TrainingData* const data_;
   const std::shared_ptr<ExchangeStream> stream_;
   // Of the stream's own callbacks, which never overlap.
   trainer::SessionId session_ = 0;
@@ -155,7 +155,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectoryServiceImpl::Exchange(
     grpc::CallbackServerContext* context) {
   auto stream = ExchangeStream::Create(context, options_);
-  TrainingData* data = data_;
+  trainer::TrainingData* data = data_;
   if (data == nullptr) {
     stream->Finish(Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly"));
     return stream->Start({});

@@ -1,8 +1,8 @@
-#include "services/trainer/rollout_roster.h"
+#include "trainer/data/rollout_roster.h"
 
 #include <algorithm>
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 // A century of a fast GPU; sums of many processes stay far from overflow.
@@ -56,4 +56,4 @@ void RolloutRoster::OnWork(const std::string& incarnation, const Work& work) {
   if (entry != nullptr && IsPossible(work)) entry->work = work;
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -9,14 +9,9 @@
 #include "base/log.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "services/trainer/data_codec.h"
-#include "services/trainer/training_data.h"
+#include "trainer/data/training_data.h"
 
-namespace syncopate::trainerd {
-
-using trainer::Evaluation;
-using trainer::GroupLedger;
-using trainer::SessionId;
+namespace syncopate::trainer {
 
 namespace {
 
@@ -26,7 +21,7 @@ constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 // For people; what the rollouter says about it may hold anything.
 absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
   const absl::string_view text = why.message().substr(0, kMaxReasonBytes);
-  return Error(why.code(), trainer::IsPromptsFault(why) ? ErrorReason(why) : "RETURNED",
+  return Error(why.code(), IsPromptsFault(why) ? ErrorReason(why) : "RETURNED",
                absl::StrCat("handed back group ", lease.group.ToString(), ": ", absl::CHexEscape(text)));
 }
 
@@ -112,13 +107,13 @@ void TrainingData::NoteAnswerLocked(SessionId session, const absl::Status& judge
 
 void TrainingData::SayQuarantinedLocked(SessionId session) {
   ++quarantines_;
-  const trainer::RolloutSession& found = *ledger_->sessions().Find(session);
+  const RolloutSession& found = *ledger_->sessions().Find(session);
   SYNCOPATE_LOG(kError, "%s gets no prompts for %s: its last %d answers were all of no use, the latest: %s",
-                found.member.replica_id, absl::FormatDuration(trainer::RolloutSessions::kQuarantine),
-                trainer::RolloutSessions::kInvalidInRow, found.conduct.last_fault.ToString());
+                found.member.replica_id, absl::FormatDuration(RolloutSessions::kQuarantine),
+                RolloutSessions::kInvalidInRow, found.conduct.last_fault.ToString());
 }
 
-GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const trainer::SharedGroup& group) {
+GroupLedger::Verdict TrainingData::JudgeLocked(SessionId session, const SharedGroup& group) {
   GroupLedger::Verdict verdict{.result = Ledger::Result::kExpired};
   if (!Evaluation::IsEvaluation(group->lease)) {
     verdict = ledger_->Submit(session, group, parts_.clock->Now());
@@ -153,7 +148,7 @@ void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
   Perform(std::move(actions));
   if (!verdict.record.has_value()) return;
   auto durable = [this, lease](const absl::Status& status, uint64_t sequence) { OnDurable(lease, status, sequence); };
-  absl::Status handed_in = log_->Append(EncodeLogRecord(*verdict.record), durable);
+  absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(*verdict.record), durable);
   if (!handed_in.ok()) OnDurable(lease, handed_in, 0);
 }
 
@@ -228,4 +223,4 @@ void TrainingData::Disconnect(SessionId session) {
   Perform(std::move(actions));
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

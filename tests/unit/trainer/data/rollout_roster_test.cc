@@ -1,4 +1,4 @@
-#include "services/trainer/rollout_roster.h"
+#include "trainer/data/rollout_roster.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 MemberId Process(const std::string& incarnation) { return {"rollouter", "rollouter-0", 0, 1, incarnation}; }
@@ -66,4 +66,4 @@ TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -1,10 +1,9 @@
-#include "services/trainer/step_loop.h"
+#include "trainer/loop/step_loop.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
@@ -12,7 +11,7 @@
 #include "synchronizer/transport/finite_check.h"
 #include "trainer/checkpoint/policy_files.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 // How long one wait for a batch lasts before requests are looked at again.
@@ -33,12 +32,6 @@ absl::Status Explained(const absl::Status& status, const PolicyVersion& version)
   return Annotate(status, absl::StrCat("training has spoilt the weights of ", version.ToString(),
                                        "; go on from the last checkpoint with a lower train.learning_rate or "
                                        "train.max_grad_norm"));
-}
-
-std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
-  std::vector<double> by_age;
-  for (const loss::LossFigures::Age& age : metrics.figures.ages) by_age.push_back(age.k3);
-  return by_age;
 }
 
 }  // namespace
@@ -88,7 +81,7 @@ absl::Status StepLoop::Steps() {
     }
     CollectEvaluation(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
-    AddPhase("other", std::max(0.0, SecondsSince(started_) - accounted_seconds_));
+    AddPhase(LoopPhase::kOther, std::max(0.0, SecondsSince(started_) - accounted_seconds_));
   }
   return absl::OkStatus();
 }
@@ -107,7 +100,7 @@ StepLoop::Requests StepLoop::TakeRequests() {
     mutex_.AwaitWithTimeout(Condition(&go_on), kPausePoll);
   }
   if (was_paused) {
-    AddPhase("paused", SecondsSince(begin));
+    AddPhase(LoopPhase::kPaused, SecondsSince(begin));
     last_step_end_ = Now();  // a pause is no step time
     waited_seconds_ = 0;
   }
@@ -124,7 +117,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const bool wait = !published_.version.IsNone();
   absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
   waited_seconds_ += SecondsSince(begin);
-  AddPhase("idle", SecondsSince(begin));
+  AddPhase(LoopPhase::kIdle, SecondsSince(begin));
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
@@ -157,11 +150,11 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   if (batch.is_replay) SetState("replaying");
   const absl::Time begin = Now();
   std::vector<const TrajectoryGroup*> groups;
-  for (const trainer::SharedGroup& group : batch.groups) groups.push_back(group.get());
+  for (const SharedGroup& group : batch.groups) groups.push_back(group.get());
   StepReport report;
   report.wait_seconds = std::exchange(waited_seconds_, 0);
   SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups, version_.step));
-  AddPhase("step", SecondsSince(begin));
+  AddPhase(LoopPhase::kStep, SecondsSince(begin));
   version_.step = batch.produces.step;
   parts_.data->OnStepDone();
   {
@@ -192,13 +185,9 @@ absl::Status StepLoop::EnsurePublished() {
   auto staged = parts_.stager->Stage(version_);
   if (!staged.ok()) return Explained(staged.status(), version_);
   published_ = *std::move(staged);
-  AddPhase("stage", published_.seconds);
+  AddPhase(LoopPhase::kStage, published_.seconds);
   parts_.data->OnPublished(version_);
-  parts_.events->Record(
-      {"publish",
-       version_,
-       0,
-       {{"digest", absl::StrFormat("%016x", published_.digest)}, {"stage_seconds", absl::StrCat(published_.seconds)}}});
+  parts_.observer->RecordPublication(version_, published_.digest, published_.seconds);
   parts_.publish({.version = version_,
                   .bucket_digests = published_.bucket_digests,
                   .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
@@ -211,44 +200,22 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   const absl::Time end = Now();
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
-  parts_.metrics->RecordStep({.version = version_,
-                              .loss = report.metrics.loss,
-                              .reward_mean = report.metrics.reward_mean,
-                              .reward_std = report.metrics.reward_std,
-                              .kl = report.metrics.mismatch_k3,
-                              .entropy = report.metrics.entropy,
-                              .grad_norm = report.metrics.gradient_norm,
-                              .clipped = report.metrics.clip_fraction,
-                              .rejected = report.metrics.rejected_fraction,
-                              .zero_variance = report.metrics.zero_variance_fraction,
-                              .effective_samples = report.metrics.effective_sample_fraction,
-                              .mismatch_by_age = MismatchByAge(report.metrics),
-                              .response_tokens = report.metrics.mean_response_tokens,
-                              .tokens = report.metrics.tokens,
-                              .skipped_updates = report.metrics.skipped});
-  parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
-  for (const trainer::SharedGroup& group : batch.groups) {
+  report.groups = static_cast<int64_t>(batch.groups.size());
+  for (const SharedGroup& group : batch.groups) {
     for (const Trajectory& sample : group->samples) {
-      parts_.metrics->ObserveStaleness(batch.produces.step - 1 - sample.spans.front().version.step);
+      report.sample_staleness.push_back(batch.produces.step - 1 - sample.spans.front().version.step);
     }
   }
-  parts_.events->Record({"step",
-                         version_,
-                         0,
-                         {{"groups", absl::StrCat(batch.groups.size())},
-                          {"tokens", absl::StrCat(report.metrics.tokens)},
-                          {"reward", absl::StrCat(report.metrics.reward_mean)},
-                          {"replay", batch.is_replay ? "true" : "false"}}});
   alarms_.AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
                    report.metrics.zero_variance_fraction});
-  report.alarms = PublishAlarms();
-  parts_.reporter->OnStep(report);
+  report.alarms = StandingAlarms();
+  parts_.observer->RecordStep(report);
 }
 
-std::vector<std::string> StepLoop::PublishAlarms() {
+std::vector<std::string> StepLoop::StandingAlarms() {
   std::vector<std::string> standing = alarms_.Standing();
   if (standing != alarms_told_) {
-    for (const std::string& name : trainer::LearningAlarms::Names()) {
+    for (const std::string& name : LearningAlarms::Names()) {
       const bool stands = std::count(standing.begin(), standing.end(), name) > 0;
       const bool stood = std::count(alarms_told_.begin(), alarms_told_.end(), name) > 0;
       if (stands && !stood) SYNCOPATE_LOG(kWarning, "learning alarm %s at %s", name, version_.ToString());
@@ -256,7 +223,6 @@ std::vector<std::string> StepLoop::PublishAlarms() {
     }
     alarms_told_ = standing;
   }
-  parts_.metrics->SetLearningAlarms(standing);
   return standing;
 }
 
@@ -288,8 +254,8 @@ void StepLoop::StartEvaluation(const PolicyVersion& version) {
 void StepLoop::CollectEvaluation(absl::Time deadline) {
   if (!evaluating_) return;
   const absl::Time begin = Now();
-  absl::StatusOr<trainer::EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
-  AddPhase("evaluate", SecondsSince(begin));
+  absl::StatusOr<EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
+  AddPhase(LoopPhase::kEvaluate, SecondsSince(begin));
   if (absl::IsDeadlineExceeded(result.status())) return;
   evaluating_ = false;
   if (result.ok()) {
@@ -301,13 +267,13 @@ void StepLoop::CollectEvaluation(absl::Time deadline) {
   if (again && published_.version > evaluated_) StartEvaluation(published_.version);
 }
 
-void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
+void StepLoop::ReportEvaluation(const EvaluationResult& result) {
   EvaluationReport report;
   report.version = result.version;
   report.exact = result.exact;
   report.reward_mean = result.reward_mean;
   report.prompts = result.prompts;
-  for (const trainer::EvaluationResult::Sample& sample : result.samples) {
+  for (const EvaluationResult::Sample& sample : result.samples) {
     report.samples.push_back({parts_.evaluation_prompts->Render(sample.prompt_ids),
                               parts_.evaluation_prompts->Render(sample.answer_ids),
                               parts_.evaluation_prompts->Render(sample.expected_ids)});
@@ -317,10 +283,9 @@ void StepLoop::ReportEvaluation(const trainer::EvaluationResult& result) {
       CheckNotFenced().ok() ? best_.AddScore({result.version, result.reward_mean, result.exact}) : absl::OkStatus();
   if (!scored.ok()) SYNCOPATE_LOG(kError, "the best checkpoint stays what it was: %s", scored.ToString());
   alarms_.AddEvaluation(result.reward_mean);
-  report.alarms = PublishAlarms();
-  parts_.metrics->RecordEvaluation(result.exact, result.reward_mean, *alarms_.best_evaluation());
-  parts_.events->Record({"evaluation", result.version, 0, {{"exact", absl::StrCat(result.exact)}}});
-  parts_.reporter->OnEvaluation(report);
+  report.alarms = StandingAlarms();
+  report.best_reward_mean = *alarms_.best_evaluation();
+  parts_.observer->RecordEvaluation(report);
 }
 
 absl::Status StepLoop::SaveIfDue() {
@@ -348,7 +313,7 @@ absl::StatusOr<uint64_t> StepLoop::WeightsDigest() const {
 
 absl::StatusOr<std::string> StepLoop::Save() {
   absl::StatusOr<std::string> saved = WriteCheckpoint();
-  parts_.metrics->RecordCheckpoint(saved.ok(), Clock::Real()->UnixSeconds());
+  parts_.observer->RecordCheckpoint(version_, saved.status());
   return saved;
 }
 
@@ -356,16 +321,15 @@ absl::StatusOr<std::string> StepLoop::WriteCheckpoint() {
   const absl::Time begin = Now();
   SYNCOPATE_RETURN_IF_ERROR(CheckWeights());
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
-  trainer::CheckpointStore::SaveRequest request;
+  CheckpointStore::SaveRequest request;
   request.version = version_;
-  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::Policy::State state, parts_.policy->state());
-  request.files = trainer::PolicyFiles(parts_.policy->manifest(), state);
+  SYNCOPATE_ASSIGN_OR_RETURN(const Policy::State state, parts_.policy->state());
+  request.files = PolicyFiles(parts_.policy->manifest(), state);
   request.files[kDataFile] = data.bytes;
   request.last_look = [this] { return CheckNotFenced(); };
   absl::Status status = parts_.checkpoints->Save(request);
-  AddPhase("checkpoint", SecondsSince(begin));
+  AddPhase(LoopPhase::kCheckpoint, SecondsSince(begin));
   SYNCOPATE_RETURN_IF_ERROR(status);
-  parts_.events->Record({"checkpoint", version_});
   saved_step_ = version_.step;
   if (saved_here_.empty() || saved_here_.back().version != version_) {  // the same one again is still one checkpoint
     saved_here_.push_back({version_, data.oldest_needed_record});
@@ -496,9 +460,9 @@ StepLoop::Status StepLoop::GetStatus() const {
   return status_;
 }
 
-void StepLoop::AddPhase(const std::string& phase, double seconds) {
+void StepLoop::AddPhase(LoopPhase phase, double seconds) {
   accounted_seconds_ += seconds;
-  parts_.metrics->AddPhase(phase, seconds);
+  parts_.observer->AddPhase(phase, seconds);
 }
 
 void StepLoop::SetState(const std::string& state) {
@@ -506,4 +470,4 @@ void StepLoop::SetState(const std::string& state) {
   status_.state = state;
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -11,19 +11,16 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "services/telemetry/event_recorder.h"
-#include "services/telemetry/trainer_metrics.h"
-#include "services/trainer/run_reporter.h"
-#include "services/trainer/training_data.h"
-#include "services/trainer/version_publisher.h"
 #include "trainer/checkpoint/best_checkpoint.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/learning_alarms.h"
 #include "trainer/data/prompts.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/run_observer.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // The step thread of a trainer: takes batches, trains, stages and publishes versions, evaluates and saves, until the
 // run is over. Run() is that thread; everything else is thread-safe.
@@ -47,16 +44,14 @@ class StepLoop {
   };
   // All borrowed; they must outlive the loop.
   struct Parts {
-    trainer::Policy* policy;
+    Policy* policy;
     TrainingData* data;
-    trainer::WeightStager* stager;  // of `policy`
-    RunReporter* reporter;
-    trainer::CheckpointStore* checkpoints;
-    telemetry::TrainerMetrics* metrics;
-    telemetry::EventRecorder* events;
-    const trainer::PromptSource* evaluation_prompts;
+    WeightStager* stager;  // of `policy`
+    CheckpointStore* checkpoints;
+    RunObserver* observer;
+    const PromptSource* evaluation_prompts;
     // Tells the synchronizer of a staged version. Does not block.
-    std::function<void(VersionPublisher::Publication)> publish;
+    std::function<void(Publication)> publish;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
     // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
@@ -133,9 +128,9 @@ class StepLoop {
   void StartEvaluation();
   void StartEvaluation(const PolicyVersion& version);
   void CollectEvaluation(absl::Time deadline);
-  void ReportEvaluation(const trainer::EvaluationResult& result);
-  // The alarms that stand, after they were published and those that are new or over were logged.
-  std::vector<std::string> PublishAlarms();
+  void ReportEvaluation(const EvaluationResult& result);
+  // The alarms that stand, after those that are new or over were logged.
+  std::vector<std::string> StandingAlarms();
   absl::Status SaveIfDue();
   absl::StatusOr<std::string> Save();
   absl::StatusOr<std::string> WriteCheckpoint();
@@ -151,7 +146,7 @@ class StepLoop {
   // True as soon as somebody wants the run to stop; false after `timeout`.
   bool AwaitStop(absl::Duration timeout);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
-  void AddPhase(const std::string& phase, double seconds);
+  void AddPhase(LoopPhase phase, double seconds);
   void SetState(const std::string& state);
 
   const Options options_;
@@ -160,12 +155,12 @@ class StepLoop {
 
   // The step thread's own.
   PolicyVersion version_;
-  trainer::WeightStager::Staged published_;  // version none: nothing yet
-  PolicyVersion evaluated_;                  // the last evaluation that was started
+  WeightStager::Staged published_;  // version none: nothing yet
+  PolicyVersion evaluated_;         // the last evaluation that was started
   bool evaluating_ = false;
   bool missed_evaluation_ = false;  // one was due while another was answered; made when that is over
-  trainer::BestCheckpoint best_;
-  trainer::LearningAlarms alarms_;
+  BestCheckpoint best_;
+  LearningAlarms alarms_;
   std::vector<std::string> alarms_told_;
   int64_t saved_step_ = -1;
   std::deque<SavedCheckpoint> saved_here_;  // by this trainer, oldest first
@@ -179,4 +174,4 @@ class StepLoop {
   Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

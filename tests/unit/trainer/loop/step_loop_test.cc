@@ -1,4 +1,4 @@
-#include "services/trainer/step_loop.h"
+#include "trainer/loop/step_loop.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tests/support/status_matchers.h"
-#include "tests/unit/services/trainer/step_loop_world.h"
+#include "tests/unit/trainer/loop/step_loop_world.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -354,4 +354,4 @@ TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -13,13 +13,14 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
-#include "services/trainer/rollout_roster.h"
 #include "trainer/data/evaluation.h"
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/prompts.h"
+#include "trainer/data/record_codec.h"
+#include "trainer/data/rollout_roster.h"
 #include "trainer/data/trajectory_log.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
 // stream is over, calls do nothing.
@@ -27,7 +28,7 @@ class RolloutSink {
  public:
   struct Ack {
     LeaseId lease;
-    trainer::GroupLedger::Result result = trainer::GroupLedger::Result::kAccepted;  // never kPending
+    GroupLedger::Result result = GroupLedger::Result::kAccepted;  // never kPending
     absl::Status error = {};
   };
   virtual ~RolloutSink() = default;
@@ -48,8 +49,8 @@ class RolloutSink {
 class TrainingData {
  public:
   struct Options {
-    trainer::GroupLedger::Options ledger;
-    trainer::TrajectoryLog::Options log;
+    GroupLedger::Options ledger;
+    TrajectoryLog::Options log;
     int64_t evaluation_prompts = 256;
     int64_t evaluation_samples_shown = 4;
     uint64_t evaluation_seed = 999;
@@ -61,9 +62,10 @@ class TrainingData {
   // All borrowed; they must outlive this.
   struct Parts {
     FileSystem* files = nullptr;
+    const RecordCodec* codec = nullptr;
     const Clock* clock = nullptr;
-    trainer::PromptSource* prompts = nullptr;
-    const trainer::PromptSource* evaluation_prompts = nullptr;
+    PromptSource* prompts = nullptr;
+    const PromptSource* evaluation_prompts = nullptr;
   };
   // Where the trainer starts: its version, what Snapshot() gave at that step ("" if there is no checkpoint), and the
   // rollouters of the run so far.
@@ -76,12 +78,12 @@ class TrainingData {
 
   struct Batch {
     PolicyVersion produces;
-    bool is_replay = false;                    // the repetition of a step that the log holds
-    std::vector<trainer::SharedGroup> groups;  // by prompt
-    trainer::StalenessTally staleness;
+    bool is_replay = false;           // the repetition of a step that the log holds
+    std::vector<SharedGroup> groups;  // by prompt
+    StalenessTally staleness;
   };
   struct DataSnapshot {
-    std::string bytes;                  // a DataState message
+    std::string bytes;                  // a DataState, as the codec writes it
     uint64_t oldest_needed_record = 0;  // log records below it are part of this checkpoint
   };
   struct RolloutView {
@@ -99,9 +101,9 @@ class TrainingData {
   };
   struct Status {
     PolicyVersion version;
-    trainer::Explanation explanation;        // waiting_for may be "evaluation" or "disk" too
-    trainer::GroupLedger::Counters groups;   // of this life, as `invalid` and `staleness` are
-    trainer::TrainingSums sums;              // of the whole run
+    Explanation explanation;                 // waiting_for may be "evaluation" or "disk" too
+    GroupLedger::Counters groups;            // of this life, as `invalid` and `staleness` are
+    TrainingSums sums;                       // of the whole run
     std::map<std::string, int64_t> invalid;  // answers that were refused, by reason
     int64_t quarantines = 0;                 // that have begun
     int64_t stalled = 0;                     // leases taken back because they came no further, of evaluation too
@@ -109,7 +111,7 @@ class TrainingData {
     int64_t queued_groups = 0;
     int64_t leased_groups = 0;
     int64_t staleness_bound = 0;
-    trainer::StalenessTally staleness;  // of all batches of this life
+    StalenessTally staleness;  // of all batches of this life
     std::vector<RolloutView> rollouters;
   };
 
@@ -142,26 +144,26 @@ class TrainingData {
   // Its result when all prompts are answered. DEADLINE_EXCEEDED (reason EVALUATING): ask again; ABORTED (reason
   // OVERTAKEN): every rollouter serves a newer version, the evaluation is over; FAILED_PRECONDITION (reason
   // NO_EVALUATION); CANCELLED (reason STOPPED).
-  absl::StatusOr<trainer::EvaluationResult> WaitForEvaluation(absl::Time deadline);
+  absl::StatusOr<EvaluationResult> WaitForEvaluation(absl::Time deadline);
   // An evaluation is under way, and somebody serves its version.
   bool EvaluationIsServed() const;
 
   // -- Rollouters. Calls for a session that is over do nothing.
   // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to another run, INVALID_ARGUMENT (reason
   // NOT_A_ROLLOUTER), CANCELLED (reason STOPPED). An older stream of the same replica is closed.
-  absl::StatusOr<trainer::SessionId> Connect(const MemberId& member, const std::string& run_id,
-                                             std::shared_ptr<RolloutSink> sink);
-  void OnServing(trainer::SessionId session, const PolicyVersion& version);
-  void OnCredits(trainer::SessionId session, int32_t groups);
-  void OnWork(trainer::SessionId session, const RolloutRoster::Work& work);
+  absl::StatusOr<SessionId> Connect(const MemberId& member, const std::string& run_id,
+                                    std::shared_ptr<RolloutSink> sink);
+  void OnServing(SessionId session, const PolicyVersion& version);
+  void OnCredits(SessionId session, int32_t groups);
+  void OnWork(SessionId session, const RolloutRoster::Work& work);
   // These leases have come further; those that the session does not hold are ignored.
-  void OnProgress(trainer::SessionId session, const std::vector<LeaseId>& leases);
-  void Submit(trainer::SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
+  void OnProgress(SessionId session, const std::vector<LeaseId>& leases);
+  void Submit(SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
   // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
-  void ReturnLease(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
+  void ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why);
   // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
-  void Reject(trainer::SessionId session, const LeaseId& lease, const absl::Status& why);
-  void Disconnect(trainer::SessionId session);  // leases go to others at once
+  void Reject(SessionId session, const LeaseId& lease, const absl::Status& why);
+  void Disconnect(SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
   // Every rollouter process of the run.
@@ -173,20 +175,20 @@ class TrainingData {
   void Stop();
 
  private:
-  using Ledger = trainer::GroupLedger;
+  using Ledger = GroupLedger;
   // What is to be done once the lock is free.
   struct Actions {
     std::vector<std::pair<std::shared_ptr<RolloutSink>, Lease>> leases;
     std::vector<std::pair<std::shared_ptr<RolloutSink>, RolloutSink::Ack>> acks;
-    std::vector<std::pair<std::shared_ptr<RolloutSink>, trainer::Revocation>> revocations;
-    std::vector<trainer::DropRecord> drops;
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, Revocation>> revocations;
+    std::vector<DropRecord> drops;
     std::shared_ptr<RolloutSink> closed;
   };
 
   TrainingData(const Options& options, const Parts& parts, std::string run_id);
   static absl::Status StoppedError();
   absl::Status OpenLog(const Start& start);
-  trainer::TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LogRestoredDrops();
 
   // Leases that have stalled or are too old, if it is time to look; then leases that may go out, and records that
@@ -196,18 +198,16 @@ class TrainingData {
   bool ExpiryIsDueLocked(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the log answered to the latest record.
   void NoteDiskLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExplainDiskLocked(trainer::Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DisconnectLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<RolloutSink> SinkLocked(trainer::SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExplainDiskLocked(Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DisconnectLocked(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<RolloutSink> SinkLocked(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What an answer was worth tells on who gave it.
-  void NoteAnswerLocked(trainer::SessionId session, const absl::Status& judgement)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteAnswerLocked(SessionId session, const absl::Status& judgement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The session gives up a lease; gives when that was issued, if the session held it.
-  std::optional<absl::Time> TakeBackLocked(trainer::SessionId session, const LeaseId& lease, const absl::Status& why)
+  std::optional<absl::Time> TakeBackLocked(SessionId session, const LeaseId& lease, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SayQuarantinedLocked(trainer::SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Ledger::Verdict JudgeLocked(trainer::SessionId session, const trainer::SharedGroup& group)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SayQuarantinedLocked(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ledger::Verdict JudgeLocked(SessionId session, const SharedGroup& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
 
   void OnDurable(const LeaseId& lease, const absl::Status& status, uint64_t sequence);
@@ -223,12 +223,12 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<Ledger> ledger_ ABSL_GUARDED_BY(mutex_);
-  std::optional<trainer::Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Evaluation> evaluation_ ABSL_GUARDED_BY(mutex_);
   // Of earlier lives; but counted_to is that of what the ledger has counted since as well.
-  trainer::TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
+  TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
-  std::map<trainer::SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
   RolloutRoster roster_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> invalid_ ABSL_GUARDED_BY(mutex_);  // by reason, all of which are ours
   int64_t quarantines_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -237,7 +237,7 @@ class TrainingData {
   absl::Time expiry_looked_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time no_expiry_before_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // Who waits for a record to become durable.
-  std::map<LeaseId, std::vector<trainer::SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
+  std::map<LeaseId, std::vector<SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
   // While the log's disk refuses what is to be written down.
   struct DiskTrouble {
     absl::Status why;
@@ -248,7 +248,7 @@ class TrainingData {
   std::optional<Ledger::Take> refused_take_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::unique_ptr<trainer::TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
+  std::unique_ptr<TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

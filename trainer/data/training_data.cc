@@ -1,4 +1,4 @@
-#include "services/trainer/training_data.h"
+#include "trainer/data/training_data.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,13 +7,8 @@
 #include "base/log.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "services/trainer/data_codec.h"
 
-namespace syncopate::trainerd {
-
-using trainer::Evaluation;
-using trainer::GroupLedger;
-using trainer::SessionId;
+namespace syncopate::trainer {
 
 namespace {
 
@@ -62,17 +57,17 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& 
 }
 
 absl::Status TrainingData::OpenLog(const Start& start) {
-  trainer::DataState state;
+  DataState state;
   if (!start.snapshot.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(state, DecodeDataState(start.snapshot));
+    SYNCOPATE_ASSIGN_OR_RETURN(state, parts_.codec->DecodeDataState(start.snapshot));
   }
-  trainer::DataRestore restore(GroupLedger::QueueOptions(options_.ledger, *parts_.prompts), state, start.version.step);
-  auto replay = [&restore](uint64_t sequence, absl::string_view payload) -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(trainer::LogRecord record, DecodeLogRecord(payload));
+  DataRestore restore(GroupLedger::QueueOptions(options_.ledger, *parts_.prompts), state, start.version.step);
+  auto replay = [this, &restore](uint64_t sequence, absl::string_view payload) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(LogRecord record, parts_.codec->DecodeLogRecord(payload));
     return restore.Add(std::move(record), sequence);
   };
-  SYNCOPATE_ASSIGN_OR_RETURN(log_, trainer::TrajectoryLog::Open(parts_.files, options_.log, replay));
-  trainer::RestoredData restored = restore.Finish();
+  SYNCOPATE_ASSIGN_OR_RETURN(log_, TrajectoryLog::Open(parts_.files, options_.log, replay));
+  RestoredData restored = restore.Finish();
   SYNCOPATE_LOG(kInfo, "data position: next prompt %s, %d groups kept, %d steps to repeat, %d groups rolled back",
                 restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
                 restored.drops.size());
@@ -85,13 +80,13 @@ absl::Status TrainingData::OpenLog(const Start& start) {
 }
 
 absl::Status TrainingData::LogRestoredDrops() {
-  std::vector<trainer::DropRecord> drops;
+  std::vector<DropRecord> drops;
   {
     MutexLock lock(&mutex_);
     drops = ledger_->UnloggedDrops();
   }
-  for (const trainer::DropRecord& drop : drops) {  // no more than were outstanding
-    auto written = log_->AppendAndWait(EncodeLogRecord(drop), options_.log_timeout);
+  for (const DropRecord& drop : drops) {  // no more than were outstanding
+    auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(drop), options_.log_timeout);
     if (!written.ok()) return Annotate(written.status(), "writing what the restore dropped");
     MutexLock lock(&mutex_);
     sums_before_.counted_to = *written;  // the ledger has counted it before it was written
@@ -110,16 +105,16 @@ void TrainingData::CollectLocked(Actions* actions) {
   if (stopped_) return;
   const absl::Time now = parts_.clock->Now();
   if (ExpiryIsDueLocked(now)) ExpireLocked(now, actions);
-  std::vector<trainer::IssuedLease> issued;
+  std::vector<IssuedLease> issued;
   if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
   const bool rests = disk_.has_value() && now - disk_->last < kDiskRest;
   if (!rests) {
-    for (trainer::IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+    for (IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
   }
-  for (trainer::IssuedLease& one : issued) {
+  for (IssuedLease& one : issued) {
     actions->leases.emplace_back(SinkLocked(one.session), std::move(one.lease));
   }
-  for (const trainer::DropRecord& drop : ledger_->UnloggedDrops()) actions->drops.push_back(drop);
+  for (const DropRecord& drop : ledger_->UnloggedDrops()) actions->drops.push_back(drop);
 }
 
 bool TrainingData::ExpiryIsDueLocked(absl::Time now) {
@@ -131,29 +126,29 @@ bool TrainingData::ExpiryIsDueLocked(absl::Time now) {
 }
 
 void TrainingData::ExpireLocked(absl::Time now, Actions* actions) {
-  std::vector<trainer::Revocation> revoked = ledger_->ExpireLeases(now);
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now);
   if (evaluation_.has_value()) {
-    for (const trainer::Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
+    for (const Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
   }
-  std::map<std::pair<SessionId, trainer::RevokeReason>, int64_t> counts;
-  for (const trainer::Revocation& one : revoked) {
-    ++(one.reason == trainer::RevokeReason::kStalled ? stalled_ : timed_out_);
+  std::map<std::pair<SessionId, RevokeReason>, int64_t> counts;
+  for (const Revocation& one : revoked) {
+    ++(one.reason == RevokeReason::kStalled ? stalled_ : timed_out_);
     ++counts[{one.session, one.reason}];
     actions->revocations.emplace_back(SinkLocked(one.session), one);
   }
   for (const auto& [whose, count] : counts) {
-    const trainer::RolloutSession* session = ledger_->sessions().Find(whose.first);
+    const RolloutSession* session = ledger_->sessions().Find(whose.first);
     SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count,
                   session == nullptr ? "a rollouter" : session->member.replica_id, RevokeReasonName(whose.second));
   }
 }
 
 void TrainingData::Perform(Actions actions) {
-  for (const trainer::DropRecord& drop : actions.drops) {
+  for (const DropRecord& drop : actions.drops) {
     auto report = [](const absl::Status& status, uint64_t) {
       if (!status.ok()) SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
     };
-    absl::Status handed_in = log_->Append(EncodeLogRecord(drop), report);
+    absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(drop), report);
     if (!handed_in.ok()) report(handed_in, 0);
   }
   for (auto& [sink, ack] : actions.acks) {
@@ -211,7 +206,7 @@ absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
 
 absl::StatusOr<TrainingData::Batch> TrainingData::MakeDurable(Ledger::Take take) {
   if (!take.is_replay) {
-    auto written = log_->AppendAndWait(EncodeLogRecord(take.record), options_.log_timeout);
+    auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(take.record), options_.log_timeout);
     MutexLock lock(&mutex_);
     NoteDiskLocked(written.status());
     if (!written.ok()) {
@@ -259,14 +254,14 @@ absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
     return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
                  "the disk has not taken down which groups the next step trains; make room on it and try again");
   }
-  trainer::DataState state = ledger_->Snapshot();
+  DataState state = ledger_->Snapshot();
   state.sums = SumsLocked();
-  return DataSnapshot{EncodeDataState(state), ledger_->OldestNeededSequence()};
+  return DataSnapshot{parts_.codec->EncodeDataState(state), ledger_->OldestNeededSequence()};
 }
 
-trainer::TrainingSums TrainingData::SumsLocked() const {
+TrainingSums TrainingData::SumsLocked() const {
   const Ledger::Counters& now = ledger_->counters();
-  trainer::TrainingSums sums = sums_before_;
+  TrainingSums sums = sums_before_;
   sums.accepted += now.accepted;
   sums.filtered += now.filtered;
   sums.dropped_stale += now.dropped_stale;
@@ -307,7 +302,7 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
   Perform(std::move(actions));
 }
 
-absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
+absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
   while (true) {
     LookAtLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
@@ -327,7 +322,7 @@ absl::StatusOr<trainer::EvaluationResult> TrainingData::WaitForEvaluation(absl::
       return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
     }
     const bool done = evaluation_->done();
-    trainer::EvaluationResult result = evaluation_->Result();
+    EvaluationResult result = evaluation_->Result();
     evaluation_.reset();
     if (done) return result;
     return Error(absl::StatusCode::kAborted, reason::kOvertaken,
@@ -352,7 +347,7 @@ void TrainingData::NoteDiskLocked(const absl::Status& status) {
   }
 }
 
-void TrainingData::ExplainDiskLocked(trainer::Explanation* explanation) const {
+void TrainingData::ExplainDiskLocked(Explanation* explanation) const {
   explanation->waiting_for = "disk";
   explanation->since_seconds = absl::ToDoubleSeconds(parts_.clock->Now() - disk_->since);
   explanation->detail = absl::StrCat("answers and batches cannot be written down: ", disk_->why.message());
@@ -425,4 +420,4 @@ void TrainingData::Stop() {
   if (log_ != nullptr) log_->Stop();
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -6,7 +6,7 @@
 
 #include "base/trajectory.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // What each rollouter process that ever took prompts has done, as far as it said before it left or died. The newest
 // kListed processes are kept one by one, those before them as a sum. Plain state, no lock; what a peer says cannot make
@@ -47,4 +47,4 @@ class RolloutRoster {
   Work earlier_;
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer
