@@ -58,7 +58,7 @@ class StepThread {
         SYNCOPATE_LOG(kError, "no batch: %s", batch.status().ToString());
         continue;
       }
-      data_->OnStepDone();
+      data_->FinishStep();
       if (steps++ % kPruneEvery != 0) continue;
       if (auto snapshot = data_->Snapshot(); snapshot.ok()) data_->PruneLog(snapshot->oldest_needed_record);
     }
@@ -80,7 +80,7 @@ absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
                                                                      .prompts = prompts.get(),
                                                                      .evaluation_prompts = prompts.get()},
                                                                     {kBenchVersion, kBenchRunId, ""}));
-  data->OnPublished(kBenchVersion);
+  data->RecordPublished(kBenchVersion);
   trainerd::TrajectoryServiceImpl service(data.get());
   prometheus::Registry registry;
   telemetry::GrpcServerMetrics metrics(registry, {v1::TrajectoryService::service_full_name()});

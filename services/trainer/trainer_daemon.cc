@@ -99,9 +99,9 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("skipped", data.groups.skipped);
   metrics->SetGroups("failed", data.groups.failed);
-  metrics->SetQuarantines(data.quarantines);
-  metrics->SetRevoked("stalled", data.stalled);
-  metrics->SetRevoked("timeout", data.timed_out);
+  metrics->SetQuarantines(data.leases.quarantines);
+  metrics->SetRevoked("stalled", data.leases.stalled);
+  metrics->SetRevoked("timeout", data.leases.timed_out);
 }
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.
@@ -120,6 +120,13 @@ absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
   }
   return absl::OkStatus();
 }
+
+TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
+    : daemon_(daemon),
+      device_(std::move(device)),
+      control_({.steps = daemon->config().run().steps(),
+                .run_dir = daemon->run_dir(),
+                .has_model_folder = !device_.model.by_keys()}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
@@ -192,7 +199,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
   SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, trainer::StepLoop::kDataFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
+                             checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
   auto policy = trainer::RestoredPolicy::Parse(device_.policy->manifest(), model, optimizer);
   if (!policy.ok()) {
     return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
@@ -216,8 +224,7 @@ absl::Status TrainerDaemon::Listen() {
   weight_service_ = std::make_unique<member::WeightServiceImpl>(device_.stager->store());
   const rpc::StreamOptions exchange = {.silent_after = config::CheckedDuration(config.sync().dead_after())};
   trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
-  TrainerControl* control = this;
-  trainer_service_ = std::make_unique<TrainerServiceImpl>(control, reporter_.get());
+  trainer_service_ = std::make_unique<TrainerServiceImpl>(&control_, reporter_.get());
   SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));
   SYNCOPATE_ASSIGN_OR_RETURN(
       server_,
@@ -296,8 +303,7 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
 absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const ModelOffer> offer,
                              ModelOffer::Make(run_id, device_.model, device_.stager->manifest()));
-  MutexLock lock(&mutex_);
-  offer_ = std::move(offer);
+  control_.SetModel(std::move(offer));
   return absl::OkStatus();
 }
 
@@ -330,9 +336,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           },
           .syncs_fail = [this] { return sync_watch_->failing(); }},
       start);
-  MutexLock lock(&mutex_);
-  started_ = true;
-  return refused_;
+  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.policy.get()});
+  return Refused();
 }
 
 void TrainerDaemon::GiveUp(const absl::Status& why) {
@@ -341,12 +346,12 @@ void TrainerDaemon::GiveUp(const absl::Status& why) {
     MutexLock lock(&mutex_);
     if (refused_.ok()) refused_ = why;
   }
-  trainer::StepLoop* loop = Loop();
-  if (loop == nullptr) return;
+  const absl::StatusOr<RunControl::Run> run = control_.GetRun();
+  if (!run.ok()) return;  // StartLoop looks
   if (IsTakenOver(why)) {
-    loop->StopFenced();
+    run->loop->StopFenced();
   } else {
-    loop->Stop();  // nobody else writes here: what was trained is saved
+    run->loop->Stop();  // nobody else writes here: what was trained is saved
   }
 }
 
@@ -467,11 +472,6 @@ absl::StatusOr<TrainerDaemon::Identity> TrainerDaemon::ReadIdentity() const {
 absl::Status TrainerDaemon::WriteIdentity(const Identity& identity) const {
   const nlohmann::json json = {{"run_id", identity.run_id}, {"epoch", identity.epoch}};
   return WriteFileAtomically(Files(), daemon_->Path(absl::StrCat(kStateFolder, "/identity.json")), json.dump() + "\n");
-}
-
-trainer::StepLoop* TrainerDaemon::Loop() const {
-  MutexLock lock(&mutex_);
-  return started_ ? loop_.get() : nullptr;
 }
 
 }  // namespace syncopate::trainerd

@@ -12,6 +12,7 @@
 #include "services/member/weight_service.h"
 #include "services/trainer/flow_file.h"
 #include "services/trainer/prompt_sources.h"
+#include "services/trainer/run_control.h"
 #include "services/trainer/run_recorder.h"
 #include "services/trainer/run_reporter.h"
 #include "services/trainer/sync_watch.h"
@@ -27,7 +28,7 @@
 namespace syncopate::trainerd {
 
 // A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
-class TrainerDaemon final : private TrainerControl {
+class TrainerDaemon {
  public:
   // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
   // FAILED_PRECONDITION (reason FIXED_KEY) if that cannot be; nothing has been done then.
@@ -36,7 +37,7 @@ class TrainerDaemon final : private TrainerControl {
   // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
   // run.resume is not set; the errors of the parts.
   static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(daemon::Daemon* daemon, TrainDevice device);
-  ~TrainerDaemon() override;
+  ~TrainerDaemon();
 
   // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves and closes what is
   // open. When the run is complete it tells the synchronizer first, and unless the daemon ends on completion it goes on
@@ -55,7 +56,7 @@ class TrainerDaemon final : private TrainerControl {
     std::string data_snapshot;  // "" without one
   };
 
-  TrainerDaemon(daemon::Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
+  TrainerDaemon(daemon::Daemon* daemon, TrainDevice device);
 
   absl::Status OpenPrompts();
   absl::Status OpenRun();
@@ -84,22 +85,10 @@ class TrainerDaemon final : private TrainerControl {
   absl::StatusOr<Identity> ReadIdentity() const;
   absl::Status WriteIdentity(const Identity& identity) const;
 
-  // TrainerControl
-  v1::TrainerServiceGetStatusResponse GetStatus() const override;
-  absl::Status Pause() override;
-  absl::Status Resume() override;
-  absl::Status Stop() override;
-  void SaveCheckpoint(CheckpointDone done) override;
-  void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
-  absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const override;
-  // On the step thread.
-  absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
-                                                               const PolicyVersion& version);
-  trainer::StepLoop* Loop() const;
-
   daemon::Daemon* const daemon_;
   PromptSources prompts_;
   TrainDevice device_;
+  RunControl control_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
   std::unique_ptr<RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
@@ -123,9 +112,7 @@ class TrainerDaemon final : private TrainerControl {
   trainer::FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;
-  std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;                     // loop_ and data_ are there and stay
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);                     // why it cannot go on
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
 };
 
 }  // namespace syncopate::trainerd

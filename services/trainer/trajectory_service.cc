@@ -53,17 +53,17 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
       stream_->Finish(Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "a stream has one hello, its first"));
       return;
     }
-    if (message.has_serving()) data_->OnServing(session_, wire::FromProto(message.serving()));
+    if (message.has_serving()) data_->SetServing(session_, wire::FromProto(message.serving()));
     if (message.has_work()) {
-      data_->OnWork(session_, {.generated_tokens = message.work().generated_tokens(),
-                               .groups_submitted = message.work().groups_submitted(),
-                               .busy_seconds = message.work().busy_seconds(),
-                               .idle_seconds = message.work().idle_seconds()});
+      data_->SetWork(session_, {.generated_tokens = message.work().generated_tokens(),
+                                .groups_submitted = message.work().groups_submitted(),
+                                .busy_seconds = message.work().busy_seconds(),
+                                .idle_seconds = message.work().idle_seconds()});
     }
     if (message.has_progress()) HandleProgress(message.progress());
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
-        data_->OnCredits(session_, message.credits().groups());
+        data_->SetCredits(session_, message.credits().groups());
         break;
       case v1::ExchangeRequest::kGroup:
         HandleGroup(message.group());
@@ -126,7 +126,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
   void HandleProgress(const v1::ExchangeRequest::Progress& message) {
     std::vector<LeaseId> leases;
     for (const v1::LeaseId& lease : message.leases()) leases.push_back(wire::FromProto(lease));
-    data_->OnProgress(session_, leases);
+    data_->RecordProgress(session_, leases);
   }
 
   void HandleGroup(const v1::TrajectoryGroup& message) {

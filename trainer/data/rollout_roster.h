@@ -29,10 +29,10 @@ class RolloutRoster {
   };
 
   // A process takes prompts, for the first time or again.
-  void OnConnected(const MemberId& member);
-  void OnServing(const std::string& incarnation, const PolicyVersion& version);
+  void AddProcess(const MemberId& member);
+  void SetServing(const std::string& incarnation, const PolicyVersion& version);
   // Replaces what it said before. Figures that no process can have are ignored.
-  void OnWork(const std::string& incarnation, const Work& work);
+  void SetWork(const std::string& incarnation, const Work& work);
 
   // One that goes on from what another was when it was written down.
   static RolloutRoster Restore(std::deque<Entry> entries, const Work& earlier);

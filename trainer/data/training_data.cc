@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reasons.h"
@@ -14,12 +15,7 @@ namespace {
 
 // How often a waiter looks whether a lease has expired.
 constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
-// How often at most anybody looks.
-constexpr absl::Duration kExpiryPause = absl::Milliseconds(100);
-// Who has not looked for so long stood still, or the machine did: what rollouters said meanwhile is yet to be read.
-constexpr absl::Duration kStoodStill = absl::Seconds(5);
-// How long no prompt is leased after the disk has refused an answer: the next one would meet the same fate.
-constexpr absl::Duration kDiskRest = absl::Seconds(1);
+constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 
 }  // namespace
 
@@ -68,14 +64,16 @@ absl::Status TrainingData::OpenLog(const Start& start) {
   };
   SYNCOPATE_ASSIGN_OR_RETURN(log_, TrajectoryLog::Open(parts_.files, options_.log, replay));
   RestoredData restored = restore.Finish();
-  SYNCOPATE_LOG(kInfo, "data position: next prompt %s, %d groups kept, %d steps to repeat, %d groups rolled back",
+  SYNCOPATE_LOG(kInfo,
+                "data position: next prompt %s, %d groups kept, %d steps to "
+                "repeat, %d groups rolled back",
                 restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
                 restored.drops.size());
   MutexLock lock(&mutex_);
   sums_before_ = std::move(restored.sums);
-  roster_ = start.roster;
-  ledger_ = std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version, std::move(restored),
-                                     parts_.clock->Now());
+  desk_ = std::make_unique<LeaseDesk>(std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version,
+                                                               std::move(restored), parts_.clock->Now()),
+                                      start.roster);
   return absl::OkStatus();
 }
 
@@ -83,7 +81,7 @@ absl::Status TrainingData::LogRestoredDrops() {
   std::vector<DropRecord> drops;
   {
     MutexLock lock(&mutex_);
-    drops = ledger_->UnloggedDrops();
+    drops = desk_->ledger().UnloggedDrops();
   }
   for (const DropRecord& drop : drops) {  // no more than were outstanding
     auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(drop), options_.log_timeout);
@@ -96,7 +94,7 @@ absl::Status TrainingData::LogRestoredDrops() {
 
 // -- Actions
 
-std::shared_ptr<RolloutSink> TrainingData::SinkLocked(SessionId session) const {
+std::shared_ptr<RolloutSink> TrainingData::FindSinkLocked(SessionId session) const {
   auto found = sinks_.find(session);
   return found == sinks_.end() ? nullptr : found->second;
 }
@@ -104,43 +102,13 @@ std::shared_ptr<RolloutSink> TrainingData::SinkLocked(SessionId session) const {
 void TrainingData::CollectLocked(Actions* actions) {
   if (stopped_) return;
   const absl::Time now = parts_.clock->Now();
-  if (ExpiryIsDueLocked(now)) ExpireLocked(now, actions);
-  std::vector<IssuedLease> issued;
-  if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
-  const bool rests = disk_.has_value() && now - disk_->last < kDiskRest;
-  if (!rests) {
-    for (IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  for (const Revocation& one : desk_->ExpireLeases(now)) {
+    actions->revocations.emplace_back(FindSinkLocked(one.session), one);
   }
-  for (IssuedLease& one : issued) {
-    actions->leases.emplace_back(SinkLocked(one.session), std::move(one.lease));
+  for (IssuedLease& one : desk_->NextLeases(now, /*evaluation_only=*/disk_.IsFresh(now))) {
+    actions->leases.emplace_back(FindSinkLocked(one.session), std::move(one.lease));
   }
-  for (const DropRecord& drop : ledger_->UnloggedDrops()) actions->drops.push_back(drop);
-}
-
-bool TrainingData::ExpiryIsDueLocked(absl::Time now) {
-  const absl::Duration since = now - expiry_looked_at_;
-  if (since < kExpiryPause) return false;
-  expiry_looked_at_ = now;
-  if (since > kStoodStill) no_expiry_before_ = now + kStoodStill;
-  return now >= no_expiry_before_;
-}
-
-void TrainingData::ExpireLocked(absl::Time now, Actions* actions) {
-  std::vector<Revocation> revoked = ledger_->ExpireLeases(now);
-  if (evaluation_.has_value()) {
-    for (const Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
-  }
-  std::map<std::pair<SessionId, RevokeReason>, int64_t> counts;
-  for (const Revocation& one : revoked) {
-    ++(one.reason == RevokeReason::kStalled ? stalled_ : timed_out_);
-    ++counts[{one.session, one.reason}];
-    actions->revocations.emplace_back(SinkLocked(one.session), one);
-  }
-  for (const auto& [whose, count] : counts) {
-    const RolloutSession* session = ledger_->sessions().Find(whose.first);
-    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count,
-                  session == nullptr ? "a rollouter" : session->member.replica_id, RevokeReasonName(whose.second));
-  }
+  for (const DropRecord& drop : desk_->ledger().UnloggedDrops()) actions->drops.push_back(drop);
 }
 
 void TrainingData::Perform(Actions actions) {
@@ -162,20 +130,22 @@ void TrainingData::Perform(Actions actions) {
   }
   if (actions.closed != nullptr) {
     actions.closed->Close(Error(absl::StatusCode::kAborted, "STREAM_REPLACED",
-                                "this process was declared dead, or has opened another stream; connect again"));
+                                "this process was declared dead, or has opened "
+                                "another stream; connect again"));
   }
 }
 
 // -- Steps
 
-bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || ledger_->HasBatch(); }
+bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || desk_->ledger().HasBatch(); }
 
 absl::Status TrainingData::NoBatchLocked() const {
   if (stopped_) return StoppedError();
   if (const absl::Status failure = parts_.prompts->failure(); !failure.ok()) {
-    return Error(absl::StatusCode::kInvalidArgument, ErrorReason(failure), failure.message());  // it stays
+    return Error(absl::StatusCode::kInvalidArgument, ErrorReason(failure),
+                 failure.message());  // it stays
   }
-  if (ledger_->DataEnded())
+  if (desk_->ledger().DataEnded())
     return Error(absl::StatusCode::kOutOfRange, reason::kDataEnded, "all prompts are done with");
   return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "no batch is ready yet");
 }
@@ -186,7 +156,7 @@ absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || HasBatchLocked() || ledger_->DataEnded() || !parts_.prompts->failure().ok();
+      return stopped_ || HasBatchLocked() || desk_->ledger().DataEnded() || !parts_.prompts->failure().ok();
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
     if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
@@ -199,16 +169,16 @@ absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
   {
     MutexLock lock(&mutex_);
     if (stopped_ || !HasBatchLocked()) return NoBatchLocked();
-    take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : ledger_->TakeBatch();
+    take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : desk_->ledger().TakeBatch();
   }
-  return MakeDurable(*std::move(take));
+  return LogTake(*std::move(take));
 }
 
-absl::StatusOr<TrainingData::Batch> TrainingData::MakeDurable(Ledger::Take take) {
+absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
   if (!take.is_replay) {
     auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(take.record), options_.log_timeout);
     MutexLock lock(&mutex_);
-    NoteDiskLocked(written.status());
+    disk_.Record(written.status(), parts_.clock->Now());
     if (!written.ok()) {
       refused_take_ = std::move(take);
       return Annotate(written.status(), "writing down which groups the next step trains");
@@ -221,28 +191,28 @@ absl::StatusOr<TrainingData::Batch> TrainingData::MakeDurable(Ledger::Take take)
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    ledger_->OnTakeLogged();
+    desk_->ledger().OnTakeLogged();
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
   return Batch{take.record.produces, take.is_replay, std::move(take.groups), std::move(take.staleness)};
 }
 
-void TrainingData::OnStepDone() {
+void TrainingData::FinishStep() {
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    ledger_->OnStepDone(parts_.clock->Now());
+    desk_->ledger().OnStepDone(parts_.clock->Now());
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
 }
 
-void TrainingData::OnPublished(const PolicyVersion& version) {
+void TrainingData::RecordPublished(const PolicyVersion& version) {
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    ledger_->OnPublished(version);
+    desk_->ledger().OnPublished(version);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
@@ -250,17 +220,18 @@ void TrainingData::OnPublished(const PolicyVersion& version) {
 
 absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
   MutexLock lock(&mutex_);
-  if (ledger_->in_step()) {
+  if (desk_->ledger().in_step()) {
     return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
-                 "the disk has not taken down which groups the next step trains; make room on it and try again");
+                 "the disk has not taken down which groups the next step "
+                 "trains; make room on it and try again");
   }
-  DataState state = ledger_->Snapshot();
+  DataState state = desk_->ledger().Snapshot();
   state.sums = SumsLocked();
-  return DataSnapshot{parts_.codec->EncodeDataState(state), ledger_->OldestNeededSequence()};
+  return DataSnapshot{parts_.codec->EncodeDataState(state), desk_->ledger().OldestNeededSequence()};
 }
 
 TrainingSums TrainingData::SumsLocked() const {
-  const Ledger::Counters& now = ledger_->counters();
+  const Ledger::Counters& now = desk_->ledger().counters();
   TrainingSums sums = sums_before_;
   sums.accepted += now.accepted;
   sums.filtered += now.filtered;
@@ -268,7 +239,7 @@ TrainingSums TrainingData::SumsLocked() const {
   sums.rolled_back += now.rolled_back;
   sums.trained += now.trained;
   sums.skipped += now.skipped;
-  sums.staleness.Merge(ledger_->staleness());
+  sums.staleness.Merge(desk_->ledger().staleness());
   return sums;
 }
 
@@ -276,6 +247,151 @@ void TrainingData::LookAtLeases() {
   Actions actions;
   {
     MutexLock lock(&mutex_);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+// -- Rollouters
+
+absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const std::string& run_id,
+                                                std::shared_ptr<RolloutSink> sink) {
+  if (run_id != run_id_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "RUN_MISMATCH",
+                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '",
+                              absl::CEscape(run_id.substr(0, kShownRunIdBytes)), "'"));
+  }
+  if (member.role != "rollouter") {
+    return Error(absl::StatusCode::kInvalidArgument, "NOT_A_ROLLOUTER",
+                 absl::StrCat("a ", member.role, " takes no prompts"));
+  }
+  Actions actions;
+  SessionId session = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return StoppedError();
+    const RolloutSessions::Connected connected = desk_->Connect(member);
+    session = connected.session;
+    if (connected.replaced.has_value()) {
+      actions.closed = FindSinkLocked(*connected.replaced);
+      sinks_.erase(*connected.replaced);
+    }
+    sinks_[session] = std::move(sink);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return session;
+}
+
+void TrainingData::SetServing(SessionId session, const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->SetServing(session, version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::SetCredits(SessionId session, int32_t groups) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->SetCredits(session, groups);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
+  MutexLock lock(&mutex_);
+  desk_->SetWork(session, work);
+}
+
+void TrainingData::RecordProgress(SessionId session, const std::vector<LeaseId>& leases) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->RecordProgress(session, leases, parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
+  auto group = std::make_shared<const TrajectoryGroup>(std::move(submitted));
+  const LeaseId lease = group->lease;
+  Actions actions;
+  Ledger::Verdict verdict;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    verdict = desk_->Submit(session, group, parts_.clock->Now());
+    const bool waits = verdict.record.has_value() || verdict.result == Ledger::Result::kPending;
+    if (waits) {
+      waiting_acks_[lease].push_back(session);
+    } else {
+      actions.acks.push_back({FindSinkLocked(session), {lease, verdict.result, verdict.error}});
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  if (!verdict.record.has_value()) return;
+  auto finish = [this, lease](const absl::Status& written, uint64_t sequence) {
+    FinishSubmission(lease, written, sequence);
+  };
+  const absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(*verdict.record), finish);
+  if (!handed_in.ok()) FinishSubmission(lease, handed_in, 0);
+}
+
+void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence) {
+  if (!written.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", written.ToString());
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    disk_.Record(written, parts_.clock->Now());
+    if (written.ok()) {
+      desk_->ledger().OnLogged(lease, sequence);
+      sums_before_.counted_to = sequence;
+    } else {
+      desk_->ledger().OnLogFailed(lease);
+    }
+    const auto result = written.ok() ? Ledger::Result::kAccepted : Ledger::Result::kInvalid;
+    for (const SessionId session : waiting_acks_[lease]) {
+      actions.acks.push_back({FindSinkLocked(session), {lease, result, written}});
+    }
+    waiting_acks_.erase(lease);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->Return(session, lease, why, parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->Reject(session, lease, why, parts_.clock->Now());
+    actions.acks.push_back({FindSinkLocked(session), {lease, Ledger::Result::kInvalid, why}});
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Disconnect(SessionId session) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (sinks_.erase(session) > 0) desk_->Disconnect(session);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
@@ -295,7 +411,7 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
   {
     MutexLock lock(&mutex_);
     options.index = evaluations_++;
-    evaluation_.emplace(options, parts_.evaluation_prompts);
+    desk_->StartEvaluation(options, parts_.evaluation_prompts);
     evaluation_since_ = parts_.clock->Now();
     CollectLocked(&actions);
   }
@@ -308,22 +424,23 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || !evaluation_.has_value() || evaluation_->done() ||
-             evaluation_->IsOvertaken(ledger_->sessions());
+      const std::optional<Evaluation>& evaluation = desk_->evaluation();
+      return stopped_ || !evaluation.has_value() || evaluation->done() ||
+             evaluation->IsOvertaken(desk_->ledger().sessions());
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
     if (stopped_) return StoppedError();
     if (!met && left > kExpiryCheck) continue;
     if (!met) {
-      return Error(absl::StatusCode::kDeadlineExceeded, "EVALUATING",
-                   absl::StrCat(evaluation_->answered(), " of ", options_.evaluation_prompts, " prompts are answered"));
+      return Error(
+          absl::StatusCode::kDeadlineExceeded, "EVALUATING",
+          absl::StrCat(desk_->evaluation()->answered(), " of ", options_.evaluation_prompts, " prompts are answered"));
     }
-    if (!evaluation_.has_value()) {
+    if (!desk_->evaluation().has_value()) {
       return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
     }
-    const bool done = evaluation_->done();
-    EvaluationResult result = evaluation_->Result();
-    evaluation_.reset();
+    const bool done = desk_->evaluation()->done();
+    EvaluationResult result = desk_->EndEvaluation();
     if (done) return result;
     return Error(absl::StatusCode::kAborted, reason::kOvertaken,
                  absl::StrCat("every rollouter serves a newer version than ", result.version.ToString(), "; ",
@@ -333,79 +450,67 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
 
 bool TrainingData::EvaluationIsServed() const {
   MutexLock lock(&mutex_);
-  return evaluation_.has_value() && evaluation_->IsServed(ledger_->sessions());
+  return desk_->evaluation().has_value() && desk_->evaluation()->IsServed(desk_->ledger().sessions());
 }
 
 // -- Status
 
-void TrainingData::NoteDiskLocked(const absl::Status& status) {
-  const absl::Time now = parts_.clock->Now();
-  if (status.ok()) {
-    disk_.reset();
-  } else if (!absl::IsCancelled(status)) {  // else this is stopping
-    disk_ = DiskTrouble{status, disk_.has_value() ? disk_->since : now, now};
-  }
+TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, absl::Time now) const {
+  const absl::Duration quarantine = session.conduct.quarantined_until - now;
+  return {.replica_id = session.member.replica_id,
+          .incarnation = session.member.incarnation,
+          .serving = session.serving,
+          .leased_groups = session.leased,
+          .credits = session.room / options_.ledger.samples,
+          .accepted_groups = session.accepted,
+          .invalid_groups = session.invalid,
+          .returned_groups = session.returned,
+          .stalled_groups = static_cast<int64_t>(session.stalled.size()),
+          .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
+          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())};
 }
 
-void TrainingData::ExplainDiskLocked(Explanation* explanation) const {
-  explanation->waiting_for = "disk";
-  explanation->since_seconds = absl::ToDoubleSeconds(parts_.clock->Now() - disk_->since);
-  explanation->detail = absl::StrCat("answers and batches cannot be written down: ", disk_->why.message());
-  explanation->rollouter.clear();
-  explanation->unblocked_by = "room on that disk; it is tried again every second";
+Explanation TrainingData::ExplainLocked(absl::Time now) const {
+  const Ledger& ledger = desk_->ledger();
+  Explanation explanation = ledger.Explain(now);
+  const std::optional<Evaluation>& evaluation = desk_->evaluation();
+  if (evaluation.has_value() && !evaluation->done() && !ledger.in_step()) {
+    explanation.waiting_for = "evaluation";
+    explanation.since_seconds = absl::ToDoubleSeconds(now - evaluation_since_);
+    explanation.detail = absl::StrCat(evaluation->answered(), " of ", options_.evaluation_prompts,
+                                      " evaluation prompts are answered by ", evaluation->options().version.ToString());
+    explanation.unblocked_by = "answers of rollouters that serve that version";
+  }
+  if (disk_.stands()) disk_.Explain(now, &explanation);
+  return explanation;
 }
 
 TrainingData::Status TrainingData::GetStatus() const {
   MutexLock lock(&mutex_);
   const absl::Time now = parts_.clock->Now();
-  Status status{.version = ledger_->version(),
-                .explanation = ledger_->Explain(now),
-                .groups = ledger_->counters(),
+  const Ledger& ledger = desk_->ledger();
+  Status status{.version = ledger.version(),
+                .explanation = ExplainLocked(now),
+                .groups = ledger.counters(),
                 .sums = SumsLocked(),
-                .invalid = invalid_,
-                .quarantines = quarantines_,
-                .stalled = stalled_,
-                .timed_out = timed_out_,
-                .queued_groups = ledger_->queued_groups(),
-                .leased_groups = ledger_->leased_groups(),
+                .leases = desk_->counts(),
+                .queued_groups = ledger.queued_groups(),
+                .leased_groups = ledger.leased_groups(),
                 .staleness_bound = options_.ledger.gate.max_staleness,
-                .staleness = ledger_->staleness(),
+                .staleness = ledger.staleness(),
                 .rollouters = {}};
-  if (evaluation_.has_value() && !evaluation_->done() && !ledger_->in_step()) {
-    status.explanation.waiting_for = "evaluation";
-    status.explanation.since_seconds = absl::ToDoubleSeconds(now - evaluation_since_);
-    status.explanation.detail =
-        absl::StrCat(evaluation_->answered(), " of ", options_.evaluation_prompts,
-                     " evaluation prompts are answered by ", evaluation_->options().version.ToString());
-    status.explanation.unblocked_by = "answers of rollouters that serve that version";
-  }
-  if (disk_.has_value()) ExplainDiskLocked(&status.explanation);
-  for (const auto& [id, session] : ledger_->sessions().all()) {
-    const absl::Duration quarantine = session.conduct.quarantined_until - now;
-    status.rollouters.push_back(
-        {.replica_id = session.member.replica_id,
-         .incarnation = session.member.incarnation,
-         .serving = session.serving,
-         .leased_groups = session.leased,
-         .credits = session.room / options_.ledger.samples,
-         .accepted_groups = session.accepted,
-         .invalid_groups = session.invalid,
-         .returned_groups = session.returned,
-         .stalled_groups = static_cast<int64_t>(session.stalled.size()),
-         .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
-         .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())});
-  }
+  for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(ViewOf(session, now));
   return status;
 }
 
 RolloutRoster TrainingData::GetRoster() const {
   MutexLock lock(&mutex_);
-  return roster_;
+  return desk_->roster();
 }
 
 PolicyVersion TrainingData::version() const {
   MutexLock lock(&mutex_);
-  return ledger_->version();
+  return desk_->ledger().version();
 }
 
 void TrainingData::Stop() {

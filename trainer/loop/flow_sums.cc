@@ -19,7 +19,7 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures
   sums.failed += data.groups.failed;
   sums.duplicate += data.groups.duplicate;
   sums.expired += data.groups.expired;
-  for (const auto& [reason, count] : data.invalid) sums.invalid[reason] += count;
+  for (const auto& [reason, count] : data.leases.invalid) sums.invalid[reason] += count;
   sums.roster = std::move(roster);
   return sums;
 }

@@ -25,9 +25,9 @@ trainer::FlowSums Sums(double wall_seconds) {
                          .duplicate = 5,
                          .expired = 6,
                          .invalid = {{"BAD_LOGPROB", 7}}};
-  sums.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "a"});
-  sums.roster.OnServing("a", {1, 7});
-  sums.roster.OnWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
+  sums.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});
+  sums.roster.SetServing("a", {1, 7});
+  sums.roster.SetWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
   return sums;
 }
 

@@ -47,7 +47,7 @@ class TrainingDataWorld {
                                                      const std::string& snapshot = "") {
     TrainingData::Parts parts{&disk, &trainerd::ProtoRecordCodec(), clock, prompts.get(), evaluation_prompts.get()};
     SYNCOPATE_ASSIGN_OR_RETURN(auto data, TrainingData::Open(options, parts, {version, kRunId, snapshot}));
-    data->OnPublished(version);
+    data->RecordPublished(version);
     return data;
   }
 

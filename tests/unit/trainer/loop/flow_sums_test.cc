@@ -11,14 +11,14 @@ TEST(FlowSumsTest, ALifeAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
                   .figures = {.step_seconds = 8, .wait_seconds = 2, .best_exact = 0.9, .last_exact = 0.8},
                   .reissued = 3,
                   .invalid = {{"BAD_LOGPROB", 7}}};
-  before.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "a"});
-  before.roster.OnWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
+  before.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});
+  before.roster.SetWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
   RolloutRoster roster = before.roster;
-  roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "a"});  // it has outlived the trainer
-  roster.OnWork("a", {.generated_tokens = 700});
+  roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});  // it has outlived the trainer
+  roster.SetWork("a", {.generated_tokens = 700});
   TrainingData::Status data;
   data.groups = {.reissued = 1, .failed = 1, .duplicate = 1, .expired = 1};
-  data.invalid = {{"BAD_LOGPROB", 1}, {"BAD_MESSAGE", 2}};
+  data.leases.invalid = {{"BAD_LOGPROB", 1}, {"BAD_MESSAGE", 2}};
   const FlowSums sums =
       AddLife(before, 5, {.step_seconds = 2, .wait_seconds = 1, .best_exact = 0.7, .last_exact = 0.7}, data, roster);
   EXPECT_EQ(sums.wall_seconds, 65);

@@ -36,6 +36,7 @@ class FakePolicy final : public Policy {
   void Release() { HoldFrom(kNever); }
   void FailFrom(int64_t step) { fail_from_ = step; }
   void SpoilFrom(int64_t step) { spoil_from_ = step; }
+  void StandStillFrom(int64_t step) { still_from_ = step; }  // steps without signal
   int64_t begun() const {
     MutexLock lock(&mutex_);
     return begun_;
@@ -56,7 +57,9 @@ class FakePolicy final : public Policy {
       if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
-    for (float& weight : weights_) weight += 1;
+    if (step < still_from_) {
+      for (float& weight : weights_) weight += 1;
+    }
     if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
     TrainStepMetrics metrics;
     metrics.tokens = 10;
@@ -76,6 +79,7 @@ class FakePolicy final : public Policy {
   // Set before the loop runs.
   int64_t fail_from_ = kNever;
   int64_t spoil_from_ = kNever;
+  int64_t still_from_ = kNever;
   mutable Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
@@ -99,8 +103,8 @@ class FakeRollouter final : public RolloutSink {
       MutexLock lock(&mutex_);
       session_ = session;
     }
-    data_->OnServing(session, version);
-    data_->OnCredits(session, kCredits);
+    data_->SetServing(session, version);
+    data_->SetCredits(session, kCredits);
   }
   // Leases are kept until the rollouter may answer them.
   void HoldAnswers(bool hold) {
@@ -161,7 +165,7 @@ class FakeRollouter final : public RolloutSink {
         session = session_;
       }
       data_->Submit(session, RightAnswer(lease));
-      data_->OnCredits(session, kCredits);
+      data_->SetCredits(session, kCredits);
     }
   }
 
