@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/policy_version.h"
 #include "base/status.h"
+#include "services/telemetry/step_figures.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/step/options.h"
 
@@ -31,6 +32,9 @@ struct StepReport {
   uint64_t weights_digest = 0;        // of the weights after the step
   std::vector<std::string> alarms;    // that stand: trainer/data/learning_alarms.h
 };
+
+// In the words of metrics.jsonl and of everything else that shows them.
+telemetry::StepFigures MakeStepFigures(const StepReport& report);
 
 struct EvaluationReport {
   struct Sample {

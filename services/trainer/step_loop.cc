@@ -211,21 +211,7 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   const absl::Time end = Now();
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
-  parts_.metrics->RecordStep({.version = version_,
-                              .loss = report.metrics.loss,
-                              .reward_mean = report.metrics.reward_mean,
-                              .reward_std = report.metrics.reward_std,
-                              .kl = report.metrics.mismatch_k3,
-                              .entropy = report.metrics.entropy,
-                              .grad_norm = report.metrics.gradient_norm,
-                              .clipped = report.metrics.clip_fraction,
-                              .rejected = report.metrics.rejected_fraction,
-                              .zero_variance = report.metrics.zero_variance_fraction,
-                              .effective_samples = report.metrics.effective_sample_fraction,
-                              .mismatch_by_age = MismatchByAge(report.metrics),
-                              .response_tokens = report.metrics.mean_response_tokens,
-                              .tokens = report.metrics.tokens,
-                              .skipped_updates = report.metrics.skipped});
+  parts_.metrics->RecordStep(version_, MakeStepFigures(report), MismatchByAge(report.metrics));
   parts_.metrics->CountBoundViolations(batch.staleness.violating_groups);
   for (const trainer::SharedGroup& group : batch.groups) {
     for (const Trajectory& sample : group->samples) {
