@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/telemetry/step_figures.h"
 
 namespace syncopate::telemetry {
 
@@ -13,26 +15,22 @@ namespace syncopate::telemetry {
 struct SampleAnswer {
   std::string prompt;
   std::string answer;
-  std::string expected;
+  std::string expected;                         // "" where there is none, as for data that only its reward can judge
+  std::optional<double> reward = std::nullopt;  // none in lines that were written before it was recorded
 };
 
-// What people look at in one line of metrics.jsonl: of a training step, or of an evaluation of the version that step
-// made (0: before the first step), which has the last three fields alone.
+// One line of metrics.jsonl: of a training step, or of an evaluation of the version that step made (0: before the first
+// step), which has the last five fields alone.
 struct StepRecord {
   bool is_evaluation = false;
   int64_t epoch = 0;
   int64_t step = 0;
-  double reward_mean = 0;
-  double loss = 0;
-  double grad_norm = 0;
-  double entropy = 0;
-  double staleness_mean = 0;
-  int64_t staleness_max = 0;
-  int64_t tokens = 0;               // trained
-  double step_seconds = 0;          // from the end of the step before to the end of this one
-  double wait_seconds = 0;          // of those, without a batch to train on
-  std::vector<std::string> alarms;  // that stand, by name
-  std::optional<double> eval_exact;
+  StepFigures figures;
+  std::map<std::string, double> reward_parts;  // means over the batch, by the part's name
+  std::vector<std::string> alarms;             // that stand, by name
+  std::optional<double> eval_reward;           // mean
+  std::optional<double> eval_exact;            // share of answers that are wholly right, where right answers are known
+  int64_t eval_prompts = 0;
   std::vector<SampleAnswer> samples;
 };
 

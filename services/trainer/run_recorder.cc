@@ -15,28 +15,12 @@ std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
   return by_age;
 }
 
-telemetry::StepFigures FiguresOf(const trainer::StepReport& report) {
-  return {.version = report.version,
-          .loss = report.metrics.loss,
-          .reward_mean = report.metrics.reward_mean,
-          .reward_std = report.metrics.reward_std,
-          .kl = report.metrics.mismatch_k3,
-          .entropy = report.metrics.entropy,
-          .grad_norm = report.metrics.gradient_norm,
-          .clipped = report.metrics.clip_fraction,
-          .rejected = report.metrics.rejected_fraction,
-          .zero_variance = report.metrics.zero_variance_fraction,
-          .effective_samples = report.metrics.effective_sample_fraction,
-          .mismatch_by_age = MismatchByAge(report.metrics),
-          .response_tokens = report.metrics.mean_response_tokens,
-          .tokens = report.metrics.tokens,
-          .skipped_updates = report.metrics.skipped};
-}
-
 }  // namespace
 
 void RunRecorder::RecordStep(const trainer::StepReport& report) {
-  metrics_->RecordStep(FiguresOf(report));
+  metrics_->RecordStep(report.version, MakeStepFigures(report), MismatchByAge(report.metrics));
+  const model::MemoryUse memory = memory_();
+  metrics_->SetMemory(memory.allocated_bytes, memory.reserved_bytes);
   metrics_->CountBoundViolations(report.staleness.violating_groups);
   for (const int64_t staleness : report.sample_staleness) metrics_->ObserveStaleness(staleness);
   metrics_->SetLearningAlarms(report.alarms);

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <utility>
+
+#include "model/device.h"
 #include "services/telemetry/event_recorder.h"
 #include "services/telemetry/trainer_metrics.h"
 #include "services/trainer/run_reporter.h"
@@ -11,9 +15,10 @@ namespace syncopate::trainerd {
 // thread.
 class RunRecorder final : public trainer::RunObserver {
  public:
-  // All borrowed; they must outlive this.
-  RunRecorder(RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events)
-      : reporter_(reporter), metrics_(metrics), events_(events) {}
+  // All borrowed; they must outlive this. `memory` is what the trainer's device holds, asked for after each step.
+  RunRecorder(RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events,
+              std::function<model::MemoryUse()> memory)
+      : reporter_(reporter), metrics_(metrics), events_(events), memory_(std::move(memory)) {}
 
   void RecordStep(const trainer::StepReport& report) override;
   void RecordEvaluation(const trainer::EvaluationReport& report) override;
@@ -25,6 +30,7 @@ class RunRecorder final : public trainer::RunObserver {
   RunReporter* const reporter_;
   telemetry::TrainerMetrics* const metrics_;
   telemetry::EventRecorder* const events_;
+  const std::function<model::MemoryUse()> memory_;
 };
 
 }  // namespace syncopate::trainerd

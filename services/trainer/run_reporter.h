@@ -12,10 +12,14 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "services/telemetry/step_figures.h"
 #include "trainer/loop/flow_sums.h"
 #include "trainer/loop/run_observer.h"
 
 namespace syncopate::trainerd {
+
+// In the words of metrics.jsonl and of everything else that shows them.
+telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report);
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
 // evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the

@@ -165,7 +165,8 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
-  recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
+  recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events(),
+                                            [this] { return ReadMemoryUse(device_); });
   return absl::OkStatus();
 }
 
@@ -179,9 +180,6 @@ absl::Status TrainerDaemon::KeepModelDescription() const {
 absl::Status TrainerDaemon::OpenPrompts() {
   SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
   SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
-  // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
-  const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
-  metrics_->SetMemory(bytes, bytes);
   return absl::OkStatus();
 }
 

@@ -18,6 +18,8 @@
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "services/daemon/signals.h"
+#include "tools/report/live_page.h"
+#include "tools/report/load_run.h"
 #include "tools/run/child_process.h"
 #include "tools/run/launch.h"
 #include "tools/run/line_tail.h"
@@ -47,7 +49,7 @@ RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
 class LocalRun {
  public:
   LocalRun(LocalRunOptions options, std::shared_ptr<const auth::TransportSecurity> security, RunDirectory directory,
-           daemon::SignalInbox signals)
+           daemon::SignalInbox signals, std::unique_ptr<report::LivePage> page)
       : config_(std::move(options.config)),
         binary_dir_(std::move(options.binary_dir)),
         err_(*options.err),
@@ -57,7 +59,8 @@ class LocalRun {
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
         summary_before_(ReadSummary(directory_.path())),
-        monitor_(std::move(security)),
+        page_(std::move(page)),
+        monitor_(std::move(security), SyncListener()),
         started_at_(Clock::Real()->Now()) {
     view_.name = config_.run().name();
     view_.steps_total = config_.run().steps();
@@ -92,8 +95,15 @@ class LocalRun {
 
   static absl::Time Now() { return Clock::Real()->Now(); }
 
+  // The page outlives the monitor, which calls this.
+  RunMonitor::SyncListener SyncListener() {
+    if (page_ == nullptr) return nullptr;
+    return [page = page_.get()](const v1::SyncRecord& record) { page->AddSync(record); };
+  }
+
   void Interrupt() {
     if (!supervision_.stopping()) display_->Daemon("run", "drains and stops; interrupt again to stop at once");
+    if (page_ != nullptr) page_->SetStatus("stopping", "");
     Perform(supervision_.OnInterrupt(Now()));
   }
 
@@ -200,7 +210,9 @@ class LocalRun {
     if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     monitor_.SetEndpoints(daemons);
     bool all = daemons.size() == static_cast<size_t>(config_.run().rollouters()) + 2;
-    if (all && !std::exchange(announced_, true)) display_->Started(directory_.path(), daemons);
+    if (all && !std::exchange(announced_, true)) {
+      display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
+    }
   }
 
   void ReadSteps() {
@@ -209,6 +221,7 @@ class LocalRun {
       if (!record.ok()) continue;  // a line that a crash cut short
       view_.steps.Add(*record);
       display_->Step(*record, line);
+      if (page_ != nullptr) page_->AddRecord(*record);
     }
   }
 
@@ -274,7 +287,8 @@ class LocalRun {
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
-  const std::string summary_before_;  // of an earlier life; "" if there is none
+  const std::string summary_before_;              // of an earlier life; "" if there is none
+  const std::unique_ptr<report::LivePage> page_;  // null: none is served
   RunMonitor monitor_;
   RunView view_;
   const absl::Time started_at_;
@@ -325,6 +339,17 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
   return absl::OkStatus();
 }
 
+// Null if nobody wants one. It begins with what an earlier life of the run has left.
+absl::StatusOr<std::unique_ptr<report::LivePage>> OpenPage(const LocalRunOptions& options) {
+  if (!options.web.has_value()) return std::unique_ptr<report::LivePage>();
+  absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), options.config.run().dir());
+  report::RunHistory history = before.ok() ? *std::move(before) : report::RunHistory();
+  SYNCOPATE_ASSIGN_OR_RETURN(report::RunHistory::Description description,
+                             report::DescribeRun(options.config.run().dir(), config::ToYaml(options.config)));
+  history.SetDescription(std::move(description));
+  return report::LivePage::Start(*options.web, std::move(history));
+}
+
 }  // namespace
 
 int RunLocally(LocalRunOptions options) {
@@ -349,7 +374,11 @@ int RunLocally(LocalRunOptions options) {
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
-  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
+  absl::StatusOr<std::unique_ptr<report::LivePage>> page = OpenPage(options);
+  if (!page.ok()) return refuse(page.status());
+  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals),
+                  *std::move(page))
+      .Execute();
 }
 
 }  // namespace syncopate::run

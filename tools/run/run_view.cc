@@ -18,18 +18,20 @@ constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
-  std::string line = absl::StrFormat("reward %.3f", step.reward_mean);
+  std::string line = absl::StrFormat("reward %.3f", step.figures.reward_mean);
   if (view.steps.best_exact().has_value()) {
     absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
                           view.steps.last_evaluation()->eval_exact.value_or(0), *view.steps.best_exact(),
                           view.steps.best_exact_step());
   }
-  return line + absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.entropy, step.grad_norm);
+  return line +
+         absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.figures.entropy, step.figures.gradient_norm);
 }
 
 std::string StalenessLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
-  std::string line = absl::StrFormat("staleness %.2f mean, %d max", step.staleness_mean, step.staleness_max);
+  std::string line =
+      absl::StrFormat("staleness %.2f mean, %d max", step.figures.staleness_mean, step.figures.staleness_max);
   if (view.syncs.ok + view.syncs.failed == 0) return line;
   absl::StrAppend(&line, "   sync ", telemetry::Milliseconds(view.syncs.median_seconds), " median, ",
                   telemetry::Milliseconds(view.syncs.last_seconds), " last, ", telemetry::Thousands(view.syncs.ok),
@@ -93,8 +95,8 @@ void StepFigures::Add(const telemetry::StepRecord& record) {
 double StepFigures::TokensPerSecond() const {
   double tokens = 0, seconds = 0;
   for (const telemetry::StepRecord& step : recent_) {
-    tokens += static_cast<double>(step.tokens);
-    seconds += step.step_seconds;
+    tokens += static_cast<double>(step.figures.trained_tokens);
+    seconds += step.figures.step_seconds;
   }
   return telemetry::Share(tokens, seconds);
 }
@@ -102,8 +104,8 @@ double StepFigures::TokensPerSecond() const {
 double StepFigures::Idle() const {
   double waited = 0, seconds = 0;
   for (const telemetry::StepRecord& step : recent_) {
-    waited += step.wait_seconds;
-    seconds += step.step_seconds;
+    waited += step.figures.wait_seconds;
+    seconds += step.figures.step_seconds;
   }
   return telemetry::Share(waited, seconds);
 }

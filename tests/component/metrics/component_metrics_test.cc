@@ -83,18 +83,17 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.ObserveStaleness(1);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
-  metrics.RecordStep({.version = {2, 7},
-                      .loss = -0.25,
-                      .reward_mean = 0.5,
-                      .reward_std = 0.125,
-                      .kl = 0.01,
-                      .entropy = 1,
-                      .grad_norm = 2,
-                      .clipped = 0.75,
-                      .zero_variance = 0.0625,
-                      .mismatch_by_age = {0.25, 0.5},
-                      .tokens = 80,
-                      .skipped_updates = 2});
+  const StepFigures step = {.reward_mean = 0.5,
+                            .reward_std = 0.125,
+                            .zero_variance_ratio = 0.0625,
+                            .loss = -0.25,
+                            .gradient_norm = 2,
+                            .entropy = 1,
+                            .skipped_updates = 2,
+                            .clip_ratio = 0.75,
+                            .kl = 0.01,
+                            .trained_tokens = 80};
+  metrics.RecordStep({2, 7}, step, {0.25, 0.5});
   metrics.RecordEvaluation(0.875, 0.9375, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 
 namespace syncopate::trainer {
@@ -128,7 +129,7 @@ TEST(ActorTest, TheCopyThatComputesIsTheRoundedWeightsAfterEachUpdateAndRestore)
   actor.QueueUpdate(at::zeros({}));
   EXPECT_TRUE(is_renewed());
   const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
-  actor.Restore(ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 1);
+  actor.Restore(testing::ArenaSource(actor.manifest(), ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 1));
   EXPECT_TRUE(is_renewed());
   EXPECT_EQ(actor.weights().norm.min().item<double>(), 1);
 }
@@ -143,7 +144,7 @@ TEST(ActorTest, WeightDecayLeavesNormsAndBiasesAloneWhereItIsToldTo) {
     options.decay_all = decay_all;
     Actor actor(config, manifest, options, 3);
     const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
-    actor.Restore(ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 0);
+    actor.Restore(testing::ArenaSource(actor.manifest(), ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 0));
     actor.QueueUpdate(at::zeros({}));  // by gradients of 0: decay is all that there is
     int matrices = 0, vectors = 0;
     for (const at::Tensor& tensor : actor.weights().Distinct()) {
@@ -189,7 +190,7 @@ TEST(ActorTest, UpdatesGoByTheScheduleAlsoAfterARestore) {
   auto way = [&](int64_t made) {
     Actor actor(config, manifest, options, 3);
     const at::Tensor zeros = at::zeros_like(actor.parameters()), start = actor.parameters().clone();
-    actor.Restore(start.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), made);
+    actor.Restore(testing::ArenaSource(actor.manifest(), start.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), made));
     std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
     actor.QueueUpdate(at::zeros({}));
     return (actor.parameters() - start).abs().max().item<double>();

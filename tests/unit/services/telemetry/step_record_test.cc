@@ -8,8 +8,8 @@ namespace syncopate::telemetry {
 namespace {
 
 constexpr char kStep[] =
-    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
-    R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
+    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"gradient_norm":0.9,"entropy":1.016,)"
+    R"("staleness_mean":0.94,"staleness_max":2,"trained_tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
     R"("weights_digest":"ab"})";
 constexpr char kEvaluation[] = R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
                                R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
@@ -19,8 +19,8 @@ TEST(StepRecordTest, ReadsALineOfAStep) {
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_FALSE(record->is_evaluation);
   EXPECT_EQ(record->step, 42);
-  EXPECT_EQ(record->reward_mean, 0.8125);
-  EXPECT_EQ(record->staleness_max, 2);
+  EXPECT_EQ(record->figures.reward_mean, 0.8125);
+  EXPECT_EQ(record->figures.staleness_max, 2);
   EXPECT_FALSE(record->eval_exact.has_value());
 }
 

@@ -28,7 +28,7 @@ class RunRecorderTest : public ::testing::Test {
   telemetry::TrainerMetrics metrics_{registry_, {}};
   std::unique_ptr<telemetry::EventRecorder> events_ =
       telemetry::EventRecorder::Open(&disk_, "/run", "trainer-0").value();
-  RunRecorder recorder_{reporter_.get(), &metrics_, events_.get()};
+  RunRecorder recorder_{reporter_.get(), &metrics_, events_.get(), [] { return model::MemoryUse{100, 200}; }};
 };
 
 TEST_F(RunRecorderTest, AStepIsALineAMetricAndAnObservationForEachSample) {
@@ -41,6 +41,8 @@ TEST_F(RunRecorderTest, AStepIsALineAMetricAndAnObservationForEachSample) {
   EXPECT_THAT(Lines(), HasSubstr("\"loss\":0.25"));
   EXPECT_THAT(Metrics(), HasSubstr("syncopate_steps_total 1"));
   EXPECT_THAT(Metrics(), HasSubstr("_count 3"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_memory_allocated_bytes 100\n"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_memory_reserved_bytes 200\n"));
 }
 
 TEST_F(RunRecorderTest, ACheckpointThatCouldNotBeSavedIsCountedAsOne) {

@@ -125,7 +125,7 @@ TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
   std::getline(file, text);
   const nlohmann::json line = nlohmann::json::parse(text);
   EXPECT_EQ(line.at("chi2_token"), 0.25);
-  EXPECT_EQ(line.at("trained_token_fraction"), 0.5);
+  EXPECT_EQ(line.at("trained_token_ratio"), 0.5);
   ASSERT_EQ(line.at("ages").size(), 2u);  // those that have tokens or samples
   EXPECT_EQ(line.at("ages")[0].at("age"), 2);
   EXPECT_EQ(line.at("ages")[0].at("k3"), 0.125);

@@ -13,10 +13,7 @@ using ::testing::ElementsAre;
 telemetry::StepRecord Step(int64_t step, double reward) {
   telemetry::StepRecord record;
   record.step = step;
-  record.reward_mean = reward;
-  record.tokens = 1000;
-  record.step_seconds = 0.1;
-  record.wait_seconds = 0.025;
+  record.figures = {.reward_mean = reward, .trained_tokens = 1000, .step_seconds = 0.1, .wait_seconds = 0.025};
   return record;
 }
 
@@ -44,7 +41,7 @@ TEST(StepFiguresTest, RatesAreOfTheLastTwentySteps) {
   StepFigures figures;
   EXPECT_EQ(figures.TokensPerSecond(), 0);
   telemetry::StepRecord slow = Step(1, 0);
-  slow.step_seconds = 100;
+  slow.figures.step_seconds = 100;
   figures.Add(slow);
   for (int64_t step = 2; step <= 21; ++step) figures.Add(Step(step, 0));
   EXPECT_DOUBLE_EQ(figures.TokensPerSecond(), 10000);
@@ -57,10 +54,10 @@ RunView Sample() {
   view.steps_total = 150;
   view.elapsed_seconds = 7;
   telemetry::StepRecord step = Step(42, 0.8125);
-  step.entropy = 1.01;
-  step.grad_norm = 0.5;
-  step.staleness_mean = 0.94;
-  step.staleness_max = 2;
+  step.figures.entropy = 1.01;
+  step.figures.gradient_norm = 0.5;
+  step.figures.staleness_mean = 0.94;
+  step.figures.staleness_max = 2;
   view.steps.Add(step);
   view.steps.Add(Evaluation(40, 0.91));
   view.syncs = {84, 1, 0.0058, 0.0061, 0.0001};
