@@ -139,6 +139,23 @@ absl::Status Engine::Synchronize() {
   return runner_->Synchronize();
 }
 
+absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
+  SYNCOPATE_CHECK(!HasWork());
+  SYNCOPATE_RETURN_IF_ERROR(Synchronize());
+  const int64_t held = weight_bytes() + kv_bytes();
+  // Weights first: they can say that the host has no room for them.
+  SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
+  if (!keep_weights) policy_.Invalidate();
+  scheduler_.ForgetBlocks();
+  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  return held - weight_bytes() - kv_bytes();
+}
+
+absl::Status Engine::WakeUp() {
+  SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Restore());
+  return runner_->RestoreBlocks();
+}
+
 absl::Status Engine::Launch() {
   if (scheduler_.version() != policy_.version()) scheduler_.SetVersion(policy_.version());
   const StepPlan plan = scheduler_.Plan();

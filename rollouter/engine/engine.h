@@ -69,6 +69,13 @@ class Engine {
   // The same, and blocks until nothing reads the weights. Before they change.
   absl::Status Synchronize();
 
+  // Gives the memory of weights, keys and values back, and says how much of it that was; the live weights stay in host
+  // memory with `keep_weights`, else nothing serves. No step before WakeUp(). Once more only takes what is left.
+  // Precondition: !HasWork(), and nobody receives. RESOURCE_EXHAUSTED: nothing has changed; after another error the
+  // engine cannot go on. The same for WakeUp().
+  absl::StatusOr<int64_t> Sleep(bool keep_weights);
+  absl::Status WakeUp();
+
   PolicySlots& policy() { return policy_; }
   const PolicySlots& policy() const { return policy_; }
 

@@ -128,6 +128,11 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   }
 }
 
+void Scheduler::ForgetBlocks() {
+  SYNCOPATE_CHECK(!HasWork() && under_way_.empty());
+  pool_.ForgetAll();
+}
+
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   plan.version = version_;

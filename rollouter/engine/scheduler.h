@@ -89,6 +89,8 @@ class Scheduler {
   // Plans from now on run on these weights. Precondition: nothing is under way.
   void SetVersion(const PolicyVersion& version);
   const PolicyVersion& version() const { return version_; }
+  // The blocks have lost what they held. Precondition: no request has not ended, and nothing is under way.
+  void ForgetBlocks();
 
   // There is a request that has not ended.
   bool HasWork() const { return live_samples_ > 0; }

@@ -47,6 +47,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   options.member = member;
   options.set_draining = [work](bool draining) { work->SetDraining(draining); };
   options.set_paused = [work](bool paused) { work->SetPaused(paused); };
+  options.set_asleep = [work](bool asleep) { work->SetAsleep(asleep); };
   options.groups_submitted = [work] { return work->counters().submitted; };
   return options;
 }
@@ -132,7 +133,8 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return member::MemberClient::Serving{status.serving, status.serving_digest};
+    return member::MemberClient::Serving{status.serving, status.serving_digest,
+                                         status.state == rollouter::EngineStatus::State::kAsleep ? "ASLEEP" : ""};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);
