@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
   scheduling.max_prefill_tokens = options.max_prefill_tokens;
   scheduling.max_context = max_context;
   scheduling.preemption = options.preemption;
+  scheduling.follow_usage = options.follow_usage;
   SYNCOPATE_RETURN_IF_ERROR(scheduling.Validate());
   return std::unique_ptr<Engine>(new Engine(config, std::move(backend), std::move(runner), scheduling));
 }

@@ -33,6 +33,7 @@ class Engine {
     int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
+    bool follow_usage = true;  // as Scheduler::Options::follow_usage
     absl::Status Validate() const;
   };
 
