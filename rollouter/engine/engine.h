@@ -14,6 +14,7 @@
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
 #include "rollouter/engine/policy_slots.h"
+#include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
 
 namespace syncopate::rollouter {
@@ -89,6 +90,7 @@ class Engine {
   int64_t generated_tokens() const { return generated_tokens_; }
   int64_t prefilled_tokens() const { return scheduler_.counters().prefilled_tokens; }  // of prompts
   const Scheduler::Counters& counters() const { return scheduler_.counters(); }
+  const RequestFigures& request_figures() const { return figures_; }
 
  private:
   struct ActiveRequest {
@@ -96,6 +98,7 @@ class Engine {
     std::shared_ptr<GenerationSink> sink;
     absl::Time started = absl::InfiniteFuture();
     std::vector<Trajectory> samples;
+    std::vector<absl::Time> last_tokens;  // of each sample; the request's arrival before its first
     int32_t live = 0;
   };
 
@@ -105,7 +108,7 @@ class Engine {
   static Scheduler::Request SchedulerRequest(const GenerationRequest& request);
   absl::Status Launch();
   absl::Status AwaitOldest();
-  void HandOn(const Scheduler::Drawn& drawn, StepResult& result);
+  void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
   void FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason);
 
   const int64_t vocab_size_;
@@ -119,6 +122,7 @@ class Engine {
   uint64_t last_key_ = 0;
   int64_t holding_ = 0;
   int64_t generated_tokens_ = 0;
+  RequestFigures figures_;
 };
 
 }  // namespace syncopate::rollouter

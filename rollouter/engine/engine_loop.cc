@@ -35,6 +35,7 @@ absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr
                  "no weights yet: they arrive with the first weight sync; wait for it or trigger one");
   }
   auto shared = std::make_shared<GenerationRequest>(std::move(request));
+  shared->arrived = Clock::Real()->Now();
   ++added_;
   commands_.push_back([this, shared, sink] {
     engine_->Add(std::move(*shared), sink);
@@ -221,6 +222,10 @@ void EngineLoop::Core::PublishStatus() {
   status_.weight_bytes = engine_->weight_bytes();
   status_.generated_tokens = engine_->generated_tokens();
   status_.prefilled_tokens = engine_->prefilled_tokens();
+  status_.prompt_tokens = engine_->counters().prompt_tokens;
+  status_.prefix_tokens = engine_->counters().shared_tokens;
+  status_.preemptions = engine_->counters().preemptions;
+  status_.requests = engine_->request_figures();
 }
 
 EngineLoop::EngineLoop(std::unique_ptr<Core> core) : core_(std::move(core)) {}

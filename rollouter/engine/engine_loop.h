@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "model/model_config.h"
 #include "rollouter/engine/generation.h"
+#include "rollouter/engine/request_figures.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {
@@ -31,6 +32,10 @@ struct EngineStatus {
   int32_t sleep_level = 0;   // 0: awake
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // of prompts
+  int64_t prompt_tokens = 0;     // that were to be computed or found as a prefix, again after a preemption
+  int64_t prefix_tokens = 0;     // of them, found
+  int64_t preemptions = 0;
+  RequestFigures requests;
   int64_t installs = 0;
   double busy_seconds = 0;  // in decode steps
   double idle_seconds = 0;  // without work, paused or without weights

@@ -14,6 +14,11 @@ namespace {
 
 constexpr double kLongRound = 1;  // seconds; a decode step takes milliseconds
 
+template <typename Counts, typename Bounds>
+telemetry::HistogramFigures ToHistogram(const Counts& times, const Bounds& bounds) {
+  return {{bounds.begin(), bounds.end()}, {times.counts.begin(), times.counts.end()}, times.sum};
+}
+
 telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
   telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
@@ -23,6 +28,14 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
   figures.kv_bytes = engine.kv_bytes;
   figures.weight_bytes = engine.weight_bytes;
   figures.generated_tokens = engine.generated_tokens;
+  figures.prompt_tokens = engine.prompt_tokens;
+  figures.prefix_tokens = engine.prefix_tokens;
+  figures.preemptions = engine.preemptions;
+  figures.time_to_first_token = ToHistogram(engine.requests.time_to_first_token, rollouter::kFirstTokenBounds);
+  figures.time_per_output_token = ToHistogram(engine.requests.time_per_output_token, rollouter::kOutputTokenBounds);
+  figures.finished_by_stop = engine.requests.stopped;
+  figures.finished_by_length = engine.requests.at_length;
+  figures.finished_by_abort = engine.requests.aborted;
   figures.groups_submitted = work.submitted;
   figures.installs = engine.installs;
   figures.busy_seconds = engine.busy_seconds;

@@ -235,6 +235,39 @@ TEST(EngineLoopTest, StopAnswersEveryRequest) {
   EXPECT_EQ(ErrorReason(loop->Submit(Request("late"), sinks[0])), "DRAINING");
 }
 
+template <typename Counts>
+int64_t CountOf(const Counts& times) {
+  int64_t count = 0;
+  for (int64_t between : times.counts) count += between;
+  return count;
+}
+
+TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 3, /*max_new_tokens=*/5), sink).ok());
+  sink->WaitForSamples(3);
+  loop->Pause();  // the status counts all tokens
+  GenerationRequest stops = Request("b", 1, 5);
+  for (int32_t token = 0; token < 11; ++token) stops.sampling.stop_token_ids.push_back(token);  // the first, whichever
+  auto stopped = std::make_shared<WaitingSink>(), aborted = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("c"), aborted).ok());
+  EXPECT_EQ(loop->Abort("c"), 1);
+  loop->Resume();
+  ASSERT_TRUE(loop->Submit(stops, stopped).ok());
+  stopped->WaitForSamples(1);
+  loop->Pause();
+  const EngineStatus status = loop->GetStatus();
+  EXPECT_EQ(CountOf(status.requests.time_to_first_token), 4) << "one each sample that drew a token";
+  EXPECT_EQ(CountOf(status.requests.time_per_output_token), 3 * 4);
+  EXPECT_GT(status.requests.time_to_first_token.sum, 0);
+  EXPECT_EQ(status.requests.at_length, 3);
+  EXPECT_EQ(status.requests.stopped, 1);
+  EXPECT_EQ(status.requests.aborted, 1);
+  EXPECT_EQ(status.prompt_tokens, 2 * 6) << "the one that was ended had not started";
+}
+
 std::vector<int32_t> TokensOf(EngineLoop& loop, const std::string& id) {
   auto sink = std::make_shared<WaitingSink>();
   EXPECT_TRUE(loop.Submit(Request(id, 2), sink).ok());
