@@ -12,7 +12,7 @@ import sys
 import urllib.request
 
 # Labels with a fixed set of values, all there from the start; of others the values are left out.
-LISTED = ("age", "direction", "kind", "outcome", "phase", "reason", "result", "transport")
+LISTED = ("age", "direction", "finished_reason", "kind", "outcome", "phase", "reason", "result", "transport")
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)')
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 ROLES = ("synchronizer", "trainer", "rollouter")

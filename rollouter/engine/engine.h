@@ -14,6 +14,7 @@
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
 #include "rollouter/engine/policy_slots.h"
+#include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
 
 namespace syncopate::rollouter {
@@ -33,6 +34,7 @@ class Engine {
     int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
+    bool follow_usage = true;  // as Scheduler::Options::follow_usage
     absl::Status Validate() const;
   };
 
@@ -69,6 +71,13 @@ class Engine {
   // The same, and blocks until nothing reads the weights. Before they change.
   absl::Status Synchronize();
 
+  // Gives the memory of weights, keys and values back, and says how much of it that was; the live weights stay in host
+  // memory with `keep_weights`, else nothing serves. No step before WakeUp(). Once more only takes what is left.
+  // Precondition: !HasWork(), and nobody receives. RESOURCE_EXHAUSTED: nothing has changed; after another error the
+  // engine cannot go on. The same for WakeUp().
+  absl::StatusOr<int64_t> Sleep(bool keep_weights);
+  absl::Status WakeUp();
+
   PolicySlots& policy() { return policy_; }
   const PolicySlots& policy() const { return policy_; }
 
@@ -81,6 +90,7 @@ class Engine {
   int64_t generated_tokens() const { return generated_tokens_; }
   int64_t prefilled_tokens() const { return scheduler_.counters().prefilled_tokens; }  // of prompts
   const Scheduler::Counters& counters() const { return scheduler_.counters(); }
+  const RequestFigures& request_figures() const { return figures_; }
 
  private:
   struct ActiveRequest {
@@ -88,6 +98,7 @@ class Engine {
     std::shared_ptr<GenerationSink> sink;
     absl::Time started = absl::InfiniteFuture();
     std::vector<Trajectory> samples;
+    std::vector<absl::Time> last_tokens;  // of each sample; the request's arrival before its first
     int32_t live = 0;
   };
 
@@ -97,7 +108,7 @@ class Engine {
   static Scheduler::Request SchedulerRequest(const GenerationRequest& request);
   absl::Status Launch();
   absl::Status AwaitOldest();
-  void HandOn(const Scheduler::Drawn& drawn, StepResult& result);
+  void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
   void FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason);
 
   const int64_t vocab_size_;
@@ -111,6 +122,7 @@ class Engine {
   uint64_t last_key_ = 0;
   int64_t holding_ = 0;
   int64_t generated_tokens_ = 0;
+  RequestFigures figures_;
 };
 
 }  // namespace syncopate::rollouter

@@ -22,6 +22,10 @@ using synchronizer::InstallResult;
 absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   // CheckShape() reads what never changes; whether weights are there is mirrored in status_.
   MutexLock lock(&mutex_);
+  if (status_.sleep_level > 0 && !stopping_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ASLEEP",
+                 "this rollouter sleeps and has given its memory back; wake it up, or ask another one");
+  }
   if (draining_ || stopping_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter takes no new work; ask another one");
   }
@@ -31,7 +35,13 @@ absl::Status EngineLoop::Core::Submit(GenerationRequest request, std::shared_ptr
                  "no weights yet: they arrive with the first weight sync; wait for it or trigger one");
   }
   auto shared = std::make_shared<GenerationRequest>(std::move(request));
-  commands_.push_back([this, shared, sink] { engine_->Add(std::move(*shared), sink); });
+  shared->arrived = Clock::Real()->Now();
+  ++added_;
+  commands_.push_back([this, shared, sink] {
+    engine_->Add(std::move(*shared), sink);
+    MutexLock inner(&mutex_);
+    --added_;
+  });
   return absl::OkStatus();
 }
 
@@ -88,7 +98,9 @@ EngineStatus EngineLoop::Core::GetStatus() const {
   if (round_since_ != absl::InfiniteFuture()) {
     status.round_seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - round_since_);
   }
-  if (status.serving.IsNone()) {
+  if (status.sleep_level > 0) {
+    status.state = EngineStatus::State::kAsleep;
+  } else if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
     status.state = has_work_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
@@ -207,8 +219,13 @@ void EngineLoop::Core::PublishStatus() {
   status_.waiting_sequences = engine_->waiting_sequences();
   status_.kv_usage = engine_->kv_usage();
   status_.kv_bytes = engine_->kv_bytes();
+  status_.weight_bytes = engine_->weight_bytes();
   status_.generated_tokens = engine_->generated_tokens();
   status_.prefilled_tokens = engine_->prefilled_tokens();
+  status_.prompt_tokens = engine_->counters().prompt_tokens;
+  status_.prefix_tokens = engine_->counters().shared_tokens;
+  status_.preemptions = engine_->counters().preemptions;
+  status_.requests = engine_->request_figures();
 }
 
 EngineLoop::EngineLoop(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -245,6 +262,13 @@ int32_t EngineLoop::Abort(const std::string& id) { return core_->Abort(id); }
 void EngineLoop::Pause() { core_->Pause(); }
 void EngineLoop::Resume() { core_->Resume(); }
 absl::Status EngineLoop::Drain(absl::Duration deadline) { return core_->Drain(deadline); }
+absl::StatusOr<int64_t> EngineLoop::Sleep(int32_t level, absl::Duration deadline) {
+  return core_->Sleep(level, deadline);
+}
+absl::Status EngineLoop::WakeUp() { return core_->WakeUp(); }
+absl::Status EngineLoop::BeginAttempt() { return core_->BeginAttempt(); }
+void EngineLoop::EndAttempt() { core_->EndAttempt(); }
+synchronizer::ReceiverWeights EngineLoop::LastSleep() const { return core_->LastSleep(); }
 char* EngineLoop::shadow() { return core_->policy().shadow(); }
 const char* EngineLoop::live() const { return core_->policy().live(); }
 absl::StatusOr<InstallResult> EngineLoop::Install(const PolicyVersion& version, uint64_t digest,

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "model/model_config.h"
 #include "rollouter/engine/generation.h"
+#include "rollouter/engine/request_figures.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {
@@ -17,18 +18,24 @@ namespace syncopate::rollouter {
 class EngineBackend;
 
 struct EngineStatus {
-  enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained, kFailed };
+  enum class State { kWaitingForWeights, kRunning, kPaused, kDraining, kDrained, kFailed, kAsleep };
   State state = State::kWaitingForWeights;
-  absl::Status failure;   // kFailed: why the engine has ended by itself
-  PolicyVersion serving;  // none before the first install, and after a transfer in place that failed
+  absl::Status failure;  // kFailed: why the engine has ended by itself
+  // None before the first install, after a transfer in place that failed, and after a sleep that dropped the weights.
+  PolicyVersion serving;
   uint64_t serving_digest = 0;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
   double kv_usage = 0;       // 0 to 1
   int64_t kv_bytes = 0;      // held now
-  int64_t weight_bytes = 0;  // all weight sets
+  int64_t weight_bytes = 0;  // all weight sets, where the engine computes
+  int32_t sleep_level = 0;   // 0: awake
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // of prompts
+  int64_t prompt_tokens = 0;     // that were to be computed or found as a prefix, again after a preemption
+  int64_t prefix_tokens = 0;     // of them, found
+  int64_t preemptions = 0;
+  RequestFigures requests;
   int64_t installs = 0;
   double busy_seconds = 0;  // in decode steps
   double idle_seconds = 0;  // without work, paused or without weights
@@ -65,8 +72,8 @@ class EngineLoop final : public synchronizer::WeightTarget {
   const Manifest& manifest() const;
 
   // Queues a request; its results go to `sink`, on the engine's thread. Does not block. INVALID_ARGUMENT (BAD_REQUEST),
-  // FAILED_PRECONDITION (NO_WEIGHTS), UNAVAILABLE (DRAINING) while draining or stopped. After OK every sample gets its
-  // OnFinished, whatever happens.
+  // FAILED_PRECONDITION (NO_WEIGHTS, or ASLEEP), UNAVAILABLE (DRAINING) while draining or stopped. After OK every sample
+  // gets its OnFinished, whatever happens.
   absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
 
   // Ends one request, or all if `id` is empty; returns how many sequences ended. Blocks for at most one decode step.
@@ -81,6 +88,17 @@ class EngineLoop final : public synchronizer::WeightTarget {
   // (reason RESUMED).
   absl::Status Drain(absl::Duration deadline);
 
+  // Gives the memory of weights, keys and values back, and returns how many bytes that were. Level 1 keeps the weights in
+  // host memory; level 2 drops them, so nothing serves after WakeUp() before an Install(). Pausing and draining are apart
+  // from it. Once more is nothing more (0 bytes), except level 2 after level 1, which drops what was kept. Requests that
+  // run or wait: FAILED_PRECONDITION (reason BUSY). A weight sync under way is waited for, at most for `deadline`
+  // (UNAVAILABLE, reason BUSY), and none begins meanwhile. RESOURCE_EXHAUSTED if the host has no room for the weights. A
+  // refused sleep changes nothing. Otherwise blocks for as long as giving the memory back takes.
+  absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline);
+  // Takes the memory again; OK if nothing sleeps. RESOURCE_EXHAUSTED if others have taken it: then it sleeps on, and may
+  // be woken again.
+  absl::Status WakeUp();
+
   // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned, where the backend
   // computes). They belong to the one receiver between two installs; no decode step reads them.
   char* shadow() override;
@@ -91,11 +109,16 @@ class EngineLoop final : public synchronizer::WeightTarget {
   // OLD_VERSION), between two decode steps: every token after it is stamped with `version`, every token before it with
   // the older one. Running sequences keep their KV cache. Blocks until done or `deadline` has passed
   // (DEADLINE_EXCEEDED, reason INSTALL_DEADLINE: nothing changed and nothing will). Waits for requests that hold
-  // installs. UNAVAILABLE (reason INSTALL_BUSY) beside another install.
+  // installs. UNAVAILABLE (reason INSTALL_BUSY) beside another install, or (HELD) asleep.
   absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                       absl::Duration deadline) override;
   // The same when the bytes that serve are `version` too: only the stamp changes, nothing is exchanged.
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+
+  // An engine that sleeps, or is about to, holds installs back.
+  absl::Status BeginAttempt() override;
+  void EndAttempt() override;
+  synchronizer::ReceiverWeights LastSleep() const override;
 
   void ExpectInstall() override;
   void Settle() override;

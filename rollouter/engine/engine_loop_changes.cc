@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rollouter/engine/engine_loop_core.h"
+#include "synchronizer/superseded.h"
 
 namespace syncopate::rollouter {
 
@@ -45,6 +46,9 @@ absl::Status EngineLoop::Core::CheckChangeLocked(const PendingChange& change) co
   }
   if (change.change == Change::kRelabel && status_.serving.IsNone()) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS", "there are no weights to relabel");
+  }
+  if (status_.sleep_level > 0) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld, "the engine sleeps and takes no weights");
   }
   if (stopping_ || change_ != nullptr) {
     return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "another install is under way or the engine stops");
@@ -120,6 +124,7 @@ InstallResult EngineLoop::Core::FinishChangeLocked(const PendingChange& change, 
   status_.serving = change.version;
   status_.serving_digest = engine_->policy().digest();
   ++status_.installs;
+  last_sleep_.slept = false;
   return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
 }
 

@@ -31,6 +31,11 @@ class EngineLoop::Core {
   void Pause();
   void Resume();
   absl::Status Drain(absl::Duration deadline);
+  absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline);
+  absl::Status WakeUp();
+  absl::Status BeginAttempt();
+  void EndAttempt();
+  synchronizer::ReceiverWeights LastSleep() const;
   // `version` and `digest` are not looked at by kBeginInPlace.
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
                                                             uint64_t digest, absl::Duration deadline);
@@ -80,6 +85,14 @@ class EngineLoop::Core {
   void PublishStatus();
   // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
   bool RunOnThread(std::function<void()> command);
+  // The same for a command that can fail; CANCELLED (reason STOPPING) if the loop has stopped.
+  absl::StatusOr<int64_t> RunFallible(std::function<absl::StatusOr<int64_t>()> command);
+  // Holds further attempts back, and waits for the present one to end.
+  bool AwaitReceived(absl::Duration deadline);
+  absl::Status CheckMaySleepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On the thread.
+  absl::StatusOr<int64_t> FallAsleep(int32_t level);
+  absl::StatusOr<int64_t> Wake();
 
   const Manifest manifest_;
   const int threads_;                     // intra-op
@@ -93,6 +106,10 @@ class EngineLoop::Core {
   // The live weights are being overwritten, or are what such a transfer left.
   bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
+  bool receiving_ ABSL_GUARDED_BY(mutex_) = false;         // between BeginAttempt() and EndAttempt()
+  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // for that to end
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;              // requests among commands_, or just being added
+  synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -40,6 +40,7 @@ absl::Status Scheduler::Options::Validate() const {
 Scheduler::Scheduler(const Options& options)
     : options_(options),
       pool_(options.blocks, options.max_kept_blocks),
+      concurrency_(options.max_sequences),
       writers_(static_cast<size_t>(options.blocks), 0) {
   for (int64_t block = options.host_blocks - 1; block >= 0; --block) {
     free_host_blocks_.push_back(static_cast<BlockIndex>(block));
@@ -128,10 +129,16 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   }
 }
 
+void Scheduler::ForgetBlocks() {
+  SYNCOPATE_CHECK(!HasWork() && under_way_.empty());
+  pool_.ForgetAll();
+}
+
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   plan.version = version_;
   std::vector<Sequence*> draws, row_draws;
+  concurrency_.Follow(block_usage(), running_sequences());
   // Who has just made room must not take it again at once.
   if (!MakeRoom(plan)) Admit(plan);
   // Rows before chunks: who draws from a chunk of this plan has its first row in the next.
@@ -213,7 +220,14 @@ bool Scheduler::MakeRoom(StepPlan& plan) {
     Preempt(*LastInOrder(), plan);
     made = true;
   }
+  if (made) concurrency_.NotePreemption(running_sequences());
   return made;
+}
+
+bool Scheduler::MayRun(const Unit& unit) {
+  // Who goes first holds installs back, and is not to be waited for.
+  if (!options_.follow_usage || unit.front()->request->request.first) return true;
+  return concurrency_.Admits(running_sequences(), static_cast<int64_t>(unit.size()));
 }
 
 int64_t Scheduler::BlocksForDecode() {
@@ -280,7 +294,7 @@ void Scheduler::Admit(StepPlan& plan) {
     const Unit& unit = waiting_.begin()->second;
     Sequence& leader = *unit.front();
     // Its last draw is not known yet; it is with the next plan.
-    if (leader.undrawn > 0 || unit.size() > free_slots_.size()) return;
+    if (leader.undrawn > 0 || unit.size() > free_slots_.size() || !MayRun(unit)) return;
     BlockPool::Prefix prefix;
     if (leader.on_host.empty()) {
       // At least one token is computed, for its logits.

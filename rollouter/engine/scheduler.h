@@ -14,6 +14,7 @@
 #include "base/policy_version.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/block_pool.h"
+#include "rollouter/engine/concurrency_limit.h"
 #include "rollouter/engine/step_plan.h"
 
 namespace syncopate::rollouter {
@@ -27,6 +28,8 @@ namespace syncopate::rollouter {
 //
 // Blocks are taken as sequences grow. When they run out, the sequence that is last in order makes room: it gives its
 // blocks away and is computed again later (kRecompute), or its blocks go to the host (kSwap, as long as there is room).
+//
+// How many run at once follows the share of blocks in use (ConcurrencyLimit), so that this is rare.
 //
 // Order: requests that go `first`, then by priority (higher first), deadline (sooner first) and arrival. Nobody starts
 // before the first in this order can. A request that max_passed_over younger ones have overtaken goes before all that
@@ -47,6 +50,7 @@ class Scheduler {
     int64_t max_context = 0;            // tokens of one sequence, prompt and answer
     int64_t max_passed_over = 64;
     Preemption preemption = Preemption::kRecompute;
+    bool follow_usage = true;  // limit how many run by the share of blocks in use; false: start whatever has room
     // INVALID_ARGUMENT reason BAD_OPTION.
     absl::Status Validate() const;
   };
@@ -89,6 +93,8 @@ class Scheduler {
   // Plans from now on run on these weights. Precondition: nothing is under way.
   void SetVersion(const PolicyVersion& version);
   const PolicyVersion& version() const { return version_; }
+  // The blocks have lost what they held. Precondition: no request has not ended, and nothing is under way.
+  void ForgetBlocks();
 
   // There is a request that has not ended.
   bool HasWork() const { return live_samples_ > 0; }
@@ -106,6 +112,7 @@ class Scheduler {
     return 1 - static_cast<double>(pool_.available()) / static_cast<double>(pool_.blocks());
   }
   const Options& options() const { return options_; }
+  int64_t concurrency_limit() const { return concurrency_.limit(); }
 
   struct Counters {
     int64_t prefilled_tokens = 0;  // that chunks computed
@@ -187,6 +194,7 @@ class Scheduler {
   // Plan().
   // True if somebody made room.
   bool MakeRoom(StepPlan& plan);
+  bool MayRun(const Unit& unit);
   int64_t BlocksForDecode();
   Sequence* LastInOrder() const;
   void Preempt(Sequence& victim, StepPlan& plan);
@@ -214,6 +222,7 @@ class Scheduler {
 
   const Options options_;
   BlockPool pool_;
+  ConcurrencyLimit concurrency_;
   std::vector<BlockIndex> free_host_blocks_;
   std::vector<SlotIndex> free_slots_;
   PolicyVersion version_;

@@ -41,6 +41,9 @@ absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenC
   if (draining_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter is draining; lease the prompt elsewhere");
   }
+  if (asleep_) {
+    return Error(absl::StatusCode::kUnavailable, "ASLEEP", "this rollouter sleeps; lease the prompt elsewhere");
+  }
   if (!generating_.emplace(lease.id, Held{.samples = lease.samples, .made = std::move(made)}).second) {
     return Error(absl::StatusCode::kAlreadyExists, reason::kLeaseHeld,
                  absl::StrCat("attempt ", lease.id.attempt, " of group ", lease.id.group.ToString(),
@@ -91,7 +94,7 @@ std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
 }
 
 int32_t LeaseBook::Credits() const {
-  if (draining_ || paused_ || scorer_away_) return 0;
+  if (draining_ || paused_ || asleep_ || scorer_away_) return 0;
   int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }

@@ -62,6 +62,7 @@ void JoinLoop::Connect() {
     const MemberClient::Serving serving = options_.serving();
     *request.mutable_hello()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_hello()->set_serving_digest(serving.digest);
+    request.mutable_hello()->set_held(serving.held);
   }
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
@@ -240,6 +241,7 @@ void JoinLoop::SendHeartbeat() {
     const MemberClient::Serving serving = options_.serving();
     *request.mutable_heartbeat()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_heartbeat()->set_serving_digest(serving.digest);
+    request.mutable_heartbeat()->set_held(serving.held);
   }
   MutexLock lock(&mutex_);
   --heartbeats_;

@@ -43,6 +43,7 @@ class MemberClient {
   struct Serving {
     PolicyVersion version;  // none: nothing yet
     uint64_t digest = 0;
+    std::string held = {};  // why it takes no version for now; "": it does
   };
 
   struct Options {

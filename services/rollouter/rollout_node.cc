@@ -14,6 +14,11 @@ namespace {
 
 constexpr double kLongRound = 1;  // seconds; a decode step takes milliseconds
 
+template <typename Counts, typename Bounds>
+telemetry::HistogramFigures ToHistogram(const Counts& times, const Bounds& bounds) {
+  return {{bounds.begin(), bounds.end()}, {times.counts.begin(), times.counts.end()}, times.sum};
+}
+
 telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
   telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
@@ -23,6 +28,14 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
   figures.kv_bytes = engine.kv_bytes;
   figures.weight_bytes = engine.weight_bytes;
   figures.generated_tokens = engine.generated_tokens;
+  figures.prompt_tokens = engine.prompt_tokens;
+  figures.prefix_tokens = engine.prefix_tokens;
+  figures.preemptions = engine.preemptions;
+  figures.time_to_first_token = ToHistogram(engine.requests.time_to_first_token, rollouter::kFirstTokenBounds);
+  figures.time_per_output_token = ToHistogram(engine.requests.time_per_output_token, rollouter::kOutputTokenBounds);
+  figures.finished_by_stop = engine.requests.stopped;
+  figures.finished_by_length = engine.requests.at_length;
+  figures.finished_by_abort = engine.requests.aborted;
   figures.groups_submitted = work.submitted;
   figures.installs = engine.installs;
   figures.busy_seconds = engine.busy_seconds;
@@ -47,6 +60,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   options.member = member;
   options.set_draining = [work](bool draining) { work->SetDraining(draining); };
   options.set_paused = [work](bool paused) { work->SetPaused(paused); };
+  options.set_asleep = [work](bool asleep) { work->SetAsleep(asleep); };
   options.groups_submitted = [work] { return work->counters().submitted; };
   return options;
 }
@@ -132,7 +146,8 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return member::MemberClient::Serving{status.serving, status.serving_digest};
+    return member::MemberClient::Serving{status.serving, status.serving_digest,
+                                         status.state == rollouter::EngineStatus::State::kAsleep ? "ASLEEP" : ""};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);

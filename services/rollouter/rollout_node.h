@@ -101,6 +101,9 @@ class RolloutNode {
         synchronizer::ShadowContents contents) override {
       return engine_->BeginCheck(std::move(contents));
     }
+    absl::Status BeginAttempt() override { return engine_->BeginAttempt(); }
+    void EndAttempt() override { engine_->EndAttempt(); }
+    synchronizer::ReceiverWeights LastSleep() const override { return engine_->LastSleep(); }
     void ExpectInstall() override { engine_->ExpectInstall(); }
     void Settle() override { engine_->Settle(); }
     bool can_copy_live() const override { return engine_->can_copy_live(); }

@@ -79,6 +79,7 @@ void WorkClient::SetTrainer(const std::string& address, const std::string& run_i
 void WorkClient::SetServing(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   serving_ = version;
+  book_.SetAsleep(false);  // an engine that sleeps installs nothing
   SendCreditsLocked();
 }
 
@@ -92,6 +93,12 @@ void WorkClient::SetDraining(bool draining) {
 void WorkClient::SetPaused(bool paused) {
   MutexLock lock(&mutex_);
   book_.SetPaused(paused);
+  SendCreditsLocked();
+}
+
+void WorkClient::SetAsleep(bool asleep) {
+  MutexLock lock(&mutex_);
+  book_.SetAsleep(asleep);
   SendCreditsLocked();
 }
 

@@ -47,7 +47,7 @@ class WeightReceiver {
   };
   // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been
-  // finished), or what the transport says (NCCL_MISMATCH, ...).
+  // finished) or HELD (the target holds installs back), or what the transport says (NCCL_MISMATCH, ...).
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
@@ -86,7 +86,8 @@ class WeightReceiver {
   // Whatever attempt there is: the stream to the synchronizer has broken.
   void FinishAny();
 
-  // None, and 0, before the first install and after an in-place transfer that failed.
+  // None, and 0, before the first install, after an in-place transfer that failed, and after a sleep that dropped the
+  // weights.
   PolicyVersion serving() const;
   uint64_t serving_digest() const;
 
@@ -100,7 +101,14 @@ class WeightReceiver {
   // Makes what a transfer is checked by; the same plan's serves again.
   void Expect(const std::shared_ptr<const PlannedLayouts>& planned);
   absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
-  absl::Status Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights);
+  absl::Status Begin(int64_t attempt);
+  // The rest of Prepare; what it has begun by an error ClearUp or ReleaseTarget ends.
+  absl::StatusOr<Prepared> PrepareTarget(const synchronizer::Prepare& command, ReceiverTransport* transport);
+  absl::Status ClaimTarget();
+  void ReleaseTarget();
+  // A sleep has dropped the weights: what is known of the arenas' contents is no longer true.
+  void ForgetLostWeights(const ReceiverWeights& weights);
+  absl::Status CheckNewer(const PolicyVersion& version) const;
   // What the present attempt would be spared: whether the base weights that the offer names need not be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
@@ -157,6 +165,7 @@ class WeightReceiver {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
   int64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when it ends
+  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;   // the target knows of the attempt
   ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // to be closed when the attempt ends
   InPlace in_place_ ABSL_GUARDED_BY(mutex_) = InPlace::kNo;
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);

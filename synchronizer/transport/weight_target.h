@@ -57,6 +57,11 @@ class WeightTarget {
   // passed; after an error nothing has changed and nothing will.
   virtual absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                 absl::Duration deadline) = 0;
+  // An attempt is about to use the weight sets, which are there until EndAttempt. UNAVAILABLE reason HELD while installs
+  // are held back, asleep for example: nothing has failed, and a later attempt may succeed. EndAttempt follows success
+  // once, from any thread, and does not block.
+  virtual absl::Status BeginAttempt() { return absl::OkStatus(); }
+  virtual void EndAttempt() {}
   // What can be done while others are waited for, by the same thread: what is in the shadow has been verified and will
   // probably be installed next; Install has been reported and has left something to do. Neither is necessary: whatever
   // needs it does it, too.
@@ -76,6 +81,7 @@ class WeightTarget {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_COPY", "this target cannot copy what serves");
   }
   // What the latest sleep did to the weights. Only `sleep_level`, `free_cache_engine` and `slept` mean something here.
+  // Thread-safe.
   virtual ReceiverWeights LastSleep() const { return {}; }
 
   // A target with one weight set: shadow() is what serves, so generation stands still while a transfer writes to it.

@@ -77,7 +77,7 @@ TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
 TEST_F(BashCompletionTest, OffersVerbsAlsoAfterOptionsWithTheirValues) {
   EXPECT_THAT(Complete("syncopate ctl "),
               IsSupersetOf({"status", "versions", "members", "syncs", "watch", "explain", "pause", "resume", "drain",
-                            "abort", "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
+                            "sleep", "wake", "abort", "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
   EXPECT_THAT(Complete("syncopate ctl --run runs --json ex"), ElementsAre("explain"));
   EXPECT_THAT(Complete("syncopate ctl --target=127.0.0.1:1 ch"), ElementsAre("checkpoint"));
 }
