@@ -42,8 +42,7 @@ JoinLoop::JoinLoop(MemberClient::Options options, SyncParticipant* participant)
       hello_(options_.hello),
       alone_since_(Clock::Real()->Now()),
       backoff_(options_.min_backoff, options_.max_backoff, SeedFrom(hello_.member.incarnation)),
-      participant_(participant, options_.events),
-      commands_(&participant_) {}
+      commands_(participant, Clock::Real(), options_.events) {}
 
 void JoinLoop::Connect() {
   auto stream = Stream::Create();

@@ -13,7 +13,6 @@
 #include "services/member/command_runner.h"
 #include "services/member/directory_feed.h"
 #include "services/member/member_client.h"
-#include "services/member/recorded_participant.h"
 #include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
@@ -93,7 +92,6 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   // Last: their threads use the rest.
   rpc::Worker callbacks_;
   DirectoryFeed directory_{&callbacks_};
-  RecordedParticipant participant_;
   CommandRunner commands_;
 };
 

@@ -33,12 +33,27 @@ class SyncParticipant {
   virtual void FinishAll() = 0;
 };
 
+// What an install has made of a rollouter.
+struct InstalledVersion {
+  PolicyVersion version;
+  uint64_t digest = 0;
+  double pause_seconds = 0;  // how long no decode step could run because of it
+  bool relabelled = false;   // the bits that served before are those of this version: nothing was moved
+};
+
 // A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE. Its Transfer blocks, except in a
 // rehearsal: a sync does not queue behind that.
 class ReceiverParticipant final : public SyncParticipant {
  public:
+  // What went well, for whoever counts it. Called by the thread of the commands, before their reports; must not block.
+  struct Listeners {
+    std::function<void(int64_t bytes, double seconds)> received = nullptr;  // verified; the time that the bytes took
+    std::function<void(const InstalledVersion&)> installed = nullptr;
+  };
+
   // `receiver` is borrowed.
-  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : receiver_(receiver) {}
+  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver, Listeners listeners = {})
+      : receiver_(receiver), listeners_(std::move(listeners)) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
@@ -49,6 +64,7 @@ class ReceiverParticipant final : public SyncParticipant {
 
  private:
   synchronizer::WeightReceiver* const receiver_;
+  const Listeners listeners_;
 };
 
 // A trainer rank's part. It only sends: what asks it to receive or to install is refused with FAILED_PRECONDITION

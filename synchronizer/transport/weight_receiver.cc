@@ -398,7 +398,9 @@ void WeightReceiver::AbandonInPlace() {
     if (torn) serving_ = PolicyVersion();
     if (torn) serving_digest_ = 0;
   }
-  torn ? target_->Invalidate() : target_->CancelInPlace();
+  if (!torn) return target_->CancelInPlace();
+  target_->Invalidate();
+  if (options_.on_lost) options_.on_lost();
 }
 
 void WeightReceiver::Finish(int64_t attempt) {

@@ -35,6 +35,7 @@ class WeightReceiver {
     MemberId member = {};     // of the process that this receiver is part of; its rank and world choose its slice
     std::string layout = {};  // of the target; "": whole
     const Clock* clock = Clock::Real();
+    std::function<void()> on_lost = nullptr;  // an attempt has left nothing that serves; by any thread, must not block
   };
 
   // `target` and `transports` are borrowed.
