@@ -66,7 +66,7 @@ void EngineThread::Pause() {
   }
   // When it has run, no decode step is under way, and the status counts all tokens.
   RunOnThread([this] {
-    broken_.Update(engine_->Settle());
+    broken_.Update(engine_->AwaitLaunched());
     MutexLock lock(&mutex_);
     status_.generated_tokens = engine_->generated_tokens();
   });

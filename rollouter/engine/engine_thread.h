@@ -41,7 +41,7 @@ class EngineThread final : public EngineLoop {
   void EndAttempt() override;
   synchronizer::ReceiverWeights LastSleep() const override;
   void ExpectInstall() override { arenas().ExpectExchange(); }
-  void Settle() override { shadow(); }  // which brings it back to its address
+  void RestoreShadow() override { shadow(); }  // which brings it back to its address
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
     return arenas().BeginCheck(std::move(contents));

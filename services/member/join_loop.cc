@@ -94,7 +94,7 @@ void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchroni
     ++reports_;
     stream->Write(std::move(request));
   }
-  if (IsStuck(report.status)) TellOwner(report.status);
+  if (IsStuck(report.status)) ReportToOwner(report.status);
 }
 
 void JoinLoop::OnMessage(const v1::JoinResponse& message) {
@@ -104,10 +104,10 @@ void JoinLoop::OnMessage(const v1::JoinResponse& message) {
                   command.status().ToString());
     return;
   }
-  std::visit([this](auto& one) { On(one); }, *command);
+  std::visit([this](auto& one) { Handle(one); }, *command);
 }
 
-void JoinLoop::On(const synchronizer::Welcome& welcome) {
+void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
   bool again = false;
   {
     MutexLock lock(&mutex_);
@@ -126,7 +126,7 @@ void JoinLoop::On(const synchronizer::Welcome& welcome) {
   directory_.Update(welcome.directory);
 }
 
-void JoinLoop::On(const synchronizer::Evicted& evicted) {
+void JoinLoop::Handle(const synchronizer::Evicted& evicted) {
   MutexLock lock(&mutex_);
   welcomed_ = false;
   verdict_ = Error(absl::StatusCode::kFailedPrecondition, evicted.reason,
@@ -196,10 +196,10 @@ void JoinLoop::Refuse(const absl::Status& status) {
     if (leaving_) return;
     refused_ = status;
   }
-  TellOwner(status);
+  ReportToOwner(status);
 }
 
-void JoinLoop::TellOwner(const absl::Status& status) {
+void JoinLoop::ReportToOwner(const absl::Status& status) {
   if (!options_.on_refused) return;
   if (!callbacks_.Post([this, status] { options_.on_refused(status); })) {
     SYNCOPATE_LOG(kInfo, "stopped before the refusal was passed on");

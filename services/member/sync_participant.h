@@ -9,7 +9,7 @@
 
 namespace syncopate::member {
 
-// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and Settle
+// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and WorkAfterReport
 // are called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
 // FinishAll may be called by any thread at any time, also during the others, which they make return soon; they do not
 // block.
@@ -25,7 +25,7 @@ class SyncParticipant {
   virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
   // The answer to Transfer, if it came before that returned, or to Install is on its way: what can be done meanwhile.
-  virtual void Settle() {}
+  virtual void WorkAfterReport() {}
 
   // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
   virtual void Finish(int64_t attempt) = 0;
@@ -58,7 +58,7 @@ class ReceiverParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
-  void Settle() override { receiver_->Settle(); }
+  void WorkAfterReport() override { receiver_->WorkAfterReport(); }
   void Finish(int64_t attempt) override { receiver_->Finish(attempt); }
   void FinishAll() override { receiver_->FinishAny(); }
 

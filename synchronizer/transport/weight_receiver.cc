@@ -370,13 +370,13 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   return installed;
 }
 
-void WeightReceiver::Settle() {
+void WeightReceiver::WorkAfterReport() {
   bool verified = false;
   {
     MutexLock lock(&mutex_);
     verified = phase_ == Phase::kVerified;
   }
-  verified ? target_->ExpectInstall() : target_->Settle();
+  verified ? target_->ExpectInstall() : target_->RestoreShadow();
 }
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabel) {

@@ -185,7 +185,7 @@ TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
     SyncReport Prepare(const synchronizer::Prepare&) override { return {}; }
     void Transfer(const synchronizer::Transfer&, Done done) override { done({}); }
     SyncReport Install(const synchronizer::Install&) override { return {}; }
-    void Settle() override { notes_->Put("settled"); }
+    void WorkAfterReport() override { notes_->Put("settled"); }
     void Finish(int64_t) override {}
     void FinishAll() override {}
 
