@@ -131,13 +131,13 @@ absl::Status Engine::Step() {
   return waits || launched_.size() >= plans_under_way_ ? AwaitOldest() : absl::OkStatus();
 }
 
-absl::Status Engine::Settle() {
+absl::Status Engine::AwaitLaunched() {
   while (!launched_.empty()) SYNCOPATE_RETURN_IF_ERROR(AwaitOldest());
   return absl::OkStatus();
 }
 
 absl::Status Engine::Synchronize() {
-  SYNCOPATE_RETURN_IF_ERROR(Settle());
+  SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched());
   return runner_->Synchronize();
 }
 

@@ -13,7 +13,7 @@
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/policy_slots.h"
+#include "rollouter/engine/serving_policy.h"
 #include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
 
@@ -21,7 +21,7 @@ namespace syncopate::rollouter {
 
 // Continuous batching on one thread: the scheduler plans steps, the backend's runner executes them, and what they drew
 // goes to the requests' sinks. Sequences join and leave at any step. Not thread-safe: EngineLoop owns it. Create(),
-// BindThread(), Step(), Settle() and Synchronize() may throw c10::Error; after that, or after an error of theirs, only
+// BindThread(), Step(), AwaitLaunched() and Synchronize() may throw c10::Error; after that, or after an error of theirs, only
 // Abort() makes sense.
 class Engine {
  public:
@@ -67,7 +67,7 @@ class Engine {
   // has weights.
   absl::Status Step();
   // Hands on what all launched steps drew.
-  absl::Status Settle();
+  absl::Status AwaitLaunched();
   // The same, and blocks until nothing reads the weights. Before they change.
   absl::Status Synchronize();
 
@@ -78,8 +78,8 @@ class Engine {
   absl::StatusOr<int64_t> Sleep(bool keep_weights);
   absl::Status WakeUp();
 
-  PolicySlots& policy() { return policy_; }
-  const PolicySlots& policy() const { return policy_; }
+  ServingPolicy& policy() { return policy_; }
+  const ServingPolicy& policy() const { return policy_; }
 
   int64_t running_sequences() const { return scheduler_.running_sequences(); }
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
@@ -115,7 +115,7 @@ class Engine {
   const std::shared_ptr<EngineBackend> backend_;
   const std::unique_ptr<ModelRunner> runner_;
   const size_t plans_under_way_;
-  PolicySlots policy_;
+  ServingPolicy policy_;
   Scheduler scheduler_;
   std::unordered_map<uint64_t, ActiveRequest> active_;  // by the scheduler's key
   std::deque<ModelRunner::Ticket> launched_;

@@ -54,8 +54,11 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   }
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
   if (!received.ok()) return done(ReportOf(received.status()));
+  // A transfer that failed is not told of: its bytes say nothing of the rate.
+  const int64_t bytes = received->bytes.total();
+  if (listeners_.received && bytes > 0) listeners_.received(bytes, received->transfer_seconds);
   SyncReport report;
-  report.bytes = received->bytes.total();
+  report.bytes = bytes;
   report.lora_bytes = received->bytes.lora;
   report.verify_seconds = received->verify_seconds;
   report.connect_seconds = received->connect_seconds;
@@ -65,6 +68,10 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
 SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
   if (!installed.ok()) return ReportOf(installed.status());
+  if (listeners_.installed) {
+    listeners_.installed(
+        {receiver_->serving(), receiver_->serving_digest(), installed->pause_seconds, installed->relabelled});
+  }
   SyncReport report;
   report.pause_seconds = installed->pause_seconds;
   return report;

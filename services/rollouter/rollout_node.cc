@@ -65,36 +65,38 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   return options;
 }
 
+// Counts and records what weight syncs bring, and what they cost the decode loop.
+member::ReceiverParticipant::Listeners CountSyncs(telemetry::EventRecorder* events, prometheus::Registry& registry) {
+  member::ReceiverParticipant::Listeners listeners;
+  listeners.received = [metrics = telemetry::ReceiveMetrics(registry)](int64_t bytes, double seconds) {
+    metrics.Count(bytes, seconds);
+  };
+  listeners.installed = [events,
+                         metrics = telemetry::InstallMetrics(registry)](const member::InstalledVersion& installed) {
+    metrics.ObservePause(installed.pause_seconds);
+    if (events == nullptr) return;
+    if (installed.relabelled) return events->Record({"relabel", installed.version});
+    events->Record({"install",
+                    installed.version,
+                    0,
+                    {{"digest", absl::StrFormat("%016x", installed.digest)},
+                     {"pause_seconds", absl::StrCat(installed.pause_seconds)}}});
+  };
+  return listeners;
+}
+
+synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest) {
+  synchronizer::WeightReceiver::Options receiver;
+  receiver.manifest = manifest;
+  receiver.member = options.member;
+  receiver.on_lost = [events = options.events] {
+    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
+    if (events != nullptr) events->Record({"invalidate"});
+  };
+  return receiver;
+}
+
 }  // namespace
-
-absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Install(const PolicyVersion& version,
-                                                                                 uint64_t digest,
-                                                                                 absl::Duration deadline) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Install(version, digest, deadline));
-  metrics_.ObservePause(result.pause_seconds);
-  if (events_ != nullptr) {
-    events_->Record(
-        {"install",
-         version,
-         0,
-         {{"digest", absl::StrFormat("%016x", digest)}, {"pause_seconds", absl::StrCat(result.pause_seconds)}}});
-  }
-  return result;
-}
-
-absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Relabel(const PolicyVersion& version,
-                                                                                 absl::Duration deadline) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Relabel(version, deadline));
-  metrics_.ObservePause(result.pause_seconds);
-  if (events_ != nullptr) events_->Record({"relabel", version});
-  return result;
-}
-
-void RolloutNode::MeasuredTarget::Invalidate() {
-  engine_->Invalidate();
-  SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
-  if (events_ != nullptr) events_->Record({"invalidate"});
-}
 
 absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& given, prometheus::Registry& registry) {
   const Options options = WithDevice(given);
@@ -119,9 +121,8 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      target_(engine_.get(), options.events, registry),
-      receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, TransportsOf(*options.device)),
-      participant_(&receiver_, registry),
+      receiver_(ReceiverOptions(options, engine_->manifest()), engine_.get(), TransportsOf(*options.device)),
+      participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {

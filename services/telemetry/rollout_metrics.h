@@ -77,7 +77,7 @@ class ReceiveMetrics {
 class InstallMetrics {
  public:
   explicit InstallMetrics(prometheus::Registry& registry);
-  void ObservePause(double seconds) { pause_.Observe(seconds); }
+  void ObservePause(double seconds) const { pause_.Observe(seconds); }
 
  private:
   prometheus::Histogram& pause_;

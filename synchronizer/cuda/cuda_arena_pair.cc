@@ -152,7 +152,7 @@ void CudaArenaPair::ExpectInstall() {
   arenas_->UnmapShadow().IgnoreError();  // Install tries again, and says why not
 }
 
-void CudaArenaPair::Settle() {
+void CudaArenaPair::RestoreShadow() {
   MutexLock lock(&mutex_);
   absl::Status mapped = arenas_->MapShadow();
   // The next check tries again, and is the one to fail.
@@ -160,7 +160,7 @@ void CudaArenaPair::Settle() {
 }
 
 char* CudaArenaPair::shadow() {
-  Settle();
+  RestoreShadow();
   return arenas_->shadow();
 }
 

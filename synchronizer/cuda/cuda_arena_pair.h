@@ -112,7 +112,7 @@ class CudaArenaPair final : public WeightTarget {
                                         absl::Duration deadline) override;
   // Take the shadow from its address and bring it back, outside of the install: either takes a good part of the pause.
   void ExpectInstall() override;
-  void Settle() override;
+  void RestoreShadow() override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
 

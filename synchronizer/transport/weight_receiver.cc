@@ -370,13 +370,13 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   return installed;
 }
 
-void WeightReceiver::Settle() {
+void WeightReceiver::WorkAfterReport() {
   bool verified = false;
   {
     MutexLock lock(&mutex_);
     verified = phase_ == Phase::kVerified;
   }
-  verified ? target_->ExpectInstall() : target_->Settle();
+  verified ? target_->ExpectInstall() : target_->RestoreShadow();
 }
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabel) {
@@ -398,7 +398,9 @@ void WeightReceiver::AbandonInPlace() {
     if (torn) serving_ = PolicyVersion();
     if (torn) serving_digest_ = 0;
   }
-  torn ? target_->Invalidate() : target_->CancelInPlace();
+  if (!torn) return target_->CancelInPlace();
+  target_->Invalidate();
+  if (options_.on_lost) options_.on_lost();
 }
 
 void WeightReceiver::Finish(int64_t attempt) {

@@ -26,7 +26,7 @@ namespace syncopate::synchronizer {
 //
 // Rehearsals go beside the attempts: they touch no weights, and nobody waits for them.
 //
-// Prepare, Transfer, Install and Settle are called by one thread in the order of the commands; Finish and the getters
+// Prepare, Transfer, Install and WorkAfterReport are called by one thread in the order of the commands; Finish and the getters
 // by any.
 class WeightReceiver {
  public:
@@ -35,6 +35,7 @@ class WeightReceiver {
     MemberId member = {};     // of the process that this receiver is part of; its rank and world choose its slice
     std::string layout = {};  // of the target; "": whole
     const Clock* clock = Clock::Real();
+    std::function<void()> on_lost = nullptr;  // an attempt has left nothing that serves; by any thread, must not block
   };
 
   // `target` and `transports` are borrowed.
@@ -69,13 +70,13 @@ class WeightReceiver {
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
   absl::StatusOr<Installed> Install(const synchronizer::Install& command);
-  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or Settle.
-  void Settle();
+  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or RestoreShadow.
+  void WorkAfterReport();
 
   // Prepare of a rehearsal; the answer says where the others find this receiver. Refuses as Prepare does.
   absl::StatusOr<std::string> PrepareRehearsal(const synchronizer::Prepare& command);
   // Whether `attempt` is the present rehearsal: what follows then is Connect.
-  bool Rehearses(int64_t attempt) const { return rehearsal_.Is(attempt); }
+  bool Rehearses(int64_t attempt) const { return rehearsal_.Concerns(attempt); }
   // Transfer of a rehearsal. Does not block. `done` is called exactly once, by any thread: how many seconds it took to
   // form what a sync needs, or what the transport says; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
   void Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done);

@@ -66,7 +66,7 @@ class WeightTarget {
   // probably be installed next; Install has been reported and has left something to do. Neither is necessary: whatever
   // needs it does it, too.
   virtual void ExpectInstall() {}
-  virtual void Settle() {}
+  virtual void RestoreShadow() {}
   // The bytes that serve are those of `version` too: only the label changes. Otherwise as Install.
   virtual absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) = 0;
 

@@ -12,10 +12,10 @@ namespace syncopate::rollouter {
 
 // Which policy version the live weights of an engine are. The live side belongs to the engine's thread; the shadow
 // bytes belong to whoever receives.
-class PolicySlots {
+class ServingPolicy {
  public:
   // `arenas` must outlive this object.
-  explicit PolicySlots(WeightArenas* arenas) : arenas_(arenas) {}
+  explicit ServingPolicy(WeightArenas* arenas) : arenas_(arenas) {}
 
   char* shadow() { return arenas_->shadow(); }
   const char* live() const { return arenas_->live(); }

@@ -1,10 +1,10 @@
-#include "rollouter/engine/policy_slots.h"
+#include "rollouter/engine/serving_policy.h"
 
 #include "base/status.h"
 
 namespace syncopate::rollouter {
 
-absl::Status PolicySlots::Install(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) {
+absl::Status ServingPolicy::Install(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) {
   SYNCOPATE_CHECK(version > version_);
   SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange(version, digest, deadline));
   version_ = version;
@@ -12,12 +12,12 @@ absl::Status PolicySlots::Install(const PolicyVersion& version, uint64_t digest,
   return absl::OkStatus();
 }
 
-void PolicySlots::Relabel(const PolicyVersion& version) {
+void ServingPolicy::Relabel(const PolicyVersion& version) {
   SYNCOPATE_CHECK(has_weights() && version > version_);
   version_ = version;
 }
 
-void PolicySlots::Invalidate() {
+void ServingPolicy::Invalidate() {
   version_ = PolicyVersion();
   digest_ = 0;
 }

@@ -11,45 +11,54 @@
 
 namespace syncopate::rollouter {
 
-// Callers leave commands in a queue; the thread runs them between decode steps. Everything that the engine owns is
-// touched by that thread only.
-class EngineLoop::Core {
+// EngineLoop, as a thread that makes all steps. Callers leave commands in a queue; the thread runs them between decode
+// steps. Everything that the engine owns is touched by that thread only; the shadow's bytes by the one receiver.
+class EngineThread final : public EngineLoop {
  public:
-  // What a caller wants done to the weights between two decode steps.
-  enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
-
-  Core(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
+  EngineThread(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
       : manifest_(std::move(manifest)), threads_(threads), engine_(std::move(engine)) {
     status_.kv_bytes = engine_->kv_bytes();
     status_.weight_bytes = engine_->weight_bytes();
     thread_ = std::thread([this] { Run(); });
   }
-  ~Core() { Stop(); }
+  ~EngineThread() override { Stop(); }
 
-  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
-  int32_t Abort(const std::string& id);
-  void Pause();
-  void Resume();
-  absl::Status Drain(absl::Duration deadline);
-  absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline);
-  absl::Status WakeUp();
-  absl::Status BeginAttempt();
-  void EndAttempt();
-  synchronizer::ReceiverWeights LastSleep() const;
-  // `version` and `digest` are not looked at by kBeginInPlace.
-  absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
-                                                            uint64_t digest, absl::Duration deadline);
-  void CancelInPlace();
-  void Invalidate();
-  void SetInstallListener(std::function<void(const PolicyVersion&)> listener);
-  EngineStatus GetStatus() const;
-  void Stop();
+  const Manifest& manifest() const override { return manifest_; }
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
+  int32_t Abort(const std::string& id) override;
+  void Pause() override;
+  void Resume() override;
+  absl::Status Drain(absl::Duration deadline) override;
+  absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline) override;
+  absl::Status WakeUp() override;
 
-  const Manifest& manifest() const { return manifest_; }
-  PolicySlots& policy() { return engine_->policy(); }
-  WeightArenas& arenas() { return engine_->backend().arenas(); }
+  char* shadow() override { return engine_->policy().shadow(); }
+  const char* live() const override { return engine_->policy().live(); }
+  absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                      absl::Duration deadline) override;
+  absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  absl::Status BeginAttempt() override;
+  void EndAttempt() override;
+  synchronizer::ReceiverWeights LastSleep() const override;
+  void ExpectInstall() override { arenas().ExpectExchange(); }
+  void RestoreShadow() override { shadow(); }  // which brings it back to its address
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return arenas().BeginCheck(std::move(contents));
+  }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas().CopyLive(ranges); }
+  bool in_place() const override { return arenas().in_place(); }
+  absl::Status BeginInPlace(absl::Duration deadline) override;
+  void CancelInPlace() override;
+  void Invalidate() override;
+
+  void SetInstallListener(std::function<void(const PolicyVersion&)> listener) override;
+  EngineStatus GetStatus() const override;
+  void Stop() override;
 
  private:
+  // What a caller wants done to the weights between two decode steps.
+  enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
   // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
   struct PendingChange {
     Change change = Change::kInstall;
@@ -61,6 +70,10 @@ class EngineLoop::Core {
     absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
   };
 
+  WeightArenas& arenas() const { return engine_->backend().arenas(); }
+  // `version` and `digest` are not looked at by kBeginInPlace.
+  absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
+                                                            uint64_t digest, absl::Duration deadline);
   absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Requests that hold installs and have waited for a transfer in place have no token yet: they cannot hold its end up.
   bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
