@@ -9,7 +9,6 @@
 #include "base/digest.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "synchronizer/members/model_fit.h"
 
 namespace syncopate::synchronizer {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/torch_error.h"
+#include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/host_kv_store.h"
 #include "rollouter/engine/host_model_runner.h"
-#include "rollouter/engine/make_host_backend.h"
 #include "synchronizer/transport/host_shadow_check.h"
 
 namespace syncopate::rollouter {

@@ -136,4 +136,9 @@ class EngineLoop : public synchronizer::WeightTarget {
   EngineLoop() = default;
 };
 
+// The CPU with one weight set, for whoever loads weights once: an install is in place. `manifest` is the manifest of
+// `config`. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much is needed.
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
+                                                                      const Manifest& manifest);
+
 }  // namespace syncopate::rollouter

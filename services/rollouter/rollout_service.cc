@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "rollouter/trajectory/logprob_check.h"
+#include "rollouter/trajectory/group_assembly.h"
 #include "services/wire/codec.h"
 
 namespace syncopate::rollouterd {

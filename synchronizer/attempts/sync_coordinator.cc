@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "synchronizer/attempts/group_name.h"
 #include "synchronizer/transport/transport_traits.h"
 
 // States of a replica, as the coordinator sees it:

@@ -45,14 +45,12 @@ class GroupSink final : public rollouter::GenerationSink {
 };
 
 // What rewards of text read; null for a model without a tokenizer.
-absl::StatusOr<rollouter::TextDecoder> DecoderOf(const config::RunModel& model) {
+absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& model) {
   if (model.by_keys()) return rollouter::TextDecoder();
   auto tokenizer = model::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
   if (absl::IsNotFound(tokenizer.status())) return rollouter::TextDecoder();
   SYNCOPATE_RETURN_IF_ERROR(tokenizer.status());
-  return [tokenizer = *std::move(tokenizer)](const std::vector<int32_t>& ids) {
-    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
-  };
+  return model::tokenizer::MakeTextDecoder(*std::move(tokenizer));
 }
 
 }  // namespace
@@ -61,7 +59,7 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   Parts parts;
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
-  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, DecoderOf(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, LoadTextDecoder(model));
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
                              rollouter::RewardRegistry::Create(config::RewardParametersOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards,

@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "synchronizer/attempts/sync_coordinator.h"
 #include "tests/support/synchronizer_fixtures.h"
 
