@@ -47,8 +47,8 @@ class ReceiverParticipant final : public SyncParticipant {
  public:
   // What went well, for whoever counts it. Called by the thread of the commands, before their reports; must not block.
   struct Listeners {
-    std::function<void(int64_t bytes, double seconds)> received = nullptr;  // verified; the time that the bytes took
-    std::function<void(const InstalledVersion&)> installed = nullptr;
+    std::function<void(int64_t bytes, double seconds)> received;  // verified; the time that the bytes took
+    std::function<void(const InstalledVersion&)> installed;
   };
 
   // `receiver` is borrowed.
