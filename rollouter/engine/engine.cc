@@ -154,8 +154,11 @@ absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
 }
 
 absl::Status Engine::WakeUp() {
-  SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Restore());
-  return runner_->RestoreBlocks();
+  SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
+  const absl::Status restored = backend_->arenas().Restore();
+  // Blocks can always be given back again, kept weights only if the host has room for them once more.
+  if (!restored.ok()) SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  return restored;
 }
 
 absl::Status Engine::Launch() {

@@ -226,14 +226,18 @@ void EngineThread::PublishStatus() {
   status_.running_sequences = engine_->running_sequences();
   status_.waiting_sequences = engine_->waiting_sequences();
   status_.kv_usage = engine_->kv_usage();
-  status_.kv_bytes = engine_->kv_bytes();
-  status_.weight_bytes = engine_->weight_bytes();
+  PublishMemoryLocked();
   status_.generated_tokens = engine_->generated_tokens();
   status_.prefilled_tokens = engine_->prefilled_tokens();
   status_.prompt_tokens = engine_->counters().prompt_tokens;
   status_.prefix_tokens = engine_->counters().shared_tokens;
   status_.preemptions = engine_->counters().preemptions;
   status_.requests = engine_->request_figures();
+}
+
+void EngineThread::PublishMemoryLocked() {
+  status_.kv_bytes = engine_->kv_bytes();
+  status_.weight_bytes = engine_->weight_bytes();
 }
 
 absl::StatusOr<InstallResult> EngineThread::Install(const PolicyVersion& version, uint64_t digest,
@@ -380,7 +384,7 @@ bool EngineThread::AwaitReceived(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   ++waiting_sleeps_;
   auto received = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || (!receiving_ && change_ == nullptr);
+    return stopping_ || (receiving_ == 0 && change_ == nullptr);
   };
   return mutex_.AwaitWithTimeout(Condition(&received), deadline);
 }
@@ -395,7 +399,7 @@ absl::Status EngineThread::CheckMaySleepLocked() const {
     return Error(absl::StatusCode::kFailedPrecondition, "BUSY",
                  "requests run or wait: drain this rollouter first, or abort them");
   }
-  if (receiving_ || change_ != nullptr) {
+  if (receiving_ > 0 || change_ != nullptr) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync is under way; try again when it has ended");
   }
   return absl::OkStatus();
@@ -417,6 +421,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
     return freed;
   }
   broken_.Update(freed.status());
+  PublishMemoryLocked();  // before the caller looks
   last_sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
   if (level == 2) {
     status_.serving = PolicyVersion();
@@ -434,6 +439,7 @@ absl::StatusOr<int64_t> EngineThread::Wake() {
   if (!woken.ok() && !absl::IsResourceExhausted(woken)) broken_.Update(woken);
   SYNCOPATE_RETURN_IF_ERROR(woken);
   MutexLock lock(&mutex_);
+  PublishMemoryLocked();
   status_.sleep_level = 0;
   return 0;
 }
@@ -451,13 +457,13 @@ absl::Status EngineThread::BeginAttempt() {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "this rollouter sleeps; it takes weights again when it is woken");
   }
-  receiving_ = true;
+  ++receiving_;
   return absl::OkStatus();
 }
 
 void EngineThread::EndAttempt() {
   MutexLock lock(&mutex_);
-  receiving_ = false;
+  --receiving_;
 }
 
 ReceiverWeights EngineThread::LastSleep() const {

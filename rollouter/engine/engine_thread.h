@@ -96,6 +96,7 @@ class EngineThread final : public EngineLoop {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepOnce();
   void PublishStatus();
+  void PublishMemoryLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
   bool RunOnThread(std::function<void()> command);
   // The same for a command that can fail; CANCELLED (reason STOPPING) if the loop has stopped.
@@ -119,7 +120,7 @@ class EngineThread final : public EngineLoop {
   // The live weights are being overwritten, or are what such a transfer left.
   bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
-  bool receiving_ ABSL_GUARDED_BY(mutex_) = false;         // between BeginAttempt() and EndAttempt()
+  int receiving_ ABSL_GUARDED_BY(mutex_) = 0;              // BeginAttempt() without its EndAttempt()
   int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // for that to end
   int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;              // requests among commands_, or just being added
   synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);

@@ -52,7 +52,8 @@ class ReceiverParticipant final : public SyncParticipant {
   };
 
   // `receiver` is borrowed.
-  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver, Listeners listeners = {})
+  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : ReceiverParticipant(receiver, Listeners()) {}
+  ReceiverParticipant(synchronizer::WeightReceiver* receiver, Listeners listeners)
       : receiver_(receiver), listeners_(std::move(listeners)) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;

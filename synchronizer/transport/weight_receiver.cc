@@ -371,12 +371,15 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
 }
 
 void WeightReceiver::WorkAfterReport() {
+  // The report may have ended the attempt meanwhile, and with it the promise that the weight sets are there.
+  if (!target_->BeginAttempt().ok()) return;
   bool verified = false;
   {
     MutexLock lock(&mutex_);
     verified = phase_ == Phase::kVerified;
   }
   verified ? target_->ExpectInstall() : target_->RestoreShadow();
+  target_->EndAttempt();
 }
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabel) {

@@ -58,8 +58,8 @@ class WeightTarget {
   virtual absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                 absl::Duration deadline) = 0;
   // An attempt is about to use the weight sets, which are there until EndAttempt. UNAVAILABLE reason HELD while installs
-  // are held back, asleep for example: nothing has failed, and a later attempt may succeed. EndAttempt follows success
-  // once, from any thread, and does not block.
+  // are held back, asleep for example: nothing has failed, and a later attempt may succeed. EndAttempt follows each
+  // success once, from any thread, and does not block; they may overlap.
   virtual absl::Status BeginAttempt() { return absl::OkStatus(); }
   virtual void EndAttempt() {}
   // What can be done while others are waited for, by the same thread: what is in the shadow has been verified and will

@@ -344,6 +344,7 @@ TEST_F(EngineLoopOnATestBackend, WakingUpCanBeTriedAgainWhenOthersHaveTakenTheMe
   backend_->arenas_.restore_error_ = Error(absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY", "taken");
   EXPECT_EQ(ErrorReason(loop_->WakeUp()), "OUT_OF_GPU_MEMORY");
   EXPECT_EQ(loop_->GetStatus().state, EngineStatus::State::kAsleep);
+  EXPECT_EQ(loop_->GetStatus().kv_bytes, 0) << "nothing was taken";
   backend_->arenas_.restore_error_ = absl::OkStatus();
   ASSERT_TRUE(loop_->WakeUp().ok());
   auto sink = Submit(/*holds_install=*/false, /*tokens=*/3);

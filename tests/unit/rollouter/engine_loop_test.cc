@@ -394,7 +394,10 @@ TEST(EngineLoopSleepTest, WaitsForAWeightSyncUnderWayAndHoldsTheNextOneBack) {
   std::thread sleeper([&] { freed = loop->Sleep(1, kDeadline); });
   const absl::Time limit = Clock::Real()->Now() + kDeadline;
   // Refused as soon as the sleep waits; until then an attempt may begin, within the one that is under way.
-  while (loop->BeginAttempt().ok()) ASSERT_LT(Clock::Real()->Now(), limit);
+  while (loop->BeginAttempt().ok()) {
+    loop->EndAttempt();
+    ASSERT_LT(Clock::Real()->Now(), limit);
+  }
   ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());  // the attempt goes on to its end
   loop->EndAttempt();
   sleeper.join();

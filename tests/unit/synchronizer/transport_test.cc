@@ -224,10 +224,15 @@ class SleepyTarget final : public WeightTarget {
     return absl::OkStatus();
   }
   void EndAttempt() override { --attempts_; }
+  void RestoreShadow() override {
+    EXPECT_GT(attempts_, 0) << "the weight sets may be gone";
+    ++restored_;
+  }
   ReceiverWeights LastSleep() const override { return sleep_; }
 
   bool held_ = false;
   int attempts_ = 0;  // under way
+  int restored_ = 0;
   ReceiverWeights sleep_;
 
  private:
@@ -264,6 +269,16 @@ TEST_F(SleepyReceiverTest, TheTargetKnowsOfEachAttemptUntilItsEndHoweverItEnds) 
   Prepare none = rig_.Offer();
   none.version = PolicyVersion();
   EXPECT_THAT(rig_.receiver()->receiver->Prepare(none).status(), HasReason("OLD_VERSION"));
+  EXPECT_EQ(target_.attempts_, 0);
+}
+
+TEST_F(SleepyReceiverTest, WhatIsDoneAfterAReportIsLeftIfTheTargetSleepsByThen) {
+  ASSERT_TRUE(rig_.Sync(rig_.receiver()).ok());
+  rig_.receiver()->receiver->WorkAfterReport();
+  EXPECT_EQ(target_.restored_, 1);
+  target_.held_ = true;
+  rig_.receiver()->receiver->WorkAfterReport();
+  EXPECT_EQ(target_.restored_, 1);
   EXPECT_EQ(target_.attempts_, 0);
 }
 
