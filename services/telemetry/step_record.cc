@@ -34,6 +34,7 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   }
   StepRecord record;
   record.is_evaluation = Text(object, "kind") == "eval";
+  record.supervised = Text(object, "objective") == "sft";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
   record.reward_mean = Number(object, "reward_mean");
@@ -68,8 +69,11 @@ std::string ToString(const StepRecord& record) {
                            record.eval_exact.value_or(0));
   }
   std::string text =
-      absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
-                      record.reward_mean, record.loss, record.entropy, record.staleness_mean, record.staleness_max);
+      record.supervised
+          ? absl::StrFormat("step %d  loss %.4f (supervised)  entropy %.2f", record.step, record.loss, record.entropy)
+          : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
+                            record.reward_mean, record.loss, record.entropy, record.staleness_mean,
+                            record.staleness_max);
   if (record.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(record.tokens) / record.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",

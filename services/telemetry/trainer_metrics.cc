@@ -82,18 +82,19 @@ void TrainerMetrics::RecordStep(const StepFigures& figures) {
   tokens_.Increment(Double(figures.tokens));
   skipped_updates_.Increment(Double(figures.skipped_updates));
   loss_.Set(figures.loss);
+  entropy_.Set(figures.entropy);
+  grad_norm_.Set(figures.grad_norm);
+  response_tokens_.Set(figures.response_tokens);
+  version_.Set(figures.version);
+  if (figures.supervised) return;
   reward_.Set(figures.reward_mean);
   reward_std_.Set(figures.reward_std);
   kl_.Set(figures.kl);
-  entropy_.Set(figures.entropy);
-  grad_norm_.Set(figures.grad_norm);
   clipped_.Set(figures.clipped);
   rejected_.Set(figures.rejected);
   zero_variance_.Set(figures.zero_variance);
   effective_samples_.Set(figures.effective_samples);
   mismatch_by_age_.Set(figures.mismatch_by_age);
-  response_tokens_.Set(figures.response_tokens);
-  version_.Set(figures.version);
 }
 
 void TrainerMetrics::RecordEvaluation(double exact, double reward_mean, double best_reward_mean) {

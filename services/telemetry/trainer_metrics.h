@@ -10,7 +10,8 @@ namespace syncopate::telemetry {
 
 // What one training step was like.
 struct StepFigures {
-  PolicyVersion version;  // that it produced
+  PolicyVersion version;    // that it produced
+  bool supervised = false;  // no rewards, no behaviour policy: gauges of those keep what they were
   double loss = 0;
   double reward_mean = 0;
   double reward_std = 0;  // over all samples

@@ -17,6 +17,7 @@ std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
 
 telemetry::StepFigures FiguresOf(const trainer::StepReport& report) {
   return {.version = report.version,
+          .supervised = report.supervised,
           .loss = report.metrics.loss,
           .reward_mean = report.metrics.reward_mean,
           .reward_std = report.metrics.reward_std,

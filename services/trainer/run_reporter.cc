@@ -63,39 +63,46 @@ json FiguresJson(const trainer::TrainStepMetrics& metrics) {
           {"ages", AgesJson(metrics)}};
 }
 
+// What every step tells.
 json StepJson(const trainer::StepReport& report) {
   const trainer::TrainStepMetrics& metrics = report.metrics;
   return {{"kind", "step"},
           {"epoch", report.version.epoch},
           {"step", report.version.step},
           {"replay", report.is_replay},
-          {"reward_mean", metrics.reward_mean},
-          {"reward_std", metrics.reward_std},
-          {"reward_max", metrics.reward_max},
+          {"objective", report.supervised ? "sft" : "rl"},
           {"updates", metrics.updates},
           {"skipped_updates", metrics.skipped},
           {"loss", metrics.loss},
           {"grad_norm", metrics.gradient_norm},
           {"entropy", metrics.entropy},
+          {"tokens", metrics.tokens},
+          {"sequences", metrics.sequences},
+          {"response_tokens_mean", metrics.mean_response_tokens},
+          {"step_seconds", report.step_seconds},
+          {"wait_seconds", report.wait_seconds},
+          {"forward_backward_seconds", metrics.forward_backward_seconds},
+          {"optimizer_seconds", metrics.optimizer_seconds},
+          {"stage_seconds", report.stage_seconds},
+          {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
+          {"alarms", report.alarms}};
+}
+
+// What a step on rollouts tells beside that.
+json RolloutJson(const trainer::StepReport& report) {
+  const trainer::TrainStepMetrics& metrics = report.metrics;
+  return {{"reward_mean", metrics.reward_mean},
+          {"reward_std", metrics.reward_std},
+          {"reward_max", metrics.reward_max},
           {"zero_variance", metrics.zero_variance_fraction},
           {"clip_fraction", metrics.clip_fraction},
           {"rejected_fraction", metrics.rejected_fraction},
           {"mismatch_k3", metrics.mismatch_k3},
           {"ratio_max", metrics.ratio_max},
           {"effective_sample_fraction", metrics.effective_sample_fraction},
-          {"tokens", metrics.tokens},
-          {"sequences", metrics.sequences},
-          {"response_tokens_mean", metrics.mean_response_tokens},
           {"staleness_mean", report.staleness.Mean()},
           {"staleness_max", report.staleness.Max()},
-          {"step_seconds", report.step_seconds},
-          {"wait_seconds", report.wait_seconds},
-          {"forward_backward_seconds", metrics.forward_backward_seconds},
-          {"optimizer_seconds", metrics.optimizer_seconds},
-          {"proximal_seconds", metrics.proximal_seconds},
-          {"stage_seconds", report.stage_seconds},
-          {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
-          {"alarms", report.alarms}};
+          {"proximal_seconds", metrics.proximal_seconds}};
 }
 
 json EvaluationJson(const trainer::EvaluationReport& report) {
@@ -131,7 +138,10 @@ void RunReporter::RecordStep(const trainer::StepReport& report) {
     figures_.wait_seconds += report.wait_seconds;
   }
   json line = StepJson(report);
-  line.update(FiguresJson(report.metrics));
+  if (!report.supervised) {
+    line.update(RolloutJson(report));
+    line.update(FiguresJson(report.metrics));
+  }
   WriteLine(report.version.step, line);
 }
 

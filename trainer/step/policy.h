@@ -29,6 +29,9 @@ class Policy {
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
   virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
+  // The same towards given answers, which each group has one of or more, with tokens alone: an update by the mean
+  // cross-entropy of their tokens. A pure function of state and groups.
+  virtual absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
   // The current weights in wire order: manifest().arena_bytes() bytes of host memory, valid until the next Step(). A
   // policy on another device copies them when they are asked for, and may fail to.
   virtual absl::StatusOr<const void*> parameters() const = 0;

@@ -55,7 +55,8 @@ class PolicyTrainer::Core {
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute))
                       : nullptr),
-        step(actor, ranks, options.step, reference.get()) {}
+        step(actor, ranks, options.step, reference.get()),
+        supervised(actor, ranks, options.step.Supervised()) {}
 
   void ExpireHostViews() {
     for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
@@ -66,6 +67,7 @@ class PolicyTrainer::Core {
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
+  TrainStep supervised;
   HostView parameters, first_moment, second_moment;
 };
 
@@ -95,6 +97,15 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the training step has failed");
+  }
+}
+
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+  core_->ExpireHostViews();
+  try {
+    return core_->supervised.RunSupervised(groups);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the supervised step has failed");
   }
 }
 

@@ -50,6 +50,7 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   // These are float32, and valid until the next Step() or Restore(). From a GPU they are copies, whose memory is kept.
   absl::StatusOr<const void*> parameters() const override;
   absl::StatusOr<State> state() const override;

@@ -32,6 +32,9 @@ class StillPolicy final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     return TrainStepMetrics();
   }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>&) override {
+    return TrainStepMetrics();
+  }
   absl::StatusOr<const void*> parameters() const override {
     if (!error_.ok()) return error_;
     return weights_.data();
