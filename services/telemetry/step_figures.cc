@@ -111,6 +111,11 @@ const std::vector<StepFigure>& StepFigureTable() {
   return *table;
 }
 
+bool IsOfRollouts(const StepFigure& figure) {
+  const absl::string_view group = figure.group;
+  return group == "reward" || group == "off_policy";
+}
+
 double Value(const StepFigures& figures, const StepFigure& figure) {
   return std::visit([&figures](auto member) { return static_cast<double>(figures.*member); }, figure.member);
 }

@@ -51,6 +51,9 @@ struct StepFigure {
 // Every member of StepFigures once, in the order in which people look at them.
 const std::vector<StepFigure>& StepFigureTable();
 
+// Whether only a step on rollouts has it: it is about rewards, or about the policy that made the answers.
+bool IsOfRollouts(const StepFigure& figure);
+
 double Value(const StepFigures& figures, const StepFigure& figure);
 // Integers are rounded; one that no integer can hold becomes 0.
 void SetValue(const StepFigure& figure, double value, StepFigures* figures);

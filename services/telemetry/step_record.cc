@@ -37,6 +37,7 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   }
   StepRecord record;
   record.is_evaluation = Text(object, "kind") == "eval";
+  record.supervised = Text(object, "objective") == "sft";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
   for (const StepFigure& figure : StepFigureTable()) SetValue(figure, Number(object, figure.name), &record.figures);
@@ -70,9 +71,12 @@ std::string ToString(const StepRecord& record) {
                            record.eval_exact.value_or(0));
   }
   const StepFigures& figures = record.figures;
-  std::string text = absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
-                                     figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
-                                     figures.staleness_max);
+  std::string text =
+      record.supervised
+          ? absl::StrFormat("step %d  loss %.4f (supervised)  entropy %.2f", record.step, figures.loss, figures.entropy)
+          : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
+                            figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
+                            figures.staleness_max);
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",

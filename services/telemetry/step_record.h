@@ -23,6 +23,7 @@ struct SampleAnswer {
 // step), which has the last five fields alone.
 struct StepRecord {
   bool is_evaluation = false;
+  bool supervised = false;  // there were no rewards and no staleness
   int64_t epoch = 0;
   int64_t step = 0;
   StepFigures figures;
@@ -39,6 +40,7 @@ struct StepRecord {
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 
 // "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
+// "step 42  loss 1.2345 (supervised)  entropy 1.02  21,344 tokens/s  idle 0%", or
 // "step 40  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
 

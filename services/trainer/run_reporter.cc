@@ -30,16 +30,19 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
   return ages;
 }
 
+// In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
 json StepJson(const trainer::StepReport& report) {
   json line = {{"kind", "step"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
                {"replay", report.is_replay},
+               {"objective", report.supervised ? "sft" : "rl"},
                {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
-               {"alarms", report.alarms},
-               {"ages", AgesJson(report.metrics)}};
+               {"alarms", report.alarms}};
+  if (!report.supervised) line["ages"] = AgesJson(report.metrics);
   const telemetry::StepFigures figures = MakeStepFigures(report);
   for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
+    if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
     const bool is_count = std::holds_alternative<int64_t telemetry::StepFigures::*>(figure.member);
     const double value = telemetry::Value(figures, figure);
     line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);

@@ -123,7 +123,8 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
                                         {"tokens", one.work.generated_tokens},
                                         {"version", one.version.ToString()}});
   }
-  (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", input.data.sums.staleness.total_tokens()}};
+  (*summary)["tokens"] = {{"generated", all.generated_tokens},
+                          {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
   const trainer::RunFigures& figures = input.flow.figures;
   (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
                         {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};

@@ -59,6 +59,7 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = config::SamplingOf(config, prompts);
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
+  options.ledger.supervised_steps = config::SupervisedStepsOf(config);
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
@@ -74,6 +75,7 @@ trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_
   trainer::StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = config::CheckedDuration(config.run().duration());
+  options.supervised_steps = config::SupervisedStepsOf(config);
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
   options.checkpoint_every_steps = config.checkpoint().every_steps();

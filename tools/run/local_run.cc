@@ -16,6 +16,7 @@
 #include "services/auth/transport_security.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/daemon/signals.h"
 #include "tools/report/live_page.h"
@@ -39,7 +40,7 @@ constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
-  options.rollouters = config.run().rollouters();
+  options.rollouters = config::RolloutersOf(config);
   options.environment = !config.environment().command().empty();
   options.grace = config::CheckedDuration(config.run().grace());
   return options;
@@ -209,7 +210,7 @@ class LocalRun {
     absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
     if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     monitor_.SetEndpoints(daemons);
-    bool all = daemons.size() == static_cast<size_t>(config_.run().rollouters()) + 2;
+    bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
     if (all && !std::exchange(announced_, true)) {
       display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
     }

@@ -18,7 +18,8 @@ constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
-  std::string line = absl::StrFormat("reward %.3f", step.figures.reward_mean);
+  std::string line = step.supervised ? absl::StrFormat("supervised loss %.4f", step.figures.loss)
+                                     : absl::StrFormat("reward %.3f", step.figures.reward_mean);
   if (view.steps.best_exact().has_value()) {
     absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
                           view.steps.last_evaluation()->eval_exact.value_or(0), *view.steps.best_exact(),

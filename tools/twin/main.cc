@@ -28,7 +28,7 @@ absl::Status RunTwin(const v1::RunConfig& config) {
         static_cast<long long>(result.step), result.metrics.reward_mean, result.metrics.loss, result.metrics.entropy,
         result.metrics.zero_variance_fraction, static_cast<long long>(result.metrics.updates),
         static_cast<unsigned long long>(result.weights_digest));
-    if ((every > 0 && result.step % every == 0) || result.step == config.run().steps()) {
+    if (loop->serves() && ((every > 0 && result.step % every == 0) || result.step == config.run().steps())) {
       SYNCOPATE_ASSIGN_OR_RETURN(double exact, loop->EvaluateExact());
       std::printf(", \"eval_exact\": %.6f", exact);
     }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "model/tokenizer/tokenizer.h"
@@ -71,12 +72,13 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
                              trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
-  SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
+  if (loop->serves()) SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
 }
 
 SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
     : config_(config),
+      supervised_steps_(config::SupervisedStepsOf(config)),
       parts_(std::move(parts)),
       transport_(&hub_),
       receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
@@ -129,18 +131,36 @@ absl::StatusOr<std::vector<SynchronousLoop::Asked>> SynchronousLoop::NextBatch()
 }
 
 absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<Asked> batch, NextBatch());
+  const bool supervised = !serves();
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Asked> batch, NextBatch());
+  StepResult result;
+  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, supervised ? TrainSupervised(std::move(batch)) : TrainOnRollouts(batch));
+  result.step = ++step_;
+  if (serves()) {
+    SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
+  } else {
+    SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.trainer->parameters());
+    weights_digest_ = CombineDigests(DigestBuckets(parts_.trainer->manifest(), weights));
+  }
+  result.weights_digest = weights_digest();
+  return result;
+}
+
+absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainSupervised(std::vector<Asked> batch) {
+  std::vector<TrajectoryGroup> groups;
+  for (Asked& one : batch) groups.push_back(trainer::SupervisedGroup({one.group, 1}, std::move(one.prompt)));
+  std::vector<const TrajectoryGroup*> pointers;
+  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
+  return parts_.trainer->SupervisedStep(pointers);
+}
+
+absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
                                       config::SamplingOf(config_, *parts_.prompts.training)));
-  StepResult result;
-  std::vector<const TrajectoryGroup*> batch_groups;
-  for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
-  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups, step_));
-  result.step = ++step_;
-  SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
-  result.weights_digest = weights_digest();
-  return result;
+  std::vector<const TrajectoryGroup*> pointers;
+  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
+  return parts_.trainer->Step(pointers, step_);
 }
 
 absl::StatusOr<double> SynchronousLoop::EvaluateExact() {

@@ -19,8 +19,7 @@ absl::Time Now() { return Clock::Real()->Now(); }
 
 void EvaluationRounds::Start(const PolicyVersion& version) {
   if (evaluated_ == version) return;
-  // One that nobody answers, because the syncs of its version have failed,
-  // gives way.
+  // One that nobody answers, because the syncs of its version have failed, gives way.
   if (under_way_ && parts_.data->EvaluationIsServed()) {
     SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version.ToString(),
                   evaluated_.ToString());
@@ -76,8 +75,7 @@ void EvaluationRounds::Finish(const PolicyVersion& version, const PolicyVersion&
   if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline, published);
   if (evaluated_ != version && published == version) Begin(version);
   AwaitEnd(deadline, published);
-  // A sync that fails is tried again, and given up by who watches over syncs:
-  // then this loop is told to stop.
+  // A sync that fails is tried again, and given up by who watches over syncs: then this loop is told to stop.
   while (under_way_ && parts_.syncs_fail && parts_.syncs_fail() && !parts_.control->stop_requested()) {
     AwaitEnd(Now() + patience, published);
   }

@@ -19,6 +19,7 @@ const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "st
 struct StepReport {
   PolicyVersion version;  // that the step made
   bool is_replay = false;
+  bool supervised = false;  // there were no rewards and no staleness
   TrainStepMetrics metrics;
   StalenessTally staleness;               // of this batch
   int64_t groups = 0;                     // in it

@@ -39,13 +39,15 @@ class PolicyTrainer::Core {
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute))
                       : nullptr),
-        step(actor, ranks, options.step, reference.get()) {}
+        step(actor, ranks, options.step, reference.get()),
+        supervised(actor, ranks, options.step.Supervised()) {}
 
   const DType compute;
   SingleRank ranks;
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
+  TrainStep supervised;
 };
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -73,6 +75,14 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the training step has failed");
+  }
+}
+
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+  try {
+    return core_->supervised.RunSupervised(groups);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the supervised step has failed");
   }
 }
 

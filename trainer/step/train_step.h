@@ -42,6 +42,10 @@ class TrainStep {
   // Errors leave the actor as it was before the failing update.
   absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
 
+  // The same with `groups` whose samples are answers to learn, with tokens alone: one update by the mean cross-entropy of
+  // all their tokens, which is the loss that the metrics say. For options that are TrainStepOptions::Supervised().
+  absl::StatusOr<TrainStepMetrics> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
+
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
   at::Tensor LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weights()); }
 
@@ -57,6 +61,8 @@ class TrainStep {
       const std::vector<const TrajectoryGroup*>& groups) const;
   absl::StatusOr<MicroBatches> DealSequences(const std::vector<TrainingSequence>& sequences) const;
   absl::StatusOr<std::vector<Update>> DealUpdates(std::vector<std::vector<TrainingSequence>> groups);
+  // All updates of the step, their figures added to the metrics.
+  absl::Status RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
   loss::LossMeasurement RunMicroBatch(const PackedBatch& batch, const at::Tensor& proximal,
                                       const loss::BatchExtent& extent, bool is_made) const;

@@ -19,6 +19,9 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     const std::vector<const TrajectoryGroup*>& groups, const loss::LossOptions& options, int64_t step, RankGroup& ranks,
     const std::vector<std::vector<float>>& reference);
 
+// All answers, to be learned as they are: an advantage of 1 for each token. They need no log-probs and no versions.
+std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector<const TrajectoryGroup*>& groups);
+
 // What an update of these sequences, and of those of other ranks, is of. All ranks must call it.
 struct UpdateExtent {
   loss::BatchExtent batch;
