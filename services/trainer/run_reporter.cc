@@ -30,7 +30,7 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
   return ages;
 }
 
-json StepJson(const StepReport& report) {
+json StepJson(const trainer::StepReport& report) {
   json line = {{"kind", "step"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -47,7 +47,7 @@ json StepJson(const StepReport& report) {
   return line;
 }
 
-json EvaluationJson(const EvaluationReport& report) {
+json EvaluationJson(const trainer::EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -56,7 +56,7 @@ json EvaluationJson(const EvaluationReport& report) {
                {"eval_prompts", report.prompts},
                {"alarms", report.alarms},
                {"samples", json::array()}};
-  for (const EvaluationReport::Sample& sample : report.samples) {
+  for (const trainer::EvaluationReport::Sample& sample : report.samples) {
     line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});
   }
   return line;
@@ -64,7 +64,7 @@ json EvaluationJson(const EvaluationReport& report) {
 
 }  // namespace
 
-telemetry::StepFigures MakeStepFigures(const StepReport& report) {
+telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report) {
   const trainer::TrainStepMetrics& step = report.metrics;
   const loss::LossFigures& loss = step.figures;
   const loss::DataFigures& data = step.data;
@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
 }
 
-void RunReporter::OnStep(const StepReport& report) {
+void RunReporter::RecordStep(const trainer::StepReport& report) {
   if (report.metrics.skipped > 0) {
     SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
                   report.version.ToString());
@@ -136,7 +136,7 @@ void RunReporter::OnStep(const StepReport& report) {
   WriteLine(report.version.step, StepJson(report));
 }
 
-void RunReporter::OnEvaluation(const EvaluationReport& report) {
+void RunReporter::RecordEvaluation(const trainer::EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
     figures_.best_exact = std::max(figures_.best_exact.value_or(report.exact), report.exact);
@@ -222,7 +222,7 @@ void RunReporter::End() {
   for (const auto& watcher : watchers) Tell(watcher);
 }
 
-RunReporter::Figures RunReporter::figures() const {
+trainer::RunFigures RunReporter::figures() const {
   MutexLock lock(&mutex_);
   return figures_;
 }
