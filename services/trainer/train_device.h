@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -16,6 +18,8 @@ namespace syncopate::trainerd {
 // What a trainer has because of where it computes. Members are freed from the last to the first.
 struct TrainDevice {
   config::RunModel model;
+  std::string name = "cpu";                   // or "cuda:0"
+  int64_t staged_beside_allocator_bytes = 0;  // of the stager, in memory that ReadDeviceMemory does not see
   std::unique_ptr<trainer::PolicyTrainer> policy;
   std::unique_ptr<trainer::WeightStager> stager;
   std::vector<std::shared_ptr<const void>> borrowed;  // by the transports

@@ -49,6 +49,7 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
       auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, SlotsOf(config, 1)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
+  device->staged_beside_allocator_bytes = device->stager->bytes();
   if (daemon::MayOffer(config, "ipc"))
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(arena, device)));
   if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
@@ -66,6 +67,7 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   TrainDevice device;
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
+  device.name = name;
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(trainer::PolicyTrainer::Options options, InitialPolicyOptions(config, device.model));
   options.device = name;

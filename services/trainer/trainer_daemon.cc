@@ -23,6 +23,7 @@
 #include "services/trainer/data_codec.h"
 #include "services/trainer/run_summary.h"
 #include "trainer/checkpoint/policy_files.h"
+#include "trainer/step/device_memory.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -179,10 +180,14 @@ absl::Status TrainerDaemon::KeepModelDescription() const {
 absl::Status TrainerDaemon::OpenPrompts() {
   SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
   SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
-  // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
-  const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
-  metrics_->SetMemory(bytes, bytes);
+  ShowMemory();
   return absl::OkStatus();
+}
+
+void TrainerDaemon::ShowMemory() const {
+  const trainer::DeviceMemory memory = trainer::ReadDeviceMemory(device_.name);
+  const int64_t staged = device_.staged_beside_allocator_bytes;
+  metrics_->SetMemory(memory.allocated_bytes + staged, memory.reserved_bytes + staged);
 }
 
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
@@ -307,8 +312,21 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   return absl::OkStatus();
 }
 
+// Not having TensorBoard's file is no reason to end a run.
+void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
+  if (!daemon_->config().metrics().tensorboard()) return;
+  auto file = telemetry::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
+  if (!file.ok()) {
+    SYNCOPATE_LOG(kError, "nothing is written for TensorBoard: %s", file.status().ToString());
+    return;
+  }
+  recorder_->SetTensorBoard(*std::move(file));
+}
+
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
+  OpenTensorBoard(start);
+  recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_ASSIGN_OR_RETURN(
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .security = daemon_->security(),
@@ -370,6 +388,7 @@ absl::Status TrainerDaemon::Run() {
     }
     if (const absl::Time now = Clock::Real()->Now(); now >= next_flow) {
       next_flow = now + kFlowEvery;
+      ShowMemory();
       flow_file_->WriteSoon(FlowSoFar(absl::ToDoubleSeconds(now - begin)));
     }
     if (!daemon_->StopRequested(kSignalPoll)) continue;

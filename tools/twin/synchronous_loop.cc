@@ -145,7 +145,7 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   return result;
 }
 
-absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
+absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
   const trainer::PromptSource& prompts = *parts_.prompts.evaluation;
   std::vector<Asked> asked;
   for (int64_t i = 0; i < parts_.prompts.evaluation_prompts; ++i) {
@@ -154,11 +154,15 @@ absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(asked, 1, config::EvaluationSamplingOf(config_, prompts)));
-  int64_t right = 0;
+  int64_t right = 0, known = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    right += groups[i].samples[0].tokens == asked[i].prompt.answer_ids ? 1 : 0;
+    const std::vector<int32_t>& answer = asked[i].prompt.answer_ids;
+    if (answer.empty()) continue;
+    ++known;
+    right += groups[i].samples[0].tokens == answer ? 1 : 0;
   }
-  return static_cast<double>(right) / static_cast<double>(groups.size());
+  if (known == 0) return std::optional<double>();
+  return std::optional(static_cast<double>(right) / static_cast<double>(known));
 }
 
 absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std::vector<Asked>& asked, int32_t samples,

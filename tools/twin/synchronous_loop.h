@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -33,8 +34,8 @@ class SynchronousLoop {
   // One batch of prompts in order, one training step, one weight sync.
   absl::StatusOr<StepResult> Step();
 
-  // Share of the evaluation prompts that greedy decoding answers wholly right.
-  absl::StatusOr<double> EvaluateExact();
+  // Share of the evaluation prompts with answer ids that greedy decoding answers wholly right; none without any.
+  absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
   // Of the weights that serve, as they were sent.
