@@ -94,6 +94,9 @@ const std::vector<StepFigure>& StepFigureTable() {
       {"trained_token_ratio", "data", "", "Share of the last batch's answer tokens that were trained on",
        &Figures::trained_token_ratio},
 
+      {"rollouters_idle_ratio", "time", "",
+       "Share of their time in which rollouters had nothing to decode, during the last step",
+       &Figures::rollouters_idle_ratio},
       {"step_seconds", "time", "seconds", "Time from the end of the step before to the end of the last one",
        &Figures::step_seconds},
       {"wait_seconds", "time", "seconds", "Time of the last step without a batch to train on", &Figures::wait_seconds},

@@ -31,6 +31,7 @@ struct StepFigures {
   double response_tokens_mean = 0;
   int64_t truncated_samples = 0, masked_samples = 0;
   double trained_token_ratio = 0;
+  double rollouters_idle_ratio = 0;
   double step_seconds = 0, wait_seconds = 0, forward_backward_seconds = 0, optimizer_seconds = 0;
   double proximal_seconds = 0, reference_seconds = 0, stage_seconds = 0;
 };

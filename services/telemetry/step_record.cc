@@ -65,10 +65,15 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   return record;
 }
 
+std::string EvaluationText(const StepRecord& evaluation) {
+  std::string text = absl::StrFormat("evaluation %.3f", evaluation.eval_reward.value_or(0));
+  if (evaluation.eval_exact.has_value()) absl::StrAppendFormat(&text, "  exact %.3f", *evaluation.eval_exact);
+  return text;
+}
+
 std::string ToString(const StepRecord& record) {
   if (record.is_evaluation) {
-    return absl::StrFormat("step %d  exact %.3f (greedy, on the evaluation prompts)", record.step,
-                           record.eval_exact.value_or(0));
+    return absl::StrFormat("step %d  %s (greedy, on the evaluation prompts)", record.step, EvaluationText(record));
   }
   const StepFigures& figures = record.figures;
   std::string text =

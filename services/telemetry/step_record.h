@@ -41,8 +41,11 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 
 // "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
 // "step 42  loss 1.2345 (supervised)  entropy 1.02  21,344 tokens/s  idle 0%", or
-// "step 40  exact 0.910 (greedy, on the evaluation prompts)"
+// "step 40  evaluation 0.955  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
+
+// "evaluation 0.955  exact 0.910": its mean reward, and the share of right answers where those are known.
+std::string EvaluationText(const StepRecord& evaluation);
 
 // "alarm: entropy has collapsed, the evaluation fell"; "" without one.
 std::string ToString(const std::vector<std::string>& alarms);

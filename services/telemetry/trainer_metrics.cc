@@ -50,8 +50,9 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
                        "KL divergence of the last batch between behaviour and proximal policy by the tokens' "
                        "staleness in steps; at age 0 the engines disagree",
                        "age", {"0", "1", "2", "3", "4", "5", "6", "7", "8+"}),
-      eval_exact_(AddGauge(registry, "syncopate_eval_exact_ratio",
-                           "Share of exact answers in the last evaluation; 0 before the first")),
+      eval_exact_(AddGauge(
+          registry, "syncopate_eval_exact_ratio",
+          "Share of exact answers in the last evaluation; 0 before the first, and where right answers are unknown")),
       eval_reward_(
           AddGauge(registry, "syncopate_eval_reward_mean", "Mean reward of the last evaluation; 0 before the first")),
       eval_best_reward_(AddGauge(registry, "syncopate_eval_best_reward_mean",
@@ -60,11 +61,17 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
               "1 while the run has stopped learning or forgets: little entropy, no signal, or an evaluation far below "
               "the best one",
               "kind", {"entropy", "no_signal", "evaluation_fell"}),
+      lost_records_(registry, "syncopate_lost_records_total",
+                    "Records of steps and evaluations that the disk did not take, by the file that lacks them", "kind",
+                    {"metrics.jsonl", "tensorboard"}),
       checkpoints_(registry, "syncopate_checkpoints_total", "Checkpoints by result", "result", {"ok", "failed"}),
       last_checkpoint_(AddGauge(registry, "syncopate_checkpoint_last_success_timestamp_seconds",
                                 "When a checkpoint was last saved, in seconds since 1970; 0 before the first")),
-      allocated_(AddGauge(registry, "syncopate_memory_allocated_bytes", "Bytes of tensors in use")),
-      reserved_(AddGauge(registry, "syncopate_memory_reserved_bytes", "Bytes that the allocator holds")),
+      allocated_(AddGauge(
+          registry, "syncopate_memory_allocated_bytes",
+          "Bytes that the allocator of the trainer's device has handed out; on a CPU those of the whole heap")),
+      reserved_(
+          AddGauge(registry, "syncopate_memory_reserved_bytes", "Bytes that it has taken from the device for that")),
       version_(registry, "trainer") {
   AddGauge(registry, "syncopate_staleness_bound_steps", "Staleness that no trained token may exceed")
       .Set(Double(limits.max_staleness));
@@ -85,8 +92,8 @@ void TrainerMetrics::RecordStep(const PolicyVersion& version, const StepFigures&
   version_.Set(version);
 }
 
-void TrainerMetrics::RecordEvaluation(double exact, double reward_mean, double best_reward_mean) {
-  eval_exact_.Set(exact);
+void TrainerMetrics::RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean) {
+  eval_exact_.Set(exact.value_or(0));
   eval_reward_.Set(reward_mean);
   eval_best_reward_.Set(best_reward_mean);
 }

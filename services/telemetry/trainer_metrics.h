@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,13 +49,17 @@ class TrainerMetrics {
   // `version`: that the step made. `mismatch_by_age`: KL divergence of the tokens of staleness 0 to 7 and above, 0
   // without such tokens.
   void RecordStep(const PolicyVersion& version, const StepFigures& figures, const std::vector<double>& mismatch_by_age);
-  // The last evaluation: share of exact answers and mean reward, and the highest mean reward of any.
-  void RecordEvaluation(double exact, double reward_mean, double best_reward_mean);
+  // The last evaluation: mean reward, and share of exact answers where right ones are known; the highest mean reward of
+  // any.
+  void RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean);
   // The names of the alarms that stand: trainer/data/learning_alarms.h.
   void SetLearningAlarms(const std::vector<std::string>& standing) { alarms_.Set(standing); }
+  // How many records for people the disk has not taken so far: lines of "metrics.jsonl", events of "tensorboard". From
+  // one thread at a time.
+  void SetLostRecords(const std::string& kind, int64_t total) { lost_records_.RaiseTo(kind, Double(total)); }
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
-  // Of the device's allocator.
+  // What the allocator of the device has handed out, and what it has taken for that.
   void SetMemory(int64_t allocated_bytes, int64_t reserved_bytes);
 
  private:
@@ -77,6 +82,7 @@ class TrainerMetrics {
   prometheus::Gauge& eval_reward_;
   prometheus::Gauge& eval_best_reward_;
   LabelledFlags alarms_;
+  LabelledCounter lost_records_;
   LabelledCounter checkpoints_;
   prometheus::Gauge& last_checkpoint_;
   prometheus::Gauge& allocated_;

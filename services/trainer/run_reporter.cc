@@ -1,11 +1,13 @@
 #include "services/trainer/run_reporter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kRecentLines = 1000;
+constexpr size_t kMaxShownBytes = 16 << 10;
+constexpr size_t kMaxRewardParts = 32;  // of users' Python may be many
 
 // Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
 json AgesJson(const trainer::TrainStepMetrics& metrics) {
@@ -31,7 +35,7 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
 }
 
 // In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
-json StepJson(const trainer::StepReport& report) {
+json StepJson(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
   json line = {{"kind", "step"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -40,32 +44,50 @@ json StepJson(const trainer::StepReport& report) {
                {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
                {"alarms", report.alarms}};
   if (!report.supervised) line["ages"] = AgesJson(report.metrics);
-  const telemetry::StepFigures figures = MakeStepFigures(report);
   for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
     if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
     const bool is_count = std::holds_alternative<int64_t telemetry::StepFigures::*>(figure.member);
     const double value = telemetry::Value(figures, figure);
     line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);
   }
+  for (const auto& [part, mean] : ShownRewardParts(report)) line["reward_parts"][part] = mean;
   return line;
+}
+
+// Samples are for people: a long text is cut, at the end of a character.
+std::string ShownText(const std::string& text) {
+  if (text.size() <= kMaxShownBytes) return text;
+  return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
 }
 
 json EvaluationJson(const trainer::EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
-               {"eval_exact", report.exact},
                {"eval_reward", report.reward_mean},
                {"eval_prompts", report.prompts},
                {"alarms", report.alarms},
                {"samples", json::array()}};
+  if (report.exact.has_value()) line["eval_exact"] = *report.exact;
   for (const trainer::EvaluationReport::Sample& sample : report.samples) {
-    line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});
+    json shown = {{"prompt", ShownText(sample.prompt)},
+                  {"answer", ShownText(sample.answer)},
+                  {"expected", ShownText(sample.expected)}};
+    if (std::isfinite(sample.reward)) shown["reward"] = sample.reward;
+    line["samples"].push_back(std::move(shown));
   }
   return line;
 }
 
 }  // namespace
+
+std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report) {
+  std::map<std::string, double> parts;
+  for (const auto& part : report.metrics.data.reward_parts) {
+    if (parts.size() < kMaxRewardParts) parts.insert(part);
+  }
+  return parts;
+}
 
 telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report) {
   const trainer::TrainStepMetrics& step = report.metrics;
@@ -126,7 +148,7 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
 }
 
-void RunReporter::RecordStep(const trainer::StepReport& report) {
+void RunReporter::RecordStep(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
   if (report.metrics.skipped > 0) {
     SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
                   report.version.ToString());
@@ -136,14 +158,13 @@ void RunReporter::RecordStep(const trainer::StepReport& report) {
     figures_.step_seconds += report.step_seconds;
     figures_.wait_seconds += report.wait_seconds;
   }
-  WriteLine(report.version.step, StepJson(report));
+  WriteLine(report.version.step, StepJson(report, figures));
 }
 
 void RunReporter::RecordEvaluation(const trainer::EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
-    figures_.best_exact = std::max(figures_.best_exact.value_or(report.exact), report.exact);
-    figures_.last_exact = report.exact;
+    figures_.AddEvaluation(report.reward_mean, report.exact);
   }
   WriteLine(report.version.step, EvaluationJson(report));
 }
@@ -161,6 +182,7 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
       SYNCOPATE_LOG(kError, "metrics.jsonl loses lines: %s", written.ToString());
     }
     write_failed_ = !written.ok();
+    lost_lines_ += written.ok() ? 0 : 1;
     recent_.push_back({step, text});
     if (recent_.size() > kRecentLines) recent_.pop_front();
     for (const auto& watcher : watchers_) watcher->untold.push_back({step, text});
@@ -223,6 +245,11 @@ void RunReporter::End() {
     watchers = watchers_;
   }
   for (const auto& watcher : watchers) Tell(watcher);
+}
+
+int64_t RunReporter::lost_lines() const {
+  MutexLock lock(&mutex_);
+  return lost_lines_;
 }
 
 trainer::RunFigures RunReporter::figures() const {

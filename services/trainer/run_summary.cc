@@ -164,12 +164,16 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
 json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
   const trainer::StalenessTally& staleness = input.data.sums.staleness;
+  const trainer::RunFigures& evaluations = input.flow.figures;
   const telemetry::SyncTally::Times& pause = witnesses.syncs.pause();
   json summary = {
       {"status", input.status},
       {"steps", input.data.version.step},
       {"wall_seconds", input.flow.wall_seconds},
-      {"eval", {{"best", or_null(input.flow.figures.best_exact)}, {"last", or_null(input.flow.figures.last_exact)}}},
+      {"eval",
+       {{"best", or_null(evaluations.best_reward)},
+        {"last", or_null(evaluations.last_reward)},
+        {"exact", {{"best", or_null(evaluations.best_exact)}, {"last", or_null(evaluations.last_exact)}}}}},
       {"syncs", SyncSummary(witnesses.syncs)},
       {"pause_ms",
        {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},

@@ -167,8 +167,7 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
-  recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events(),
-                                            [this] { return ReadMemoryUse(device_); });
+  recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
 }
 
@@ -182,7 +181,13 @@ absl::Status TrainerDaemon::KeepModelDescription() const {
 absl::Status TrainerDaemon::OpenPrompts() {
   SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
   SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
+  ShowMemory();
   return absl::OkStatus();
+}
+
+void TrainerDaemon::ShowMemory() const {
+  const model::MemoryUse memory = ReadMemoryUse(device_);
+  metrics_->SetMemory(memory.allocated_bytes, memory.reserved_bytes);
 }
 
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
@@ -307,8 +312,21 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   return absl::OkStatus();
 }
 
+// Not having TensorBoard's file is no reason to end a run.
+void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
+  if (!daemon_->config().metrics().tensorboard()) return;
+  auto file = telemetry::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
+  if (!file.ok()) {
+    SYNCOPATE_LOG(kError, "nothing is written for TensorBoard: %s", file.status().ToString());
+    return;
+  }
+  recorder_->SetTensorBoard(*std::move(file));
+}
+
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
+  OpenTensorBoard(start);
+  recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_ASSIGN_OR_RETURN(
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .security = daemon_->security(),
@@ -370,6 +388,7 @@ absl::Status TrainerDaemon::Run() {
     }
     if (const absl::Time now = Clock::Real()->Now(); now >= next_flow) {
       next_flow = now + kFlowEvery;
+      ShowMemory();
       flow_file_->WriteSoon(FlowSoFar(absl::ToDoubleSeconds(now - begin)));
     }
     if (!daemon_->StopRequested(kSignalPoll)) continue;

@@ -59,9 +59,9 @@ double Seconds(const v1::SyncRecord& record, const char* phase) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address, RunHistory history) {
+absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort place, Loopback(address));
-  std::unique_ptr<LivePage> page(new LivePage(std::move(history)));
+  std::unique_ptr<LivePage> page(new LivePage());
   SYNCOPATE_ASSIGN_OR_RETURN(
       page->responder_, telemetry::HttpResponder::Start({.what = "the page of the run",
                                                          .address = place.ToString(),
@@ -94,6 +94,11 @@ std::string LivePage::Answer(const telemetry::HttpRequest& request) const {
   }
   if (request.path != "/") return telemetry::HttpRefusal(404, kPages);
   return telemetry::HttpPage(200, "text/html; charset=utf-8", MakePage({history_.ToJson()}, {.live = true}), headers);
+}
+
+void LivePage::SetHistory(RunHistory history) {
+  MutexLock lock(&mutex_);
+  history_ = std::move(history);
 }
 
 void LivePage::AddRecord(const telemetry::StepRecord& record) {

@@ -20,10 +20,12 @@ class LivePage {
  public:
   // `address`: a port, 0 for any free one, or a loopback address with one. INVALID_ARGUMENT (reason BAD_ADDRESS or
   // NOT_LOOPBACK), ALREADY_EXISTS (reason ADDRESS_IN_USE).
-  static absl::StatusOr<std::unique_ptr<LivePage>> Start(const std::string& address, RunHistory history);
+  static absl::StatusOr<std::unique_ptr<LivePage>> Start(const std::string& address);
 
   std::string url() const;  // "http://127.0.0.1:8080/"
 
+  // What there is to begin with, instead of nothing.
+  void SetHistory(RunHistory history);
   // As RunHistory's. A step is also a version that the trainer has made just now.
   void AddRecord(const telemetry::StepRecord& record);
   // A sync that ended well adds its times, and the version to those of its rollouter.
@@ -35,7 +37,7 @@ class LivePage {
   void Stop() { responder_->Stop(); }
 
  private:
-  explicit LivePage(RunHistory history) : history_(std::move(history)) {}
+  LivePage() = default;
   std::string Answer(const telemetry::HttpRequest& request) const;
 
   mutable Mutex mutex_;

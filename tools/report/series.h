@@ -52,7 +52,7 @@ class Series {
   void Halve();
   nlohmann::json Figure(size_t column, size_t from) const;
 
-  const size_t max_points_;
+  size_t max_points_;
   int64_t span_ = 1;
   std::map<std::string, size_t> columns_;
   std::vector<Point> points_;

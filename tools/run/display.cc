@@ -225,9 +225,12 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   const int64_t step = made ? view.steps.last_step()->step : static_cast<int64_t>(At(summary, "/steps"));
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
                         At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
-  if (view.steps.best_exact().has_value()) {
-    absl::StrAppendFormat(&text, "exact match     %.3f last, %.3f best (step %d)\n", evaluation->eval_exact.value_or(0),
-                          *view.steps.best_exact(), view.steps.best_exact_step());
+  if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
+    absl::StrAppendFormat(&text, "evaluation      %.3f last, %.3f best (step %d)\n",
+                          evaluation->eval_reward.value_or(0), best->eval_reward.value_or(0), best->step);
+    if (evaluation->eval_exact.has_value()) {
+      absl::StrAppendFormat(&text, "exact match     %.3f last\n", *evaluation->eval_exact);
+    }
   }
   if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
   absl::StrAppend(&text, "run directory   ", run_dir, "\n");

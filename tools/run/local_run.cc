@@ -340,15 +340,14 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
   return absl::OkStatus();
 }
 
-// Null if nobody wants one. It begins with what an earlier life of the run has left.
-absl::StatusOr<std::unique_ptr<report::LivePage>> OpenPage(const LocalRunOptions& options) {
-  if (!options.web.has_value()) return std::unique_ptr<report::LivePage>();
-  absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), options.config.run().dir());
+// What the page of a run begins with: what an earlier life has left, if there was one.
+absl::StatusOr<report::RunHistory> HistoryOf(const v1::RunConfig& config) {
+  absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), config.run().dir());
   report::RunHistory history = before.ok() ? *std::move(before) : report::RunHistory();
   SYNCOPATE_ASSIGN_OR_RETURN(report::RunHistory::Description description,
-                             report::DescribeRun(options.config.run().dir(), config::ToYaml(options.config)));
+                             report::DescribeRun(config.run().dir(), config::ToYaml(config)));
   history.SetDescription(std::move(description));
-  return report::LivePage::Start(*options.web, std::move(history));
+  return history;
 }
 
 }  // namespace
@@ -370,15 +369,23 @@ int RunLocally(LocalRunOptions options) {
     auto changed = config::CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
     if (!changed.ok()) return refuse(changed.status());
   }
+  std::unique_ptr<report::LivePage> page;  // before the directory is: an address that cannot be had changes nothing
+  if (options.web.has_value()) {
+    auto started = report::LivePage::Start(*options.web);
+    if (!started.ok()) return refuse(started.status());
+    page = *std::move(started);
+  }
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
-  absl::StatusOr<std::unique_ptr<report::LivePage>> page = OpenPage(options);
-  if (!page.ok()) return refuse(page.status());
-  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals),
-                  *std::move(page))
+  if (page != nullptr) {
+    auto history = HistoryOf(options.config);
+    if (!history.ok()) return refuse(history.status());
+    page->SetHistory(*std::move(history));
+  }
+  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals), std::move(page))
       .Execute();
 }
 

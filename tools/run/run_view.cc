@@ -20,10 +20,9 @@ std::string RewardLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
   std::string line = step.supervised ? absl::StrFormat("supervised loss %.4f", step.figures.loss)
                                      : absl::StrFormat("reward %.3f", step.figures.reward_mean);
-  if (view.steps.best_exact().has_value()) {
-    absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
-                          view.steps.last_evaluation()->eval_exact.value_or(0), *view.steps.best_exact(),
-                          view.steps.best_exact_step());
+  if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
+    absl::StrAppend(&line, kBetweenFigures, telemetry::EvaluationText(*view.steps.last_evaluation()));
+    absl::StrAppendFormat(&line, " (best %.3f at step %d)", best->eval_reward.value_or(0), best->step);
   }
   return line +
          absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.figures.entropy, step.figures.gradient_norm);
@@ -82,10 +81,9 @@ void StepFigures::Add(const telemetry::StepRecord& record) {
   alarms_ = record.alarms;
   if (record.is_evaluation) {
     last_evaluation_ = record;
-    double exact = record.eval_exact.value_or(0);
-    if (best_exact_.has_value() && exact <= *best_exact_) return;
-    best_exact_ = exact;
-    best_exact_step_ = record.step;
+    const bool is_best =
+        !best_evaluation_.has_value() || record.eval_reward.value_or(0) > best_evaluation_->eval_reward.value_or(0);
+    if (is_best) best_evaluation_ = record;
     return;
   }
   last_step_ = record;
@@ -132,9 +130,13 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
 std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation) {
   std::vector<std::string> lines;
   for (const telemetry::SampleAnswer& sample : evaluation.samples) {
-    bool right = sample.answer == sample.expected;
-    lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer),
-                                 right ? "   right" : absl::StrCat("   expected ", Shortened(sample.expected))));
+    std::string line = absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer));
+    // A text may be right without being the one that is expected: its reward says so.
+    const bool is_right = !sample.expected.empty() && sample.answer == sample.expected;
+    if (is_right) absl::StrAppend(&line, "   right");
+    if (!is_right && sample.reward.has_value()) absl::StrAppendFormat(&line, "   reward %.3g", *sample.reward);
+    if (!is_right && !sample.expected.empty()) absl::StrAppend(&line, "   expected ", Shortened(sample.expected));
+    lines.push_back(std::move(line));
   }
   return lines;
 }

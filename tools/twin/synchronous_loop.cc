@@ -139,8 +139,7 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   if (serves()) {
     SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
   } else {
-    SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.trainer->parameters());
-    weights_digest_ = CombineDigests(DigestBuckets(parts_.trainer->manifest(), weights));
+    SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->Digest());
   }
   result.weights_digest = weights_digest();
   return result;
@@ -163,7 +162,7 @@ absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainOnRollouts(const
   return parts_.trainer->Step(pointers, step_);
 }
 
-absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
+absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
   const trainer::PromptSource& prompts = *parts_.prompts.evaluation;
   std::vector<Asked> asked;
   for (int64_t i = 0; i < parts_.prompts.evaluation_prompts; ++i) {
@@ -172,11 +171,15 @@ absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(asked, 1, config::EvaluationSamplingOf(config_, prompts)));
-  int64_t right = 0;
+  int64_t right = 0, known = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    right += groups[i].samples[0].tokens == asked[i].prompt.answer_ids ? 1 : 0;
+    const std::vector<int32_t>& answer = asked[i].prompt.answer_ids;
+    if (answer.empty()) continue;
+    ++known;
+    right += groups[i].samples[0].tokens == answer ? 1 : 0;
   }
-  return static_cast<double>(right) / static_cast<double>(groups.size());
+  if (known == 0) return std::optional<double>();
+  return std::optional(static_cast<double>(right) / static_cast<double>(known));
 }
 
 absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std::vector<Asked>& asked, int32_t samples,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -36,8 +37,8 @@ class SynchronousLoop {
   // The engine serves the weights of the last step, so that they can be evaluated.
   bool serves() const { return step_ >= supervised_steps_; }
 
-  // Share of the evaluation prompts that greedy decoding answers wholly right.
-  absl::StatusOr<double> EvaluateExact();
+  // Share of the evaluation prompts with answer ids that greedy decoding answers wholly right; none without any.
+  absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
   // Of the weights that serve, as they were sent; after a supervised step of those that the trainer has.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,13 @@ struct EvaluationReport {
   struct Sample {
     std::string prompt;
     std::string answer;
-    std::string expected;
+    std::string expected;  // "" where none is known
+    double reward = 0;
   };
   PolicyVersion version;  // evaluated
-  double exact = 0;       // share of prompts answered wholly right, greedily
   double reward_mean = 0;
+  // Share of prompts answered wholly right, greedily; none where right answers are unknown.
+  std::optional<double> exact = std::nullopt;
   double best_reward_mean = 0;  // of all evaluations so far, this one included
   int64_t prompts = 0;
   std::vector<Sample> samples;

@@ -94,7 +94,7 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                             .kl = 0.01,
                             .trained_tokens = 80};
   metrics.RecordStep({2, 7}, step, {0.25, 0.5});
-  metrics.RecordEvaluation(0.875, 0.9375, 0.96875);
+  metrics.RecordEvaluation(0.9375, 0.875, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);

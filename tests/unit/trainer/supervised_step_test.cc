@@ -143,7 +143,7 @@ TEST(SupervisedStepTest, RepeatedStepsOnTheSameAnswersLearnThemAndGiveTheSameBit
       (i == 0 ? first : last) = metrics->loss;
     }
     EXPECT_LT(last, 0.5 * first);
-    digest = CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters()));
+    digest = *trainer->Digest();
   }
   EXPECT_EQ(digests[0], digests[1]);
 }

@@ -115,6 +115,7 @@ class Chart {
     this.drawLegend();
     if (!this.lines.some(line => line.mean.some(value => value !== null))) {
       this.svg = null;
+      this.log.hidden = true;
       this.plot.replaceChildren(element('div', {className: 'empty', textContent: this.spec.empty || 'nothing recorded'}));
       return;
     }
@@ -188,7 +189,7 @@ class Chart {
     }
     if (low > high) [low, high] = [0, 1];
     if (this.spec.zero || this.spec.stacked) { low = Math.min(low, 0); high = Math.max(high, 0); }
-    if (low === high) { const room = Math.abs(low) || 1; low -= this.spec.zero ? 0 : room / 2; high += room / 2; }
+    if (low === high) { const room = Math.abs(low) * 0.2 || 1; low -= this.spec.zero ? 0 : room / 2; high += room / 2; }
     this.log.hidden = this.spec.stacked || low < 0 || smallest === Infinity;
     this.usesLog = this.logarithmic && !this.log.hidden;
     if (this.usesLog) {

@@ -209,6 +209,7 @@ function glanceOf(run) {
     ['Staleness', shown(stale, 'number'), bound === undefined ? 'steps' : `steps; bound ${bound}`],
     ['Throughput', shown(recent(run, 'tokens_per_second'), 'number'), 'trained tokens / s'],
     ['Trainer idle', shown(recent(run, 'idle_ratio'), 'share'), 'of a step'],
+    ['Answers', shown(recent(run, 'response_tokens_mean'), 'number'), 'mean tokens'],
     ['Weight sync', syncs ? shown(syncs.p50 / 1000, 'seconds') : shown(last(run, 'total', run.syncs), 'seconds'), syncs ? 'median' : 'the last one'],
   ];
 }

@@ -30,6 +30,7 @@ telemetry::StepRecord SampledEvaluation(int64_t step, double exact) {
   telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
+  record.eval_reward = exact;
   record.eval_exact = exact;
   record.samples = {{"1 2 ->", "2 1", "2 1"}};
   return record;
@@ -89,7 +90,7 @@ TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   display->Refresh(View());
   EXPECT_THAT(Printed(), IsEmpty());
   display->Ended(View(), "/runs/a", Summary("completed"));
-  EXPECT_THAT(Printed(), HasSubstr("exact match     0.980 last, 0.990 best (step 140)"));
+  EXPECT_THAT(Printed(), HasSubstr("evaluation      0.980 last, 0.990 best (step 140)\nexact match     0.980 last\n"));
 }
 
 TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {

@@ -21,19 +21,20 @@ telemetry::StepRecord Evaluation(int64_t step, double exact) {
   telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
+  record.eval_reward = exact + 0.01;
   record.eval_exact = exact;
   return record;
 }
 
 TEST(StepFiguresTest, KeepsTheBestEvaluationAndTheLast) {
   StepFigures figures;
-  EXPECT_FALSE(figures.best_exact().has_value());
+  EXPECT_FALSE(figures.best_evaluation().has_value());
   figures.Add(Evaluation(0, 0));
-  EXPECT_EQ(figures.best_exact(), 0);
+  EXPECT_EQ(figures.best_evaluation()->step, 0);
   figures.Add(Evaluation(10, 0.9));
   figures.Add(Evaluation(20, 0.8));
-  EXPECT_EQ(figures.best_exact(), 0.9);
-  EXPECT_EQ(figures.best_exact_step(), 10);
+  EXPECT_EQ(figures.best_evaluation()->eval_exact, 0.9);
+  EXPECT_EQ(figures.best_evaluation()->step, 10);
   EXPECT_EQ(figures.last_evaluation()->eval_exact, 0.8);
 }
 
@@ -71,14 +72,15 @@ RunView Sample() {
 TEST(RenderTableTest, ShowsTheRunItsFiguresAndItsDaemons) {
   EXPECT_THAT(
       RenderTable(Sample(), 200),
-      ElementsAre("", "reverse   step 42 of 150   0:07",
-                  "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01   gradient norm 0.50",
-                  "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed   pause 0.10 ms",
-                  "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
-                  "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
-                  "synchronizer-0  running  4240  e1-s42                                  1",
-                  "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
-                  "the trainer waits for groups on rollouter-1"));
+      ElementsAre(
+          "", "reverse   step 42 of 150   0:07",
+          "reward 0.812   evaluation 0.920  exact 0.910 (best 0.920 at step 40)   entropy 1.01   gradient norm 0.50",
+          "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed   pause 0.10 ms",
+          "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
+          "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
+          "synchronizer-0  running  4240  e1-s42                                  1",
+          "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
+          "the trainer waits for groups on rollouter-1"));
 }
 
 TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
@@ -87,7 +89,8 @@ TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
       "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a sign of life ends that";
   EXPECT_THAT(RenderTable(view, 79),
               ElementsAre("", "reverse   step 42 of 150   0:07",
-                          "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01", "gradient norm 0.50",
+                          "reward 0.812   evaluation 0.920  exact 0.910 (best 0.920 at step 40)",
+                          "entropy 1.01   gradient norm 0.50",
                           "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed",
                           "pause 0.10 ms", "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
                           "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
@@ -116,6 +119,13 @@ TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
   telemetry::StepRecord evaluation = Evaluation(0, 0.5);
   evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
   EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
+}
+
+TEST(RenderSamplesTest, SaysTheRewardOfTextThatNothingCanBeComparedWith) {
+  telemetry::StepRecord evaluation = Evaluation(0, 0.5);
+  evaluation.samples = {{"hello", "good day", "", 0.75}, {"2 + 2", "It is 4", "4", 1}};
+  EXPECT_THAT(RenderSamples(evaluation),
+              ElementsAre("  hello  good day   reward 0.75", "  2 + 2  It is 4   reward 1   expected 4"));
 }
 
 }  // namespace
