@@ -42,6 +42,7 @@ class ExamplesTest : public ::testing::Test {
     std::vector<std::string> settings = {"model.path=" + Path("model"),
                                          "data.files=" + Path("rows.jsonl"),
                                          "data.eval_files=" + Path("rows.jsonl"),
+                                         "data.max_prompt_tokens=256",
                                          "data.batch_groups=4",
                                          "data.refill_zero_variance=false",
                                          "rollout.samples=4",

@@ -30,7 +30,7 @@ class LivePageTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         cls.daemons = subprocess.Popen(
             ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
-             f"run.dir={cls.folder}/live", "run.steps=1000000", "--json", "--web"],
+             f"run.dir={cls.folder}/live", "run.steps=1000000", "--json", "--web", "reward.name=dense + 0.5*exact"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         cls.addClassCleanup(cls.stop)
         started = json.loads(cls.daemons.stdout.readline())
@@ -122,6 +122,7 @@ class LivePageTest(unittest.TestCase):
             before = browser.evaluate("data.runs[0].steps.at.length")
             browser.wait_for(f"data.runs[0].steps.at.length > {before + 5} && data.runs[0].syncs.at.length > 1")
             browser.wait_for("document.querySelectorAll('.answer').length > 0")
+            browser.wait_for("[...document.querySelectorAll('h3')].some(one => one.textContent === 'Parts of the reward')")
             self.assertEqual(browser.evaluate("document.getElementById('subtitle').textContent").split(" ")[0], "running")
             self.assertEqual(browser.complaints(), [])
             self.assertTrue(all(url.startswith(self.url) for url in browser.requests()), browser.requests())

@@ -100,7 +100,7 @@ const sections = [
     over('Reward', [of('reward_mean', 'mean reward')]),
     {title: 'Evaluation', axis: 'step', help: 'Greedy answers to the evaluation prompts', lines: evaluationLines, dotted: true,
       alarms: alarmsOf, empty: 'no evaluation yet'},
-    ...(partNames().length ? [over('Parts of the reward', partNames().map(name => of(name, name.slice(5))), {help: 'Mean of each part over the batch'})] : []),
+    ...(partNames().length > 1 ? [over('Parts of the reward', partNames().map(name => of(name, name.slice(5))), {help: 'Mean of each part over the batch'})] : []),
     over('Groups without signal', [of('zero_variance_ratio', 'share')], {format: 'share', zero: true}),
   ]],
   ['Policy', () => [
@@ -135,13 +135,20 @@ const sections = [
 ];
 
 const charts = [];
+let drawnParts = '';
 function chart(spec) {
   const made = new Chart(spec);
   charts.push(made);
   return made.card;
 }
+// Again when a run that goes on has told which parts its reward has.
 function buildCharts() {
+  if (charts.length && drawnParts === partNames().join()) return;
+  drawnParts = partNames().join();
+  charts.length = 0;
+  view.charts.clear();
   const root = byId('charts');
+  root.replaceChildren();
   for (const [title, specs] of sections) {
     root.append(element('section', {className: 'group', ariaLabel: title}, element('h2', {textContent: title}),
         element('div', {className: 'grid'}, ...specs().map(chart))));
@@ -362,6 +369,7 @@ async function poll() {
     for (const name of ['steps', 'syncs', 'versions']) fresh[name] = extend(run[name], fresh[name]);
     Object.assign(run, fresh);
     data.lost = false;
+    buildCharts();
   } catch (error) {
     data.lost = true;
   }
