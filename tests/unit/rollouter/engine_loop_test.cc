@@ -375,6 +375,7 @@ TEST(EngineLoopSleepTest, PauseResumeAndDrainMeanTheSameAsleepAndAfterwards) {
   EXPECT_EQ(loop->Abort(""), 0);
   EXPECT_TRUE(loop->Drain(kDeadline).ok());
   ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_TRUE(loop->Drain(kDeadline).ok());  // until the thread has looked what there is
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kDrained);
   EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "DRAINING");
   ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
