@@ -4,30 +4,25 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace syncopate::trainer {
 namespace {
 
-at::Tensor FlatArena(const Manifest& manifest, at::Device device) {
-  return at::zeros({manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
-                   at::TensorOptions(at::kFloat).device(device));
+at::Tensor FlatArena(int64_t elements, at::Device device) {
+  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
 }
 
-// A view of an arena in host memory.
-at::Tensor HostArena(const Manifest& manifest, const void* bytes) {
-  return at::from_blob(const_cast<void*>(bytes), {manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
-                       at::kFloat);
+// A view of floats in host memory.
+at::Tensor HostView(const float* floats, int64_t count) {
+  return at::from_blob(const_cast<float*>(floats), {count}, at::kFloat);
 }
 
-// Tensor by tensor, so that a GPU's weights need little host memory on their way.
-void CopyWeights(const model::WeightFiles& files, const Manifest& manifest, at::Tensor& arena) {
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    at::Tensor there = arena.narrow(0, begin, manifest.tensors()[i].NumElements());
-    at::Tensor here = arena.is_cpu() ? there : at::empty(there.sizes(), at::kFloat);
-    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(here.numel())));
-    if (!arena.is_cpu()) there.copy_(here);
-  }
+// What the constructor's caller has made sure of.
+FlatShards MustCut(const model::ModelConfig& config, const Manifest& manifest, const Communicator& ranks) {
+  auto shards = FlatShards::Create(config, manifest, ranks.rank(), ranks.world());
+  SYNCOPATE_CHECK(shards.ok());
+  return *std::move(shards);
 }
 
 // `factor`, or NaN if one of the others is not finite.
@@ -38,9 +33,9 @@ at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const 
 
 }  // namespace
 
-std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all) {
+std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards) {
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  if (decay_all) return {{0, elements, true}};
+  if (decay_all) return {{0, shards.local_elements(), true}};
   std::vector<Range> ranges;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
@@ -49,46 +44,130 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
     if (ranges.empty() || ranges.back().decays != decays) ranges.push_back({begin, 0, decays});
   }
   ranges.back().count = elements - ranges.back().begin;
-  return ranges;
+  std::vector<Range> local;
+  for (const Range& range : ranges) {
+    for (const FlatShards::Piece& piece : shards.PiecesOf(range.begin, range.count)) {
+      const bool goes_on = !local.empty() && local.back().decays == range.decays &&
+                           local.back().begin + local.back().count == piece.local_begin;
+      if (goes_on) {
+        local.back().count += piece.count;
+      } else {
+        local.push_back({piece.local_begin, piece.count, range.decays});
+      }
+    }
+  }
+  return local;
 }
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-             at::Device device, const model::WeightFiles* files, at::ScalarType compute)
+             at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks)
     : manifest_(manifest),
       options_(options),
       ops_(model::OpsFor(device)),
       transformer_(config, device),
-      ranges_(DecayRanges(manifest, options.decay_all)),
-      parameters_(FlatArena(manifest, device)),
-      gradients_(FlatArena(manifest, device)),
-      first_moment_(FlatArena(manifest, device)),
-      second_moment_(FlatArena(manifest, device)),
-      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))),
-      weights_(model::ViewWeights(config, manifest, copy_.defined() ? copy_ : parameters_)),
-      gradient_views_(model::ViewWeights(config, manifest, gradients_)) {
-  if (files != nullptr) {
-    CopyWeights(*files, manifest, parameters_);
+      ranks_(ranks == nullptr ? single_ : *ranks),
+      shards_(MustCut(config, manifest, ranks_)),
+      ranges_(DecayRanges(manifest, options.decay_all, shards_)),
+      parameters_(FlatArena(shards_.local_elements(), device)),
+      gradients_(FlatArena(shards_.local_elements(), device)),
+      first_moment_(FlatArena(shards_.local_elements(), device)),
+      second_moment_(FlatArena(shards_.local_elements(), device)),
+      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))) {
+  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  if (shards_.is_whole()) {
+    weights_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, computing));
+    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, gradients_));
   } else {
-    at::Tensor initial = device.is_cpu() ? parameters_ : FlatArena(manifest, at::kCPU);
-    model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
-    if (!initial.is_same(parameters_)) parameters_.copy_(initial);
+    auto gathered = std::make_unique<GatheredWeights>(config, manifest_, shards_, computing, ranks_);
+    auto reduced = std::make_unique<ReducedGradients>(config, manifest_, shards_, gradients_, ranks_);
+    gathered_ = gathered.get();
+    reduced_ = reduced.get();
+    weights_ = std::move(gathered);
+    gradient_units_ = std::move(reduced);
+  }
+  if (files != nullptr) {
+    CopyWeights(*files);
+  } else {
+    Initialise(config, seed);
   }
   RenewCopy();
 }
 
-void Actor::RenewCopy() {
-  if (copy_.defined()) copy_.copy_(parameters_);
+void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
+  if (shards_.is_whole() && parameters_.is_cpu()) {
+    model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
+    return;
+  }
+  // The same on every device and any number of ranks: made whole, and of it what this rank holds.
+  at::Tensor whole = FlatArena(manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float)), at::kCPU);
+  model::InitialiseWeights(config, manifest_, seed, whole.data_ptr<float>());
+  CopyShards(whole.data_ptr<float>(), parameters_);
 }
 
-at::Tensor Actor::ClipFactor(const at::Tensor& norm, const at::Tensor& guard) const {
-  const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
-  at::Tensor wide = norm.to(at::kDouble);
-  at::Tensor limit = at::scalar_tensor(most, wide.options());
-  if (options_.max_grad_growth > 0 && updates_ > 0) {
-    const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
+void Actor::CopyShards(const float* whole, const at::Tensor& arena) const {
+  for (int unit = 0; unit < shards_.units(); ++unit) {
+    const FlatShards::Unit& one = shards_.unit(unit);
+    for (const FlatShards::Piece& piece : shards_.PiecesOf(one.begin, one.count)) {
+      arena.narrow(0, piece.local_begin, piece.count).copy_(HostView(whole + piece.whole_begin, piece.count));
+    }
+  }
+}
+
+// Tensor by tensor, so that a GPU's or a rank's weights need little host memory on their way.
+void Actor::CopyWeights(const model::WeightFiles& files) {
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    const int64_t count = manifest_.tensors()[i].NumElements();
+    const auto pieces = shards_.PiecesOf(begin, count);
+    if (pieces.empty()) continue;
+    const bool in_place = shards_.is_whole() && parameters_.is_cpu();
+    at::Tensor here = in_place ? parameters_.narrow(0, begin, count) : at::empty({count}, at::kFloat);
+    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(count)));
+    if (in_place) continue;
+    for (const FlatShards::Piece& piece : pieces) {
+      parameters_.narrow(0, piece.local_begin, piece.count)
+          .copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
+    }
+  }
+}
+
+void Actor::ZeroGradients() {
+  if (reduced_ != nullptr) {
+    reduced_->Zero();
+  } else {
+    gradients_.zero_();
+  }
+}
+
+absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
+
+void Actor::RenewCopy() {
+  if (copy_.defined()) copy_.copy_(parameters_);
+  if (gathered_ != nullptr) gathered_->Expire();
+}
+
+absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
+  // The CPU adds floats up in long rows: five digits would be left, and as many of how alike ranks clip.
+  Norms norms{gradients_.is_cpu() ? at::norm(gradients_, 2, at::kDouble) : at::norm(gradients_), {}};
+  if (remembers()) {
     // On a GPU a sum in float64 would first copy all of it to float64; one in float32 is a tree, and exact enough.
-    at::Tensor sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
-    at::Tensor remembered = at::sqrt(sum / correction);
+    norms.moment_sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
+  }
+  if (shards_.is_whole()) return norms;
+  at::Tensor sums = at::zeros({2}, gradients_.options().dtype(at::kDouble));
+  sums[0].copy_(norms.gradient.to(at::kDouble).square());
+  if (remembers()) sums[1].copy_(norms.moment_sum);
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(sums.data_ptr(), 2, Element::kFloat64, Reduction::kSum));
+  return Norms{sums[0].sqrt(), sums[1]};
+}
+
+at::Tensor Actor::ClipFactor(const Norms& norms, const at::Tensor& guard) const {
+  const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
+  at::Tensor wide = norms.gradient.to(at::kDouble);
+  at::Tensor limit = at::scalar_tensor(most, wide.options());
+  if (remembers()) {
+    const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
+    at::Tensor remembered = at::sqrt(norms.moment_sum / correction);
     // Gradients that were all 0 say nothing about the next one.
     limit = at::where(remembered.gt(0), at::minimum(limit, remembered * options_.max_grad_growth), limit);
   }
@@ -97,10 +176,10 @@ at::Tensor Actor::ClipFactor(const at::Tensor& norm, const at::Tensor& guard) co
   return OnlyIfFinite(factor, wide, guard.to(at::kDouble)).to(at::kFloat);
 }
 
-at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
+absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   at::NoGradGuard no_grad;
-  const at::Tensor norm = at::norm(gradients_);
-  const at::Tensor factor = ClipFactor(norm, guard);
+  SYNCOPATE_ASSIGN_OR_RETURN(const Norms norms, MeasureNorms());
+  const at::Tensor factor = ClipFactor(norms, guard);
   const int64_t update = updates_ + 1;
   model::Ops::AdamW adamw;
   adamw.learning_rate = LearningRateAt(options_, update);
@@ -117,14 +196,15 @@ at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
     ops_.UpdateByAdamW(adamw, factor,
                        {part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), part(copy_)});
   }
-  return norm;
+  if (gathered_ != nullptr) gathered_->Expire();
+  return norms.gradient;
 }
 
 void Actor::Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates) {
   at::NoGradGuard no_grad;
-  parameters_.copy_(HostArena(manifest_, parameters));
-  first_moment_.copy_(HostArena(manifest_, first_moment));
-  second_moment_.copy_(HostArena(manifest_, second_moment));
+  CopyShards(static_cast<const float*>(parameters), parameters_);
+  CopyShards(static_cast<const float*>(first_moment), first_moment_);
+  CopyShards(static_cast<const float*>(second_moment), second_moment_);
   RenewCopy();
   updates_ = updates;
 }

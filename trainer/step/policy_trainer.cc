@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "model/torch_error.h"
 #include "trainer/actor/actor.h"
-#include "trainer/actor/rank_group.h"
 #include "trainer/actor/reference_policy.h"
 #include "trainer/step/train_step.h"
 
@@ -23,6 +22,15 @@ class HostView {
     if (!fresh_) copy_.copy_(tensor);
     fresh_ = true;
     return copy_.data_ptr();
+  }
+  // The same of an arena that ranks hold in shards: rank 0 gets it, the others null; all ask.
+  absl::StatusOr<const void*> Gather(Actor& actor, const at::Tensor& arena, Communicator& ranks) {
+    if (fresh_) return ranks.rank() == 0 ? copy_.data_ptr() : nullptr;
+    const int64_t elements = actor.manifest().arena_bytes() / static_cast<int64_t>(sizeof(float));
+    if (ranks.rank() == 0 && !copy_.defined()) copy_ = at::empty({elements}, at::kFloat);
+    SYNCOPATE_RETURN_IF_ERROR(actor.Gather(arena, ranks.rank() == 0 ? copy_.data_ptr<float>() : nullptr));
+    fresh_ = true;
+    return ranks.rank() == 0 ? copy_.data_ptr() : nullptr;
   }
   // The tensor is about to change.
   void Expire() { fresh_ = false; }
@@ -50,19 +58,26 @@ class PolicyTrainer::Core {
  public:
   Core(const Options& options, const Manifest& manifest)
       : compute(options.compute_dtype.value_or(DefaultDType(options.device))),
+        ranks(options.ranks == nullptr ? single : *options.ranks),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get(), model::ScalarTypeOf(compute)),
+              options.weights.get(), model::ScalarTypeOf(compute), &ranks),
         reference(options.step.loss.needs_reference()
-                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute))
+                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks)
                       : nullptr),
         step(actor, ranks, options.step, reference.get()) {}
+
+  absl::StatusOr<const void*> OnHost(HostView& view, const at::Tensor& arena) {
+    if (ranks.world() > 1) return view.Gather(actor, arena, ranks);
+    return view.Of(arena);
+  }
 
   void ExpireHostViews() {
     for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
   }
 
   const DType compute;
-  SingleRank ranks;
+  SingleRank single;
+  Communicator& ranks;
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
@@ -77,6 +92,10 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
+  if (options.ranks != nullptr) {
+    const Communicator& ranks = *options.ranks;
+    SYNCOPATE_RETURN_IF_ERROR(FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()).status());
+  }
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
   try {
@@ -100,7 +119,7 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
 
 absl::StatusOr<const void*> PolicyTrainer::parameters() const {
   try {
-    return core_->parameters.Of(core_->actor.parameters());
+    return core_->OnHost(core_->parameters, core_->actor.parameters());
   } catch (const std::exception& error) {
     return model::TorchError(error, "the weights cannot be copied to the host");
   }
@@ -109,8 +128,10 @@ absl::StatusOr<const void*> PolicyTrainer::parameters() const {
 absl::StatusOr<Policy::State> PolicyTrainer::state() const {
   const Actor& actor = core_->actor;
   try {
-    return State{core_->parameters.Of(actor.parameters()), core_->first_moment.Of(actor.first_moment()),
-                 core_->second_moment.Of(actor.second_moment()), actor.updates()};
+    SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, core_->OnHost(core_->parameters, actor.parameters()));
+    SYNCOPATE_ASSIGN_OR_RETURN(const void* first, core_->OnHost(core_->first_moment, actor.first_moment()));
+    SYNCOPATE_ASSIGN_OR_RETURN(const void* second, core_->OnHost(core_->second_moment, actor.second_moment()));
+    return State{weights, first, second, actor.updates()};
   } catch (const std::exception& error) {
     return model::TorchError(error, "the optimizer's state cannot be copied to the host");
   }

@@ -11,6 +11,7 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
+#include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 
@@ -34,9 +35,12 @@ class PolicyTrainer final : public Policy {
     // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
     // float32 beside it.
     std::optional<DType> compute_dtype = std::nullopt;
+    // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone. Every
+    // call but manifest(), device_parameters() and compute_dtype() is then one that all ranks make, in the same order.
+    Communicator* ranks = nullptr;
   };
 
-  // Builds the model. INVALID_ARGUMENT for options that cannot be; DATA_LOSS (reason NON_FINITE) naming file and
+  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); DATA_LOSS (reason NON_FINITE) naming file and
   // tensor, before anything is allocated, if a weight is not finite; RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying
   // how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
@@ -50,13 +54,14 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
-  // These are float32, and valid until the next Step() or Restore(). From a GPU they are copies, whose memory is kept.
+  // These are float32, and valid until the next Step() or Restore(). From a GPU, or several ranks, they are copies, whose
+  // memory is kept; of several ranks rank 0 gets them, and the others null pointers.
   absl::StatusOr<const void*> parameters() const override;
   absl::StatusOr<State> state() const override;
   // Copies from the pointers of `state`.
   absl::Status Restore(const State& state);
 
-  // The current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
+  // Of one rank: the current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
   // queued on the device's default stream.
   const void* device_parameters() const;
   DType compute_dtype() const;

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "trainer/actor/actor.h"
+#include "trainer/ranks/thread_ranks.h"
+
+// Trainer ranks as threads of a test.
+namespace syncopate::testing {
+
+// What `body` returns on each of `world` ranks, in rank order. A rank whose body returns is gone for the others.
+template <typename Result>
+std::vector<Result> OnRanks(int32_t world, const std::function<Result(trainer::Communicator&)>& body) {
+  auto ranks = trainer::MakeThreadRanks(world, absl::Seconds(60));
+  std::vector<Result> results(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    threads.emplace_back(
+        [&body, &results, communicator = std::move(ranks[rank]), rank] { results[rank] = body(*communicator); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// The whole of an arena, on rank 0; on others nothing. All call it.
+inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena) {
+  std::vector<float> whole(static_cast<size_t>(actor.manifest().arena_bytes()) / sizeof(float));
+  const bool gets_it = actor.shards().rank() == 0;
+  EXPECT_TRUE(actor.Gather(arena, gets_it ? whole.data() : nullptr).ok());
+  return gets_it ? whole : std::vector<float>();
+}
+
+inline std::vector<float> GatherGradient(trainer::Actor& actor) {
+  const auto gradients = actor.gradients();
+  return GatherArena(actor, at::from_blob(gradients.data(), {static_cast<int64_t>(gradients.size())}, at::kFloat));
+}
+
+// Of two tensors, in units of the largest element of `b`.
+inline double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0, scale = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+    scale = std::max(scale, std::abs(double{b[i]}));
+  }
+  EXPECT_GT(scale, 0);
+  return largest / scale;
+}
+
+}  // namespace syncopate::testing
