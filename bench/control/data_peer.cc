@@ -16,9 +16,10 @@
 #include "services/auth/transport_security.h"
 #include "services/rpc/server.h"
 #include "services/telemetry/grpc_metrics.h"
-#include "services/trainer/training_data.h"
+#include "services/trainer/data_codec.h"
 #include "services/trainer/trajectory_service.h"
 #include "trainer/data/tasks.h"
+#include "trainer/data/training_data.h"
 
 namespace syncopate::bench {
 namespace {
@@ -28,8 +29,8 @@ constexpr int32_t kVocabulary = 151936;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 constexpr int64_t kPruneEvery = 32;  // steps
 
-trainerd::TrainingData::Options DataOptions(const DataPeerOptions& options) {
-  trainerd::TrainingData::Options data;
+trainer::TrainingData::Options DataOptions(const DataPeerOptions& options) {
+  trainer::TrainingData::Options data;
   data.ledger.gate = {options.batch_groups, static_cast<double>(kNoBound), kNoBound};
   data.ledger.vocab_size = kVocabulary;
   data.ledger.samples = options.samples;
@@ -42,7 +43,7 @@ trainerd::TrainingData::Options DataOptions(const DataPeerOptions& options) {
 // What a trainer's step thread does with its batches, but for the training.
 class StepThread {
  public:
-  explicit StepThread(trainerd::TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
+  explicit StepThread(trainer::TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
   ~StepThread() {
     stopping_ = true;
     thread_.join();
@@ -52,18 +53,18 @@ class StepThread {
   void Run() {
     for (int64_t steps = 1; !stopping_;) {
       if (!data_->AwaitBatch(Clock::Real()->Now() + kLookAgain).ok()) continue;
-      absl::StatusOr<trainerd::TrainingData::Batch> batch = data_->TakeBatch();
+      absl::StatusOr<trainer::TrainingData::Batch> batch = data_->TakeBatch();
       if (!batch.ok()) {
         SYNCOPATE_LOG(kError, "no batch: %s", batch.status().ToString());
         continue;
       }
-      data_->OnStepDone();
+      data_->FinishStep();
       if (steps++ % kPruneEvery != 0) continue;
       if (auto snapshot = data_->Snapshot(); snapshot.ok()) data_->PruneLog(snapshot->oldest_needed_record);
     }
   }
 
-  trainerd::TrainingData* const data_;
+  trainer::TrainingData* const data_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
@@ -72,11 +73,14 @@ class StepThread {
 
 absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto prompts, trainer::MakeTask({}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto data, trainerd::TrainingData::Open(DataOptions(options),
-                                              {FileSystem::Real(), Clock::Real(), prompts.get(), prompts.get()},
-                                              {kBenchVersion, kBenchRunId, ""}));
-  data->OnPublished(kBenchVersion);
+  SYNCOPATE_ASSIGN_OR_RETURN(auto data, trainer::TrainingData::Open(DataOptions(options),
+                                                                    {.files = FileSystem::Real(),
+                                                                     .codec = &trainerd::ProtoRecordCodec(),
+                                                                     .clock = Clock::Real(),
+                                                                     .prompts = prompts.get(),
+                                                                     .evaluation_prompts = prompts.get()},
+                                                                    {kBenchVersion, kBenchRunId, ""}));
+  data->RecordPublished(kBenchVersion);
   trainerd::TrajectoryServiceImpl service(data.get());
   prometheus::Registry registry;
   telemetry::GrpcServerMetrics metrics(registry, {v1::TrajectoryService::service_full_name()});

@@ -136,8 +136,8 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
 
 absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& message) {
   std::vector<int64_t> tokens(message.trained_tokens().begin(), message.trained_tokens().end());
-  const int64_t counts[] = {message.accepted(),        message.filtered(), message.dropped_stale(),
-                            message.rolled_back(),     message.trained(),  message.mixed_groups(),
+  const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
+                            message.rolled_back(),      message.trained(),  message.mixed_groups(),
                             message.violating_groups(), message.skipped()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
@@ -197,6 +197,31 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
   SYNCOPATE_ASSIGN_OR_RETURN(state.accepted, DecodeAccepted(message.accepted(), state.next));
   SYNCOPATE_ASSIGN_OR_RETURN(state.sums, FromMessage(message.sums()));
   return state;
+}
+
+namespace {
+
+class ProtoCodec final : public trainer::RecordCodec {
+ public:
+  std::string EncodeLogRecord(const trainer::LogRecord& record) const override {
+    return trainerd::EncodeLogRecord(record);
+  }
+  absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) const override {
+    return trainerd::DecodeLogRecord(bytes);
+  }
+  std::string EncodeDataState(const trainer::DataState& state) const override {
+    return trainerd::EncodeDataState(state);
+  }
+  absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) const override {
+    return trainerd::DecodeDataState(bytes);
+  }
+};
+
+}  // namespace
+
+const trainer::RecordCodec& ProtoRecordCodec() {
+  static const auto* const codec = new ProtoCodec();
+  return *codec;
 }
 
 }  // namespace syncopate::trainerd

@@ -4,10 +4,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "trainer/data/record_codec.h"
 #include "trainer/data/records.h"
 
-// The trainer's data records as bytes (proto/syncopate/v1/records.proto). Decoding trusts nothing: DATA_LOSS (reason
-// BAD_RECORD or BAD_SNAPSHOT) says what is wrong. Pure functions.
+// The trainer's data records as messages of proto/syncopate/v1/records.proto; errors as in RecordCodec. Pure functions.
 namespace syncopate::trainerd {
 
 std::string EncodeLogRecord(const trainer::LogRecord& record);  // a TrainerLogRecord
@@ -15,5 +15,8 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes);
 
 std::string EncodeDataState(const trainer::DataState& state);  // a DataState
 absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes);
+
+// The same behind the trainer's seam. Lives for ever.
+const trainer::RecordCodec& ProtoRecordCodec();
 
 }  // namespace syncopate::trainerd

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "services/trainer/flow_codec.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -17,28 +18,28 @@ FlowFile::FlowFile(FileSystem* files, std::string path, std::function<bool()> ma
 
 FlowFile::~FlowFile() { Await(); }
 
-FlowSums FlowFile::Read() const {
+trainer::FlowSums FlowFile::Read() const {
   const absl::StatusOr<std::string> bytes = ReadFile(files_, path_, kMaxBytes);
   if (absl::IsNotFound(bytes.status())) return {};
-  absl::StatusOr<FlowSums> sums = bytes.ok() ? DecodeFlowSums(*bytes) : bytes.status();
+  absl::StatusOr<trainer::FlowSums> sums = bytes.ok() ? DecodeFlowSums(*bytes) : bytes.status();
   if (sums.ok()) return *std::move(sums);
   SYNCOPATE_LOG(kError, "the times of earlier lives are lost to the summary: %s: %s", path_, sums.status().ToString());
   return {};
 }
 
-void FlowFile::WriteSoon(const FlowSums& sums) {
+void FlowFile::WriteSoon(const trainer::FlowSums& sums) {
   if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
   Await();
   writing_ = std::async(std::launch::async, [this, sums] { return WriteOnce(sums); });
 }
 
-void FlowFile::Write(const FlowSums& sums) {
+void FlowFile::Write(const trainer::FlowSums& sums) {
   Await();
   writing_ = std::async(std::launch::deferred, [this, &sums] { return WriteOnce(sums); });
   Await();
 }
 
-absl::Status FlowFile::WriteOnce(const FlowSums& sums) const {
+absl::Status FlowFile::WriteOnce(const trainer::FlowSums& sums) const {
   if (!may_write_()) return absl::OkStatus();
   return WriteFileAtomically(files_, path_, EncodeFlowSums(sums));
 }

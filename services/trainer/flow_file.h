@@ -6,7 +6,7 @@
 
 #include "base/file_system.h"
 #include "base/status.h"
-#include "services/trainer/flow_sums.h"
+#include "trainer/loop/flow_sums.h"
 
 namespace syncopate::trainerd {
 
@@ -20,15 +20,15 @@ class FlowFile {
 
   // What earlier lives wrote last; nothing if there is none. A damaged file is logged and taken for none: no group and
   // no step depends on it.
-  FlowSums Read() const;
+  trainer::FlowSums Read() const;
 
   // Writes on a thread of its own, so that a disk that hangs holds nobody up; left out while one is being written.
-  void WriteSoon(const FlowSums& sums);
+  void WriteSoon(const trainer::FlowSums& sums);
   // Writes after what is being written; blocks for the disk.
-  void Write(const FlowSums& sums);
+  void Write(const trainer::FlowSums& sums);
 
  private:
-  absl::Status WriteOnce(const FlowSums& sums) const;
+  absl::Status WriteOnce(const trainer::FlowSums& sums) const;
   void Await();  // what is being written
 
   FileSystem* const files_;

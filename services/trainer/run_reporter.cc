@@ -63,7 +63,7 @@ json FiguresJson(const trainer::TrainStepMetrics& metrics) {
           {"ages", AgesJson(metrics)}};
 }
 
-json StepJson(const StepReport& report) {
+json StepJson(const trainer::StepReport& report) {
   const trainer::TrainStepMetrics& metrics = report.metrics;
   return {{"kind", "step"},
           {"epoch", report.version.epoch},
@@ -98,7 +98,7 @@ json StepJson(const StepReport& report) {
           {"alarms", report.alarms}};
 }
 
-json EvaluationJson(const EvaluationReport& report) {
+json EvaluationJson(const trainer::EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -107,7 +107,7 @@ json EvaluationJson(const EvaluationReport& report) {
                {"eval_prompts", report.prompts},
                {"alarms", report.alarms},
                {"samples", json::array()}};
-  for (const EvaluationReport::Sample& sample : report.samples) {
+  for (const trainer::EvaluationReport::Sample& sample : report.samples) {
     line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});
   }
   return line;
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
 }
 
-void RunReporter::OnStep(const StepReport& report) {
+void RunReporter::RecordStep(const trainer::StepReport& report) {
   if (report.metrics.skipped > 0) {
     SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
                   report.version.ToString());
@@ -135,7 +135,7 @@ void RunReporter::OnStep(const StepReport& report) {
   WriteLine(report.version.step, line);
 }
 
-void RunReporter::OnEvaluation(const EvaluationReport& report) {
+void RunReporter::RecordEvaluation(const trainer::EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
     figures_.best_exact = std::max(figures_.best_exact.value_or(report.exact), report.exact);
@@ -221,7 +221,7 @@ void RunReporter::End() {
   for (const auto& watcher : watchers) Tell(watcher);
 }
 
-RunReporter::Figures RunReporter::figures() const {
+trainer::RunFigures RunReporter::figures() const {
   MutexLock lock(&mutex_);
   return figures_;
 }

@@ -5,46 +5,17 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
-#include "base/policy_version.h"
 #include "base/status.h"
-#include "trainer/data/staleness_tally.h"
-#include "trainer/step/options.h"
+#include "trainer/loop/flow_sums.h"
+#include "trainer/loop/run_observer.h"
 
 namespace syncopate::trainerd {
-
-// Everything one training step left behind for people.
-struct StepReport {
-  PolicyVersion version;  // that the step made
-  bool is_replay = false;
-  trainer::TrainStepMetrics metrics;
-  trainer::StalenessTally staleness;  // of this batch
-  double step_seconds = 0;            // since the step before ended
-  double wait_seconds = 0;            // of those, without a batch
-  double stage_seconds = 0;           // writing the version into the send arena; 0.0 when it was not published
-  uint64_t weights_digest = 0;        // of the weights after the step
-  std::vector<std::string> alarms;    // that stand: trainer/data/learning_alarms.h
-};
-
-struct EvaluationReport {
-  struct Sample {
-    std::string prompt;
-    std::string answer;
-    std::string expected;
-  };
-  PolicyVersion version;  // evaluated
-  double exact = 0;       // share of prompts answered wholly right, greedily
-  double reward_mean = 0;
-  int64_t prompts = 0;
-  std::vector<Sample> samples;
-  std::vector<std::string> alarms;  // that stand now
-};
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
 // evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
@@ -61,8 +32,8 @@ class RunReporter {
   // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
 
-  void OnStep(const StepReport& report);
-  void OnEvaluation(const EvaluationReport& report);
+  void RecordStep(const trainer::StepReport& report);
+  void RecordEvaluation(const trainer::EvaluationReport& report);
 
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
   // after which at most the call under way goes on.
@@ -71,13 +42,7 @@ class RunReporter {
   void End();
 
   // Of all that was reported.
-  struct Figures {
-    double step_seconds = 0;
-    double wait_seconds = 0;  // of those, without a batch
-    std::optional<double> best_exact = std::nullopt;
-    std::optional<double> last_exact = std::nullopt;
-  };
-  Figures figures() const;
+  trainer::RunFigures figures() const;
 
  private:
   struct Line {
@@ -103,7 +68,7 @@ class RunReporter {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well
-  Figures figures_ ABSL_GUARDED_BY(mutex_);
+  trainer::RunFigures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncopate::trainerd

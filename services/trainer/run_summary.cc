@@ -62,7 +62,7 @@ json SyncSummary(const telemetry::SyncTally& syncs) {
           {"bytes", syncs.bytes()}};
 }
 
-json GroupSummary(const trainer::TrainingSums& groups, const FlowSums& flow) {
+json GroupSummary(const trainer::TrainingSums& groups, const trainer::FlowSums& flow) {
   return {{"generated", groups.accepted + flow.failed + flow.duplicate + flow.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},
@@ -83,11 +83,11 @@ struct RollouterFigures {
   std::string replica_id;
   std::string incarnation;
   PolicyVersion version;
-  RolloutRoster::Work work;
+  trainer::RolloutRoster::Work work;
   bool answered = false;  // these are its figures now, not those it gave last
 };
 
-std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWitnesses& witnesses) {
+std::vector<RollouterFigures> FiguresOf(const trainer::RolloutRoster& roster, const RunWitnesses& witnesses) {
   std::vector<RollouterFigures> figures;
   std::map<std::string, size_t> by_incarnation;
   for (const v1::RolloutServiceGetStatusResponse& status : witnesses.rollouters) {
@@ -101,7 +101,7 @@ std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWi
                         .idle_seconds = status.idle_seconds()},
                        true});
   }
-  for (const RolloutRoster::Entry& entry : roster.entries()) {
+  for (const trainer::RolloutRoster::Entry& entry : roster.entries()) {
     if (by_incarnation.contains(entry.member.incarnation)) continue;
     figures.push_back({entry.member.replica_id, entry.member.incarnation, entry.serving, entry.work, false});
   }
@@ -110,7 +110,7 @@ std::vector<RollouterFigures> FiguresOf(const RolloutRoster& roster, const RunWi
 
 // Adds "rollouters", "tokens" and "idle".
 void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, json* summary) {
-  RolloutRoster::Work all = input.flow.roster.earlier();
+  trainer::RolloutRoster::Work all = input.flow.roster.earlier();
   (*summary)["rollouters"] = json::array();
   for (const RollouterFigures& one : FiguresOf(input.flow.roster, witnesses)) {
     all.generated_tokens += one.work.generated_tokens;
@@ -124,7 +124,7 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
                                         {"version", one.version.ToString()}});
   }
   (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", input.data.sums.staleness.total_tokens()}};
-  const RunReporter::Figures& figures = input.flow.figures;
+  const trainer::RunFigures& figures = input.flow.figures;
   (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
                         {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }

@@ -8,10 +8,10 @@
 
 #include "services/auth/transport_security.h"
 #include "services/telemetry/sync_tally.h"
-#include "services/trainer/flow_sums.h"
-#include "services/trainer/training_data.h"
 #include "syncopate/v1/rollout.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/flow_sums.h"
 
 namespace syncopate::trainerd {
 
@@ -31,8 +31,8 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
 // last.
 struct SummaryInput {
   std::string status;  // "completed", "stopped" or "failed"
-  TrainingData::Status data = {};
-  FlowSums flow = {};
+  trainer::TrainingData::Status data = {};
+  trainer::FlowSums flow = {};
 };
 nlohmann::json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses);
 

@@ -7,8 +7,8 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
 #include "services/telemetry/sync_outcome.h"
-#include "services/trainer/sync_patience.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "trainer/loop/sync_patience.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -22,11 +22,11 @@ class SyncWatch::Caller {
   Caller(std::shared_ptr<grpc::Channel> channel, absl::Duration timeout)
       : stub_(v1::SynchronizerService::NewStub(std::move(channel))), timeout_(timeout) {}
 
-  absl::StatusOr<SyncPatience::Tally> Ask() {
+  absl::StatusOr<trainer::SyncPatience::Tally> Ask() {
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::SynchronizerServiceGetStatusResponse status,
                                rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
                                               v1::SynchronizerServiceGetStatusRequest(), timeout_));
-    return SyncPatience::Tally{status.syncs_ok(), status.syncs_failed(), status.rollouters_alive()};
+    return trainer::SyncPatience::Tally{status.syncs_ok(), status.syncs_failed(), status.rollouters_alive()};
   }
 
   // "" if it cannot be had.
@@ -73,9 +73,9 @@ void SyncWatch::Stop() {
 }
 
 void SyncWatch::Run() {
-  SyncPatience patience(options_.give_up_after);
+  trainer::SyncPatience patience(options_.give_up_after);
   while (!AwaitStop()) {
-    absl::StatusOr<SyncPatience::Tally> tally = caller_->Ask();
+    absl::StatusOr<trainer::SyncPatience::Tally> tally = caller_->Ask();
     if (!tally.ok()) continue;
     absl::Status verdict = patience.Observe(*tally, Clock::Real()->Now());
     failing_ = patience.failing_since() < absl::InfiniteFuture();

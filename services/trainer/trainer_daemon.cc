@@ -20,6 +20,7 @@
 #include "services/daemon/daemon_endpoints.h"
 #include "services/rpc/status.h"
 #include "services/trainer/completion_notice.h"
+#include "services/trainer/data_codec.h"
 #include "services/trainer/run_summary.h"
 #include "trainer/checkpoint/policy_files.h"
 
@@ -45,10 +46,10 @@ absl::Status RunDirTaken(const std::string& dir) {
                absl::StrCat(dir, " holds a run already; continue it with run.resume=true, or choose another run.dir"));
 }
 
-TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
-                                    const PromptSources& sources, const std::string& log_folder) {
+trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                             const PromptSources& sources, const std::string& log_folder) {
   const trainer::PromptSource& prompts = *sources.training;
-  TrainingData::Options options;
+  trainer::TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
                          .target_staleness = config::TargetStaleness(config),
                          .max_staleness = config.staleness().max_staleness()};
@@ -69,8 +70,8 @@ TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::Mo
   return options;
 }
 
-StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
-  StepLoop::Options options;
+trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
+  trainer::StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = config::CheckedDuration(config.run().duration());
   options.publish_every_steps = config.sync().every_steps();
@@ -89,7 +90,7 @@ telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
           .outstanding_groups = static_cast<int64_t>(std::ceil((config::TargetStaleness(config) + 1) * batch))};
 }
 
-void PublishFigures(const TrainingData::Status& data, telemetry::TrainerMetrics* metrics) {
+void PublishFigures(const trainer::TrainingData::Status& data, telemetry::TrainerMetrics* metrics) {
   metrics->SetQueue(data.queued_groups, data.leased_groups);
   metrics->SetGroups("trained", data.groups.trained);
   metrics->SetGroups("dropped_stale", data.groups.dropped_stale);
@@ -98,9 +99,9 @@ void PublishFigures(const TrainingData::Status& data, telemetry::TrainerMetrics*
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("skipped", data.groups.skipped);
   metrics->SetGroups("failed", data.groups.failed);
-  metrics->SetQuarantines(data.quarantines);
-  metrics->SetRevoked("stalled", data.stalled);
-  metrics->SetRevoked("timeout", data.timed_out);
+  metrics->SetQuarantines(data.leases.quarantines);
+  metrics->SetRevoked("stalled", data.leases.stalled);
+  metrics->SetRevoked("timeout", data.leases.timed_out);
 }
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.
@@ -119,6 +120,13 @@ absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
   }
   return absl::OkStatus();
 }
+
+TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
+    : daemon_(daemon),
+      device_(std::move(device)),
+      control_({.steps = daemon->config().run().steps(),
+                .run_dir = daemon->run_dir(),
+                .has_model_folder = !device_.model.by_keys()}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
@@ -157,6 +165,7 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
+  recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
 }
 
@@ -190,7 +199,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
   SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, StepLoop::kDataFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
+                             checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
   auto policy = trainer::RestoredPolicy::Parse(device_.policy->manifest(), model, optimizer);
   if (!policy.ok()) {
     return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
@@ -214,8 +224,7 @@ absl::Status TrainerDaemon::Listen() {
   weight_service_ = std::make_unique<member::WeightServiceImpl>(device_.stager->store());
   const rpc::StreamOptions exchange = {.silent_after = config::CheckedDuration(config.sync().dead_after())};
   trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
-  TrainerControl* control = this;
-  trainer_service_ = std::make_unique<TrainerServiceImpl>(control, reporter_.get());
+  trainer_service_ = std::make_unique<TrainerServiceImpl>(&control_, reporter_.get());
   SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));
   SYNCOPATE_ASSIGN_OR_RETURN(
       server_,
@@ -270,22 +279,23 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 }
 
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
-  const TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
-                                                      daemon_->Path(absl::StrCat(kStateFolder, "/log")));
+  const trainer::TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
+                                                               daemon_->Path(absl::StrCat(kStateFolder, "/log")));
   flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
     const absl::StatusOr<Identity> identity = ReadIdentity();
     return identity.ok() && identity->epoch <= epoch;
   });
   flow_before_ = flow_file_->Read();
-  SYNCOPATE_ASSIGN_OR_RETURN(data_, TrainingData::Open(options,
-                                                       {.files = Files(),
-                                                        .clock = Clock::Real(),
-                                                        .prompts = prompts_.training.get(),
-                                                        .evaluation_prompts = prompts_.evaluation.get()},
-                                                       {.version = {welcome.epoch, restored.version.step},
-                                                        .run_id = welcome.run_id,
-                                                        .snapshot = restored.data_snapshot,
-                                                        .roster = flow_before_.roster}));
+  SYNCOPATE_ASSIGN_OR_RETURN(data_, trainer::TrainingData::Open(options,
+                                                                {.files = Files(),
+                                                                 .codec = &ProtoRecordCodec(),
+                                                                 .clock = Clock::Real(),
+                                                                 .prompts = prompts_.training.get(),
+                                                                 .evaluation_prompts = prompts_.evaluation.get()},
+                                                                {.version = {welcome.epoch, restored.version.step},
+                                                                 .run_id = welcome.run_id,
+                                                                 .snapshot = restored.data_snapshot,
+                                                                 .roster = flow_before_.roster}));
   trajectory_service_->Attach(data_.get());
   return absl::OkStatus();
 }
@@ -293,8 +303,7 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
 absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const ModelOffer> offer,
                              ModelOffer::Make(run_id, device_.model, device_.stager->manifest()));
-  MutexLock lock(&mutex_);
-  offer_ = std::move(offer);
+  control_.SetModel(std::move(offer));
   return absl::OkStatus();
 }
 
@@ -311,16 +320,14 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                      .security = daemon_->security(),
                                      .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
                                      .on_failing = [this](const absl::Status& why) { GiveUp(why); }}));
-  loop_ = std::make_unique<StepLoop>(
+  loop_ = std::make_unique<trainer::StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
-      StepLoop::Parts{
+      trainer::StepLoop::Parts{
           .policy = device_.policy.get(),
           .data = data_.get(),
           .stager = device_.stager.get(),
-          .reporter = reporter_.get(),
           .checkpoints = checkpoints_.get(),
-          .metrics = metrics_.get(),
-          .events = daemon_->events(),
+          .observer = recorder_.get(),
           .evaluation_prompts = prompts_.evaluation.get(),
           .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
@@ -329,9 +336,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           },
           .syncs_fail = [this] { return sync_watch_->failing(); }},
       start);
-  MutexLock lock(&mutex_);
-  started_ = true;
-  return refused_;
+  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.policy.get()});
+  return Refused();
 }
 
 void TrainerDaemon::GiveUp(const absl::Status& why) {
@@ -340,18 +346,18 @@ void TrainerDaemon::GiveUp(const absl::Status& why) {
     MutexLock lock(&mutex_);
     if (refused_.ok()) refused_ = why;
   }
-  StepLoop* loop = Loop();
-  if (loop == nullptr) return;
+  const absl::StatusOr<RunControl::Run> run = control_.GetRun();
+  if (!run.ok()) return;  // StartLoop looks
   if (IsTakenOver(why)) {
-    loop->StopFenced();
+    run->loop->StopFenced();
   } else {
-    loop->Stop();  // nobody else writes here: what was trained is saved
+    run->loop->Stop();  // nobody else writes here: what was trained is saved
   }
 }
 
 absl::Status TrainerDaemon::Run() {
   const absl::Time begin = Clock::Real()->Now();
-  std::future<absl::StatusOr<StepLoop::Outcome>> running =
+  std::future<absl::StatusOr<trainer::StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });
   bool stopping = false, begun = false;
   absl::Time next_flow = begin + kFlowEvery;
@@ -371,13 +377,13 @@ absl::Status TrainerDaemon::Run() {
     stopping = true;
     running.wait_for(absl::ToChronoMilliseconds(kSignalPoll));
   }
-  const absl::StatusOr<StepLoop::Outcome> outcome = running.get();
+  const absl::StatusOr<trainer::StepLoop::Outcome> outcome = running.get();
   reporter_->End();
   return Finish(outcome, absl::ToDoubleSeconds(Clock::Real()->Now() - begin));
 }
 
-absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds) {
-  if (outcome.ok() && *outcome == StepLoop::Outcome::kFenced) {
+absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds) {
+  if (outcome.ok() && *outcome == trainer::StepLoop::Outcome::kFenced) {
     // The run directory is another trainer's now, its summary too.
     const absl::Status refused = Refused();
     const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
@@ -387,9 +393,9 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<StepLoop::Outcome>& outc
     member_->Leave("a newer trainer has taken over");
     return why;
   }
-  const bool completed = outcome.ok() && *outcome == StepLoop::Outcome::kCompleted;
+  const bool completed = outcome.ok() && *outcome == trainer::StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
-  const FlowSums flow = FlowSoFar(wall_seconds);
+  const trainer::FlowSums flow = FlowSoFar(wall_seconds);
   flow_file_->Write(flow);
   // A life that has made no step has nothing to add to what an earlier one has said.
   const bool said = Files()->FileBytes(daemon_->Path(kSummaryFile)).ok();
@@ -438,11 +444,11 @@ absl::Status TrainerDaemon::Refused() const {
   return refused_;
 }
 
-FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
+trainer::FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
   return AddLife(flow_before_, wall_seconds, reporter_->figures(), data_->GetStatus(), data_->GetRoster());
 }
 
-absl::Status TrainerDaemon::WriteSummary(const std::string& status, const FlowSums& flow) {
+absl::Status TrainerDaemon::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {
   const nlohmann::json summary =
       MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
                   AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
@@ -466,11 +472,6 @@ absl::StatusOr<TrainerDaemon::Identity> TrainerDaemon::ReadIdentity() const {
 absl::Status TrainerDaemon::WriteIdentity(const Identity& identity) const {
   const nlohmann::json json = {{"run_id", identity.run_id}, {"epoch", identity.epoch}};
   return WriteFileAtomically(Files(), daemon_->Path(absl::StrCat(kStateFolder, "/identity.json")), json.dump() + "\n");
-}
-
-StepLoop* TrainerDaemon::Loop() const {
-  MutexLock lock(&mutex_);
-  return started_ ? loop_.get() : nullptr;
 }
 
 }  // namespace syncopate::trainerd

@@ -12,21 +12,23 @@
 #include "services/member/weight_service.h"
 #include "services/trainer/flow_file.h"
 #include "services/trainer/prompt_sources.h"
+#include "services/trainer/run_control.h"
+#include "services/trainer/run_recorder.h"
 #include "services/trainer/run_reporter.h"
-#include "services/trainer/step_loop.h"
 #include "services/trainer/sync_watch.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
-#include "services/trainer/training_data.h"
 #include "services/trainer/trajectory_service.h"
 #include "services/trainer/version_publisher.h"
 #include "synchronizer/transport/weight_source.h"
 #include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/step_loop.h"
 
 namespace syncopate::trainerd {
 
 // A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
-class TrainerDaemon final : private TrainerControl {
+class TrainerDaemon {
  public:
   // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
   // FAILED_PRECONDITION (reason FIXED_KEY) if that cannot be; nothing has been done then.
@@ -35,7 +37,7 @@ class TrainerDaemon final : private TrainerControl {
   // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
   // run.resume is not set; the errors of the parts.
   static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(daemon::Daemon* daemon, TrainDevice device);
-  ~TrainerDaemon() override;
+  ~TrainerDaemon();
 
   // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves and closes what is
   // open. When the run is complete it tells the synchronizer first, and unless the daemon ends on completion it goes on
@@ -54,7 +56,7 @@ class TrainerDaemon final : private TrainerControl {
     std::string data_snapshot;  // "" without one
   };
 
-  TrainerDaemon(daemon::Daemon* daemon, TrainDevice device) : daemon_(daemon), device_(std::move(device)) {}
+  TrainerDaemon(daemon::Daemon* daemon, TrainDevice device);
 
   absl::Status OpenPrompts();
   absl::Status OpenRun();
@@ -68,12 +70,12 @@ class TrainerDaemon final : private TrainerControl {
   absl::Status StartLoop(const PolicyVersion& start);
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);
-  absl::Status WriteSummary(const std::string& status, const FlowSums& flow);
+  absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
   // What has passed in the run so far, `wall_seconds` of it in this life.
-  FlowSums FlowSoFar(double wall_seconds) const;
+  trainer::FlowSums FlowSoFar(double wall_seconds) const;
   // Of this life; repeated ones are made too.
   bool HasMadeSteps() const { return loop_->GetStatus().version != start_; }
-  absl::Status Finish(const absl::StatusOr<StepLoop::Outcome>& outcome, double wall_seconds);
+  absl::Status Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds);
   // Tells the synchronizer that the run is complete, and waits until the process may end.
   absl::Status AwaitEnd();
   // What probes and metrics are told, again and again.
@@ -83,30 +85,19 @@ class TrainerDaemon final : private TrainerControl {
   absl::StatusOr<Identity> ReadIdentity() const;
   absl::Status WriteIdentity(const Identity& identity) const;
 
-  // TrainerControl
-  v1::TrainerServiceGetStatusResponse GetStatus() const override;
-  absl::Status Pause() override;
-  absl::Status Resume() override;
-  absl::Status Stop() override;
-  void SaveCheckpoint(CheckpointDone done) override;
-  void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
-  absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const override;
-  // On the step thread.
-  absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
-                                                               const PolicyVersion& version);
-  StepLoop* Loop() const;
-
   daemon::Daemon* const daemon_;
   PromptSources prompts_;
   TrainDevice device_;
+  RunControl control_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
   std::unique_ptr<RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
+  std::unique_ptr<RunRecorder> recorder_;
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
   std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::string metrics_address_;
-  std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<member::GrpcSource> grpc_source_;
   std::vector<synchronizer::SourceTransport*> transports_;  // that are offered
@@ -115,15 +106,13 @@ class TrainerDaemon final : private TrainerControl {
   std::unique_ptr<member::MemberClient> member_;
   std::unique_ptr<VersionPublisher> publisher_;
   std::unique_ptr<SyncWatch> sync_watch_;
-  std::unique_ptr<StepLoop> loop_;
+  std::unique_ptr<trainer::StepLoop> loop_;
   PolicyVersion start_;  // of the loop
   std::unique_ptr<FlowFile> flow_file_;
-  FlowSums flow_before_;  // of the run's earlier lives
+  trainer::FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;
-  std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;                     // loop_ and data_ are there and stay
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);                     // why it cannot go on
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
 };
 
 }  // namespace syncopate::trainerd

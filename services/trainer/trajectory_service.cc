@@ -37,9 +37,9 @@ v1::ExchangeResponse::AckResult AckResultOf(Result result) {
 
 // One rollouter's stream: messages in from gRPC's threads, one after the other; leases and acknowledgements out from
 // any thread. Thread-safe in that sense.
-class ExchangeSession final : public RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
+class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
-  ExchangeSession(TrainingData* data, std::shared_ptr<ExchangeStream> stream)
+  ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream)
       : data_(data), stream_(std::move(stream)) {}
 
   void Handle(const v1::ExchangeRequest& message) {
@@ -53,17 +53,17 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
       stream_->Finish(Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "a stream has one hello, its first"));
       return;
     }
-    if (message.has_serving()) data_->OnServing(session_, wire::FromProto(message.serving()));
+    if (message.has_serving()) data_->SetServing(session_, wire::FromProto(message.serving()));
     if (message.has_work()) {
-      data_->OnWork(session_, {.generated_tokens = message.work().generated_tokens(),
-                               .groups_submitted = message.work().groups_submitted(),
-                               .busy_seconds = message.work().busy_seconds(),
-                               .idle_seconds = message.work().idle_seconds()});
+      data_->SetWork(session_, {.generated_tokens = message.work().generated_tokens(),
+                                .groups_submitted = message.work().groups_submitted(),
+                                .busy_seconds = message.work().busy_seconds(),
+                                .idle_seconds = message.work().idle_seconds()});
     }
     if (message.has_progress()) HandleProgress(message.progress());
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
-        data_->OnCredits(session_, message.credits().groups());
+        data_->SetCredits(session_, message.credits().groups());
         break;
       case v1::ExchangeRequest::kGroup:
         HandleGroup(message.group());
@@ -126,7 +126,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
   void HandleProgress(const v1::ExchangeRequest::Progress& message) {
     std::vector<LeaseId> leases;
     for (const v1::LeaseId& lease : message.leases()) leases.push_back(wire::FromProto(lease));
-    data_->OnProgress(session_, leases);
+    data_->RecordProgress(session_, leases);
   }
 
   void HandleGroup(const v1::TrajectoryGroup& message) {
@@ -143,7 +143,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
     }
   }
 
-  TrainingData* const data_;
+  trainer::TrainingData* const data_;
   const std::shared_ptr<ExchangeStream> stream_;
   // Of the stream's own callbacks, which never overlap.
   trainer::SessionId session_ = 0;
@@ -155,7 +155,7 @@ class ExchangeSession final : public RolloutSink, public std::enable_shared_from
 grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectoryServiceImpl::Exchange(
     grpc::CallbackServerContext* context) {
   auto stream = ExchangeStream::Create(context, options_);
-  TrainingData* data = data_;
+  trainer::TrainingData* data = data_;
   if (data == nullptr) {
     stream->Finish(Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly"));
     return stream->Start({});

@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "services/rpc/write_queue.h"
-#include "services/trainer/training_data.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
+#include "trainer/data/training_data.h"
 
 namespace syncopate::trainerd {
 
@@ -21,15 +21,15 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
  public:
   // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE
   // (reason STARTING), because a trainer must listen before it is told its epoch.
-  explicit TrajectoryServiceImpl(TrainingData* data, const rpc::StreamOptions& options = {})
+  explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {})
       : data_(data), options_(options) {}
-  void Attach(TrainingData* data) { data_ = data; }
+  void Attach(trainer::TrainingData* data) { data_ = data; }
 
   grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
       grpc::CallbackServerContext* context) override;
 
  private:
-  std::atomic<TrainingData*> data_;
+  std::atomic<trainer::TrainingData*> data_;
   const rpc::StreamOptions options_;
 };
 

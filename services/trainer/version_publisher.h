@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
@@ -15,6 +14,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "services/auth/transport_security.h"
+#include "trainer/loop/run_observer.h"
 
 namespace syncopate::trainerd {
 
@@ -23,12 +23,7 @@ namespace syncopate::trainerd {
 // that waits. Thread-safe.
 class VersionPublisher {
  public:
-  struct Publication {
-    PolicyVersion version;
-    std::vector<uint64_t> bucket_digests = {};
-    uint64_t manifest_fingerprint = 0;
-    double stage_seconds = 0;
-  };
+  using Publication = trainer::Publication;
   struct Options {
     std::string synchronizer_address;
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext

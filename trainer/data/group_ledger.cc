@@ -7,20 +7,24 @@
 #include "base/status.h"
 #include "trainer/loss/advantages.h"
 
-// The way of one group of one prompt. What is in capitals is a record of the log, durable before anybody is told.
+// The way of one group of one prompt. What is in capitals is a record of the
+// log, durable before anybody is told.
 //
-//   waiting --Lease: the gate admits it--> leased --Submit: a right answer--> ACCEPTED --TakeBatch--> TAKEN -->
-//   consumed
-//      ^                                     |                                   |
-//      |<-- revoked (stall, timeout, loss), returned, refused as invalid ------- |
-//      |        as a new attempt; after max_failures of them: DROPPED as failed, consumed
-//      |                                                                         |
-//      |<-- DROPPED as stale (it would break the bound), or rolled back ---------|
+//   waiting --Lease: the gate admits it--> leased --Submit: a right answer-->
+//   ACCEPTED --TakeBatch--> TAKEN --> consumed
+//      ^                                     | |
+//      |<-- revoked (stall, timeout, loss), returned, refused as invalid
+//      ------- | |        as a new attempt; after max_failures of them: DROPPED
+//      as failed, consumed | |
+//      |<-- DROPPED as stale (it would break the bound), or rolled back
+//      ---------|
 //                                                                                |
-//                    DROPPED as filtered (no signal, and such groups are replaced): consumed
+//                    DROPPED as filtered (no signal, and such groups are
+//                    replaced): consumed
 //
-// Only the newest attempt of a group is ever accepted, so an answer that comes late is a duplicate and trains nothing.
-// The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
+// Only the newest attempt of a group is ever accepted, so an answer that comes
+// late is a duplicate and trains nothing. The gate counts what is leased,
+// accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
 
 absl::Status GroupLedger::Options::Validate() const {
@@ -33,7 +37,8 @@ absl::Status GroupLedger::Options::Validate() const {
   if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
   if (!sampling.DrawsFromThePolicy()) {
     return bad(
-        "training leases take no top-k, top-p, min-p, penalties, bias or allowed tokens: behaviour "
+        "training leases take no top-k, top-p, min-p, penalties, bias or "
+        "allowed tokens: behaviour "
         "log-probabilities are those of the policy over the whole vocabulary");
   }
   if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
@@ -67,8 +72,8 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
   AdoptAccepted(std::move(restored.accepted));
 }
 
-// The gate held for these groups when the trainer stopped, at a step no earlier than the gate's now; what does not fit
-// was made under other options.
+// The gate held for these groups when the trainer stopped, at a step no earlier
+// than the gate's now; what does not fit was made under other options.
 void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
   std::stable_sort(accepted.begin(), accepted.end(),
                    [](const auto& a, const auto& b) { return a.record.admitted.step < b.record.admitted.step; });
@@ -125,8 +130,9 @@ bool GroupLedger::MayReceive(const RolloutSession& session) const {
 
 bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) const { return session.IsHeldBack(now); }
 
-// Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
-// so always holds fewest, would get it again and again.
+// Who failed at this prompt gets it only when nobody else can have it; else a
+// rollouter that fails at everything, and so always holds fewest, would get it
+// again and again.
 RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now) {
   auto failures = failures_.find(prompt);
   auto rank = [&](const RolloutSession& session) {
@@ -453,6 +459,66 @@ void GroupLedger::OnPublished(const PolicyVersion& version) {
 DataState GroupLedger::Snapshot() const {
   SYNCOPATE_CHECK(!in_step_);
   return queue_.State();
+}
+
+// -- What people ask
+
+Explanation GroupLedger::Explain(absl::Time now) const {
+  Explanation explanation{.mean_group_seconds = flow_.mean_group_seconds(),
+                          .longest_group_seconds = flow_.longest_group_seconds(),
+                          .step_interval_seconds = flow_.step_interval_seconds(),
+                          .suggested_target_staleness = flow_.suggested_target_staleness(),
+                          .suggested_max_staleness = flow_.suggested_max_staleness()};
+  if (in_step_ || HasBatch()) {
+    explanation.waiting_for = "nothing";
+    const PolicyVersion next{version_.epoch, version_.step + 1};
+    explanation.detail = in_step_           ? absl::StrCat("the step that makes ", next.ToString(), " runs")
+                         : replays_.empty() ? "a batch is ready"
+                                            : absl::StrCat(replays_.size(), " logged steps are repeated");
+    return explanation;
+  }
+  explanation.since_seconds = absl::ToDoubleSeconds(now - waiting_since_);
+  ExplainWait(MakeWaitView(now), &explanation);
+  return explanation;
+}
+
+WaitView GroupLedger::MakeWaitView(absl::Time now) const {
+  WaitView view{.data_ended = DataEnded(),
+                .version = version_,
+                .batch_groups = options_.gate.batch_groups,
+                .queued_groups = queued_groups(),
+                .leased_groups = leased_groups(),
+                .rollouters = static_cast<int64_t>(sessions_.all().size()),
+                .stall_limit = options_.lease_limits.stall};
+  if (const std::optional<GroupId> blocker = gate_.Blocker(); blocker.has_value()) {
+    view.blocker = {MakeHeldLease(groups_.at(*blocker), now), gate_.DeadlineOf(*blocker), gate_.step()};
+  }
+  for (const auto& [id, session] : sessions_.all()) {
+    view.quarantined += session.IsQuarantined(now) ? 1 : 0;
+    view.stalled += session.IsStalled() ? 1 : 0;
+    view.ready += MayReceive(session) && !session.IsHeldBack(now) ? 1 : 0;
+  }
+  const std::optional<GroupId> head = queue_.Head();
+  if (leased_groups() == 0 && head.has_value() && prompts_->Look(*head) == PromptSource::Readiness::kComing) {
+    view.coming = head;
+    view.reading = prompts_->failure();
+  }
+  const Group* oldest = nullptr;
+  for (const auto& [id, group] : groups_) {
+    if (group.stage != Stage::kLeased) continue;
+    if (oldest == nullptr || group.times.issued < oldest->times.issued) oldest = &group;
+  }
+  if (oldest != nullptr) view.oldest = MakeHeldLease(*oldest, now);
+  return view;
+}
+
+WaitView::HeldLease GroupLedger::MakeHeldLease(const Group& group, absl::Time now) const {
+  const RolloutSession* session = sessions_.Find(group.session);
+  return {.group = group.lease.id.group,
+          .rollouter = session == nullptr ? "" : session->member.replica_id,
+          .under_way = group.stage == Stage::kLeased,
+          .age = now - group.times.issued,
+          .still = now - group.times.progressed};
 }
 
 }  // namespace syncopate::trainer

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "services/trainer/flow_codec.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,17 +17,17 @@ using syncopate::testing::HasReason;
 
 constexpr char kPath[] = "/state/flow.pb";
 
-FlowSums Sums(double wall_seconds) {
-  FlowSums sums{.wall_seconds = wall_seconds,
-                .figures = {.step_seconds = 8, .wait_seconds = 2, .best_exact = 0.9, .last_exact = 0.8},
-                .reissued = 3,
-                .failed = 4,
-                .duplicate = 5,
-                .expired = 6,
-                .invalid = {{"BAD_LOGPROB", 7}}};
-  sums.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "a"});
-  sums.roster.OnServing("a", {1, 7});
-  sums.roster.OnWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
+trainer::FlowSums Sums(double wall_seconds) {
+  trainer::FlowSums sums{.wall_seconds = wall_seconds,
+                         .figures = {.step_seconds = 8, .wait_seconds = 2, .best_exact = 0.9, .last_exact = 0.8},
+                         .reissued = 3,
+                         .failed = 4,
+                         .duplicate = 5,
+                         .expired = 6,
+                         .invalid = {{"BAD_LOGPROB", 7}}};
+  sums.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});
+  sums.roster.SetServing("a", {1, 7});
+  sums.roster.SetWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
   return sums;
 }
 
@@ -44,7 +45,7 @@ class FlowFileTest : public ::testing::Test {
 TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
   EXPECT_EQ(File().Read().wall_seconds, 0);
   File().Write(Sums(60));
-  const FlowSums read = File().Read();
+  const trainer::FlowSums read = File().Read();
   EXPECT_EQ(read.wall_seconds, 60);
   EXPECT_EQ(read.figures.step_seconds, 8);
   EXPECT_EQ(read.figures.wait_seconds, 2);
@@ -64,26 +65,6 @@ TEST_F(FlowFileTest, OneThatIsWrittenSoonIsThereWhenItsOwnerIsGone) {
     file.WriteSoon(Sums(1));
   }
   EXPECT_EQ(File().Read().wall_seconds, 1);
-}
-
-TEST_F(FlowFileTest, ALifeAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
-  const FlowSums before = Sums(60);
-  RolloutRoster roster = before.roster;
-  roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "a"});  // it has outlived the trainer
-  roster.OnWork("a", {.generated_tokens = 700});
-  TrainingData::Status data;
-  data.groups = {.reissued = 1, .failed = 1, .duplicate = 1, .expired = 1};
-  data.invalid = {{"BAD_LOGPROB", 1}, {"BAD_MESSAGE", 2}};
-  const FlowSums sums =
-      AddLife(before, 5, {.step_seconds = 2, .wait_seconds = 1, .best_exact = 0.7, .last_exact = 0.7}, data, roster);
-  EXPECT_EQ(sums.wall_seconds, 65);
-  EXPECT_EQ(sums.figures.step_seconds, 10);
-  EXPECT_EQ(sums.figures.best_exact, 0.9);
-  EXPECT_EQ(sums.figures.last_exact, 0.7);
-  EXPECT_EQ(sums.reissued, 4);
-  EXPECT_EQ(sums.invalid, (std::map<std::string, int64_t>{{"BAD_LOGPROB", 8}, {"BAD_MESSAGE", 2}}));
-  ASSERT_EQ(sums.roster.entries().size(), 1u);
-  EXPECT_EQ(sums.roster.entries()[0].work.generated_tokens, 700);
 }
 
 TEST_F(FlowFileTest, ATrainerThatWasReplacedWritesNothing) {

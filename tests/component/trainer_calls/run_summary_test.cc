@@ -53,11 +53,11 @@ TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
 
 TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
   SummaryInput input{.status = "completed"};
-  input.flow.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "killed"});
-  input.flow.roster.OnWork("killed",
-                           {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
-  input.flow.roster.OnConnected({"rollouter", "rollouter-0", 0, 1, "restarted"});
-  input.flow.roster.OnWork("restarted", {.generated_tokens = 20});  // before it was asked
+  input.flow.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "killed"});
+  input.flow.roster.SetWork("killed",
+                            {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
+  input.flow.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "restarted"});
+  input.flow.roster.SetWork("restarted", {.generated_tokens = 20});  // before it was asked
   RunWitnesses witnesses;
   witnesses.rollouters = {Alive("rollouter-0", "restarted", 40)};
   const json summary = MakeSummary(input, witnesses);

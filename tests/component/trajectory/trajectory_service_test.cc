@@ -8,7 +8,7 @@
 #include "services/rpc/server.h"
 #include "tests/component/trajectory/fake_rollouter.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/services/trainer/training_data_fixture.h"
+#include "tests/unit/trainer/data/training_data_fixture.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -16,6 +16,10 @@ namespace {
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IncarnationOf;
 using ::syncopate::testing::IsOk;
+using trainer::HandClock;
+using trainer::RightAnswer;
+using trainer::TrainingData;
+using trainer::TrainingDataWorld;
 using Response = v1::ExchangeResponse;
 
 class TrajectoryServiceTest : public ::testing::Test {

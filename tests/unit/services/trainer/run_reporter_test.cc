@@ -33,11 +33,11 @@ class RunReporterTest : public ::testing::Test {
   }
 
   void Step(int64_t step) {
-    StepReport report;
+    trainer::StepReport report;
     report.version = {1, step};
     report.step_seconds = 2;
     report.wait_seconds = 0.5;
-    reporter_->OnStep(report);
+    reporter_->RecordStep(report);
   }
 
   // What one watcher was told, in order: a step's number, or "end".
@@ -112,14 +112,14 @@ TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
 }
 
 TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
-  StepReport report;
+  trainer::StepReport report;
   report.metrics.figures.chi2_token = 0.25;
   report.metrics.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
   report.metrics.data.samples_by_age[3] = 4;
   report.metrics.data.reward_by_age[3] = 3;
   report.metrics.data.tokens = 10;
   report.metrics.data.trained_tokens = 5;
-  reporter_->OnStep(report);
+  reporter_->RecordStep(report);
   std::ifstream file(path_);
   std::string text;
   std::getline(file, text);
@@ -136,17 +136,17 @@ TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   Step(1);
   Step(2);
-  EvaluationReport evaluation;
+  trainer::EvaluationReport evaluation;
   evaluation.version = {1, 2};
   for (const double exact : {0.75, 0.5}) {
     evaluation.exact = exact;
-    reporter_->OnEvaluation(evaluation);
+    reporter_->RecordEvaluation(evaluation);
   }
   std::ifstream file(path_);
   std::vector<std::string> kinds;
   for (std::string line; std::getline(file, line);) kinds.push_back(nlohmann::json::parse(line).at("kind"));
   EXPECT_THAT(kinds, ElementsAre("step", "step", "eval", "eval"));
-  const RunReporter::Figures figures = reporter_->figures();
+  const trainer::RunFigures figures = reporter_->figures();
   EXPECT_EQ(figures.step_seconds, 4);
   EXPECT_EQ(figures.wait_seconds, 1);
   EXPECT_EQ(figures.best_exact, 0.75);

@@ -1,4 +1,4 @@
-#include "services/trainer/training_data.h"
+#include "trainer/data/training_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,18 +11,17 @@
 #include <thread>
 #include <vector>
 
-#include "services/trainer/data_codec.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/services/trainer/training_data_fixture.h"
+#include "tests/unit/trainer/data/training_data_fixture.h"
 #include "trainer/data/prompt_queue.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
-using Result = trainer::GroupLedger::Result;
+using Result = GroupLedger::Result;
 
 // Keeps what it is sent.
 class RecordingSink : public RolloutSink {
@@ -45,13 +44,13 @@ class TrainingDataTest : public ::testing::Test {
     data_ = *std::move(data);
     sink_ = std::make_shared<RecordingSink>();
     session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
-    data_->OnServing(session_, version);
+    data_->SetServing(session_, version);
   }
 
   // Has `groups` groups answered and acknowledged.
   void Answer(size_t groups) {
     const size_t leased = sink_->leases.size(), acked = sink_->acks.size();
-    data_->OnCredits(session_, static_cast<int32_t>(groups));
+    data_->SetCredits(session_, static_cast<int32_t>(groups));
     ASSERT_TRUE(sink_->leases.WaitFor(leased + groups));
     for (size_t i = leased; i < leased + groups; ++i) data_->Submit(session_, RightAnswer(sink_->leases.All()[i]));
     ASSERT_TRUE(sink_->acks.WaitFor(acked + groups));
@@ -63,11 +62,11 @@ class TrainingDataTest : public ::testing::Test {
     EXPECT_THAT(batch, IsOk());
     if (!batch.ok()) return {};
     std::vector<LeaseId> ids;
-    for (const trainer::SharedGroup& group : batch->groups) ids.push_back(group->lease);
+    for (const SharedGroup& group : batch->groups) ids.push_back(group->lease);
     replays_ += batch->is_replay;
-    data_->OnStepDone();
-    data_->OnPublished(data_->version());
-    data_->OnServing(session_, data_->version());
+    data_->FinishStep();
+    data_->RecordPublished(data_->version());
+    data_->SetServing(session_, data_->version());
     return ids;
   }
 
@@ -80,7 +79,7 @@ class TrainingDataTest : public ::testing::Test {
 
   TrainingDataWorld world_;
   std::shared_ptr<RecordingSink> sink_;
-  trainer::SessionId session_ = 0;
+  SessionId session_ = 0;
   int replays_ = 0;
   std::unique_ptr<TrainingData> data_;
 };
@@ -162,7 +161,7 @@ TEST_F(TrainingDataTest, TheSumsOfAResumedRunAreThoseOfOneThatWasNeverKilled) {
   for (int i = 0; i < 2; ++i) Train();
   const TrainingData::DataSnapshot second = data_->Snapshot().value();
   for (int i = 0; i < 2; ++i) Train();
-  const trainer::TrainingSums twin = data_->GetStatus().sums;
+  const TrainingSums twin = data_->GetStatus().sums;
   EXPECT_EQ(twin.accepted, 8);
   EXPECT_EQ(twin.trained, 8);
   EXPECT_EQ(twin.staleness.groups, 8);
@@ -204,7 +203,7 @@ TEST_F(TrainingDataTest, WhatARestoreUndoesIsCountedOnceHoweverOftenTheRunIsResu
 TEST_F(TrainingDataTest, FilteredGroupsAreCountedFromTheLogToo) {
   world_.options.ledger.refill_zero_variance = true;
   Open();
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(1));
   TrajectoryGroup group = RightAnswer(sink_->leases.All()[0]);
   for (Trajectory& sample : group.samples) sample.reward = 1;
@@ -236,15 +235,15 @@ TEST_F(TrainingDataTest, LeasesNothingForAWhileAfterTheDiskHasRefusedAnAnswerAnd
   HandClock clock;
   world_.clock = &clock;
   Open();
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(1));
   world_.disk.SetCapacity(0);
   data_->Submit(session_, RightAnswer(sink_->leases.All()[0]));
   ASSERT_TRUE(sink_->acks.WaitFor(1));
   EXPECT_THAT(sink_->acks.All()[0].error, HasReason("NO_SPACE"));
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   EXPECT_EQ(sink_->leases.size(), 1u);
-  const trainer::Explanation why = data_->GetStatus().explanation;
+  const Explanation why = data_->GetStatus().explanation;
   EXPECT_EQ(why.waiting_for, "disk");
   EXPECT_THAT(why.detail, ::testing::HasSubstr("/log"));
 
@@ -279,7 +278,7 @@ TEST_F(TrainingDataTest, EvaluationEndsWhenRolloutersHaveGoneOn) {
   data_->StartEvaluation({1, 0});
   EXPECT_THAT(data_->WaitForEvaluation(absl::InfinitePast()), HasReason("EVALUATING"));
   EXPECT_EQ(data_->GetStatus().explanation.waiting_for, "evaluation");
-  data_->OnServing(session_, {1, 1});
+  data_->SetServing(session_, {1, 1});
   EXPECT_THAT(data_->WaitForEvaluation(absl::InfiniteFuture()), HasReason("OVERTAKEN"));
 }
 
@@ -309,8 +308,8 @@ class BusyRollouter : public RolloutSink {
  private:
   void Run() {
     while (true) {
-      data_->OnServing(session_, data_->version());
-      data_->OnCredits(session_, 4);
+      data_->SetServing(session_, data_->version());
+      data_->SetCredits(session_, 4);
       std::deque<Lease> leases;
       {
         MutexLock lock(&mutex_);
@@ -325,7 +324,7 @@ class BusyRollouter : public RolloutSink {
 
   TrainingData* const data_;
   const std::string name_;
-  trainer::SessionId session_ = 0;
+  SessionId session_ = 0;
   std::thread thread_;
   Mutex mutex_;
   std::deque<Lease> leases_ ABSL_GUARDED_BY(mutex_);
@@ -347,9 +346,9 @@ TEST(TrainingDataThreadsTest, ManyRolloutersAndTheStepThreadAgree) {
     auto batch = NextBatch(*data, Clock::Real()->Now() + kTestDeadline);
     ASSERT_THAT(batch, IsOk());
     EXPECT_LE(batch->staleness.Max(), 2);
-    for (const trainer::SharedGroup& group : batch->groups) EXPECT_TRUE(trained.insert(group->lease.group).second);
-    data->OnStepDone();
-    data->OnPublished(data->version());
+    for (const SharedGroup& group : batch->groups) EXPECT_TRUE(trained.insert(group->lease.group).second);
+    data->FinishStep();
+    data->RecordPublished(data->version());
   }
   for (auto& rollouter : rollouters) rollouter->Join();
   TrainingData::Status status = data->GetStatus();
@@ -358,76 +357,10 @@ TEST(TrainingDataThreadsTest, ManyRolloutersAndTheStepThreadAgree) {
   EXPECT_EQ(status.rollouters.size(), 3u);
 }
 
-TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
-  Lease lease;
-  lease.id = {{2, 9}, 3};
-  lease.samples = 2;
-  lease.prompt_ids = {1, 2};
-  lease.answer_ids = {3, 4, 5};
-  auto group = std::make_shared<const TrajectoryGroup>(RightAnswer(lease, {4, 7}));
-  auto accepted = DecodeLogRecord(EncodeLogRecord(trainer::AcceptedRecord{{4, 6}, group}));
-  ASSERT_THAT(accepted, IsOk());
-  const auto& decoded = std::get<trainer::AcceptedRecord>(*accepted);
-  EXPECT_EQ(decoded.admitted, (PolicyVersion{4, 6}));
-  EXPECT_EQ(decoded.group->lease, lease.id);
-  EXPECT_EQ(decoded.group->samples[1].tokens, group->samples[1].tokens);
-  EXPECT_EQ(decoded.group->samples[1].spans, group->samples[1].spans);
-
-  auto take = DecodeLogRecord(EncodeLogRecord(trainer::TakeRecord{{4, 8}, {lease.id}}));
-  ASSERT_THAT(take, IsOk());
-  EXPECT_EQ(std::get<trainer::TakeRecord>(*take).groups[0], lease.id);
-  auto skip = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kSkipped}));
-  ASSERT_TRUE(skip.ok()) << skip.status();
-  EXPECT_EQ(std::get<trainer::DropRecord>(*skip).reason, trainer::DropReason::kSkipped);
-  auto drop = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kRolledBack}));
-  ASSERT_THAT(drop, IsOk());
-  EXPECT_EQ(std::get<trainer::DropRecord>(*drop).reason, trainer::DropReason::kRolledBack);
-  EXPECT_THAT(DecodeLogRecord(""), HasReason("BAD_RECORD"));
-  EXPECT_THAT(DecodeLogRecord("\x01"), HasReason("BAD_RECORD"));
-
-  trainer::DataState state{.next = {1, 20},
-                           .consumed_below = {1, 3},
-                           .consumed_above = {{1, 5}, {1, 8}},
-                           .attempts = {{{1, 4}, 2}, {{1, 19}, 1}},
-                           .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}},
-                           .sums = {.accepted = 9,
-                                    .filtered = 1,
-                                    .dropped_stale = 2,
-                                    .rolled_back = 3,
-                                    .trained = 4,
-                                    .skipped = 6,
-                                    .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
-                                    .counted_to = 17}};
-  auto again = DecodeDataState(EncodeDataState(state));
-  ASSERT_THAT(again, IsOk());
-  EXPECT_EQ(*again, state);
-  trainer::DataState beyond = state;
-  beyond.consumed_above = {{1, 25}};
-  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
-  beyond = state;
-  beyond.accepted = {{{1, 25}, 1}};
-  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
-  beyond.accepted.assign(trainer::PromptQueue::kRemembered + 1, {{1, 5}, 1});
-  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
-  beyond = state;
-  beyond.sums.staleness.tokens = {5, -1};
-  EXPECT_THAT(DecodeDataState(EncodeDataState(beyond)), HasReason("BAD_SNAPSHOT"));
-}
-
-TEST(DataCodecTest, TheAttemptsOf65536ConsumedGroupsTakeThreeBytesEach) {
-  trainer::DataState state{.next = {0, 1000000}, .consumed_below = {0, 1000000}};
-  for (int64_t i = 0; i < static_cast<int64_t>(trainer::PromptQueue::kRemembered); ++i) {
-    state.accepted.push_back({{0, 900000 + (i ^ 7)}, 1 + static_cast<int32_t>(i % 3)});
-  }
-  const std::string bytes = EncodeDataState(state);
-  EXPECT_LT(bytes.size(), 3 * trainer::PromptQueue::kRemembered + 100);
-  EXPECT_EQ(*DecodeDataState(bytes), state);
-}
-
 TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndItIsSaidWhy) {
   Open();
-  for (int64_t i = 1; i <= trainer::RolloutSessions::kInvalidInRow; ++i) {
-    data_->OnCredits(session_, 1);
+  for (int64_t i = 1; i <= RolloutSessions::kInvalidInRow; ++i) {
+    data_->SetCredits(session_, 1);
     ASSERT_TRUE(sink_->leases.WaitFor(static_cast<size_t>(i)));
     TrajectoryGroup group = RightAnswer(sink_->leases.All().back());
     group.samples[1].logprobs[0] = std::nanf("");
@@ -436,20 +369,20 @@ TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndI
     EXPECT_EQ(sink_->acks.All().back().result, Result::kInvalid);
     EXPECT_THAT(sink_->acks.All().back().error, HasReason("BAD_LOGPROB"));
   }
-  data_->OnCredits(session_, 1);
-  EXPECT_EQ(sink_->leases.size(), static_cast<size_t>(trainer::RolloutSessions::kInvalidInRow));
+  data_->SetCredits(session_, 1);
+  EXPECT_EQ(sink_->leases.size(), static_cast<size_t>(RolloutSessions::kInvalidInRow));
   const TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.invalid.at("BAD_LOGPROB"), trainer::RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.groups.failed, trainer::RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.quarantines, 1);
+  EXPECT_EQ(status.leases.invalid.at("BAD_LOGPROB"), RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.groups.failed, RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.leases.quarantines, 1);
   ASSERT_EQ(status.rollouters.size(), 1u);
   EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
   EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("sample 1"));
 
   auto other = std::make_shared<RecordingSink>();
-  const trainer::SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
-  data_->OnServing(good, {1, 0});
-  data_->OnCredits(good, 1);
+  const SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
+  data_->SetServing(good, {1, 0});
+  data_->SetCredits(good, 1);
   EXPECT_EQ(other->leases.size(), 1u);
 }
 
@@ -461,7 +394,7 @@ class StalledRollouterTest : public TrainingDataTest {
     Open();
     other_ = std::make_shared<RecordingSink>();
     good_ = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), TrainingDataWorld::kRunId, other_);
-    data_->OnServing(good_, {1, 0});
+    data_->SetServing(good_, {1, 0});
   }
   ~StalledRollouterTest() override { data_.reset(); }  // before the clock
 
@@ -469,8 +402,8 @@ class StalledRollouterTest : public TrainingDataTest {
   void Heartbeats(int seconds, const std::vector<LeaseId>& further = {}) {
     for (int i = 0; i < seconds; ++i) {
       clock_.Advance(absl::Seconds(1));
-      data_->OnProgress(good_, further);
-      data_->OnServing(session_, {1, 0});
+      data_->RecordProgress(good_, further);
+      data_->SetServing(session_, {1, 0});
     }
   }
 
@@ -482,22 +415,22 @@ class StalledRollouterTest : public TrainingDataTest {
 
   HandClock clock_;
   std::shared_ptr<RecordingSink> other_;
-  trainer::SessionId good_ = 0;
+  SessionId good_ = 0;
 };
 
 TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNoneUntilItLetsGo) {
   Start();
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(1));
   const LeaseId stuck = sink_->leases.All()[0].id;
-  data_->OnCredits(good_, 8);
-  data_->OnCredits(good_, 8);
+  data_->SetCredits(good_, 8);
+  data_->SetCredits(good_, 8);
   const std::vector<LeaseId> held = HeldByOther();
   const size_t before = held.size();
   Heartbeats(29, held);
   EXPECT_EQ(sink_->revoked.size(), 0u);
   EXPECT_EQ(other_->leases.size(), before) << "the gate admits no more";
-  data_->OnCredits(session_, 8);
+  data_->SetCredits(session_, 8);
   Heartbeats(2, held);
   ASSERT_EQ(sink_->revoked.size(), 1u);
   EXPECT_EQ(sink_->revoked.All()[0], stuck);
@@ -506,8 +439,8 @@ TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNone
   EXPECT_EQ(other_->leases.All()[before].id, (LeaseId{stuck.group, 2}));
   EXPECT_EQ(sink_->leases.size(), 1u);
   TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.stalled, 1);
-  EXPECT_EQ(status.timed_out, 0);
+  EXPECT_EQ(status.leases.stalled, 1);
+  EXPECT_EQ(status.leases.timed_out, 0);
   EXPECT_EQ(status.rollouters[0].stalled_groups, 1);
   EXPECT_EQ(status.rollouters[1].stalled_groups, 0);
 
@@ -518,23 +451,23 @@ TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNone
 
 TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
   Start();
-  data_->OnCredits(session_, 8);
-  data_->OnCredits(good_, 0);
+  data_->SetCredits(session_, 8);
+  data_->SetCredits(good_, 0);
   const size_t training = sink_->leases.size();
   data_->StartEvaluation({1, 0});
   ASSERT_EQ(sink_->leases.size(), training) << "no room";
   data_->Disconnect(session_);
   sink_ = std::make_shared<RecordingSink>();
   session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
-  data_->OnServing(session_, {1, 0});
-  data_->OnCredits(session_, 2);  // 4 samples
+  data_->SetServing(session_, {1, 0});
+  data_->SetCredits(session_, 2);  // 4 samples
   const std::vector<Lease> leased = sink_->leases.All();
   ASSERT_EQ(std::count_if(leased.begin(), leased.end(),
                           [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; }),
             3)
       << "half of six prompts";
-  data_->OnCredits(good_, 8);
-  data_->OnCredits(good_, 8);
+  data_->SetCredits(good_, 8);
+  data_->SetCredits(good_, 8);
   Heartbeats(31, HeldByOther());
   EXPECT_GE(sink_->revoked.size(), 3u);
   int again = 0;
@@ -545,13 +478,13 @@ TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
 
 TEST_F(StalledRollouterTest, ATrainerThatStoodStillItselfFirstHearsWhatWasSaidMeanwhile) {
   Start();
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(1));
   Heartbeats(1);
   clock_.Advance(absl::Minutes(5));
-  data_->OnServing(good_, {1, 0});
+  data_->SetServing(good_, {1, 0});
   EXPECT_EQ(sink_->revoked.size(), 0u);
-  data_->OnProgress(session_, {sink_->leases.All()[0].id});
+  data_->RecordProgress(session_, {sink_->leases.All()[0].id});
   Heartbeats(29);
   EXPECT_EQ(sink_->revoked.size(), 0u);
   Heartbeats(2);
@@ -561,39 +494,39 @@ TEST_F(StalledRollouterTest, ATrainerThatStoodStillItselfFirstHearsWhatWasSaidMe
 TEST_F(TrainingDataTest, ARollouterThatHandsBackEveryLeaseGetsNoMoreAndNoPromptIsLost) {
   Open();
   size_t returned = 0;
-  for (; returned < static_cast<size_t>(trainer::RolloutSessions::kInvalidInRow); ++returned) {
-    data_->OnCredits(session_, 1);
+  for (; returned < static_cast<size_t>(RolloutSessions::kInvalidInRow); ++returned) {
+    data_->SetCredits(session_, 1);
     ASSERT_TRUE(sink_->leases.WaitFor(returned + 1));
     data_->ReturnLease(session_, sink_->leases.All()[returned].id,
                        Error(absl::StatusCode::kInternal, "NO_REWARD", "the reward\nis broken"));
   }
-  data_->OnCredits(session_, 8);
+  data_->SetCredits(session_, 8);
   EXPECT_EQ(sink_->leases.size(), returned);
   TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.quarantines, 1);
-  EXPECT_EQ(status.rollouters[0].returned_groups, trainer::RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.leases.quarantines, 1);
+  EXPECT_EQ(status.rollouters[0].returned_groups, RolloutSessions::kInvalidInRow);
   EXPECT_EQ(status.rollouters[0].invalid_groups, 0);
   EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
   EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("handed back group 0/0: the reward\\nis broken"));
-  EXPECT_TRUE(status.invalid.empty()) << "nothing was submitted";
+  EXPECT_TRUE(status.leases.invalid.empty()) << "nothing was submitted";
 
   auto other = std::make_shared<RecordingSink>();
-  const trainer::SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
-  data_->OnServing(good, {1, 0});
-  data_->OnCredits(good, 1);
+  const SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
+  data_->SetServing(good, {1, 0});
+  data_->SetCredits(good, 1);
   ASSERT_EQ(other->leases.size(), 1u);
   EXPECT_EQ(other->leases.All()[0].id.group, (GroupId{0, 0}));
 }
 
 TEST_F(TrainingDataTest, AnswersThatCannotBeReadCountAsInvalidToo) {
   Open();
-  data_->OnCredits(session_, 1);
+  data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(1));
   data_->Reject(session_, sink_->leases.All()[0].id,
                 Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "no such finish reason"));
-  EXPECT_EQ(data_->GetStatus().invalid.at("BAD_MESSAGE"), 1);
+  EXPECT_EQ(data_->GetStatus().leases.invalid.at("BAD_MESSAGE"), 1);
   EXPECT_EQ(data_->GetStatus().rollouters[0].invalid_groups, 1);
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

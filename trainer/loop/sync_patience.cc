@@ -1,11 +1,11 @@
-#include "services/trainer/sync_patience.h"
+#include "trainer/loop/sync_patience.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 absl::Status SyncPatience::Observe(const Tally& tally, absl::Time now) {
   // What ended before somebody looked is not counted, nor is what a synchronizer that was started again has forgotten.
@@ -26,4 +26,4 @@ absl::Status SyncPatience::Observe(const Tally& tally, absl::Time now) {
                             failures_, " failed (sync.give_up_after)"));
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

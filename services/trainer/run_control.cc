@@ -1,4 +1,4 @@
-// What TrainerService asks of the daemon.
+#include "services/trainer/run_control.h"
 
 #include <utility>
 
@@ -8,7 +8,6 @@
 #include "model/model_export.h"
 #include "model/safetensors.h"
 #include "services/config/run_model.h"
-#include "services/trainer/trainer_daemon.h"
 #include "services/wire/codec.h"
 
 namespace syncopate::trainerd {
@@ -56,17 +55,17 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["skipped"] = from.skipped;
 }
 
-void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
+void FillData(const trainer::TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
   FillExplanation(data.explanation, response->mutable_explanation());
   FillGroups(data.groups, response->mutable_groups());
-  response->mutable_invalid()->insert(data.invalid.begin(), data.invalid.end());
+  response->mutable_invalid()->insert(data.leases.invalid.begin(), data.leases.invalid.end());
   response->set_queued_groups(data.queued_groups);
   response->set_leased_groups(data.leased_groups);
   response->set_mean_staleness(data.staleness.Mean());
   response->set_max_staleness_seen(data.staleness.Max());
   response->set_staleness_bound(data.staleness_bound);
   response->set_staleness_bound_violations(data.staleness.violating_groups);
-  for (const TrainingData::RolloutView& rollouter : data.rollouters) {
+  for (const trainer::TrainingData::RolloutView& rollouter : data.rollouters) {
     v1::RollouterView* view = response->add_rollouters();
     view->set_replica_id(rollouter.replica_id);
     view->set_incarnation(rollouter.incarnation);
@@ -85,77 +84,95 @@ void FillData(const TrainingData::Status& data, v1::TrainerServiceGetStatusRespo
 
 }  // namespace
 
-v1::TrainerServiceGetStatusResponse TrainerDaemon::GetStatus() const {
+RunControl::RunControl(Options options) : options_(std::move(options)) {}
+
+void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer) {
+  MutexLock lock(&mutex_);
+  offer_ = std::move(offer);
+}
+
+void RunControl::Start(const Run& run) {
+  MutexLock lock(&mutex_);
+  run_ = run;
+}
+
+absl::StatusOr<RunControl::Run> RunControl::GetRun() const {
+  MutexLock lock(&mutex_);
+  if (!run_.has_value()) return Starting();
+  return *run_;
+}
+
+v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   v1::TrainerServiceGetStatusResponse response;
-  response.set_steps_total(daemon_->config().run().steps());
-  StepLoop* loop = Loop();
-  if (loop == nullptr) {
+  response.set_steps_total(options_.steps);
+  const absl::StatusOr<Run> run = GetRun();
+  if (!run.ok()) {
     response.set_state("starting");
     return response;
   }
-  const StepLoop::Status status = loop->GetStatus();
+  const trainer::StepLoop::Status status = run->loop->GetStatus();
   *response.mutable_version() = wire::ToProto(status.version);
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
-  FillData(data_->GetStatus(), &response);
+  FillData(run->data->GetStatus(), &response);
   if (status.state == "paused") ExplainPause(status.paused_since, response.mutable_explanation());
   return response;
 }
 
-absl::Status TrainerDaemon::Pause() {
-  StepLoop* loop = Loop();
-  if (loop == nullptr) return Starting();
-  loop->Pause();
+absl::Status RunControl::Pause() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
+  run.loop->Pause();
   return absl::OkStatus();
 }
 
-absl::Status TrainerDaemon::Resume() {
-  StepLoop* loop = Loop();
-  if (loop == nullptr) return Starting();
-  loop->Resume();
+absl::Status RunControl::Resume() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
+  run.loop->Resume();
   return absl::OkStatus();
 }
 
-absl::Status TrainerDaemon::Stop() {
-  StepLoop* loop = Loop();
-  if (loop == nullptr) return Starting();
-  loop->Stop();
+absl::Status RunControl::Stop() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
+  run.loop->Stop();
   return absl::OkStatus();
 }
 
-void TrainerDaemon::SaveCheckpoint(CheckpointDone done) {
-  StepLoop* loop = Loop();
-  if (loop == nullptr) {
-    done(Starting());
+void RunControl::SaveCheckpoint(CheckpointDone done) {
+  const absl::StatusOr<Run> run = GetRun();
+  if (!run.ok()) {
+    done(run.status());
     return;
   }
-  loop->SaveCheckpoint(std::move(done));
+  run->loop->SaveCheckpoint(std::move(done));
 }
 
-void TrainerDaemon::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
-  StepLoop* loop = Loop();
-  if (loop == nullptr) {
-    done(Starting());
+void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
+  const absl::StatusOr<Run> run = GetRun();
+  if (!run.ok()) {
+    done(run.status());
     return;
   }
-  loop->RunBetweenSteps([this, request, done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
+  auto write = [this, policy = run->policy, request,
+                done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
     if (version.ok()) {
-      done(Export(request, *version));
+      done(Export(request, *policy, *version));
     } else {
       done(version.status());
     }
-  });
+  };
+  run->loop->RunBetweenSteps(std::move(write));
 }
 
-absl::StatusOr<std::shared_ptr<const ModelOffer>> TrainerDaemon::GetModel() const {
+absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   MutexLock lock(&mutex_);
   if (offer_ == nullptr) return Starting();
   return offer_;
 }
 
-absl::StatusOr<v1::TrainerServiceExportModelResponse> TrainerDaemon::Export(
-    const v1::TrainerServiceExportModelRequest& request, const PolicyVersion& version) {
-  if (device_.model.by_keys()) {
+absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
+    const v1::TrainerServiceExportModelRequest& request, const trainer::Policy& policy,
+    const PolicyVersion& version) const {
+  if (!options_.has_model_folder) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                  "this run did not begin with model.path, so that there is no config.json to go with the weights");
   }
@@ -165,13 +182,13 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> TrainerDaemon::Export(
   if (!request.dtype().empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.dtype, model::ParseExportDType(request.dtype()));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, device_.policy->parameters());
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, policy.parameters());
   v1::TrainerServiceExportModelResponse response;
   *response.mutable_version() = wire::ToProto(version);
-  response.set_path(daemon_->Path(absl::StrCat("exports/", name)));
+  response.set_path(JoinPath(options_.run_dir, absl::StrCat("exports/", name)));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
-                             model::ExportModel(model::TensorsOfArena(device_.policy->manifest(), weights),
-                                                config::KeptModelFolder(daemon_->run_dir()), response.path(), options));
+                             model::ExportModel(model::TensorsOfArena(policy.manifest(), weights),
+                                                config::KeptModelFolder(options_.run_dir), response.path(), options));
   response.set_bytes(written.bytes);
   return response;
 }

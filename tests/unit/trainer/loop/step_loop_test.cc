@@ -1,16 +1,17 @@
-#include "services/trainer/step_loop.h"
+#include "trainer/loop/step_loop.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
-#include "tests/unit/services/trainer/step_loop_world.h"
+#include "tests/unit/trainer/loop/step_loop_world.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using syncopate::testing::HasMessage;
@@ -43,6 +44,48 @@ TEST_F(StepLoopTest, MakesItsStepsPublishesEachAndSavesTheLast) {
               ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 1}, PolicyVersion{1, 2}, PolicyVersion{1, 3}));
   EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s3"));
   EXPECT_EQ(world_.loop().GetStatus().state, "done");
+}
+
+TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestThatWasPublished) {
+  world_.Start(Steps(3));
+  ASSERT_THAT(world_.Wait(), IsOk());
+  const std::vector<StepReport> steps = world_.observer.steps.All();
+  const auto publications = world_.observer.publications.All();
+  ASSERT_EQ(steps.size(), 3u);
+  ASSERT_EQ(publications.size(), 4u);  // the beginning too
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].version, (PolicyVersion{1, static_cast<int64_t>(i) + 1}));
+    EXPECT_EQ(publications[i + 1], std::make_pair(steps[i].version, steps[i].weights_digest));
+    EXPECT_EQ(steps[i].groups, static_cast<int64_t>(kBatchGroups));
+    EXPECT_EQ(steps[i].sample_staleness.size(), 2 * kBatchGroups);
+    EXPECT_FALSE(steps[i].is_replay);
+  }
+  ASSERT_EQ(world_.observer.checkpoints.All().size(), 1u);
+  EXPECT_THAT(world_.observer.checkpoints.All()[0].status, IsOk());
+}
+
+// The synchronizer relabels a version whose digest is one that is served: nothing is sent.
+TEST_F(StepLoopTest, AStepWithoutSignalIsPublishedUnderTheDigestBeforeIt) {
+  world_.policy.StandStillFrom(2);
+  world_.Start(Steps(3));
+  ASSERT_THAT(world_.Wait(), IsOk());
+  const auto publications = world_.observer.publications.All();
+  ASSERT_EQ(publications.size(), 4u);
+  EXPECT_NE(publications[1].second, publications[0].second);
+  EXPECT_EQ(publications[2].second, publications[1].second);
+  EXPECT_EQ(publications[3].second, publications[1].second);
+}
+
+TEST_F(StepLoopTest, AStepThatIsNotPublishedIsReportedWithTheDigestOfItsWeights) {
+  StepLoop::Options options = Steps(2);
+  options.publish_every_steps = 2;
+  world_.Start(options);
+  ASSERT_THAT(world_.Wait(), IsOk());
+  const std::vector<StepReport> steps = world_.observer.steps.All();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].stage_seconds, 0.0);
+  EXPECT_NE(steps[0].weights_digest, steps[1].weights_digest);
+  EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}));
 }
 
 TEST_F(StepLoopTest, ALifeThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
@@ -181,6 +224,13 @@ TEST_F(StepLoopTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCheckp
   ASSERT_THAT(outcome, IsOk());
   EXPECT_EQ(world_.policy.begun(), 6);
   EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s5", "e1-s6"));
+  std::set<int64_t> failed;
+  for (const auto& [version, saved] : world_.observer.checkpoints.All()) {
+    if (saved.ok()) continue;
+    EXPECT_THAT(saved, HasReason("NO_SPACE"));
+    failed.insert(version.step);
+  }
+  EXPECT_THAT(failed, ElementsAre(2));
 }
 
 TEST_F(StepLoopTest, ALastCheckpointThatCannotBeSavedFailsTheRun) {
@@ -354,4 +404,4 @@ TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

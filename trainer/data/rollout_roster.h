@@ -6,7 +6,7 @@
 
 #include "base/trajectory.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // What each rollouter process that ever took prompts has done, as far as it said before it left or died. The newest
 // kListed processes are kept one by one, those before them as a sum. Plain state, no lock; what a peer says cannot make
@@ -29,10 +29,10 @@ class RolloutRoster {
   };
 
   // A process takes prompts, for the first time or again.
-  void OnConnected(const MemberId& member);
-  void OnServing(const std::string& incarnation, const PolicyVersion& version);
+  void AddProcess(const MemberId& member);
+  void SetServing(const std::string& incarnation, const PolicyVersion& version);
   // Replaces what it said before. Figures that no process can have are ignored.
-  void OnWork(const std::string& incarnation, const Work& work);
+  void SetWork(const std::string& incarnation, const Work& work);
 
   // One that goes on from what another was when it was written down.
   static RolloutRoster Restore(std::deque<Entry> entries, const Work& earlier);
@@ -47,4 +47,4 @@ class RolloutRoster {
   Work earlier_;
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

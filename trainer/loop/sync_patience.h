@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // Whether weight syncs have failed for so long that nothing can be expected of going on. Sans-IO, not thread-safe.
 //
@@ -38,4 +38,4 @@ class SyncPatience {
   int64_t failures_ = 0;  // since then
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -1,8 +1,8 @@
-#include "services/trainer/rollout_roster.h"
+#include "trainer/data/rollout_roster.h"
 
 #include <algorithm>
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 // A century of a fast GPU; sums of many processes stay far from overflow.
@@ -28,14 +28,14 @@ RolloutRoster RolloutRoster::Restore(std::deque<Entry> entries, const Work& earl
   RolloutRoster roster;
   if (IsPossible(earlier)) roster.earlier_ = earlier;
   for (Entry& entry : entries) {
-    roster.OnConnected(entry.member);
-    roster.OnServing(entry.member.incarnation, entry.serving);
-    roster.OnWork(entry.member.incarnation, entry.work);
+    roster.AddProcess(entry.member);
+    roster.SetServing(entry.member.incarnation, entry.serving);
+    roster.SetWork(entry.member.incarnation, entry.work);
   }
   return roster;
 }
 
-void RolloutRoster::OnConnected(const MemberId& member) {
+void RolloutRoster::AddProcess(const MemberId& member) {
   if (Find(member.incarnation) != nullptr) return;
   entries_.push_back({.member = member});
   if (entries_.size() <= kListed) return;
@@ -47,13 +47,13 @@ void RolloutRoster::OnConnected(const MemberId& member) {
   entries_.pop_front();
 }
 
-void RolloutRoster::OnServing(const std::string& incarnation, const PolicyVersion& version) {
+void RolloutRoster::SetServing(const std::string& incarnation, const PolicyVersion& version) {
   if (Entry* entry = Find(incarnation)) entry->serving = version;
 }
 
-void RolloutRoster::OnWork(const std::string& incarnation, const Work& work) {
+void RolloutRoster::SetWork(const std::string& incarnation, const Work& work) {
   Entry* entry = Find(incarnation);
   if (entry != nullptr && IsPossible(work)) entry->work = work;
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

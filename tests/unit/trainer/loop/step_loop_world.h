@@ -1,12 +1,11 @@
 #pragma once
 
-#include <prometheus/registry.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
 #include <future>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -15,16 +14,16 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "services/trainer/step_loop.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/notification.h"
-#include "tests/unit/services/trainer/training_data_fixture.h"
+#include "tests/unit/trainer/data/training_data_fixture.h"
+#include "trainer/loop/step_loop.h"
 #include "trainer/staging/host_stager.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
-class FakePolicy final : public trainer::Policy {
+class FakePolicy final : public Policy {
  public:
   static constexpr char kTensor[] = "model.norm.weight";
 
@@ -37,6 +36,7 @@ class FakePolicy final : public trainer::Policy {
   void Release() { HoldFrom(kNever); }
   void FailFrom(int64_t step) { fail_from_ = step; }
   void SpoilFrom(int64_t step) { spoil_from_ = step; }
+  void StandStillFrom(int64_t step) { still_from_ = step; }  // steps without signal
   int64_t begun() const {
     MutexLock lock(&mutex_);
     return begun_;
@@ -48,7 +48,7 @@ class FakePolicy final : public trainer::Policy {
   }
 
   const Manifest& manifest() const override { return manifest_; }
-  absl::StatusOr<trainer::TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     int64_t step = 0;
     {
       MutexLock lock(&mutex_);
@@ -57,9 +57,11 @@ class FakePolicy final : public trainer::Policy {
       if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
-    for (float& weight : weights_) weight += 1;
+    if (step < still_from_) {
+      for (float& weight : weights_) weight += 1;
+    }
     if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
-    trainer::TrainStepMetrics metrics;
+    TrainStepMetrics metrics;
     metrics.tokens = 10;
     return metrics;
   }
@@ -77,6 +79,7 @@ class FakePolicy final : public trainer::Policy {
   // Set before the loop runs.
   int64_t fail_from_ = kNever;
   int64_t spoil_from_ = kNever;
+  int64_t still_from_ = kNever;
   mutable Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
@@ -95,13 +98,13 @@ class FakeRollouter final : public RolloutSink {
     if (thread_.joinable()) thread_.join();
   }
 
-  void Serve(trainer::SessionId session, const PolicyVersion& version) {
+  void Serve(SessionId session, const PolicyVersion& version) {
     {
       MutexLock lock(&mutex_);
       session_ = session;
     }
-    data_->OnServing(session, version);
-    data_->OnCredits(session, kCredits);
+    data_->SetServing(session, version);
+    data_->SetCredits(session, kCredits);
   }
   // Leases are kept until the rollouter may answer them.
   void HoldAnswers(bool hold) {
@@ -146,7 +149,7 @@ class FakeRollouter final : public RolloutSink {
   void Run() {
     while (true) {
       Lease lease;
-      trainer::SessionId session = 0;
+      SessionId session = 0;
       {
         MutexLock lock(&mutex_);
         auto free = [this](const Lease& one)
@@ -162,17 +165,52 @@ class FakeRollouter final : public RolloutSink {
         session = session_;
       }
       data_->Submit(session, RightAnswer(lease));
-      data_->OnCredits(session, kCredits);
+      data_->SetCredits(session, kCredits);
     }
   }
 
   TrainingData* const data_;
   Mutex mutex_;
   std::deque<Lease> work_ ABSL_GUARDED_BY(mutex_);
-  trainer::SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
+  SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<LeaseKind> held_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
+};
+
+// Keeps what a run tells.
+class RecordingObserver final : public RunObserver {
+ public:
+  struct Saved {
+    PolicyVersion version;
+    absl::Status status;
+  };
+  Mailbox<StepReport> steps;
+  Mailbox<EvaluationReport> evaluations;
+  Mailbox<std::pair<PolicyVersion, uint64_t>> publications;  // and their digests
+  Mailbox<Saved> checkpoints;
+
+  void RecordStep(const StepReport& report) override { steps.Put(report); }
+  void RecordEvaluation(const EvaluationReport& report) override { evaluations.Put(report); }
+  void RecordPublication(const PolicyVersion& version, uint64_t digest, double) override {
+    publications.Put({version, digest});
+  }
+  void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) override {
+    checkpoints.Put({version, saved});
+  }
+  void AddPhase(LoopPhase phase, double seconds) override {
+    MutexLock lock(&mutex_);
+    phases_[phase] += seconds;
+  }
+  double SecondsIn(LoopPhase phase) const {
+    MutexLock lock(&mutex_);
+    auto found = phases_.find(phase);
+    return found == phases_.end() ? 0 : found->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<LoopPhase, double> phases_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A whole step loop over fakes: TrainingData over a disk in memory, checkpoints on another one.
@@ -194,13 +232,11 @@ class StepLoopWorld {
     StepLoop::Parts parts{.policy = &policy,
                           .data = data_.get(),
                           .stager = stager_.get(),
-                          .reporter = reporter_.get(),
                           .checkpoints = checkpoints_.get(),
-                          .metrics = &metrics_,
-                          .events = events_.get(),
+                          .observer = &observer,
                           .evaluation_prompts = world_.evaluation_prompts.get(),
                           .publish =
-                              [this](VersionPublisher::Publication publication) {
+                              [this](Publication publication) {
                                 published.Put(publication.version);
                                 const int64_t step = publication.version.step;
                                 if (failing_syncs.count(step) == 0) rollouter_->Serve(session_, publication.version);
@@ -244,6 +280,7 @@ class StepLoopWorld {
   FakeRollouter& rollouter() { return *rollouter_; }
 
   FakePolicy policy;
+  RecordingObserver observer;
   testing::FaultyFileSystem checkpoint_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
@@ -251,24 +288,16 @@ class StepLoopWorld {
 
  private:
   TrainingDataWorld world_;
-  testing::FaultyFileSystem report_disk_;
   std::unique_ptr<TrainingData> data_;
   std::shared_ptr<FakeRollouter> rollouter_;
-  trainer::SessionId session_ = 0;
+  SessionId session_ = 0;
   std::shared_ptr<FakeRollouter> laggard_;
-  trainer::SessionId laggard_session_ = 0;
+  SessionId laggard_session_ = 0;
   int64_t laggards_last_ = -1;
-  std::unique_ptr<trainer::HostStager> stager_ =
-      trainer::HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
-  std::unique_ptr<RunReporter> reporter_ = RunReporter::Open(&report_disk_, "/metrics.jsonl").value();
-  std::unique_ptr<trainer::CheckpointStore> checkpoints_ =
-      trainer::CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
-  prometheus::Registry registry_;
-  telemetry::TrainerMetrics metrics_{registry_, {}};
-  std::unique_ptr<telemetry::EventRecorder> events_ =
-      telemetry::EventRecorder::Open(&report_disk_, "/run", "trainer-0").value();
+  std::unique_ptr<HostStager> stager_ = HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
+  std::unique_ptr<CheckpointStore> checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

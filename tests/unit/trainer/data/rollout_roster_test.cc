@@ -1,4 +1,4 @@
-#include "services/trainer/rollout_roster.h"
+#include "trainer/data/rollout_roster.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 MemberId Process(const std::string& incarnation) { return {"rollouter", "rollouter-0", 0, 1, incarnation}; }
@@ -20,12 +20,12 @@ int64_t TokensOfAll(const RolloutRoster& roster) {
 
 TEST(RolloutRosterTest, KeepsTheLastWordOfEveryProcess) {
   RolloutRoster roster;
-  for (const char* incarnation : {"a", "b"}) roster.OnConnected(Process(incarnation));
-  roster.OnWork("a", {.generated_tokens = 10});
-  roster.OnWork("a", {.generated_tokens = 30});
-  roster.OnConnected(Process("a"));  // its stream broke
-  roster.OnServing("a", {1, 7});
-  roster.OnWork("b", {.generated_tokens = 5});
+  for (const char* incarnation : {"a", "b"}) roster.AddProcess(Process(incarnation));
+  roster.SetWork("a", {.generated_tokens = 10});
+  roster.SetWork("a", {.generated_tokens = 30});
+  roster.AddProcess(Process("a"));  // its stream broke
+  roster.SetServing("a", {1, 7});
+  roster.SetWork("b", {.generated_tokens = 5});
   ASSERT_EQ(roster.entries().size(), 2u);
   EXPECT_EQ(roster.entries()[0].work.generated_tokens, 30);
   EXPECT_EQ(roster.entries()[0].serving, (PolicyVersion{1, 7}));
@@ -37,8 +37,8 @@ TEST(RolloutRosterTest, GoesOnWhereItWasWrittenDown) {
                                                  {.member = Process("b"), .work = {.generated_tokens = -1}}},
                                                 {.generated_tokens = 5});
   EXPECT_EQ(TokensOfAll(roster), 35);
-  roster.OnConnected(Process("a"));  // it has outlived the trainer
-  roster.OnWork("a", {.generated_tokens = 40});
+  roster.AddProcess(Process("a"));  // it has outlived the trainer
+  roster.SetWork("a", {.generated_tokens = 40});
   EXPECT_EQ(roster.entries().size(), 2u);
   EXPECT_EQ(TokensOfAll(roster), 45);
 }
@@ -46,8 +46,8 @@ TEST(RolloutRosterTest, GoesOnWhereItWasWrittenDown) {
 TEST(RolloutRosterTest, ManyProcessesAreASumAndNothingGrows) {
   RolloutRoster roster;
   for (int i = 0; i < 1000; ++i) {
-    roster.OnConnected(Process(absl::StrCat(i)));
-    roster.OnWork(absl::StrCat(i), {.generated_tokens = 2, .busy_seconds = 0.5});
+    roster.AddProcess(Process(absl::StrCat(i)));
+    roster.SetWork(absl::StrCat(i), {.generated_tokens = 2, .busy_seconds = 0.5});
   }
   EXPECT_EQ(roster.entries().size(), RolloutRoster::kListed);
   EXPECT_EQ(TokensOfAll(roster), 2000);
@@ -56,14 +56,14 @@ TEST(RolloutRosterTest, ManyProcessesAreASumAndNothingGrows) {
 
 TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
   RolloutRoster roster;
-  roster.OnConnected(Process("liar"));
-  roster.OnWork("liar", {.generated_tokens = 3});
-  roster.OnWork("liar", {.generated_tokens = -1});
-  roster.OnWork("liar", {.generated_tokens = std::numeric_limits<int64_t>::max()});
-  roster.OnWork("liar", {.generated_tokens = 4, .busy_seconds = std::numeric_limits<double>::quiet_NaN()});
-  roster.OnWork("nobody", {.generated_tokens = 100});
+  roster.AddProcess(Process("liar"));
+  roster.SetWork("liar", {.generated_tokens = 3});
+  roster.SetWork("liar", {.generated_tokens = -1});
+  roster.SetWork("liar", {.generated_tokens = std::numeric_limits<int64_t>::max()});
+  roster.SetWork("liar", {.generated_tokens = 4, .busy_seconds = std::numeric_limits<double>::quiet_NaN()});
+  roster.SetWork("nobody", {.generated_tokens = 100});
   EXPECT_EQ(TokensOfAll(roster), 3);
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -7,11 +7,12 @@
 
 #include "base/clock.h"
 #include "base/trajectory.h"
-#include "services/trainer/training_data.h"
+#include "services/trainer/data_codec.h"
 #include "tests/support/faulty_file_system.h"
 #include "trainer/data/tasks.h"
+#include "trainer/data/training_data.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // Stands still until it is told to go on. Thread-safe.
 class HandClock final : public Clock {
@@ -44,9 +45,9 @@ class TrainingDataWorld {
   // At `version`, which is published; `snapshot` as TrainingData::Snapshot gave it.
   absl::StatusOr<std::unique_ptr<TrainingData>> Open(const PolicyVersion& version = {1, 0},
                                                      const std::string& snapshot = "") {
-    TrainingData::Parts parts{&disk, clock, prompts.get(), evaluation_prompts.get()};
+    TrainingData::Parts parts{&disk, &trainerd::ProtoRecordCodec(), clock, prompts.get(), evaluation_prompts.get()};
     SYNCOPATE_ASSIGN_OR_RETURN(auto data, TrainingData::Open(options, parts, {version, kRunId, snapshot}));
-    data->OnPublished(version);
+    data->RecordPublished(version);
     return data;
   }
 
@@ -56,8 +57,8 @@ class TrainingDataWorld {
 
   testing::FaultyFileSystem disk;
   const Clock* clock = Clock::Real();
-  std::unique_ptr<trainer::PromptSource> prompts = *trainer::MakeTask({});
-  std::unique_ptr<trainer::PromptSource> evaluation_prompts = *trainer::MakeTask({.seed = 999});
+  std::unique_ptr<PromptSource> prompts = *MakeTask({});
+  std::unique_ptr<PromptSource> evaluation_prompts = *MakeTask({.seed = 999});
   TrainingData::Options options;
 };
 
@@ -85,4 +86,4 @@ inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& vers
 }
 inline TrajectoryGroup RightAnswer(const Lease& lease) { return RightAnswer(lease, lease.version); }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

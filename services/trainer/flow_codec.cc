@@ -1,6 +1,5 @@
-#include "services/trainer/flow_sums.h"
+#include "services/trainer/flow_codec.h"
 
-#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <utility>
@@ -12,7 +11,7 @@
 namespace syncopate::trainerd {
 namespace {
 
-v1::FlowSums::Rollouter RollouterMessage(const RolloutRoster::Entry& entry) {
+v1::FlowSums::Rollouter RollouterMessage(const trainer::RolloutRoster::Entry& entry) {
   v1::FlowSums::Rollouter message;
   *message.mutable_member() = wire::ToProto(entry.member);
   *message.mutable_serving() = wire::ToProto(entry.serving);
@@ -23,7 +22,7 @@ v1::FlowSums::Rollouter RollouterMessage(const RolloutRoster::Entry& entry) {
   return message;
 }
 
-RolloutRoster::Work WorkOf(const v1::FlowSums::Rollouter& message) {
+trainer::RolloutRoster::Work WorkOf(const v1::FlowSums::Rollouter& message) {
   return {.generated_tokens = message.generated_tokens(),
           .groups_submitted = message.groups_submitted(),
           .busy_seconds = message.busy_seconds(),
@@ -36,26 +35,7 @@ absl::Status BadFlow(const char* what) {
 
 }  // namespace
 
-FlowSums AddLife(FlowSums before, double wall_seconds, const RunReporter::Figures& figures,
-                 const TrainingData::Status& data, RolloutRoster roster) {
-  FlowSums sums = std::move(before);
-  sums.wall_seconds += wall_seconds;
-  sums.figures.step_seconds += figures.step_seconds;
-  sums.figures.wait_seconds += figures.wait_seconds;
-  if (figures.best_exact.has_value()) {
-    sums.figures.best_exact = std::max(sums.figures.best_exact.value_or(*figures.best_exact), *figures.best_exact);
-  }
-  if (figures.last_exact.has_value()) sums.figures.last_exact = figures.last_exact;
-  sums.reissued += data.groups.reissued;
-  sums.failed += data.groups.failed;
-  sums.duplicate += data.groups.duplicate;
-  sums.expired += data.groups.expired;
-  for (const auto& [reason, count] : data.invalid) sums.invalid[reason] += count;
-  sums.roster = std::move(roster);
-  return sums;
-}
-
-std::string EncodeFlowSums(const FlowSums& sums) {
+std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   v1::FlowSums message;
   message.set_wall_seconds(sums.wall_seconds);
   message.set_step_seconds(sums.figures.step_seconds);
@@ -67,34 +47,35 @@ std::string EncodeFlowSums(const FlowSums& sums) {
   message.set_duplicate_groups(sums.duplicate);
   message.set_expired_groups(sums.expired);
   message.mutable_invalid()->insert(sums.invalid.begin(), sums.invalid.end());
-  for (const RolloutRoster::Entry& entry : sums.roster.entries()) *message.add_rollouters() = RollouterMessage(entry);
+  for (const trainer::RolloutRoster::Entry& entry : sums.roster.entries())
+    *message.add_rollouters() = RollouterMessage(entry);
   *message.mutable_earlier() = RollouterMessage({.work = sums.roster.earlier()});
   return message.SerializeAsString();
 }
 
-absl::StatusOr<FlowSums> DecodeFlowSums(absl::string_view bytes) {
+absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
   v1::FlowSums message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return BadFlow("cannot be parsed");
   const double seconds[] = {message.wall_seconds(), message.step_seconds(), message.wait_seconds()};
   for (const double one : seconds) {
     if (!std::isfinite(one) || one < 0) return BadFlow("took a time that cannot be");
   }
-  FlowSums sums{.wall_seconds = message.wall_seconds(),
-                .figures = {.step_seconds = message.step_seconds(), .wait_seconds = message.wait_seconds()},
-                .reissued = message.reissued_groups(),
-                .failed = message.failed_groups(),
-                .duplicate = message.duplicate_groups(),
-                .expired = message.expired_groups(),
-                .invalid = {message.invalid().begin(), message.invalid().end()}};
+  trainer::FlowSums sums{.wall_seconds = message.wall_seconds(),
+                         .figures = {.step_seconds = message.step_seconds(), .wait_seconds = message.wait_seconds()},
+                         .reissued = message.reissued_groups(),
+                         .failed = message.failed_groups(),
+                         .duplicate = message.duplicate_groups(),
+                         .expired = message.expired_groups(),
+                         .invalid = {message.invalid().begin(), message.invalid().end()}};
   if (message.has_best_exact()) sums.figures.best_exact = message.best_exact();
   if (message.has_last_exact()) sums.figures.last_exact = message.last_exact();
-  std::deque<RolloutRoster::Entry> entries;
+  std::deque<trainer::RolloutRoster::Entry> entries;
   for (const v1::FlowSums::Rollouter& one : message.rollouters()) {
     absl::StatusOr<MemberId> member = wire::FromProto(one.member());
     if (!member.ok()) return BadFlow("names a rollouter that cannot be");
     entries.push_back({.member = *std::move(member), .serving = wire::FromProto(one.serving()), .work = WorkOf(one)});
   }
-  sums.roster = RolloutRoster::Restore(std::move(entries), WorkOf(message.earlier()));
+  sums.roster = trainer::RolloutRoster::Restore(std::move(entries), WorkOf(message.earlier()));
   return sums;
 }
 

@@ -1,10 +1,10 @@
-#include "services/trainer/sync_patience.h"
+#include "trainer/loop/sync_patience.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using testing::HasReason;
@@ -71,4 +71,4 @@ TEST_F(SyncPatienceTest, ASynchronizerThatIsStartedAgainChangesNothing) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "trainer/loop/flow_sums.h"
+
+namespace syncopate::trainerd {
+
+// As bytes (FlowSums of proto/syncopate/v1/records.proto). Decoding trusts nothing: DATA_LOSS (reason BAD_FLOW).
+std::string EncodeFlowSums(const trainer::FlowSums& sums);
+absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes);
+
+}  // namespace syncopate::trainerd

@@ -1,0 +1,149 @@
+#include "trainer/data/lease_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/reasons.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// How often at most anybody looks whether a lease has expired.
+constexpr absl::Duration kExpiryPause = absl::Milliseconds(100);
+// Who has not looked for so long stood still, or the machine did.
+constexpr absl::Duration kStoodStill = absl::Seconds(5);
+constexpr size_t kMaxReasonBytes = 200;  // of what a peer says
+
+// For people; what the rollouter says about it may hold anything.
+absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
+  const absl::string_view text = why.message().substr(0, kMaxReasonBytes);
+  return Error(why.code(), IsPromptsFault(why) ? ErrorReason(why) : "RETURNED",
+               absl::StrCat("handed back group ", lease.group.ToString(), ": ", absl::CHexEscape(text)));
+}
+
+}  // namespace
+
+EvaluationResult LeaseDesk::EndEvaluation() {
+  EvaluationResult result = evaluation_->Result();
+  evaluation_.reset();
+  return result;
+}
+
+RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
+  const RolloutSessions::Connected connected = ledger_->Connect(member);
+  if (connected.replaced.has_value()) Disconnect(*connected.replaced);
+  roster_.AddProcess(member);
+  return connected;
+}
+
+void LeaseDesk::Disconnect(SessionId session) {
+  ledger_->Disconnect(session);
+  if (evaluation_.has_value()) evaluation_->OnSessionLost(session);
+}
+
+void LeaseDesk::SetServing(SessionId session, const PolicyVersion& version) {
+  ledger_->OnServing(session, version);
+  if (auto* known = ledger_->sessions().Find(session)) roster_.SetServing(known->member.incarnation, version);
+}
+
+void LeaseDesk::SetWork(SessionId session, const RolloutRoster::Work& work) {
+  if (auto* known = ledger_->sessions().Find(session)) roster_.SetWork(known->member.incarnation, work);
+}
+
+void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now) {
+  for (const LeaseId& lease : leases) {
+    if (!Evaluation::IsEvaluation(lease)) {
+      ledger_->OnProgress(session, lease, now);
+    } else if (evaluation_.has_value()) {
+      evaluation_->OnProgress(&ledger_->sessions(), session, lease, now);
+    }
+  }
+}
+
+std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_only) {
+  std::vector<IssuedLease> issued;
+  if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
+  if (evaluation_only) return issued;
+  for (IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  return issued;
+}
+
+bool LeaseDesk::ExpiryIsDue(absl::Time now) {
+  const absl::Duration since = now - expiry_looked_at_;
+  if (since < kExpiryPause) return false;
+  expiry_looked_at_ = now;
+  if (since > kStoodStill) no_expiry_before_ = now + kStoodStill;
+  return now >= no_expiry_before_;
+}
+
+std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
+  if (!ExpiryIsDue(now)) return {};
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now);
+  if (evaluation_.has_value()) {
+    for (const Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
+  }
+  std::map<std::pair<SessionId, RevokeReason>, int64_t> counts;
+  for (const Revocation& one : revoked) {
+    ++(one.reason == RevokeReason::kStalled ? counts_.stalled : counts_.timed_out);
+    ++counts[{one.session, one.reason}];
+  }
+  for (const auto& [whose, count] : counts) {
+    const RolloutSession* session = ledger_->sessions().Find(whose.first);
+    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count,
+                  session == nullptr ? "a rollouter" : session->member.replica_id, RevokeReasonName(whose.second));
+  }
+  return revoked;
+}
+
+GroupLedger::Verdict LeaseDesk::Submit(SessionId session, const SharedGroup& group, absl::Time now) {
+  GroupLedger::Verdict verdict{.result = GroupLedger::Result::kExpired};
+  if (!Evaluation::IsEvaluation(group->lease)) {
+    verdict = ledger_->Submit(session, group, now);
+  } else if (evaluation_.has_value()) {
+    ledger_->sessions().OnHeard(session, group->lease);
+    verdict = evaluation_->Submit(session, *group, ledger_->rules());
+  }
+  // An install in the middle of an evaluation is nobody's fault.
+  const bool invalid =
+      verdict.result == GroupLedger::Result::kInvalid && ErrorReason(verdict.error) != reason::kWrongVersion;
+  if (invalid || verdict.result == GroupLedger::Result::kAccepted) RecordAnswer(session, verdict.error, now);
+  return verdict;
+}
+
+void LeaseDesk::RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now) {
+  if (!judgement.ok()) ++counts_.invalid[ErrorReason(judgement)];
+  if (ledger_->sessions().OnAnswer(session, judgement, now)) RecordQuarantine(session);
+}
+
+void LeaseDesk::RecordQuarantine(SessionId session) {
+  ++counts_.quarantines;
+  const RolloutSession& found = *ledger_->sessions().Find(session);
+  SYNCOPATE_LOG(kError,
+                "%s gets no prompts for %s: its last %d answers were all of no "
+                "use, the latest: %s",
+                found.member.replica_id, absl::FormatDuration(RolloutSessions::kQuarantine),
+                RolloutSessions::kInvalidInRow, found.conduct.last_fault.ToString());
+}
+
+std::optional<absl::Time> LeaseDesk::Release(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  if (!Evaluation::IsEvaluation(lease)) return ledger_->Return(session, lease, why);
+  ledger_->sessions().OnHeard(session, lease);
+  return evaluation_.has_value() ? evaluation_->Return(session, lease, why) : std::nullopt;
+}
+
+void LeaseDesk::Return(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now) {
+  const std::optional<absl::Time> issued = Release(session, lease, why);
+  if (!issued.has_value()) return;
+  if (ledger_->sessions().OnReturn(session, ReturnedFault(lease, why), *issued, now)) RecordQuarantine(session);
+}
+
+void LeaseDesk::Reject(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now) {
+  RecordAnswer(session, why, now);
+  Release(session, lease, why);
+}
+
+}  // namespace syncopate::trainer

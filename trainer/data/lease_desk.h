@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "trainer/data/evaluation.h"
+#include "trainer/data/group_ledger.h"
+#include "trainer/data/rollout_roster.h"
+
+namespace syncopate::trainer {
+
+// Between rollouters and the two who give them work, the ledger's training
+// groups and the evaluation under way: hands each answer, progress and return
+// to whom its lease is of, counts what came of them, quarantines who answers
+// nothing of use, and takes back what comes no further.
+//
+// Sans-IO, as GroupLedger: the owner holds the lock, passes the time and sends
+// what is said here.
+class LeaseDesk {
+ public:
+  // What came of leases, of this life.
+  struct Counts {
+    std::map<std::string, int64_t> invalid = {};  // answers that were refused, by reason; all reasons are ours
+    int64_t quarantines = 0;                      // that have begun
+    int64_t stalled = 0;                          // leases taken back because they came no further, of evaluation too
+    int64_t timed_out = 0;                        // or because they were too old
+  };
+
+  // `ledger` is this object's from now on, and so is `roster`.
+  LeaseDesk(std::unique_ptr<GroupLedger> ledger, RolloutRoster roster)
+      : ledger_(std::move(ledger)), roster_(std::move(roster)) {}
+
+  GroupLedger& ledger() { return *ledger_; }
+  const GroupLedger& ledger() const { return *ledger_; }
+  const RolloutRoster& roster() const { return roster_; }
+  const Counts& counts() const { return counts_; }
+  // None: no evaluation is under way.
+  const std::optional<Evaluation>& evaluation() const { return evaluation_; }
+  // Replaces one that is not finished. `prompts` must outlive it.
+  void StartEvaluation(const Evaluation::Options& options, const PromptSource* prompts) {
+    evaluation_.emplace(options, prompts);
+  }
+  // Its result so far; none is under way after that.
+  EvaluationResult EndEvaluation();
+
+  RolloutSessions::Connected Connect(const MemberId& member);
+  void Disconnect(SessionId session);
+  void SetServing(SessionId session, const PolicyVersion& version);
+  void SetCredits(SessionId session, int32_t groups) { ledger_->OnCredits(session, groups); }
+  void SetWork(SessionId session, const RolloutRoster::Work& work);
+  // These leases have come further; those that the session does not hold are
+  // ignored.
+  void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
+
+  // Leases that may go out now: those of the evaluation first; no others if
+  // `evaluation_only`.
+  std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);
+  // Takes back leases that have stalled or are too old. Cheap: looks ten times
+  // a second at most, and not at all for five seconds after nobody has looked
+  // for as long, when what rollouters said meanwhile is yet to be read.
+  std::vector<Revocation> ExpireLeases(absl::Time now);
+
+  GroupLedger::Verdict Submit(SessionId session, const SharedGroup& group, absl::Time now);
+  // The rollouter cannot finish it.
+  void Return(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now);
+  // Its answer could not be read.
+  void Reject(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now);
+
+ private:
+  // Gives up the lease; gives when it was issued, if the session held it.
+  std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
+  void RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
+  void RecordQuarantine(SessionId session);
+  bool ExpiryIsDue(absl::Time now);
+
+  const std::unique_ptr<GroupLedger> ledger_;
+  std::optional<Evaluation> evaluation_;
+  RolloutRoster roster_;
+  Counts counts_;
+  absl::Time expiry_looked_at_ = absl::InfinitePast();
+  absl::Time no_expiry_before_ = absl::InfinitePast();
+};
+
+}  // namespace syncopate::trainer

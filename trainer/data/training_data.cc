@@ -1,0 +1,528 @@
+#include "trainer/data/training_data.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/reasons.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+
+namespace {
+
+// How often a waiter looks whether a lease has expired.
+constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
+constexpr size_t kShownRunIdBytes = 128;  // peers choose it
+
+}  // namespace
+
+absl::Status TrainingData::Options::Validate() const {
+  SYNCOPATE_RETURN_IF_ERROR(ledger.Validate());
+  SYNCOPATE_RETURN_IF_ERROR(log.Validate());
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  if (evaluation_prompts < 1) return bad("an evaluation has at least 1 prompt");
+  if (evaluation_samples_shown < 0) return bad("evaluation_samples_shown cannot be negative");
+  if (evaluation_sampling.temperature != 0) return bad("evaluation is greedy: its temperature is 0");
+  if (evaluation_sampling.max_new_tokens < 1) return bad("max_new_tokens of an evaluation must be at least 1");
+  if (log_timeout <= absl::ZeroDuration()) return bad("log_timeout must be positive");
+  return absl::OkStatus();
+}
+
+TrainingData::TrainingData(const Options& options, const Parts& parts, std::string run_id)
+    : options_(options), parts_(parts), run_id_(std::move(run_id)) {}
+
+TrainingData::~TrainingData() { Stop(); }
+
+absl::Status TrainingData::StoppedError() {
+  return Error(absl::StatusCode::kCancelled, "STOPPED", "the trainer is stopping");
+}
+
+// -- Opening
+
+absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& options, const Parts& parts,
+                                                                 const Start& start) {
+  SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
+  SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
+  SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
+  parts.prompts->SetListener([raw = data.get()] { raw->LookAtLeases(); });
+  return data;
+}
+
+absl::Status TrainingData::OpenLog(const Start& start) {
+  DataState state;
+  if (!start.snapshot.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(state, parts_.codec->DecodeDataState(start.snapshot));
+  }
+  DataRestore restore(GroupLedger::QueueOptions(options_.ledger, *parts_.prompts), state, start.version.step);
+  auto replay = [this, &restore](uint64_t sequence, absl::string_view payload) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(LogRecord record, parts_.codec->DecodeLogRecord(payload));
+    return restore.Add(std::move(record), sequence);
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(log_, TrajectoryLog::Open(parts_.files, options_.log, replay));
+  RestoredData restored = restore.Finish();
+  SYNCOPATE_LOG(kInfo,
+                "data position: next prompt %s, %d groups kept, %d steps to "
+                "repeat, %d groups rolled back",
+                restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
+                restored.drops.size());
+  MutexLock lock(&mutex_);
+  sums_before_ = std::move(restored.sums);
+  desk_ = std::make_unique<LeaseDesk>(std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version,
+                                                               std::move(restored), parts_.clock->Now()),
+                                      start.roster);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingData::LogRestoredDrops() {
+  std::vector<DropRecord> drops;
+  {
+    MutexLock lock(&mutex_);
+    drops = desk_->ledger().UnloggedDrops();
+  }
+  for (const DropRecord& drop : drops) {  // no more than were outstanding
+    auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(drop), options_.log_timeout);
+    if (!written.ok()) return Annotate(written.status(), "writing what the restore dropped");
+    MutexLock lock(&mutex_);
+    sums_before_.counted_to = *written;  // the ledger has counted it before it was written
+  }
+  return absl::OkStatus();
+}
+
+// -- Actions
+
+std::shared_ptr<RolloutSink> TrainingData::FindSinkLocked(SessionId session) const {
+  auto found = sinks_.find(session);
+  return found == sinks_.end() ? nullptr : found->second;
+}
+
+void TrainingData::CollectLocked(Actions* actions) {
+  if (stopped_) return;
+  const absl::Time now = parts_.clock->Now();
+  for (const Revocation& one : desk_->ExpireLeases(now)) {
+    actions->revocations.emplace_back(FindSinkLocked(one.session), one);
+  }
+  for (IssuedLease& one : desk_->NextLeases(now, /*evaluation_only=*/disk_.IsFresh(now))) {
+    actions->leases.emplace_back(FindSinkLocked(one.session), std::move(one.lease));
+  }
+  for (const DropRecord& drop : desk_->ledger().UnloggedDrops()) actions->drops.push_back(drop);
+}
+
+void TrainingData::Perform(Actions actions) {
+  for (const DropRecord& drop : actions.drops) {
+    auto report = [](const absl::Status& status, uint64_t) {
+      if (!status.ok()) SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
+    };
+    absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(drop), report);
+    if (!handed_in.ok()) report(handed_in, 0);
+  }
+  for (auto& [sink, ack] : actions.acks) {
+    if (sink != nullptr) sink->SendAck(ack);
+  }
+  for (auto& [sink, revoked] : actions.revocations) {
+    if (sink != nullptr) sink->SendRevoke(revoked.lease, RevokeReasonName(revoked.reason));
+  }
+  for (auto& [sink, lease] : actions.leases) {
+    if (sink != nullptr) sink->SendLease(lease);
+  }
+  if (actions.closed != nullptr) {
+    actions.closed->Close(Error(absl::StatusCode::kAborted, "STREAM_REPLACED",
+                                "this process was declared dead, or has opened "
+                                "another stream; connect again"));
+  }
+}
+
+// -- Steps
+
+bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || desk_->ledger().HasBatch(); }
+
+absl::Status TrainingData::NoBatchLocked() const {
+  if (stopped_) return StoppedError();
+  if (const absl::Status failure = parts_.prompts->failure(); !failure.ok()) {
+    return Error(absl::StatusCode::kInvalidArgument, ErrorReason(failure),
+                 failure.message());  // it stays
+  }
+  if (desk_->ledger().DataEnded())
+    return Error(absl::StatusCode::kOutOfRange, reason::kDataEnded, "all prompts are done with");
+  return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "no batch is ready yet");
+}
+
+absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
+  while (true) {
+    LookAtLeases();
+    const absl::Duration left = deadline - parts_.clock->Now();
+    MutexLock lock(&mutex_);
+    auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopped_ || HasBatchLocked() || desk_->ledger().DataEnded() || !parts_.prompts->failure().ok();
+    };
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
+    if (met || left <= kExpiryCheck) return NoBatchLocked();
+  }
+}
+
+absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
+  std::optional<Ledger::Take> take;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_ || !HasBatchLocked()) return NoBatchLocked();
+    take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : desk_->ledger().TakeBatch();
+  }
+  return LogTake(*std::move(take));
+}
+
+absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
+  if (!take.is_replay) {
+    auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(take.record), options_.log_timeout);
+    MutexLock lock(&mutex_);
+    disk_.Record(written.status(), parts_.clock->Now());
+    if (!written.ok()) {
+      refused_take_ = std::move(take);
+      return Annotate(written.status(), "writing down which groups the next step trains");
+    }
+  }
+  if (take.staleness.violating_groups > 0) {
+    SYNCOPATE_LOG(kError, "%d groups of step %d are beyond the staleness bound of %d: a defect",
+                  take.staleness.violating_groups, take.record.produces.step, options_.ledger.gate.max_staleness);
+  }
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->ledger().OnTakeLogged();
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return Batch{take.record.produces, take.is_replay, std::move(take.groups), std::move(take.staleness)};
+}
+
+void TrainingData::FinishStep() {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->ledger().OnStepDone(parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::RecordPublished(const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->ledger().OnPublished(version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
+  MutexLock lock(&mutex_);
+  if (desk_->ledger().in_step()) {
+    return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
+                 "the disk has not taken down which groups the next step "
+                 "trains; make room on it and try again");
+  }
+  DataState state = desk_->ledger().Snapshot();
+  state.sums = SumsLocked();
+  return DataSnapshot{parts_.codec->EncodeDataState(state), desk_->ledger().OldestNeededSequence()};
+}
+
+TrainingSums TrainingData::SumsLocked() const {
+  const Ledger::Counters& now = desk_->ledger().counters();
+  TrainingSums sums = sums_before_;
+  sums.accepted += now.accepted;
+  sums.filtered += now.filtered;
+  sums.dropped_stale += now.dropped_stale;
+  sums.rolled_back += now.rolled_back;
+  sums.trained += now.trained;
+  sums.skipped += now.skipped;
+  sums.staleness.Merge(desk_->ledger().staleness());
+  return sums;
+}
+
+void TrainingData::LookAtLeases() {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+// -- Rollouters
+
+absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const std::string& run_id,
+                                                std::shared_ptr<RolloutSink> sink) {
+  if (run_id != run_id_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "RUN_MISMATCH",
+                 absl::StrCat("this is the trainer of run '", run_id_, "', not of '",
+                              absl::CEscape(run_id.substr(0, kShownRunIdBytes)), "'"));
+  }
+  if (member.role != "rollouter") {
+    return Error(absl::StatusCode::kInvalidArgument, "NOT_A_ROLLOUTER",
+                 absl::StrCat("a ", member.role, " takes no prompts"));
+  }
+  Actions actions;
+  SessionId session = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return StoppedError();
+    const RolloutSessions::Connected connected = desk_->Connect(member);
+    session = connected.session;
+    if (connected.replaced.has_value()) {
+      actions.closed = FindSinkLocked(*connected.replaced);
+      sinks_.erase(*connected.replaced);
+    }
+    sinks_[session] = std::move(sink);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  return session;
+}
+
+void TrainingData::SetServing(SessionId session, const PolicyVersion& version) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->SetServing(session, version);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::SetCredits(SessionId session, int32_t groups) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->SetCredits(session, groups);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
+  MutexLock lock(&mutex_);
+  desk_->SetWork(session, work);
+}
+
+void TrainingData::RecordProgress(SessionId session, const std::vector<LeaseId>& leases) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->RecordProgress(session, leases, parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
+  auto group = std::make_shared<const TrajectoryGroup>(std::move(submitted));
+  const LeaseId lease = group->lease;
+  Actions actions;
+  Ledger::Verdict verdict;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    verdict = desk_->Submit(session, group, parts_.clock->Now());
+    const bool waits = verdict.record.has_value() || verdict.result == Ledger::Result::kPending;
+    if (waits) {
+      waiting_acks_[lease].push_back(session);
+    } else {
+      actions.acks.push_back({FindSinkLocked(session), {lease, verdict.result, verdict.error}});
+    }
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+  if (!verdict.record.has_value()) return;
+  auto finish = [this, lease](const absl::Status& written, uint64_t sequence) {
+    FinishSubmission(lease, written, sequence);
+  };
+  const absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(*verdict.record), finish);
+  if (!handed_in.ok()) FinishSubmission(lease, handed_in, 0);
+}
+
+void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence) {
+  if (!written.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", written.ToString());
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    disk_.Record(written, parts_.clock->Now());
+    if (written.ok()) {
+      desk_->ledger().OnLogged(lease, sequence);
+      sums_before_.counted_to = sequence;
+    } else {
+      desk_->ledger().OnLogFailed(lease);
+    }
+    const auto result = written.ok() ? Ledger::Result::kAccepted : Ledger::Result::kInvalid;
+    for (const SessionId session : waiting_acks_[lease]) {
+      actions.acks.push_back({FindSinkLocked(session), {lease, result, written}});
+    }
+    waiting_acks_.erase(lease);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->Return(session, lease, why, parts_.clock->Now());
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    desk_->Reject(session, lease, why, parts_.clock->Now());
+    actions.acks.push_back({FindSinkLocked(session), {lease, Ledger::Result::kInvalid, why}});
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+void TrainingData::Disconnect(SessionId session) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    if (sinks_.erase(session) > 0) desk_->Disconnect(session);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+// -- Evaluation
+
+void TrainingData::StartEvaluation(const PolicyVersion& version) {
+  Evaluation::Options options{.version = version,
+                              .prompts = options_.evaluation_prompts,
+                              .show_samples = options_.evaluation_samples_shown,
+                              .reward = options_.ledger.reward,
+                              .sampling = options_.evaluation_sampling,
+                              .seed = options_.evaluation_seed,
+                              .lease_limits = options_.ledger.lease_limits};
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    options.index = evaluations_++;
+    desk_->StartEvaluation(options, parts_.evaluation_prompts);
+    evaluation_since_ = parts_.clock->Now();
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
+absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
+  while (true) {
+    LookAtLeases();
+    const absl::Duration left = deadline - parts_.clock->Now();
+    MutexLock lock(&mutex_);
+    auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const std::optional<Evaluation>& evaluation = desk_->evaluation();
+      return stopped_ || !evaluation.has_value() || evaluation->done() ||
+             evaluation->IsOvertaken(desk_->ledger().sessions());
+    };
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    if (stopped_) return StoppedError();
+    if (!met && left > kExpiryCheck) continue;
+    if (!met) {
+      return Error(
+          absl::StatusCode::kDeadlineExceeded, "EVALUATING",
+          absl::StrCat(desk_->evaluation()->answered(), " of ", options_.evaluation_prompts, " prompts are answered"));
+    }
+    if (!desk_->evaluation().has_value()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
+    }
+    const bool done = desk_->evaluation()->done();
+    EvaluationResult result = desk_->EndEvaluation();
+    if (done) return result;
+    return Error(absl::StatusCode::kAborted, reason::kOvertaken,
+                 absl::StrCat("every rollouter serves a newer version than ", result.version.ToString(), "; ",
+                              result.prompts, " prompts had been answered"));
+  }
+}
+
+bool TrainingData::EvaluationIsServed() const {
+  MutexLock lock(&mutex_);
+  return desk_->evaluation().has_value() && desk_->evaluation()->IsServed(desk_->ledger().sessions());
+}
+
+// -- Status
+
+TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, absl::Time now) const {
+  const absl::Duration quarantine = session.conduct.quarantined_until - now;
+  return {.replica_id = session.member.replica_id,
+          .incarnation = session.member.incarnation,
+          .serving = session.serving,
+          .leased_groups = session.leased,
+          .credits = session.room / options_.ledger.samples,
+          .accepted_groups = session.accepted,
+          .invalid_groups = session.invalid,
+          .returned_groups = session.returned,
+          .stalled_groups = static_cast<int64_t>(session.stalled.size()),
+          .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
+          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())};
+}
+
+Explanation TrainingData::ExplainLocked(absl::Time now) const {
+  const Ledger& ledger = desk_->ledger();
+  Explanation explanation = ledger.Explain(now);
+  const std::optional<Evaluation>& evaluation = desk_->evaluation();
+  if (evaluation.has_value() && !evaluation->done() && !ledger.in_step()) {
+    explanation.waiting_for = "evaluation";
+    explanation.since_seconds = absl::ToDoubleSeconds(now - evaluation_since_);
+    explanation.detail = absl::StrCat(evaluation->answered(), " of ", options_.evaluation_prompts,
+                                      " evaluation prompts are answered by ", evaluation->options().version.ToString());
+    explanation.unblocked_by = "answers of rollouters that serve that version";
+  }
+  if (disk_.stands()) disk_.Explain(now, &explanation);
+  return explanation;
+}
+
+TrainingData::Status TrainingData::GetStatus() const {
+  MutexLock lock(&mutex_);
+  const absl::Time now = parts_.clock->Now();
+  const Ledger& ledger = desk_->ledger();
+  Status status{.version = ledger.version(),
+                .explanation = ExplainLocked(now),
+                .groups = ledger.counters(),
+                .sums = SumsLocked(),
+                .leases = desk_->counts(),
+                .queued_groups = ledger.queued_groups(),
+                .leased_groups = ledger.leased_groups(),
+                .staleness_bound = options_.ledger.gate.max_staleness,
+                .staleness = ledger.staleness(),
+                .rollouters = {}};
+  for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(ViewOf(session, now));
+  return status;
+}
+
+RolloutRoster TrainingData::GetRoster() const {
+  MutexLock lock(&mutex_);
+  return desk_->roster();
+}
+
+PolicyVersion TrainingData::version() const {
+  MutexLock lock(&mutex_);
+  return desk_->ledger().version();
+}
+
+void TrainingData::Stop() {
+  parts_.prompts->SetListener(nullptr);
+  std::map<SessionId, std::shared_ptr<RolloutSink>> sinks;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    sinks = std::exchange(sinks_, {});
+  }
+  for (auto& [session, sink] : sinks) sink->Close(StoppedError());
+  if (log_ != nullptr) log_->Stop();
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,231 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/mutex.h"
+#include "trainer/data/disk_trouble.h"
+#include "trainer/data/evaluation.h"
+#include "trainer/data/group_ledger.h"
+#include "trainer/data/lease_desk.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/record_codec.h"
+#include "trainer/data/rollout_roster.h"
+#include "trainer/data/rollout_sink.h"
+#include "trainer/data/trajectory_log.h"
+
+namespace syncopate::trainer {
+
+// All data of a training run: prompts, leases, accepted groups, their log,
+// staleness, evaluation. A thread-safe shell round LeaseDesk (which decides, by
+// GroupLedger and Evaluation) and TrajectoryLog (which remembers). What a
+// rollouter is told was accepted is durable; what TakeBatch returns is durable
+// as taken.
+//
+// The step thread's loop, in this order:
+//   RecordPublished(v) before anybody is told of v; AwaitBatch; TakeBatch;
+//   train; FinishStep; RecordPublished(next) ...
+// Snapshot and StartEvaluation belong between FinishStep and the next
+// TakeBatch. No lock is held during disk or network calls.
+class TrainingData {
+ public:
+  struct Options {
+    GroupLedger::Options ledger;
+    TrajectoryLog::Options log;
+    int64_t evaluation_prompts = 256;
+    int64_t evaluation_samples_shown = 4;
+    uint64_t evaluation_seed = 999;
+    SamplingParams evaluation_sampling;              // greedy
+    absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
+
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION or BAD_OPTIONS)
+  };
+  // All borrowed; they must outlive this.
+  struct Parts {
+    FileSystem* files = nullptr;
+    const RecordCodec* codec = nullptr;
+    const Clock* clock = nullptr;
+    PromptSource* prompts = nullptr;
+    const PromptSource* evaluation_prompts = nullptr;
+  };
+  // Where the trainer starts: its version, what Snapshot() gave at that step
+  // ("" if there is no checkpoint), and the rollouters of the run so far.
+  struct Start {
+    PolicyVersion version;
+    std::string run_id;
+    std::string snapshot;
+    RolloutRoster roster = {};
+  };
+
+  struct Batch {
+    PolicyVersion produces;
+    bool is_replay = false;           // the repetition of a step that the log holds
+    std::vector<SharedGroup> groups;  // by prompt
+    StalenessTally staleness;
+  };
+  struct DataSnapshot {
+    std::string bytes;                  // a DataState, as the codec writes it
+    uint64_t oldest_needed_record = 0;  // log records below it are part of this checkpoint
+  };
+  struct RolloutView {
+    std::string replica_id;
+    std::string incarnation;
+    PolicyVersion serving;
+    int64_t leased_groups = 0;
+    int64_t credits = 0;
+    int64_t accepted_groups = 0;
+    int64_t invalid_groups = 0;
+    int64_t returned_groups = 0;    // leases that it handed back
+    int64_t stalled_groups = 0;     // taken from it because they came no further;
+                                    // it gets none while this is above 0
+    double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
+    std::string last_fault;         // why its last answers were of no use; "" if the
+                                    // last one was
+  };
+  struct Status {
+    PolicyVersion version;
+    Explanation explanation;       // waiting_for may be "evaluation" or "disk" too
+    GroupLedger::Counters groups;  // of this life, as `leases` and `staleness` are
+    TrainingSums sums;             // of the whole run
+    LeaseDesk::Counts leases;
+    int64_t queued_groups = 0;
+    int64_t leased_groups = 0;
+    int64_t staleness_bound = 0;
+    StalenessTally staleness;  // of all batches of this life
+    std::vector<RolloutView> rollouters;
+  };
+
+  // Opens the log, rebuilds the data position from it and the snapshot, and
+  // makes what that drops durable. INVALID_ARGUMENT for options; DATA_LOSS
+  // (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
+  // cannot be read or do not belong together; the log's own errors. Blocks for
+  // the disk.
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const Options& options, const Parts& parts,
+                                                            const Start& start);
+  ~TrainingData();  // Stop()
+
+  // -- The step thread.
+  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason
+  // NO_BATCH): ask again; INVALID_ARGUMENT (the reason of
+  // PromptSource::failure()): no prompt will come any more; OUT_OF_RANGE
+  // (reason DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
+  absl::Status AwaitBatch(absl::Time deadline);
+  // The next batch, its take durable; the errors of AwaitBatch without a wait,
+  // and the disk's: the same batch comes with the next call.
+  absl::StatusOr<Batch> TakeBatch();
+  void FinishStep();  // the batch that was taken last is trained
+  void RecordPublished(const PolicyVersion& version);
+  // UNAVAILABLE (reason TAKE_PENDING) while the disk refuses the next batch's
+  // take: the data are between two steps then.
+  absl::StatusOr<DataSnapshot> Snapshot() const;
+  // Deletes log files that no kept checkpoint needs: give the least
+  // oldest_needed_record of those that are kept.
+  void PruneLog(uint64_t oldest_needed_record) { log_->PruneBefore(oldest_needed_record); }
+
+  // Asks rollouters that serve `version` for answers to the evaluation prompts,
+  // before any training lease. Replaces an evaluation that is not finished.
+  void StartEvaluation(const PolicyVersion& version);
+  // Its result when all prompts are answered. DEADLINE_EXCEEDED (reason
+  // EVALUATING): ask again; ABORTED (reason OVERTAKEN): every rollouter serves
+  // a newer version, the evaluation is over; FAILED_PRECONDITION (reason
+  // NO_EVALUATION); CANCELLED (reason STOPPED).
+  absl::StatusOr<EvaluationResult> WaitForEvaluation(absl::Time deadline);
+  // An evaluation is under way, and somebody serves its version.
+  bool EvaluationIsServed() const;
+
+  // -- Rollouters. Calls for a session that is over do nothing.
+  // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to
+  // another run, INVALID_ARGUMENT (reason NOT_A_ROLLOUTER), CANCELLED (reason
+  // STOPPED). An older stream of the same replica is closed.
+  absl::StatusOr<SessionId> Connect(const MemberId& member, const std::string& run_id,
+                                    std::shared_ptr<RolloutSink> sink);
+  void SetServing(SessionId session, const PolicyVersion& version);
+  void SetCredits(SessionId session, int32_t groups);
+  void SetWork(SessionId session, const RolloutRoster::Work& work);
+  // These leases have come further; those that the session does not hold are
+  // ignored.
+  void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
+  void Submit(SessionId session,
+              TrajectoryGroup group);  // answered by exactly one Ack while connected
+  // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no
+  // fault of the prompt.
+  void ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why);
+  // A submission that could not be decoded: acknowledged as invalid, the prompt
+  // is leased again.
+  void Reject(SessionId session, const LeaseId& lease, const absl::Status& why);
+  void Disconnect(SessionId session);  // leases go to others at once
+
+  Status GetStatus() const;
+  // Every rollouter process of the run.
+  RolloutRoster GetRoster() const;
+  // The version that the trainer is at, and its epoch.
+  PolicyVersion version() const;
+
+  // Wakes all waiters, closes all streams, writes what was handed to the log.
+  // Idempotent; blocks for the disk.
+  void Stop();
+
+ private:
+  using Ledger = GroupLedger;
+  // What is to be done once the lock is free.
+  struct Actions {
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, Lease>> leases;
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, RolloutSink::Ack>> acks;
+    std::vector<std::pair<std::shared_ptr<RolloutSink>, Revocation>> revocations;
+    std::vector<DropRecord> drops;
+    std::shared_ptr<RolloutSink> closed;
+  };
+
+  TrainingData(const Options& options, const Parts& parts, std::string run_id);
+  static absl::Status StoppedError();
+  absl::Status OpenLog(const Start& start);
+  absl::Status LogRestoredDrops();
+  TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<RolloutSink> FindSinkLocked(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RolloutView ViewOf(const RolloutSession& session, absl::Time now) const;
+  Explanation ExplainLocked(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Leases that may go out or are taken back now, and records that nobody waits
+  // for.
+  void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Perform(Actions actions);
+  // For waiters: nobody else may have anything to say.
+  void LookAtLeases();
+
+  void FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence);
+  bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Batch> LogTake(Ledger::Take take);
+
+  const Options options_;
+  const Parts parts_;
+  const std::string run_id_;
+
+  mutable Mutex mutex_;
+  std::unique_ptr<LeaseDesk> desk_ ABSL_GUARDED_BY(mutex_);  // set once by Open
+  // Of earlier lives; but counted_to is that of what the ledger has counted
+  // since as well.
+  TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
+  int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  // Who waits for a record to become durable.
+  std::map<LeaseId, std::vector<SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
+  DiskTrouble disk_ ABSL_GUARDED_BY(mutex_);
+  // A take that the disk refused; its groups are taken, but not yet durably.
+  std::optional<Ledger::Take> refused_take_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::unique_ptr<TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
+};
+
+}  // namespace syncopate::trainer

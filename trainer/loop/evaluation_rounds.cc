@@ -1,0 +1,93 @@
+#include "trainer/loop/evaluation_rounds.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/reasons.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// How long one wait at the end lasts before requests are looked at again.
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+absl::Time Now() { return Clock::Real()->Now(); }
+
+}  // namespace
+
+void EvaluationRounds::Start(const PolicyVersion& version) {
+  if (evaluated_ == version) return;
+  // One that nobody answers, because the syncs of its version have failed,
+  // gives way.
+  if (under_way_ && parts_.data->EvaluationIsServed()) {
+    SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version.ToString(),
+                  evaluated_.ToString());
+    missed_ = true;
+    return;
+  }
+  Begin(version);
+}
+
+void EvaluationRounds::Begin(const PolicyVersion& version) {
+  parts_.data->StartEvaluation(version);
+  evaluated_ = version;
+  under_way_ = true;
+  missed_ = false;
+}
+
+void EvaluationRounds::Collect(absl::Time deadline, const PolicyVersion& published) {
+  if (!under_way_) return;
+  const absl::Time begin = Now();
+  absl::StatusOr<EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
+  parts_.phases->Add(LoopPhase::kEvaluate, Now() - begin);
+  if (absl::IsDeadlineExceeded(result.status())) return;
+  under_way_ = false;
+  if (result.ok()) {
+    Report(*result);
+  } else {
+    SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
+  }
+  const bool again = missed_ || ErrorReason(result.status()) == reason::kOvertaken;
+  if (again && published > evaluated_) Begin(published);
+}
+
+void EvaluationRounds::Report(const EvaluationResult& result) {
+  EvaluationReport report;
+  report.version = result.version;
+  report.exact = result.exact;
+  report.reward_mean = result.reward_mean;
+  report.prompts = result.prompts;
+  for (const EvaluationResult::Sample& sample : result.samples) {
+    report.samples.push_back({parts_.prompts->Render(sample.prompt_ids), parts_.prompts->Render(sample.answer_ids),
+                              parts_.prompts->Render(sample.expected_ids)});
+  }
+  parts_.checkpoints->AddScore({result.version, result.reward_mean, result.exact});
+  LearningAlarms& alarms = parts_.alarms->alarms();
+  alarms.AddEvaluation(result.reward_mean);
+  report.alarms = parts_.alarms->LogStanding(result.version);
+  report.best_reward_mean = *alarms.best_evaluation();
+  parts_.observer->RecordEvaluation(report);
+}
+
+void EvaluationRounds::Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience) {
+  const absl::Time deadline = Now() + patience;
+  if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline, published);
+  if (evaluated_ != version && published == version) Begin(version);
+  AwaitEnd(deadline, published);
+  // A sync that fails is tried again, and given up by who watches over syncs:
+  // then this loop is told to stop.
+  while (under_way_ && parts_.syncs_fail && parts_.syncs_fail() && !parts_.control->stop_requested()) {
+    AwaitEnd(Now() + patience, published);
+  }
+  if (under_way_) SYNCOPATE_LOG(kWarning, "the last evaluation did not end in time");
+}
+
+void EvaluationRounds::AwaitEnd(absl::Time deadline, const PolicyVersion& published) {
+  while (under_way_ && Now() < deadline && !parts_.control->stop_requested()) {
+    Collect(std::min(deadline, Now() + kPoll), published);
+  }
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+
+#include "absl/time/time.h"
+#include "base/policy_version.h"
+#include "trainer/data/prompts.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/alarm_log.h"
+#include "trainer/loop/checkpoint_writer.h"
+#include "trainer/loop/loop_control.h"
+#include "trainer/loop/phase_times.h"
+#include "trainer/loop/run_observer.h"
+
+namespace syncopate::trainer {
+
+// The evaluations of a run, one at a time, answered while training goes on. Of
+// the step thread.
+//
+//   none -> Start -> answered -> reported -> none
+//                 -> overtaken (every rollouter has gone on) -> the newest
+//                 published version's
+//   one that is due while another is being answered is made when that is over,
+//   of the newest version then
+class EvaluationRounds {
+ public:
+  // All borrowed; they must outlive this.
+  struct Parts {
+    TrainingData* data;
+    const PromptSource* prompts;
+    LoopControl* control;
+    CheckpointWriter* checkpoints;
+    AlarmLog* alarms;
+    RunObserver* observer;
+    PhaseTimes* phases;
+    // Weight syncs fail, and are tried again: nobody can answer for the newest
+    // version yet. Null: they do not.
+    std::function<bool()> syncs_fail;
+  };
+  explicit EvaluationRounds(Parts parts) : parts_(std::move(parts)) {}
+
+  // Of `version`, which is published; nothing if it was evaluated.
+  void Start(const PolicyVersion& version);
+  bool under_way() const { return under_way_; }
+  const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
+
+  // Reports the one under way if it is over by `deadline`. `published` is the
+  // newest version that can be evaluated.
+  void Collect(absl::Time deadline, const PolicyVersion& published);
+  // The end of the run: that of `version` is made and awaited if it is
+  // published. `patience` for each, and longer while syncs fail; or until
+  // somebody wants the run to stop.
+  void Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience);
+
+ private:
+  void Begin(const PolicyVersion& version);
+  void Report(const EvaluationResult& result);
+  void AwaitEnd(absl::Time deadline, const PolicyVersion& published);
+
+  const Parts parts_;
+  PolicyVersion evaluated_;  // the last one that was started
+  bool under_way_ = false;
+  bool missed_ = false;  // one was due while another was answered
+};
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "trainer/data/rollout_roster.h"
+#include "trainer/data/training_data.h"
+
+namespace syncopate::trainer {
+
+// Of all steps and evaluations that a run has reported.
+struct RunFigures {
+  double step_seconds = 0;
+  double wait_seconds = 0;  // of those, without a batch
+  std::optional<double> best_exact = std::nullopt;
+  std::optional<double> last_exact = std::nullopt;
+};
+
+// What passes in a run and is in no log: time, and answers that came to nothing. Of all lives of its trainer, as far as
+// they have written it down: each does so once a second.
+struct FlowSums {
+  double wall_seconds = 0;
+  RunFigures figures = {};
+  int64_t reissued = 0;
+  int64_t failed = 0;
+  int64_t duplicate = 0;
+  int64_t expired = 0;
+  std::map<std::string, int64_t> invalid = {};  // by reason
+  RolloutRoster roster = {};
+};
+
+// `before` and what a life has added to it. `roster` went on from that of `before`.
+FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures, const TrainingData::Status& data,
+                 RolloutRoster roster);
+
+}  // namespace syncopate::trainer

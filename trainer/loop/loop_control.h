@@ -1,0 +1,76 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/policy_version.h"
+#include "base/status.h"
+
+namespace syncopate::trainer {
+
+// What others ask of a step loop, and what they see of it. Thread-safe.
+class LoopControl {
+ public:
+  // Work between two steps; `over` is an error (CANCELLED, reason RUN_OVER) if
+  // no more of it can be done. Called once, with no lock held.
+  using Task = std::function<void(const absl::Status& over)>;
+
+  struct Status {
+    PolicyVersion version;
+    std::string state;        // "running", "replaying", "paused", "evaluating",
+                              // "stopping", "done", "failed"
+    absl::Time paused_since;  // while "paused"
+    std::string last_checkpoint;
+  };
+  // What was asked of the loop since it last looked.
+  struct Requests {
+    bool stop = false;
+    bool fenced = false;
+    std::vector<Task> tasks = {};
+    bool saves = false;                            // one of the tasks saves a checkpoint
+    absl::Duration paused = absl::ZeroDuration();  // how long looking took
+                                                   // because the loop is paused
+  };
+
+  explicit LoopControl(const PolicyVersion& start);
+
+  // -- Anybody.
+  void Pause();
+  void Resume();
+  void Stop();
+  void StopFenced();
+  bool stop_requested() const;
+  void Add(Task task, bool saves);
+  Status GetStatus() const;
+
+  // -- The step thread.
+  // What is asked now. Blocks while the loop is paused and nobody asks for
+  // anything else. `state` is what the loop does unless it is paused.
+  Requests AwaitRequests(const std::string& state);
+  // True as soon as somebody wants the run to stop; false after `timeout`.
+  bool AwaitStop(absl::Duration timeout) const;
+  bool MayBeginStep() const;  // nobody has asked for a pause or the end
+  bool fenced() const;
+  void SetState(const std::string& state);
+  void SetVersion(const PolicyVersion& version);
+  void SetLastCheckpoint(const std::string& name);
+  // The run is over and ended so: tasks that nobody has done, and those that
+  // come, hear RUN_OVER.
+  void Close(const std::string& state);
+
+ private:
+  mutable Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool saves_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::trainer

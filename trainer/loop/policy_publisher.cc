@@ -1,0 +1,53 @@
+#include "trainer/loop/policy_publisher.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/reasons.h"
+#include "synchronizer/transport/finite_check.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// Says what can be done about weights that are not finite; other errors stay as
+// they are.
+absl::Status Explained(const absl::Status& status, const PolicyVersion& version) {
+  if (ErrorReason(status) != reason::kNonFinite) return status;
+  return Annotate(status, absl::StrCat("training has spoilt the weights of ", version.ToString(),
+                                       "; go on from the last checkpoint with "
+                                       "a lower train.learning_rate or "
+                                       "train.max_grad_norm"));
+}
+
+}  // namespace
+
+absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
+  if (published_.version == version) return absl::OkStatus();
+  auto staged = parts_.stager->Stage(version);
+  if (!staged.ok()) return Explained(staged.status(), version);
+  published_ = *std::move(staged);
+  parts_.phases->Add(LoopPhase::kStage, published_.seconds);
+  // Before anybody is told to serve it: its first answers may come at once.
+  parts_.data->RecordPublished(version);
+  parts_.observer->RecordPublication(version, published_.digest, published_.seconds);
+  parts_.publish({.version = version,
+                  .bucket_digests = published_.bucket_digests,
+                  .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
+                  .stage_seconds = published_.seconds});
+  return absl::OkStatus();
+}
+
+absl::Status PolicyPublisher::CheckWeights(const PolicyVersion& version) const {
+  if (published_.version == version) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
+  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), static_cast<const char*>(weights)), version);
+}
+
+absl::StatusOr<uint64_t> PolicyPublisher::Digest(const PolicyVersion& version) const {
+  if (published_.version == version) return published_.digest;
+  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
+  return CombineDigests(DigestBuckets(parts_.policy->manifest(), weights));
+}
+
+}  // namespace syncopate::trainer

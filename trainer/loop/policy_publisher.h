@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/status.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/phase_times.h"
+#include "trainer/loop/run_observer.h"
+#include "trainer/staging/weight_stager.h"
+#include "trainer/step/policy.h"
+
+namespace syncopate::trainer {
+
+// Which version was handed to receivers last, and how the next one is. Of the
+// step thread; `version` is always the one that the policy is at.
+class PolicyPublisher {
+ public:
+  // All borrowed; they must outlive this.
+  struct Parts {
+    Policy* policy;
+    WeightStager* stager;  // of `policy`
+    TrainingData* data;
+    RunObserver* observer;
+    PhaseTimes* phases;
+    std::function<void(Publication)> publish;  // tells the synchronizer of a staged version; does not block
+  };
+  explicit PolicyPublisher(Parts parts) : parts_(std::move(parts)) {}
+
+  // Stages the present weights and publishes them, unless that was done.
+  // NON_FINITE: training has spoilt them.
+  absl::Status Publish(const PolicyVersion& version);
+  // Whether what the policy holds may be saved and exported: staging looks at
+  // every version, but not every step is published. NON_FINITE names the
+  // tensor.
+  absl::Status CheckWeights(const PolicyVersion& version) const;
+  // Of the present weights: as they travel if they were published, else as the
+  // policy has them.
+  absl::StatusOr<uint64_t> Digest(const PolicyVersion& version) const;
+
+  const PolicyVersion& published() const { return published_.version; }  // none: nothing yet
+  // What staging it took; 0.0 for a version that was not published.
+  double StageSeconds(const PolicyVersion& version) const {
+    return published_.version == version ? published_.seconds : 0.0;
+  }
+
+ private:
+  const Parts parts_;
+  WeightStager::Staged published_;
+};
+
+}  // namespace syncopate::trainer

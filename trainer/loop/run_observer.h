@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/policy_version.h"
+#include "trainer/data/staleness_tally.h"
+#include "trainer/step/options.h"
+
+namespace syncopate::trainer {
+
+// What the step thread spends its time with. The times of all phases add up to its life.
+enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kPaused, kOther };
+const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "step", "stage", ... "other"
+
+// Everything one training step left behind for people.
+struct StepReport {
+  PolicyVersion version;  // that the step made
+  bool is_replay = false;
+  TrainStepMetrics metrics;
+  StalenessTally staleness;               // of this batch
+  int64_t groups = 0;                     // in it
+  std::vector<int64_t> sample_staleness;  // of each sample, by its oldest token
+  double step_seconds = 0;                // since the step before ended
+  double wait_seconds = 0;                // of those, without a batch
+  double stage_seconds = 0;               // writing the version into the send arena; 0.0 when it was not published
+  uint64_t weights_digest = 0;            // of the weights after the step
+  std::vector<std::string> alarms;        // that stand: trainer/data/learning_alarms.h
+};
+
+struct EvaluationReport {
+  struct Sample {
+    std::string prompt;
+    std::string answer;
+    std::string expected;
+  };
+  PolicyVersion version;  // evaluated
+  double exact = 0;       // share of prompts answered wholly right, greedily
+  double reward_mean = 0;
+  double best_reward_mean = 0;  // of all evaluations so far, this one included
+  int64_t prompts = 0;
+  std::vector<Sample> samples;
+  std::vector<std::string> alarms;  // that stand now
+};
+
+// A version whose weights are staged for receivers.
+struct Publication {
+  PolicyVersion version;
+  std::vector<uint64_t> bucket_digests = {};
+  uint64_t manifest_fingerprint = 0;
+  double stage_seconds = 0;
+};
+
+// What a run tells the outside: those who watch it, write it down or plot it. Called by the step thread, one call at a
+// time; must not block on the network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void RecordStep(const StepReport& report) = 0;
+  virtual void RecordEvaluation(const EvaluationReport& report) = 0;
+  // `digest` is that of the staged weights: two versions that share it hold the same bits.
+  virtual void RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) = 0;
+  // A checkpoint was saved, or why not; the run goes on unless the error is said to end it.
+  virtual void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) = 0;
+  virtual void AddPhase(LoopPhase phase, double seconds) = 0;
+};
+
+}  // namespace syncopate::trainer

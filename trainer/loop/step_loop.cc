@@ -1,0 +1,229 @@
+#include "trainer/loop/step_loop.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/reasons.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// How long one wait for a batch lasts before requests are looked at again.
+constexpr absl::Duration kBatchPoll = absl::Milliseconds(50);
+constexpr absl::Duration kDiskRetry = absl::Seconds(1);
+
+absl::Time Now() { return Clock::Real()->Now(); }
+
+}  // namespace
+
+StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start)
+    : options_(options),
+      parts_(parts),
+      started_(Now()),
+      control_(start),
+      phases_(parts.observer, started_),
+      publisher_({.policy = parts.policy,
+                  .stager = parts.stager,
+                  .data = parts.data,
+                  .observer = parts.observer,
+                  .phases = &phases_,
+                  .publish = parts.publish}),
+      checkpoints_(options.keep_checkpoints, start.epoch,
+                   {.policy = parts.policy,
+                    .data = parts.data,
+                    .store = parts.checkpoints,
+                    .publisher = &publisher_,
+                    .control = &control_,
+                    .observer = parts.observer,
+                    .phases = &phases_,
+                    .newest_epoch = parts.newest_epoch}),
+      evaluations_({.data = parts.data,
+                    .prompts = parts.evaluation_prompts,
+                    .control = &control_,
+                    .checkpoints = &checkpoints_,
+                    .alarms = &alarms_,
+                    .observer = parts.observer,
+                    .phases = &phases_,
+                    .syncs_fail = parts.syncs_fail}),
+      version_(start),
+      last_step_end_(started_) {}
+
+absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
+  checkpoints_.LoadBest();
+  if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
+  absl::Status status = MakeSteps();
+  absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
+  control_.Close(outcome.ok() ? "done" : "failed");
+  return outcome;
+}
+
+absl::Status StepLoop::MakeSteps() {
+  while (version_.step < options_.steps && Now() - started_ < options_.duration) {
+    const LoopControl::Requests requests = AwaitRequests();
+    for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
+    if (requests.stop) return absl::OkStatus();
+    if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
+    if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
+    absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
+    if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(batch.status());
+    const bool is_replay = batch->has_value() && (*batch)->is_replay;
+    if (!is_replay && publisher_.published().IsNone()) {
+      SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+      StartEvaluationIfDue();
+    }
+    evaluations_.Collect(absl::InfinitePast(), publisher_.published());
+    if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
+    phases_.AddRest(Now());
+  }
+  return absl::OkStatus();
+}
+
+LoopControl::Requests StepLoop::AwaitRequests() {
+  LoopControl::Requests requests = control_.AwaitRequests(evaluations_.under_way() ? "evaluating" : "running");
+  if (requests.paused > absl::ZeroDuration()) {
+    phases_.Add(LoopPhase::kPaused, requests.paused);
+    last_step_end_ = Now();  // a pause is no step time
+    waited_seconds_ = 0;
+  }
+  return requests;
+}
+
+absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
+  const absl::Time begin = Now();
+  // Before the first publication only what is there already counts: without it
+  // rollouters have nothing to do.
+  const bool wait = !publisher_.published().IsNone();
+  absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
+  const absl::Duration waited = Now() - begin;
+  waited_seconds_ += absl::ToDoubleSeconds(waited);
+  phases_.Add(LoopPhase::kIdle, waited);
+  if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
+  const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
+  if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
+  // Else it is not there yet, or the disk has refused the take, which comes
+  // again: a full disk holds a run up.
+  if (ErrorReason(batch.status()) != reason::kNoBatch) {
+    SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
+    control_.AwaitStop(kDiskRetry);
+  }
+  return std::optional<TrainingData::Batch>();
+}
+
+// A pause that was answered is kept: it is looked at after the wait, and
+// nothing waits between that and the take.
+absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
+  SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
+  if (!control_.MayBeginStep()) {
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "somebody wants no step to begin");
+  }
+  return parts_.data->TakeBatch();
+}
+
+absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
+  SYNCOPATE_CHECK(batch.produces.step == version_.step + 1);
+  if (batch.is_replay) control_.SetState("replaying");
+  const absl::Time begin = Now();
+  std::vector<const TrajectoryGroup*> groups;
+  for (const SharedGroup& group : batch.groups) groups.push_back(group.get());
+  StepReport report;
+  report.wait_seconds = std::exchange(waited_seconds_, 0);
+  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups, version_.step));
+  phases_.Add(LoopPhase::kStep, Now() - begin);
+  version_.step = batch.produces.step;
+  parts_.data->FinishStep();
+  control_.SetVersion(version_);
+  if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+  SYNCOPATE_ASSIGN_OR_RETURN(report.weights_digest, publisher_.Digest(version_));
+  ReportStep(batch, std::move(report));
+  if (!batch.is_replay) StartEvaluationIfDue();
+  return SaveIfDue();
+}
+
+void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
+  report.version = version_;
+  report.is_replay = batch.is_replay;
+  report.staleness = batch.staleness;
+  report.groups = static_cast<int64_t>(batch.groups.size());
+  for (const SharedGroup& group : batch.groups) {
+    for (const Trajectory& sample : group->samples) {
+      report.sample_staleness.push_back(batch.produces.step - 1 - sample.spans.front().version.step);
+    }
+  }
+  report.stage_seconds = publisher_.StageSeconds(version_);
+  const absl::Time end = Now();
+  report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
+  last_step_end_ = end;
+  alarms_.alarms().AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
+                            report.metrics.zero_variance_fraction});
+  report.alarms = alarms_.LogStanding(version_);
+  parts_.observer->RecordStep(report);
+}
+
+bool StepLoop::CheckpointIsDue() const {
+  return options_.checkpoint_every_steps > 0 && version_.step % options_.checkpoint_every_steps == 0;
+}
+
+bool StepLoop::PublishIsDue() const {
+  if (version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps) return true;
+  return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
+}
+
+void StepLoop::StartEvaluation() {
+  if (publisher_.published() == version_) evaluations_.Start(version_);
+}
+
+void StepLoop::StartEvaluationIfDue() {
+  if (options_.evaluate_every_steps == 0) return;
+  const bool first = evaluations_.last_started().IsNone();
+  if (first || version_.step % options_.evaluate_every_steps == 0 || CheckpointIsDue()) StartEvaluation();
+}
+
+absl::Status StepLoop::SaveIfDue() {
+  if (!CheckpointIsDue()) return absl::OkStatus();
+  const absl::StatusOr<std::string> saved = checkpoints_.Save(version_);
+  if (ErrorReason(saved.status()) == reason::kNonFinite) return saved.status();
+  if (ErrorReason(saved.status()) == reason::kFenced) StopFenced();
+  // Else training goes on: the last good checkpoint is untouched, and the log
+  // still holds everything since.
+  if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
+  const LoopControl::Requests requests = AwaitRequests();
+  for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
+  if (requests.fenced) return Outcome::kFenced;
+  control_.SetState("stopping");
+  if (!requests.stop) {
+    // Time or data may have ended between two publications.
+    const bool found_complete = publisher_.published().IsNone();
+    if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+    if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
+  }
+  if (options_.checkpoint_at_end && checkpoints_.saved_step() != version_.step) {
+    const absl::StatusOr<std::string> saved = checkpoints_.Save(version_);
+    if (ErrorReason(saved.status()) == reason::kFenced) return Outcome::kFenced;
+    SYNCOPATE_RETURN_IF_ERROR(Annotate(saved.status(), "the last checkpoint could not be saved"));
+  }
+  return requests.stop ? Outcome::kStopped : Outcome::kCompleted;
+}
+
+void StepLoop::SaveCheckpoint(CheckpointDone done) {
+  auto save = [this, done = std::move(done)](const absl::Status& over) {
+    done(over.ok() ? checkpoints_.Save(version_) : absl::StatusOr<std::string>(over));
+  };
+  control_.Add(std::move(save), /*saves=*/true);
+}
+
+void StepLoop::RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work) {
+  auto run = [this, work = std::move(work)](const absl::Status& over) {
+    const absl::Status status = over.ok() ? publisher_.CheckWeights(version_) : over;
+    work(status.ok() ? absl::StatusOr<PolicyVersion>(version_) : absl::StatusOr<PolicyVersion>(status));
+  };
+  control_.Add(std::move(run), /*saves=*/false);
+}
+
+}  // namespace syncopate::trainer
