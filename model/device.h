@@ -35,4 +35,13 @@ absl::StatusOr<std::string> ChooseDevice(const DeviceRequest& request, const Har
 // True for "cuda" and "cuda:N".
 bool IsCuda(const std::string& device);
 
+struct MemoryUse {
+  int64_t allocated_bytes = 0;  // in use
+  int64_t reserved_bytes = 0;   // held, in use or not
+};
+
+// What the allocator of tensors on `device` ("cpu" or "cuda:N") says: libtorch's caching allocator on a GPU; on the
+// CPU the C library's, which serves the whole process (0 where another malloc stands in for it).
+MemoryUse ReadMemoryUse(const std::string& device);
+
 }  // namespace syncopate::model

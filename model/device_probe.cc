@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <malloc.h>
 
 #include "model/device.h"
 
@@ -10,6 +12,17 @@ Hardware ProbeHardware() {
   hardware.built_with_cuda = c10::impl::hasDeviceGuardImpl(at::kCUDA);
   if (hardware.built_with_cuda) hardware.gpus = c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
   return hardware;
+}
+
+MemoryUse ReadMemoryUse(const std::string& device) {
+  if (!IsCuda(device)) {
+    const struct mallinfo2 heap = mallinfo2();
+    // Large blocks are mapped one by one, beside the arenas.
+    return {static_cast<int64_t>(heap.uordblks + heap.hblkhd), static_cast<int64_t>(heap.arena + heap.hblkhd)};
+  }
+  const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(at::Device(device).index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {stats.allocated_bytes[kAll].current, stats.reserved_bytes[kAll].current};
 }
 
 }  // namespace syncopate::model

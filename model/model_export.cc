@@ -22,7 +22,7 @@
 namespace syncopate::model {
 namespace {
 
-constexpr size_t kChunkElements = 1 << 20;  // rounded at a time
+constexpr size_t kChunkElements = 1 << 20;  // converted at a time
 
 absl::Status CheckFolderIsFree(const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(folder);
@@ -34,11 +34,11 @@ absl::Status CheckFolderIsFree(const std::string& folder) {
 }
 
 // The tensors in the order of `specs`.
-absl::StatusOr<std::vector<StoredTensor>> Arrange(const std::vector<StoredTensor>& tensors,
-                                                  const std::vector<TensorSpec>& specs) {
-  std::map<std::string, const StoredTensor*> by_name;
-  for (const StoredTensor& tensor : tensors) by_name[tensor.name] = &tensor;
-  std::vector<StoredTensor> arranged;
+absl::StatusOr<std::vector<TensorToWrite>> Arrange(const std::vector<TensorToWrite>& tensors,
+                                                   const std::vector<TensorSpec>& specs) {
+  std::map<std::string, const TensorToWrite*> by_name;
+  for (const TensorToWrite& tensor : tensors) by_name[tensor.name] = &tensor;
+  std::vector<TensorToWrite> arranged;
   for (const TensorSpec& spec : specs) {
     auto found = by_name.find(spec.name);
     const bool same =
@@ -54,54 +54,72 @@ absl::StatusOr<std::vector<StoredTensor>> Arrange(const std::vector<StoredTensor
   return arranged;
 }
 
-absl::Status WriteRounded(const StoredTensor& tensor, const ByteSink& sink) {
-  const size_t count = tensor.data.size() / sizeof(float);
-  std::vector<uint16_t> rounded(std::min(count, kChunkElements));
-  for (size_t begin = 0; begin < count; begin += kChunkElements) {
-    const size_t end = std::min(count, begin + kChunkElements);
-    for (size_t i = begin; i < end; ++i) {
-      float value;
-      std::memcpy(&value, tensor.data.data() + i * sizeof(float), sizeof(float));
-      rounded[i - begin] = RoundToBFloat16(value);
+// Hands on pieces of one float32 tensor in the dtype of the file, if all of them are finite in it.
+class PieceWriter {
+ public:
+  PieceWriter(std::string tensor, DType dtype, const ByteSink& sink)
+      : tensor_(std::move(tensor)), dtype_(dtype), sink_(sink) {}
+
+  absl::Status Write(absl::string_view piece) {
+    for (size_t begin = 0; begin < piece.size(); begin += kChunkElements * sizeof(float)) {
+      const absl::string_view chunk = piece.substr(begin, kChunkElements * sizeof(float));
+      SYNCOPATE_RETURN_IF_ERROR(dtype_ == DType::kBFloat16 ? WriteRounded(chunk) : WriteWhole(chunk));
+      written_ += static_cast<int64_t>(chunk.size() / sizeof(float));
     }
-    const absl::string_view bytes(reinterpret_cast<const char*>(rounded.data()), 2 * (end - begin));
-    // Rounding may have made an infinity of a very large number.
-    const std::optional<int64_t> bad =
-        FindNonFinite(bytes.data(), static_cast<int64_t>(end - begin), kBFloat16Exponent);
-    if (bad.has_value()) {
-      return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
-                   absl::StrFormat("element %d of %s is not finite in bfloat16", begin + *bad, tensor.name));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(sink(bytes));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
 
-absl::Status WriteWhole(const StoredTensor& tensor, const ByteSink& sink) {
-  const std::optional<int64_t> bad =
-      FindNonFinite(tensor.data.data(), static_cast<int64_t>(tensor.data.size() / sizeof(float)), kFloat32Exponent);
-  if (!bad.has_value()) return sink(tensor.data);
-  return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
-               absl::StrFormat("element %d of %s is not finite", *bad, tensor.name));
-}
+ private:
+  absl::Status WriteRounded(absl::string_view chunk) {
+    rounded_.resize(chunk.size() / sizeof(float));
+    for (size_t i = 0; i < rounded_.size(); ++i) {
+      float value;
+      std::memcpy(&value, chunk.data() + i * sizeof(float), sizeof(float));
+      rounded_[i] = RoundToBFloat16(value);
+    }
+    const absl::string_view bytes(reinterpret_cast<const char*>(rounded_.data()), 2 * rounded_.size());
+    // Rounding may have made an infinity of a very large number.
+    SYNCOPATE_RETURN_IF_ERROR(
+        Check(FindNonFinite(bytes.data(), static_cast<int64_t>(rounded_.size()), kBFloat16Exponent), " in bfloat16"));
+    return sink_(bytes);
+  }
 
-TensorToWrite ToWrite(const StoredTensor& tensor, DType dtype) {
-  const bool rounds = dtype == DType::kBFloat16;
-  return {tensor.name, ToStoredDType(dtype), tensor.shape, [tensor, rounds](const ByteSink& sink) {
-            return rounds ? WriteRounded(tensor, sink) : WriteWhole(tensor, sink);
+  absl::Status WriteWhole(absl::string_view chunk) {
+    const auto count = static_cast<int64_t>(chunk.size() / sizeof(float));
+    SYNCOPATE_RETURN_IF_ERROR(Check(FindNonFinite(chunk.data(), count, kFloat32Exponent), ""));
+    return sink_(chunk);
+  }
+
+  absl::Status Check(std::optional<int64_t> bad, absl::string_view in) const {
+    if (!bad.has_value()) return absl::OkStatus();
+    return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
+                 absl::StrFormat("element %d of %s is not finite%s", written_ + *bad, tensor_, in));
+  }
+
+  const std::string tensor_;
+  const DType dtype_;
+  const ByteSink& sink_;
+  std::vector<uint16_t> rounded_;
+  int64_t written_ = 0;
+};
+
+TensorToWrite InDType(const TensorToWrite& tensor, DType dtype) {
+  return {tensor.name, ToStoredDType(dtype), tensor.shape, [tensor, dtype](const ByteSink& sink) {
+            PieceWriter writer(tensor.name, dtype, sink);
+            return tensor.write([&writer](absl::string_view piece) { return writer.Write(piece); });
           }};
 }
 
-int64_t BytesInFile(const StoredTensor& tensor, DType dtype) {
-  return static_cast<int64_t>(tensor.data.size() / sizeof(float)) * DTypeBytes(dtype);
+int64_t BytesInFile(const TensorToWrite& tensor, DType dtype) {
+  return TensorSpec{tensor.name, dtype, tensor.shape}.NumElements() * DTypeBytes(dtype);
 }
 
 // Tensors in order, as many to a file as fit.
-std::vector<std::vector<StoredTensor>> CutIntoShards(const std::vector<StoredTensor>& tensors,
-                                                     const ExportOptions& options) {
-  std::vector<std::vector<StoredTensor>> shards;
+std::vector<std::vector<TensorToWrite>> CutIntoShards(const std::vector<TensorToWrite>& tensors,
+                                                      const ExportOptions& options) {
+  std::vector<std::vector<TensorToWrite>> shards;
   int64_t room = -1;
-  for (const StoredTensor& tensor : tensors) {
+  for (const TensorToWrite& tensor : tensors) {
     const int64_t bytes = BytesInFile(tensor, options.dtype);
     if (shards.empty() || bytes > room) {
       shards.emplace_back();
@@ -113,11 +131,11 @@ std::vector<std::vector<StoredTensor>> CutIntoShards(const std::vector<StoredTen
   return shards;
 }
 
-absl::Status WriteShard(const std::string& path, const std::vector<StoredTensor>& tensors, DType dtype) {
+absl::Status WriteShard(const std::string& path, const std::vector<TensorToWrite>& tensors, DType dtype) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
                              FileSystem::Real()->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
   std::vector<TensorToWrite> writers;
-  for (const StoredTensor& tensor : tensors) writers.push_back(ToWrite(tensor, dtype));
+  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, dtype));
   SYNCOPATE_RETURN_IF_ERROR(
       StreamSafetensors(writers, {{"format", "pt"}}, [&file](absl::string_view bytes) { return file->Append(bytes); }));
   return file->Sync();
@@ -127,15 +145,15 @@ std::string ShardName(size_t index, size_t count) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", index + 1, count);
 }
 
-absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std::vector<StoredTensor>& tensors,
+absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std::vector<TensorToWrite>& tensors,
                                            const ExportOptions& options) {
-  const std::vector<std::vector<StoredTensor>> shards = CutIntoShards(tensors, options);
+  const std::vector<std::vector<TensorToWrite>> shards = CutIntoShards(tensors, options);
   ExportedModel written{.files = static_cast<int64_t>(shards.size())};
   nlohmann::json map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shards.size() == 1 ? kWeightsFile : ShardName(i, shards.size());
     SYNCOPATE_RETURN_IF_ERROR(WriteShard(JoinPath(folder, name), shards[i], options.dtype));
-    for (const StoredTensor& tensor : shards[i]) {
+    for (const TensorToWrite& tensor : shards[i]) {
       map[tensor.name] = name;
       written.bytes += BytesInFile(tensor, options.dtype);
     }
@@ -149,13 +167,13 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
 
 }  // namespace
 
-absl::StatusOr<ExportedModel> ExportModel(const std::vector<StoredTensor>& tensors, const std::string& description,
+absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options) {
   const std::string to(absl::StripSuffix(folder, "/"));
   FileSystem* files = FileSystem::Real();
   SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(to));
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<StoredTensor> arranged,
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
   const std::string partial = absl::StrCat(to, ".partial");
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));

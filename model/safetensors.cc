@@ -271,15 +271,21 @@ std::vector<StoredTensor> TensorsOfArena(const Manifest& manifest, const void* a
 
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink) {
-  std::vector<TensorToWrite> writers;
   for (const StoredTensor& tensor : tensors) {
     if (DenseBytes(tensor) != static_cast<int64_t>(tensor.data.size())) {
       return BadTensor(tensor.name, "has data of another size than its shape");
     }
-    auto write = [data = tensor.data](const ByteSink& to) { return to(data); };
+  }
+  return StreamSafetensors(ToWrite(tensors), metadata, sink);
+}
+
+std::vector<TensorToWrite> ToWrite(const std::vector<StoredTensor>& tensors) {
+  std::vector<TensorToWrite> writers;
+  for (const StoredTensor& tensor : tensors) {
+    auto write = [data = tensor.data](const ByteSink& sink) { return sink(data); };
     writers.push_back({tensor.name, tensor.dtype, tensor.shape, std::move(write)});
   }
-  return StreamSafetensors(writers, metadata, sink);
+  return writers;
 }
 
 absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,

@@ -89,6 +89,9 @@ struct TensorToWrite {
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink);
 
+// The same tensors, as ones that are made while they are written.
+std::vector<TensorToWrite> ToWrite(const std::vector<StoredTensor>& tensors);
+
 // The same for tensors that are made while they are written.
 absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,
                                const std::map<std::string, std::string>& metadata, const ByteSink& sink);

@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "model/model_export.h"
-#include "model/safetensors.h"
 #include "services/config/run_model.h"
 #include "services/wire/codec.h"
+#include "trainer/checkpoint/policy_files.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -182,13 +182,13 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
   if (!request.dtype().empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.dtype, model::ParseExportDType(request.dtype()));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, policy.parameters());
   v1::TrainerServiceExportModelResponse response;
   *response.mutable_version() = wire::ToProto(version);
   response.set_path(JoinPath(options_.run_dir, absl::StrCat("exports/", name)));
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
-                             model::ExportModel(model::TensorsOfArena(policy.manifest(), weights),
-                                                config::KeptModelFolder(options_.run_dir), response.path(), options));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const model::ExportedModel written,
+      model::ExportModel(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
+                         config::KeptModelFolder(options_.run_dir), response.path(), options));
   response.set_bytes(written.bytes);
   return response;
 }

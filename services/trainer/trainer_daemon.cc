@@ -197,16 +197,15 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
     SYNCOPATE_LOG(kError, "checkpoint %s is damaged and skipped: %s", skipped.name, skipped.why.ToString());
   }
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string model, checkpoints_->ReadFile(checkpoint, trainer::kModelFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string optimizer, checkpoints_->ReadFile(checkpoint, trainer::kOptimizerFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
-                             checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
-  auto policy = trainer::RestoredPolicy::Parse(device_.policy->manifest(), model, optimizer);
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto model, checkpoints_->MapFile(checkpoint, trainer::kModelFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto optimizer, checkpoints_->MapFile(checkpoint, trainer::kOptimizerFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
+  auto policy = trainer::SavedPolicy::Parse(device_.policy->manifest(), model->bytes(), optimizer->bytes());
   if (!policy.ok()) {
     return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
                                                   " cannot be used (remove it to go on from an older one)"));
   }
-  SYNCOPATE_RETURN_IF_ERROR(device_.policy->Restore(policy->state()));
+  SYNCOPATE_RETURN_IF_ERROR(device_.policy->Restore(*policy));
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};
 }

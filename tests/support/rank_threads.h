@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/actor/actor.h"
+#include "trainer/actor/sharded_units.h"
 #include "trainer/ranks/thread_ranks.h"
 
 // Trainer ranks as threads of a test.
@@ -29,17 +30,23 @@ std::vector<Result> OnRanks(int32_t world, const std::function<Result(trainer::C
   return results;
 }
 
-// The whole of an arena, on rank 0; on others nothing. All call it.
-inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena) {
-  std::vector<float> whole(static_cast<size_t>(actor.manifest().arena_bytes()) / sizeof(float));
-  const bool gets_it = actor.shards().rank() == 0;
-  EXPECT_TRUE(actor.Gather(arena, gets_it ? whole.data() : nullptr).ok());
-  return gets_it ? whole : std::vector<float>();
+// An arena of all ranks, each of which calls it, without padding.
+inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena, trainer::Communicator& ranks) {
+  std::vector<float> whole;
+  for (int unit = 0; unit < actor.shards().units(); ++unit) {
+    const auto numbers = trainer::GatherUnit(actor.shards(), unit, arena, ranks);
+    EXPECT_TRUE(numbers.ok()) << numbers.status();
+    if (!numbers.ok()) return {};
+    const float* const first = numbers->data_ptr<float>();
+    whole.insert(whole.end(), first, first + actor.shards().unit(unit).count);
+  }
+  return whole;
 }
 
-inline std::vector<float> GatherGradient(trainer::Actor& actor) {
+inline std::vector<float> GatherGradient(trainer::Actor& actor, trainer::Communicator& ranks) {
   const auto gradients = actor.gradients();
-  return GatherArena(actor, at::from_blob(gradients.data(), {static_cast<int64_t>(gradients.size())}, at::kFloat));
+  return GatherArena(actor, at::from_blob(gradients.data(), {static_cast<int64_t>(gradients.size())}, at::kFloat),
+                     ranks);
 }
 
 // Of two tensors, in units of the largest element of `b`.

@@ -2,9 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
+
+#include "base/digest.h"
+#include "trainer/actor/arena_checks.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -13,9 +18,22 @@ at::Tensor FlatArena(int64_t elements, at::Device device) {
   return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
 }
 
-// A view of floats in host memory.
-at::Tensor HostView(const float* floats, int64_t count) {
-  return at::from_blob(const_cast<float*>(floats), {count}, at::kFloat);
+// Numbers that are in host memory at a time when they go to or come from another device.
+constexpr int64_t kCopiedAtOnce = 16 << 20;
+
+// Fills `to`, flat and float32, with `bytes`, which need not be aligned.
+void CopyBytes(absl::string_view bytes, at::Tensor to) {
+  SYNCOPATE_CHECK(bytes.size() == to.nbytes());
+  if (to.is_cpu()) {
+    std::memcpy(to.data_ptr(), bytes.data(), bytes.size());
+    return;
+  }
+  at::Tensor buffer = at::empty({std::min(kCopiedAtOnce, to.numel())}, at::kFloat);
+  for (int64_t begin = 0; begin < to.numel(); begin += kCopiedAtOnce) {
+    const at::Tensor piece = buffer.narrow(0, 0, std::min(kCopiedAtOnce, to.numel() - begin));
+    std::memcpy(piece.data_ptr(), bytes.data() + static_cast<size_t>(begin) * sizeof(float), piece.nbytes());
+    to.narrow(0, begin, piece.numel()).copy_(piece);
+  }
 }
 
 // What the constructor's caller has made sure of.
@@ -101,15 +119,8 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
   // The same on every device and any number of ranks: made whole, and of it what this rank holds.
   at::Tensor whole = FlatArena(manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float)), at::kCPU);
   model::InitialiseWeights(config, manifest_, seed, whole.data_ptr<float>());
-  CopyShards(whole.data_ptr<float>(), parameters_);
-}
-
-void Actor::CopyShards(const float* whole, const at::Tensor& arena) const {
-  for (int unit = 0; unit < shards_.units(); ++unit) {
-    const FlatShards::Unit& one = shards_.unit(unit);
-    for (const FlatShards::Piece& piece : shards_.PiecesOf(one.begin, one.count)) {
-      arena.narrow(0, piece.local_begin, piece.count).copy_(HostView(whole + piece.whole_begin, piece.count));
-    }
+  for (const FlatShards::Piece& piece : shards_.PiecesOf(0, whole.numel())) {
+    parameters_.narrow(0, piece.local_begin, piece.count).copy_(whole.narrow(0, piece.whole_begin, piece.count));
   }
 }
 
@@ -144,6 +155,7 @@ absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Fl
 void Actor::RenewCopy() {
   if (copy_.defined()) copy_.copy_(parameters_);
   if (gathered_ != nullptr) gathered_->Expire();
+  written_ = Written();
 }
 
 absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
@@ -197,16 +209,89 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
                        {part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), part(copy_)});
   }
   if (gathered_ != nullptr) gathered_->Expire();
+  written_ = Written();
   return norms.gradient;
 }
 
-void Actor::Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates) {
+const at::Tensor& Actor::PartOf(PolicyPart part) const {
+  switch (part) {
+    case PolicyPart::kParameters:
+      return parameters_;
+    case PolicyPart::kFirstMoment:
+      return first_moment_;
+    case PolicyPart::kSecondMoment:
+      return second_moment_;
+  }
+  return parameters_;
+}
+
+absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
+  if (shards_.is_whole()) return PartOf(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
+  if (written_.part == part && written_.unit == unit) return written_.numbers;
+  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, PartOf(part), ranks_));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  written_ = {part, unit, shards_.rank() == 0 ? numbers : at::Tensor()};
+  return written_.numbers;
+}
+
+absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) {
   at::NoGradGuard no_grad;
-  CopyShards(static_cast<const float*>(parameters), parameters_);
-  CopyShards(static_cast<const float*>(first_moment), first_moment_);
-  CopyShards(static_cast<const float*>(second_moment), second_moment_);
+  const int64_t begin_of_tensor = manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
+  const int unit = shards_.UnitAt(begin_of_tensor);
+  SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor gathered, GatherUnit(part, unit));
+  if (shards_.rank() != 0) return absl::OkStatus();
+  const at::Tensor numbers =
+      gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, manifest_.tensors()[index].NumElements());
+  // What is on the host is handed on as it is, the rest piece by piece.
+  const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
+  for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
+    const at::Tensor piece = numbers.narrow(0, begin, std::min(most, numbers.numel() - begin)).cpu();
+    SYNCOPATE_RETURN_IF_ERROR(sink({static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Actor::Digest() const {
+  if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, parameters_));
+  at::NoGradGuard no_grad;
+  // A bucket's digest is made of a sum over its words, of which each rank has some.
+  const auto count = static_cast<int64_t>(manifest_.buckets().size());
+  at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_);
+  at::Tensor all = at::empty({shards_.world(), count}, mine.options());
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllGather(mine.data_ptr(), all.data_ptr(), static_cast<int64_t>(mine.nbytes())));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  return CombineDigests(DigestsOfSums(manifest_, all.sum(0)));
+}
+
+absl::Status Actor::CheckFinite() const {
+  if (shards_.is_whole()) return trainer::CheckFinite(manifest_, parameters_);
+  at::NoGradGuard no_grad;
+  // The first tensor that is not, over all ranks: minus its index is the largest.
+  at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));
+  if (const auto bad = FirstNonFinitePiece(manifest_, shards_, parameters_); bad.has_value()) {
+    first.fill_(-static_cast<double>(*bad));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(first.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  const double found = -first.item<double>();
+  return std::isinf(found) ? absl::OkStatus() : NotFinite(manifest_.tensors()[static_cast<size_t>(found)]);
+}
+
+void Actor::Restore(const PolicySource& source) {
+  at::NoGradGuard no_grad;
+  for (PolicyPart part : kPolicyParts) {
+    for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+      const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+      const absl::string_view numbers = source.Tensor(part, i);
+      for (const FlatShards::Piece& piece : shards_.PiecesOf(begin, manifest_.tensors()[i].NumElements())) {
+        CopyBytes(numbers.substr(static_cast<size_t>(piece.whole_begin - begin) * sizeof(float),
+                                 static_cast<size_t>(piece.count) * sizeof(float)),
+                  PartOf(part).narrow(0, piece.local_begin, piece.count));
+      }
+    }
+  }
   RenewCopy();
-  updates_ = updates;
+  updates_ = source.updates();
 }
 
 }  // namespace syncopate::trainer

@@ -17,6 +17,7 @@
 #include "trainer/actor/unit_access.h"
 #include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
+#include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 
@@ -75,11 +76,14 @@ class Actor {
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // whole [manifest elements, host memory, or null] := `arena`, one of the above, of all ranks, which all call this.
-  absl::Status Gather(const at::Tensor& arena, float* whole) { return GatherWhole(shards_, arena, ranks_, whole); }
-
-  // Copies from host memory: three arenas of manifest().arena_bytes() bytes each, of which this rank takes its shards.
-  void Restore(const void* parameters, const void* first_moment, const void* second_moment, int64_t updates);
+  // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
+  // the host.
+  void Restore(const PolicySource& source);
+  // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
+  // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
+  absl::StatusOr<uint64_t> Digest() const;
+  absl::Status CheckFinite() const;
 
  private:
   // What weight decay treats alike.
@@ -95,11 +99,13 @@ class Actor {
     at::Tensor gradient;
     at::Tensor moment_sum;  // [] float64
   };
+  const at::Tensor& PartOf(PolicyPart part) const;
+  // A unit of a part, of all ranks, on the actor's device. [world * shard]
+  absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
   // What the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
   void Initialise(const model::ModelConfig& config, uint64_t seed);
-  void CopyShards(const float* whole, const at::Tensor& arena) const;
   void CopyWeights(const model::WeightFiles& files);
   // The weights have changed.
   void RenewCopy();
@@ -118,6 +124,14 @@ class Actor {
   std::unique_ptr<UnitAccess> weights_, gradient_units_;
   GatheredWeights* gathered_ = nullptr;  // the two, with several ranks
   ReducedGradients* reduced_ = nullptr;
+  // The unit that was written last, of a part, until it changes: WriteTensor is asked for all of its tensors. On ranks
+  // other than 0 it is empty.
+  struct Written {
+    PolicyPart part = PolicyPart::kParameters;
+    int unit = -1;
+    at::Tensor numbers;
+  };
+  Written written_;
   int64_t updates_ = 0;
 };
 

@@ -59,6 +59,12 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
   return shards;
 }
 
+int FlatShards::UnitAt(int64_t element) const {
+  const auto next = std::upper_bound(units_.begin(), units_.end(), element,
+                                     [](int64_t wanted, const Unit& one) { return wanted < one.begin; });
+  return static_cast<int>(next - units_.begin()) - 1;
+}
+
 ByteRange FlatShards::bytes(int index) const {
   const Unit& one = unit(index);
   const auto size = static_cast<int64_t>(sizeof(float));

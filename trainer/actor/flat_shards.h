@@ -37,7 +37,8 @@ class FlatShards {
     int64_t local_begin = 0;  // of this rank's shard, in its own arena
   };
   const Unit& unit(int index) const { return units_[static_cast<size_t>(index)]; }
-  ByteRange bytes(int index) const;  // of the unit in the manifest's arena
+  int UnitAt(int64_t element) const;  // of the manifest's arena
+  ByteRange bytes(int index) const;   // of the unit in the manifest's arena
   int64_t local_elements() const { return local_elements_; }
 
   // What of elements [begin, begin + count) of the manifest's arena this rank holds: pieces of both arenas.

@@ -7,7 +7,7 @@
 namespace syncopate::trainer {
 namespace {
 
-absl::Status GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks,
+absl::Status GatherInto(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks,
                         const at::Tensor& into) {
   const FlatShards::Unit& one = shards.unit(unit);
   const at::Tensor mine = local.narrow(0, one.local_begin, one.shard);
@@ -41,7 +41,7 @@ GatheredWeights::GatheredWeights(const model::ModelConfig& config, const Manifes
 
 absl::Status GatheredWeights::Acquire(int unit) {
   if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
-  SYNCOPATE_RETURN_IF_ERROR(GatherUnit(shards_, unit, local_, ranks_, buffers_.Of(unit)));
+  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit)));
   const at::Tensor here = buffers_.Of(unit);
   for (int other = 0; other < shards_.units(); ++other) {
     if (buffers_.Of(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
@@ -82,15 +82,11 @@ absl::Status ReducedGradients::Reduce(int unit) {
   return absl::OkStatus();
 }
 
-absl::Status GatherWhole(const FlatShards& shards, const at::Tensor& local, Communicator& ranks, float* whole) {
-  for (int unit = 0; unit < shards.units(); ++unit) {
-    const FlatShards::Unit& one = shards.unit(unit);
-    const at::Tensor all = at::empty({one.shard * shards.world()}, local.options());
-    SYNCOPATE_RETURN_IF_ERROR(GatherUnit(shards, unit, local, ranks, all));
-    if (whole == nullptr) continue;
-    at::from_blob(whole + one.begin, {one.count}, at::kFloat).copy_(all.narrow(0, 0, one.count));
-  }
-  return absl::OkStatus();
+absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local,
+                                      Communicator& ranks) {
+  at::Tensor all = at::empty({shards.unit(unit).shard * shards.world()}, local.options());
+  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards, unit, local, ranks, all));
+  return all;
 }
 
 }  // namespace syncopate::trainer

@@ -78,8 +78,7 @@ class ReducedGradients final : public UnitAccess {
   at::Tensor reduced_;  // [largest shard]
 };
 
-// whole [manifest elements, host memory] := the arenas `local` of all ranks; null on ranks that only take part. Every
-// rank must call it.
-absl::Status GatherWhole(const FlatShards& shards, const at::Tensor& local, Communicator& ranks, float* whole);
+// A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.
+absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks);
 
 }  // namespace syncopate::trainer

@@ -193,17 +193,32 @@ absl::StatusOr<CheckpointStore::Latest> CheckpointStore::LoadLatest() {
                absl::StrCat("no checkpoint in ", root_, " is whole", reasons, "; restore one from a copy"));
 }
 
+absl::StatusOr<CheckpointFile> CheckpointStore::FindFile(const CheckpointManifest& checkpoint,
+                                                         const std::string& file) const {
+  auto found = checkpoint.files.find(file);
+  if (found != checkpoint.files.end()) return found->second;
+  return Damaged(absl::StrCat("checkpoint ", checkpoint.version.ToString(), " has no file ", file));
+}
+
+absl::StatusOr<std::unique_ptr<MappedFile>> CheckpointStore::MapFile(const CheckpointManifest& checkpoint,
+                                                                     const std::string& file) {
+  const std::string path = JoinPath(PathOf(checkpoint.version), file);
+  SYNCOPATE_ASSIGN_OR_RETURN(const CheckpointFile expected, FindFile(checkpoint, file));
+  absl::StatusOr<std::unique_ptr<MappedFile>> mapped = MappedFile::Open(path);
+  SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(mapped.status()));
+  const auto bytes = static_cast<int64_t>((*mapped)->bytes().size());
+  SYNCOPATE_RETURN_IF_ERROR(Compare(path, {expected.bytes, ""}, {bytes, ""}));
+  return mapped;
+}
+
 absl::StatusOr<std::string> CheckpointStore::ReadFile(const CheckpointManifest& checkpoint, const std::string& file) {
-  auto expected = checkpoint.files.find(file);
-  std::string path = JoinPath(PathOf(checkpoint.version), file);
-  if (expected == checkpoint.files.end()) {
-    return Damaged(absl::StrCat("checkpoint ", checkpoint.version.ToString(), " has no file ", file));
-  }
-  absl::StatusOr<std::string> contents = syncopate::ReadFile(files_, path, expected->second.bytes);
+  const std::string path = JoinPath(PathOf(checkpoint.version), file);
+  SYNCOPATE_ASSIGN_OR_RETURN(const CheckpointFile expected, FindFile(checkpoint, file));
+  absl::StatusOr<std::string> contents = syncopate::ReadFile(files_, path, expected.bytes);
   if (contents.status().code() == absl::StatusCode::kInvalidArgument) return Damaged(contents.status().message());
   SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(contents.status()));
   CheckpointFile found{static_cast<int64_t>(contents->size()), Sha256Hex(*contents)};
-  SYNCOPATE_RETURN_IF_ERROR(Compare(path, expected->second, found));
+  SYNCOPATE_RETURN_IF_ERROR(Compare(path, expected, found));
   return contents;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/file_system.h"
+#include "base/mapped_file.h"
 #include "base/policy_version.h"
 #include "base/status.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -74,6 +75,10 @@ class CheckpointStore {
   // One file of a verified checkpoint, checked again as it is read, so that what is returned is what was saved.
   absl::StatusOr<std::string> ReadFile(const CheckpointManifest& checkpoint, const std::string& file);
 
+  // The same without reading it: views of what has just been verified, of which only the size is looked at again.
+  // Mapped from the real disk, whatever files() is.
+  absl::StatusOr<std::unique_ptr<MappedFile>> MapFile(const CheckpointManifest& checkpoint, const std::string& file);
+
   // The versions that have a folder, lowest first, whether they verify or not.
   absl::StatusOr<std::vector<PolicyVersion>> List();
 
@@ -102,6 +107,8 @@ class CheckpointStore {
   absl::Status WriteFolder(const SaveRequest& request, const std::string& folder);
   absl::StatusOr<CheckpointFile> WriteOneFile(const std::string& path, const Contents& contents);
   absl::Status Publish(const SaveRequest& request, const std::string& folder, bool replaces);
+  // What the manifest says of a file. DATA_LOSS (reason CHECKPOINT_DAMAGED) if it does not.
+  absl::StatusOr<CheckpointFile> FindFile(const CheckpointManifest& checkpoint, const std::string& file) const;
   absl::Status CheckFile(const CheckpointManifest& checkpoint, const std::string& name, const CheckpointFile& expected);
 
   FileSystem* const files_;

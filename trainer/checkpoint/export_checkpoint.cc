@@ -62,7 +62,7 @@ absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpo
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, OpenVerified(folder, manifest));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::SafetensorsFile weights, model::SafetensorsFile::Parse(file->bytes()));
-  return model::ExportModel(weights.tensors(), from, to, options);
+  return model::ExportModel(model::ToWrite(weights.tensors()), from, to, options);
 }
 
 }  // namespace syncopate::trainer

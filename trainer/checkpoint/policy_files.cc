@@ -1,12 +1,12 @@
 #include "trainer/checkpoint/policy_files.h"
 
-#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "model/safetensors.h"
-#include "synchronizer/transport/finite_check.h"
+#include "base/finite.h"
+#include "base/reasons.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -20,36 +20,37 @@ absl::Status Mismatch(const std::string& message) {
                message + "; resume with the model section the checkpoint was made with");
 }
 
-// Views of an arena's tensors, named with `prefix`.
-void AppendTensors(const Manifest& manifest, const std::string& prefix, const void* arena,
-                   std::vector<model::StoredTensor>& tensors) {
-  for (model::StoredTensor& tensor : model::TensorsOfArena(manifest, arena)) {
-    tensor.name = prefix + tensor.name;
-    tensors.push_back(std::move(tensor));
-  }
-}
-
-CheckpointStore::Contents Safetensors(std::vector<model::StoredTensor> tensors,
+CheckpointStore::Contents Safetensors(std::vector<model::TensorToWrite> tensors,
                                       std::map<std::string, std::string> metadata) {
   return [tensors = std::move(tensors), metadata = std::move(metadata)](const CheckpointStore::ByteSink& sink) {
-    return model::WriteSafetensors(tensors, metadata, sink);
+    return model::StreamSafetensors(tensors, metadata, sink);
   };
 }
 
-// Copies the named tensors of `file` into a new arena.
-absl::StatusOr<std::vector<float>> ReadArena(const Manifest& manifest, const model::SafetensorsFile& file,
-                                             const std::string& prefix) {
-  std::vector<float> arena(static_cast<size_t>(manifest.arena_bytes()) / sizeof(float), 0.0f);
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
+// The manifest's tensors in `file`, where their names begin with `prefix`.
+absl::StatusOr<std::vector<absl::string_view>> FindTensors(const Manifest& manifest, const model::SafetensorsFile& file,
+                                                           const std::string& prefix) {
+  std::vector<absl::string_view> found;
+  for (const TensorSpec& spec : manifest.tensors()) {
     absl::StatusOr<model::StoredTensor> stored = file.Find(prefix + spec.name);
     if (!stored.ok()) return Mismatch(absl::StrCat("the checkpoint has no tensor ", prefix, spec.name));
     if (stored->dtype != model::ToStoredDType(spec.dtype) || stored->shape != spec.shape) {
       return Mismatch(absl::StrCat("tensor ", prefix, spec.name, " of the checkpoint has another shape or dtype"));
     }
-    std::memcpy(arena.data() + manifest.ranges()[i].begin / sizeof(float), stored->data.data(), stored->data.size());
+    found.push_back(stored->data);
   }
-  return arena;
+  return found;
+}
+
+absl::Status CheckFinite(const Manifest& manifest, const std::vector<absl::string_view>& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    const std::optional<int64_t> bad = FindNonFinite(parameters[i].data(), spec.NumElements(), kFloat32Exponent);
+    if (!bad.has_value()) continue;
+    return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
+                 absl::StrCat(kModelFile, ": element ", *bad, " of ", spec.name, " is not finite"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckCount(const model::SafetensorsFile& file, size_t expected, const char* name) {
@@ -59,29 +60,39 @@ absl::Status CheckCount(const model::SafetensorsFile& file, size_t expected, con
 
 }  // namespace
 
-std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Manifest& manifest, const Policy::State& state) {
-  std::vector<model::StoredTensor> parameters, moments;
-  AppendTensors(manifest, "", state.parameters, parameters);
-  AppendTensors(manifest, kFirstMoment, state.first_moment, moments);
-  AppendTensors(manifest, kSecondMoment, state.second_moment, moments);
+std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part, const std::string& prefix) {
+  std::vector<model::TensorToWrite> tensors;
+  for (size_t i = 0; i < policy.manifest().tensors().size(); ++i) {
+    const TensorSpec& spec = policy.manifest().tensors()[i];
+    auto write = [&policy, part, i](const model::ByteSink& sink) { return policy.WriteTensor(part, i, sink); };
+    tensors.push_back({prefix + spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
+  }
+  return tensors;
+}
+
+std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Policy& policy) {
+  std::vector<model::TensorToWrite> moments = TensorsOfPolicy(policy, PolicyPart::kFirstMoment, kFirstMoment);
+  for (model::TensorToWrite& tensor : TensorsOfPolicy(policy, PolicyPart::kSecondMoment, kSecondMoment)) {
+    moments.push_back(std::move(tensor));
+  }
   std::map<std::string, CheckpointStore::Contents> files;
-  files[kModelFile] = Safetensors(std::move(parameters), {{"format", "pt"}});
-  files[kOptimizerFile] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(state.updates)}});
+  files[kModelFile] = Safetensors(TensorsOfPolicy(policy, PolicyPart::kParameters), {{"format", "pt"}});
+  files[kOptimizerFile] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(policy.updates())}});
   return files;
 }
 
-absl::StatusOr<RestoredPolicy> RestoredPolicy::Parse(const Manifest& manifest, const std::string& model_file,
-                                                     const std::string& optimizer_file) {
+absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, absl::string_view model_file,
+                                               absl::string_view optimizer_file) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto parameters, model::SafetensorsFile::Parse(model_file));
   SYNCOPATE_ASSIGN_OR_RETURN(auto moments, model::SafetensorsFile::Parse(optimizer_file));
   SYNCOPATE_RETURN_IF_ERROR(CheckCount(parameters, manifest.tensors().size(), kModelFile));
   SYNCOPATE_RETURN_IF_ERROR(CheckCount(moments, 2 * manifest.tensors().size(), kOptimizerFile));
-  RestoredPolicy policy;
-  SYNCOPATE_ASSIGN_OR_RETURN(policy.parameters_, ReadArena(manifest, parameters, ""));
-  const char* arena = reinterpret_cast<const char*>(policy.parameters_.data());
-  SYNCOPATE_RETURN_IF_ERROR(Annotate(synchronizer::CheckFinite(manifest, arena), kModelFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(policy.first_moment_, ReadArena(manifest, moments, kFirstMoment));
-  SYNCOPATE_ASSIGN_OR_RETURN(policy.second_moment_, ReadArena(manifest, moments, kSecondMoment));
+  SavedPolicy policy;
+  auto& [values, first, second] = policy.tensors_;
+  SYNCOPATE_ASSIGN_OR_RETURN(values, FindTensors(manifest, parameters, ""));
+  SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values));
+  SYNCOPATE_ASSIGN_OR_RETURN(first, FindTensors(manifest, moments, kFirstMoment));
+  SYNCOPATE_ASSIGN_OR_RETURN(second, FindTensors(manifest, moments, kSecondMoment));
   auto updates = moments.metadata().find(kUpdates);
   if (updates == moments.metadata().end() || !absl::SimpleAtoi(updates->second, &policy.updates_)) {
     return Mismatch(absl::StrCat(kOptimizerFile, " does not say how many updates were made"));

@@ -31,8 +31,7 @@ absl::Status CheckpointWriter::Write(const PolicyVersion& version) {
   SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
   CheckpointStore::SaveRequest request;
   request.version = version;
-  SYNCOPATE_ASSIGN_OR_RETURN(const Policy::State state, parts_.policy->state());
-  request.files = PolicyFiles(parts_.policy->manifest(), state);
+  request.files = PolicyFiles(*parts_.policy);
   request.files[kDataFile] = data.bytes;
   request.last_look = [this] { return CheckNotFenced(); };
   const absl::Status saved = parts_.store->Save(request);

@@ -3,9 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "base/reasons.h"
-#include "synchronizer/transport/finite_check.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -40,14 +38,12 @@ absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
 
 absl::Status PolicyPublisher::CheckWeights(const PolicyVersion& version) const {
   if (published_.version == version) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
-  return Explained(synchronizer::CheckFinite(parts_.policy->manifest(), static_cast<const char*>(weights)), version);
+  return Explained(parts_.policy->CheckFinite(), version);
 }
 
 absl::StatusOr<uint64_t> PolicyPublisher::Digest(const PolicyVersion& version) const {
   if (published_.version == version) return published_.digest;
-  SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, parts_.policy->parameters());
-  return CombineDigests(DigestBuckets(parts_.policy->manifest(), weights));
+  return parts_.policy->Digest();
 }
 
 }  // namespace syncopate::trainer

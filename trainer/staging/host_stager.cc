@@ -4,29 +4,34 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "base/half.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
 namespace {
 
-// Writes the tensors of `parameters`, float32 and laid out by `from`, to their places in `arena`, laid out by `to`.
-void Pack(const Manifest& from, const char* parameters, const Manifest& to, char* arena) {
-  if (from.fingerprint() == to.fingerprint()) {
-    std::memcpy(arena, parameters, static_cast<size_t>(from.arena_bytes()));
-    return;
-  }
-  for (size_t i = 0; i < to.tensors().size(); ++i) {
-    const auto* source = reinterpret_cast<const float*>(parameters + from.ranges()[i].begin);
-    char* destination = arena + to.ranges()[i].begin;
-    const int64_t count = to.tensors()[i].NumElements();
-    if (to.tensors()[i].dtype == DType::kBFloat16) {
-      std::transform(source, source + count, reinterpret_cast<uint16_t*>(destination), RoundToBFloat16);
-    } else {
-      std::memcpy(destination, source, static_cast<size_t>(count) * sizeof(float));
+// Puts pieces of a float32 tensor one behind the other, in the dtype of the place.
+class PiecePacker {
+ public:
+  PiecePacker(DType dtype, char* place) : dtype_(dtype), place_(place) {}
+
+  void Add(absl::string_view piece) {
+    if (dtype_ == DType::kFloat32) {
+      std::memcpy(place_, piece.data(), piece.size());
+      place_ += piece.size();
+      return;
     }
+    const auto* numbers = reinterpret_cast<const float*>(piece.data());
+    const size_t count = piece.size() / sizeof(float);
+    std::transform(numbers, numbers + count, reinterpret_cast<uint16_t*>(place_), RoundToBFloat16);
+    place_ += count * sizeof(uint16_t);
   }
-}
+
+ private:
+  const DType dtype_;
+  char* place_;
+};
 
 }  // namespace
 
@@ -38,8 +43,13 @@ absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(Policy* policy, M
 
 absl::StatusOr<HostStager::Staged> HostStager::Stage(const PolicyVersion& version) {
   return arena_->Stage(version, [this](char* arena) -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(const void* parameters, policy_->parameters());
-    Pack(policy_->manifest(), static_cast<const char*>(parameters), manifest(), arena);
+    for (size_t i = 0; i < manifest().tensors().size(); ++i) {
+      PiecePacker packer(manifest().tensors()[i].dtype, arena + manifest().ranges()[i].begin);
+      SYNCOPATE_RETURN_IF_ERROR(policy_->WriteTensor(PolicyPart::kParameters, i, [&packer](absl::string_view piece) {
+        packer.Add(piece);
+        return absl::OkStatus();
+      }));
+    }
     return absl::OkStatus();
   });
 }

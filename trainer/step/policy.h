@@ -1,27 +1,36 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "model/safetensors.h"
 #include "trainer/step/options.h"
 
 namespace syncopate::trainer {
 
+// The arenas that a resumed run needs for the same bits, beside the number of updates: float32, laid out by
+// Policy::manifest().
+enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
+inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
+                                              PolicyPart::kSecondMoment};
+
+// Where a policy is restored from, such as the files of a checkpoint.
+class PolicySource {
+ public:
+  virtual ~PolicySource() = default;
+  // The numbers of tensor `index` of the manifest, float32, row-major; aligned to nothing. Valid while this lives.
+  virtual absl::string_view Tensor(PolicyPart part, size_t index) const = 0;
+  virtual int64_t updates() const = 0;
+};
+
 // A policy under training, as whoever takes its steps sees it: PolicyTrainer, or a test's own. Owned by one thread.
 class Policy {
  public:
-  // Everything a resumed run needs for the same bits: three arenas of manifest().arena_bytes() bytes in host memory and
-  // a counter. The pointers are valid until the next Step().
-  struct State {
-    const void* parameters = nullptr;
-    const void* first_moment = nullptr;
-    const void* second_moment = nullptr;
-    int64_t updates = 0;
-  };
-
   virtual ~Policy() = default;
 
   virtual const Manifest& manifest() const = 0;
@@ -29,10 +38,16 @@ class Policy {
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
   virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
-  // The current weights in wire order: manifest().arena_bytes() bytes of host memory, valid until the next Step(). A
-  // policy on another device copies them when they are asked for, and may fail to.
-  virtual absl::StatusOr<const void*> parameters() const = 0;
-  virtual absl::StatusOr<State> state() const = 0;
+
+  // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
+  // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
+  virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
+  // The one digest of the parameters (base/digest.h), made where they are.
+  virtual absl::StatusOr<uint64_t> Digest() const = 0;
+  // DATA_LOSS (reason NON_FINITE) naming the first tensor with a parameter that is not finite. Looks where they are.
+  virtual absl::Status CheckFinite() const = 0;
+  // Optimizer updates that were made.
+  virtual int64_t updates() const = 0;
 };
 
 }  // namespace syncopate::trainer

@@ -13,33 +13,6 @@
 namespace syncopate::trainer {
 namespace {
 
-// A tensor as the host reads it: itself on the CPU, else a copy that is made when it is first asked for.
-class HostView {
- public:
-  const void* Of(const at::Tensor& tensor) {
-    if (tensor.device().is_cpu()) return tensor.data_ptr();
-    if (!copy_.defined()) copy_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-    if (!fresh_) copy_.copy_(tensor);
-    fresh_ = true;
-    return copy_.data_ptr();
-  }
-  // The same of an arena that ranks hold in shards: rank 0 gets it, the others null; all ask.
-  absl::StatusOr<const void*> Gather(Actor& actor, const at::Tensor& arena, Communicator& ranks) {
-    if (fresh_) return ranks.rank() == 0 ? copy_.data_ptr() : nullptr;
-    const int64_t elements = actor.manifest().arena_bytes() / static_cast<int64_t>(sizeof(float));
-    if (ranks.rank() == 0 && !copy_.defined()) copy_ = at::empty({elements}, at::kFloat);
-    SYNCOPATE_RETURN_IF_ERROR(actor.Gather(arena, ranks.rank() == 0 ? copy_.data_ptr<float>() : nullptr));
-    fresh_ = true;
-    return ranks.rank() == 0 ? copy_.data_ptr() : nullptr;
-  }
-  // The tensor is about to change.
-  void Expire() { fresh_ = false; }
-
- private:
-  at::Tensor copy_;
-  bool fresh_ = false;
-};
-
 DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
 }
@@ -66,22 +39,12 @@ class PolicyTrainer::Core {
                       : nullptr),
         step(actor, ranks, options.step, reference.get()) {}
 
-  absl::StatusOr<const void*> OnHost(HostView& view, const at::Tensor& arena) {
-    if (ranks.world() > 1) return view.Gather(actor, arena, ranks);
-    return view.Of(arena);
-  }
-
-  void ExpireHostViews() {
-    for (HostView* view : {&parameters, &first_moment, &second_moment}) view->Expire();
-  }
-
   const DType compute;
   SingleRank single;
   Communicator& ranks;
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
-  HostView parameters, first_moment, second_moment;
 };
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -109,7 +72,6 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  core_->ExpireHostViews();
   try {
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
@@ -117,30 +79,35 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
   }
 }
 
-absl::StatusOr<const void*> PolicyTrainer::parameters() const {
+absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   try {
-    return core_->OnHost(core_->parameters, core_->actor.parameters());
+    return core_->actor.WriteTensor(part, index, sink);
   } catch (const std::exception& error) {
-    return model::TorchError(error, "the weights cannot be copied to the host");
+    return model::TorchError(error, "the policy cannot be copied to the host");
   }
 }
 
-absl::StatusOr<Policy::State> PolicyTrainer::state() const {
-  const Actor& actor = core_->actor;
+absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
   try {
-    SYNCOPATE_ASSIGN_OR_RETURN(const void* weights, core_->OnHost(core_->parameters, actor.parameters()));
-    SYNCOPATE_ASSIGN_OR_RETURN(const void* first, core_->OnHost(core_->first_moment, actor.first_moment()));
-    SYNCOPATE_ASSIGN_OR_RETURN(const void* second, core_->OnHost(core_->second_moment, actor.second_moment()));
-    return State{weights, first, second, actor.updates()};
+    return core_->actor.Digest();
   } catch (const std::exception& error) {
-    return model::TorchError(error, "the optimizer's state cannot be copied to the host");
+    return model::TorchError(error, "the weights cannot be digested");
   }
 }
 
-absl::Status PolicyTrainer::Restore(const State& state) {
-  core_->ExpireHostViews();
+absl::Status PolicyTrainer::CheckFinite() const {
   try {
-    core_->actor.Restore(state.parameters, state.first_moment, state.second_moment, state.updates);
+    return core_->actor.CheckFinite();
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the weights cannot be looked at");
+  }
+}
+
+int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
+
+absl::Status PolicyTrainer::Restore(const PolicySource& source) {
+  try {
+    core_->actor.Restore(source);
     return absl::OkStatus();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the checkpoint cannot be copied to the device");

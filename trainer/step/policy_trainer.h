@@ -18,7 +18,9 @@
 namespace syncopate::trainer {
 
 // The policy under training and everything that changes it: actor, loss, optimizer. The border to libtorch: this header
-// needs none of it. Owned by the step thread; not thread-safe.
+// needs none of it. Owned by the step thread; not thread-safe. With several ranks Step(), WriteTensor(), Digest() and
+// CheckFinite() are calls that all ranks make in the same order, with the same groups, and whose errors Communicator's
+// may be; all give the same on every rank, but for WriteTensor(), which writes on rank 0 alone.
 class PolicyTrainer final : public Policy {
  public:
   struct Options {
@@ -35,8 +37,7 @@ class PolicyTrainer final : public Policy {
     // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
     // float32 beside it.
     std::optional<DType> compute_dtype = std::nullopt;
-    // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone. Every
-    // call but manifest(), device_parameters() and compute_dtype() is then one that all ranks make, in the same order.
+    // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone.
     Communicator* ranks = nullptr;
   };
 
@@ -54,12 +55,12 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
-  // These are float32, and valid until the next Step() or Restore(). From a GPU, or several ranks, they are copies, whose
-  // memory is kept; of several ranks rank 0 gets them, and the others null pointers.
-  absl::StatusOr<const void*> parameters() const override;
-  absl::StatusOr<State> state() const override;
-  // Copies from the pointers of `state`.
-  absl::Status Restore(const State& state);
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::StatusOr<uint64_t> Digest() const override;
+  absl::Status CheckFinite() const override;
+  int64_t updates() const override;
+  // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
+  absl::Status Restore(const PolicySource& source);
 
   // Of one rank: the current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
   // queued on the device's default stream.

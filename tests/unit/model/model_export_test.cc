@@ -49,7 +49,7 @@ class ModelExportTest : public ::testing::Test {
     std::filesystem::remove_all(to_ + ".partial");
   }
   absl::StatusOr<ExportedModel> Export(const Loaded& model, const ExportOptions& options = {}) {
-    return ExportModel(TensorsOfArena(model.manifest, model.arena.data()), model.folder, to_, options);
+    return ExportModel(ToWrite(TensorsOfArena(model.manifest, model.arena.data())), model.folder, to_, options);
   }
   std::vector<char> ReadBack(const Loaded& model) {
     const auto files = WeightFiles::Open(to_, ReadHfConfig(to_).value().config);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
@@ -123,7 +124,7 @@ StepResult StepOnRank(const TrainStepOptions& options, const std::vector<Traject
   const ReferencePolicy reference(actor, config, at::kFloat, &ranks);
   auto metrics = TrainStep(actor, ranks, options, &reference).Run(Pointers(groups), /*step=*/4);
   EXPECT_TRUE(metrics.ok()) << metrics.status();
-  return {testing::GatherGradient(actor), metrics.value_or(TrainStepMetrics())};
+  return {testing::GatherGradient(actor, ranks), metrics.value_or(TrainStepMetrics())};
 }
 
 StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
@@ -210,7 +211,7 @@ TEST(AlgorithmsMetricsTest, TheReferencePolicyIsWhereTheRunBegan) {
   const double moved = trainer->Step(Pointers(groups), 4)->figures.reference_kl;
   EXPECT_GT(moved, 1e-6);
   auto resumed = PolicyTrainer::Create(options).value();
-  ASSERT_TRUE(resumed->Restore(*trainer->state()).ok());
+  ASSERT_TRUE(resumed->Restore(testing::PolicyCopy(*trainer)).ok());
   EXPECT_GT(resumed->Step(Pointers(groups), 4)->figures.reference_kl, moved);
 }
 

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/philox.h"
+#include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 #include "trainer/step/policy_trainer.h"
 
@@ -49,48 +48,48 @@ TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
   const TrajectoryGroup group = OneGroup();
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   ASSERT_TRUE(original->Step({&group}).ok());
-  auto files = PolicyFiles(original->manifest(), *original->state());
-  auto restored =
-      RestoredPolicy::Parse(original->manifest(), BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  auto files = PolicyFiles(*original);
+  const std::string model = BytesOf(files[kModelFile]), optimizer = BytesOf(files[kOptimizerFile]);
+  auto restored = SavedPolicy::Parse(original->manifest(), model, optimizer);
   ASSERT_TRUE(restored.ok()) << restored.status();
   auto resumed = PolicyTrainer::Create(SmallOptions(2)).value();
-  ASSERT_TRUE(resumed->Restore(restored->state()).ok());
+  ASSERT_TRUE(resumed->Restore(*restored).ok());
   ASSERT_TRUE(original->Step({&group}).ok());
   ASSERT_TRUE(resumed->Step({&group}).ok());
-  EXPECT_EQ(DigestBuckets(original->manifest(), *original->parameters()),
-            DigestBuckets(resumed->manifest(), *resumed->parameters()));
+  EXPECT_EQ(*original->Digest(), *resumed->Digest());
+  EXPECT_EQ(testing::PolicyCopy(*original), testing::PolicyCopy(*resumed));
 }
 
 TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
-  auto files = PolicyFiles(original->manifest(), *original->state());
+  auto files = PolicyFiles(*original);
   model::ModelConfig wider = testing::SmallModel();
   wider.intermediate_size = 128;
   const Manifest other = model::MakeManifest(wider, DType::kFloat32).value();
-  auto refused = RestoredPolicy::Parse(other, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  auto refused = SavedPolicy::Parse(other, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
   EXPECT_EQ(ErrorReason(refused.status()), "CHECKPOINT_MISMATCH");
   EXPECT_NE(refused.status().message().find("mlp.gate_proj.weight"), absl::string_view::npos) << refused.status();
 }
 
 TEST(PolicyFilesTest, RefusesFilesThatAreMissingTensorsOrNoSafetensors) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
-  auto files = PolicyFiles(original->manifest(), *original->state());
+  auto files = PolicyFiles(*original);
   const std::string model = BytesOf(files[kModelFile]);
-  EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), model, model).status()), "CHECKPOINT_MISMATCH");
-  EXPECT_EQ(ErrorReason(RestoredPolicy::Parse(original->manifest(), "garbage", model).status()), "BAD_SAFETENSORS");
+  EXPECT_EQ(ErrorReason(SavedPolicy::Parse(original->manifest(), model, model).status()), "CHECKPOINT_MISMATCH");
+  EXPECT_EQ(ErrorReason(SavedPolicy::Parse(original->manifest(), "garbage", model).status()), "BAD_SAFETENSORS");
 }
 
 TEST(PolicyFilesTest, RefusesParametersThatAreNotFiniteNamingTheTensor) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   const Manifest& manifest = original->manifest();
-  std::vector<float> spoilt(static_cast<size_t>(manifest.arena_bytes()) / sizeof(float));
-  std::memcpy(spoilt.data(), *original->parameters(), static_cast<size_t>(manifest.arena_bytes()));
+  testing::PolicyCopy spoilt(*original);
   const size_t last = manifest.tensors().size() - 1;
-  spoilt[static_cast<size_t>(manifest.ranges()[last].begin) / sizeof(float)] = std::nanf("");
-  Policy::State state = *original->state();
-  state.parameters = spoilt.data();
-  auto files = PolicyFiles(manifest, state);
-  auto refused = RestoredPolicy::Parse(manifest, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
+  const auto first_number = static_cast<size_t>(manifest.ranges()[last].begin) / sizeof(float);
+  spoilt.arena_of(PolicyPart::kParameters)[first_number] = std::nanf("");
+  ASSERT_TRUE(original->Restore(spoilt).ok());
+  EXPECT_EQ(ErrorReason(original->CheckFinite()), "NON_FINITE");
+  auto files = PolicyFiles(*original);
+  auto refused = SavedPolicy::Parse(manifest, BytesOf(files[kModelFile]), BytesOf(files[kOptimizerFile]));
   EXPECT_EQ(ErrorReason(refused.status()), "NON_FINITE");
   EXPECT_NE(refused.status().message().find(manifest.tensors()[last].name), absl::string_view::npos)
       << refused.status();

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/digest.h"
+#include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
@@ -22,6 +25,7 @@ using testing::GatherGradient;
 using testing::LargestDifference;
 using testing::OnRanks;
 using testing::Pointers;
+using testing::PolicyCopy;
 
 std::vector<model::ModelConfig> Models() {
   model::ModelConfig untied = testing::GroupedQueryModel();
@@ -98,8 +102,8 @@ Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& opt
     EXPECT_TRUE(metrics.ok()) << metrics.status();
     outcome.metrics = metrics.value_or(TrainStepMetrics());
   }
-  outcome.gradient = GatherGradient(actor);
-  outcome.parameters = GatherArena(actor, actor.parameters());
+  outcome.gradient = GatherGradient(actor, ranks);
+  outcome.parameters = GatherArena(actor, actor.parameters(), ranks);
   return outcome;
 }
 
@@ -165,7 +169,7 @@ TEST(ShardedActorTest, TheFirstWeightsAreThoseOfOneRank) {
     SingleRank single;
     auto weights_of = [&](Communicator& ranks) {
       Actor actor(config, manifest, {}, 5, at::kCPU, nullptr, at::kFloat, &ranks);
-      return GatherArena(actor, actor.parameters());
+      return GatherArena(actor, actor.parameters(), ranks);
     };
     EXPECT_EQ(OnRanks<std::vector<float>>(3, weights_of)[0], weights_of(single));
   }
@@ -219,7 +223,7 @@ TEST(ShardedActorTest, WeightDecayReachesTheSameWeightsOnAnyNumberOfRanks) {
   auto decayed = [&](Communicator& ranks) {
     Actor actor(config, manifest, options, 3, at::kCPU, nullptr, at::kFloat, &ranks);
     EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
-    return GatherArena(actor, actor.parameters());
+    return GatherArena(actor, actor.parameters(), ranks);
   };
   SingleRank single;
   const std::vector<float> expected = decayed(single);
@@ -234,45 +238,63 @@ PolicyTrainer::Options OptionsOn(Communicator& ranks) {
   return options;
 }
 
-// What a checkpoint holds, of rank 0.
+// What a checkpoint holds, and what is asked of the whole of it.
 struct Saved {
-  std::vector<char> arenas[3];
-  int64_t updates = 0;
-  friend bool operator==(const Saved&, const Saved&) = default;
+  std::shared_ptr<const PolicyCopy> state;  // of rank 0; of others it is empty
+  uint64_t digest = 0;
 };
 
-Saved Save(const PolicyTrainer& trainer, const Communicator& ranks) {
-  const auto state = trainer.state();
-  EXPECT_TRUE(state.ok()) << state.status();
+Saved Save(const PolicyTrainer& trainer) {
   Saved saved;
-  if (ranks.rank() != 0) return saved;
-  const auto bytes = static_cast<size_t>(trainer.manifest().arena_bytes());
-  const void* const arenas[] = {state->parameters, state->first_moment, state->second_moment};
-  for (int i = 0; i < 3; ++i) {
-    saved.arenas[i].resize(bytes);
-    std::memcpy(saved.arenas[i].data(), arenas[i], bytes);
-  }
-  saved.updates = state->updates;
+  saved.state = std::make_shared<PolicyCopy>(trainer);
+  saved.digest = trainer.Digest().value_or(0);
+  EXPECT_TRUE(trainer.CheckFinite().ok());
   return saved;
 }
 
 TEST(ShardedActorTest, AStateIsRestoredBitByBitOnAnotherNumberOfRanks) {
   SingleRank single;
   const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 30);
-  const Saved saved = OnRanks<Saved>(3, [&](Communicator& ranks) {
+  const std::vector<Saved> saved = OnRanks<Saved>(3, [&](Communicator& ranks) {
     auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
-    return Save(*trainer, ranks);
-  })[0];
-  EXPECT_EQ(saved.updates, 2);
+    return Save(*trainer);
+  });
+  EXPECT_EQ(saved[0].state->updates(), 2);
+  EXPECT_EQ(saved[1].digest, saved[0].digest);
   auto restored = [&](Communicator& ranks) {
     auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
-    EXPECT_TRUE(
-        trainer->Restore({saved.arenas[0].data(), saved.arenas[1].data(), saved.arenas[2].data(), saved.updates}).ok());
-    return Save(*trainer, ranks);
+    EXPECT_TRUE(trainer->Restore(*saved[0].state).ok());
+    return Save(*trainer);
   };
-  EXPECT_EQ(restored(single), saved);
-  for (int32_t world : {2, 3, 4}) EXPECT_EQ(OnRanks<Saved>(world, restored)[0], saved) << world;
+  const Saved alone = restored(single);
+  EXPECT_TRUE(*alone.state == *saved[0].state);
+  EXPECT_EQ(alone.digest, saved[0].digest);
+  for (int32_t world : {2, 3, 4}) {
+    const std::vector<Saved> again = OnRanks<Saved>(world, restored);
+    EXPECT_TRUE(*again[0].state == *saved[0].state) << world;
+    for (const Saved& rank : again) EXPECT_EQ(rank.digest, saved[0].digest) << world;
+  }
+}
+
+TEST(ShardedActorTest, WeightsThatAreNotFiniteAreNamedOnAllRanks) {
+  SingleRank single;
+  const Saved good = Save(*PolicyTrainer::Create(OptionsOn(single)).value());
+  PolicyCopy bad = *good.state;
+  const Manifest manifest = ManifestOf(testing::GroupedQueryModel());
+  for (size_t tensor : {size_t{0}, size_t{5}, manifest.tensors().size() - 1}) {
+    PolicyCopy spoilt = bad;
+    spoilt.arena_of(PolicyPart::kParameters)[static_cast<size_t>(manifest.ranges()[tensor].begin) / 4] = NAN;
+    const auto statuses = OnRanks<absl::Status>(3, [&](Communicator& ranks) {
+      auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+      EXPECT_TRUE(trainer->Restore(spoilt).ok());
+      return trainer->CheckFinite();
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(ErrorReason(status), "NON_FINITE");
+      EXPECT_EQ(ErrorDetails(status).at("tensor"), manifest.tensors()[tensor].name);
+    }
+  }
 }
 
 TEST(ShardedActorTest, AnUpdateThatIsNotFiniteIsSkippedOnAllRanks) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/digest.h"
+#include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
 #include "trainer/actor/actor.h"
@@ -37,7 +38,7 @@ uint64_t DigestAfter(const PolicyTrainer::Options& options, int steps) {
     const auto groups = RandomGroups(options.model, 6, 4, 100 + i);
     EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
   }
-  return CombineDigests(DigestBuckets(trainer->manifest(), *trainer->parameters()));
+  return *trainer->Digest();
 }
 
 std::vector<float> GradientOf(int64_t micro_batch_tokens, const std::vector<TrajectoryGroup>& groups) {
@@ -120,16 +121,6 @@ std::vector<TrajectoryGroup> WithoutSignal(std::vector<TrajectoryGroup> groups) 
   return groups;
 }
 
-// The digests of weights and moments, and the number of updates.
-std::vector<uint64_t> StateOf(const PolicyTrainer& trainer) {
-  const Policy::State state = *trainer.state();
-  std::vector<uint64_t> digests = {static_cast<uint64_t>(state.updates)};
-  for (const void* arena : {state.parameters, state.first_moment, state.second_moment}) {
-    digests.push_back(CombineDigests(DigestBuckets(trainer.manifest(), arena)));
-  }
-  return digests;
-}
-
 TEST(TrainStepTest, AnUpdateWithoutSignalIsMeasuredAndNotMade) {
   PolicyTrainer::Options options = SmallOptions();
   options.optimizer.weight_decay = 0.1;
@@ -138,11 +129,11 @@ TEST(TrainStepTest, AnUpdateWithoutSignalIsMeasuredAndNotMade) {
   auto made = trainer->Step(Pointers(groups));
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->updates, 1);
-  const std::vector<uint64_t> before = StateOf(*trainer);
+  const testing::PolicyCopy before(*trainer);
   const auto flat = WithoutSignal(groups);
   auto not_made = trainer->Step(Pointers(flat));
   ASSERT_TRUE(not_made.ok());
-  EXPECT_EQ(StateOf(*trainer), before);
+  EXPECT_EQ(testing::PolicyCopy(*trainer), before);
   EXPECT_EQ(not_made->updates, 0);
   EXPECT_EQ(not_made->gradient_norm, 0);
   EXPECT_EQ(not_made->loss, 0);
@@ -162,7 +153,7 @@ TEST(TrainStepTest, OfSeveralUpdatesThoseWithSignalAreMade) {
   auto metrics = trainer->Step(Pointers(groups));
   ASSERT_TRUE(metrics.ok());
   EXPECT_EQ(metrics->updates, 1);
-  EXPECT_EQ(trainer->state()->updates, 1);
+  EXPECT_EQ(trainer->updates(), 1);
   EXPECT_GT(metrics->gradient_norm, 0);
 }
 
@@ -197,18 +188,18 @@ TEST(TrainStepTest, SkipsAnUpdateThatIsNotFiniteAndGoesOnAsIfItHadNotBeen) {
   options.optimizer.weight_decay = 0.1;
   const auto groups = RandomGroups(options.model, 6, 4, 16), poisoned = Poisoned(options.model);
   auto trainer = PolicyTrainer::Create(options).value(), calm = PolicyTrainer::Create(options).value();
-  const std::vector<uint64_t> before = StateOf(*trainer);
+  const testing::PolicyCopy before(*trainer);
   auto skipped = trainer->Step(Pointers(poisoned));
   ASSERT_TRUE(skipped.ok()) << skipped.status();
   EXPECT_EQ(skipped->skipped, 1);
   EXPECT_EQ(skipped->updates, 0);
-  EXPECT_EQ(StateOf(*trainer), before);
+  EXPECT_EQ(testing::PolicyCopy(*trainer), before);
   for (PolicyTrainer* one : {trainer.get(), calm.get()}) {
     auto made = one->Step(Pointers(groups));
     ASSERT_TRUE(made.ok()) << made.status();
     EXPECT_EQ(made->skipped, 0);
   }
-  EXPECT_EQ(StateOf(*trainer), StateOf(*calm));
+  EXPECT_EQ(testing::PolicyCopy(*trainer), testing::PolicyCopy(*calm));
 }
 
 TEST(TrainStepTest, TenSkippedUpdatesInARowAreAnErrorAndOneThatIsMadeBeginsThemAnew) {
@@ -217,10 +208,10 @@ TEST(TrainStepTest, TenSkippedUpdatesInARowAreAnErrorAndOneThatIsMadeBeginsThemA
   const auto groups = RandomGroups(options.model, 6, 4, 16), poisoned = Poisoned(options.model);
   for (int i = 0; i < 9; ++i) ASSERT_TRUE(trainer->Step(Pointers(poisoned)).ok());
   ASSERT_TRUE(trainer->Step(Pointers(groups)).ok());
-  const std::vector<uint64_t> before = StateOf(*trainer);
+  const testing::PolicyCopy before(*trainer);
   for (int i = 0; i < 9; ++i) ASSERT_TRUE(trainer->Step(Pointers(poisoned)).ok());
   EXPECT_EQ(ErrorReason(trainer->Step(Pointers(poisoned)).status()), "NON_FINITE_GRADIENT");
-  EXPECT_EQ(StateOf(*trainer), before);
+  EXPECT_EQ(testing::PolicyCopy(*trainer), before);
 }
 
 TEST(TrainStepTest, ASequenceLongerThanAMicroBatchIsNamedAndNothingIsTrained) {
@@ -231,12 +222,12 @@ TEST(TrainStepTest, ASequenceLongerThanAMicroBatchIsNamedAndNothingIsTrained) {
   groups[1].prompt_ids.assign(5, 1);
   groups[1].samples[0].tokens.assign(4, 1);
   groups[1].samples[0].logprobs.assign(4, -1);
-  const std::vector<uint64_t> before = StateOf(*trainer);
+  const testing::PolicyCopy before(*trainer);
   const absl::Status refused = trainer->Step(Pointers(groups)).status();
   EXPECT_EQ(ErrorReason(refused), "SEQUENCE_TOO_LONG");
   EXPECT_THAT(refused.message(), ::testing::HasSubstr("tokens"));
   EXPECT_THAT(refused.message(), ::testing::HasSubstr("train.micro_batch_tokens 6"));
-  EXPECT_EQ(StateOf(*trainer), before);
+  EXPECT_EQ(testing::PolicyCopy(*trainer), before);
 }
 
 TEST(TrainStepTest, WhatIsComputedAgainDoesNotChangeABit) {
@@ -264,9 +255,9 @@ TEST(TrainStepTest, InBFloat16TheWeightsStayFloat32AndTheStepIsNearlyThatOfFloat
   // A change that bfloat16 would round away is kept.
   options.optimizer.learning_rate = 1e-6;
   auto slow = PolicyTrainer::Create(options).value();
-  const uint64_t before = CombineDigests(DigestBuckets(slow->manifest(), *slow->parameters()));
+  const uint64_t before = *slow->Digest();
   ASSERT_TRUE(slow->Step(Pointers(groups)).ok());
-  EXPECT_NE(CombineDigests(DigestBuckets(slow->manifest(), *slow->parameters())), before);
+  EXPECT_NE(*slow->Digest(), before);
 }
 
 TEST(PolicyTrainerTest, AnErrorOfTheTensorLibraryIsAStatusNotACrash) {
@@ -284,13 +275,12 @@ TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
   ASSERT_TRUE(original->Step(Pointers(first)).ok());
   options.seed = 99;  // other initial weights, all to be overwritten
   auto resumed = PolicyTrainer::Create(options).value();
-  ASSERT_TRUE(resumed->Restore(*original->state()).ok());
+  ASSERT_TRUE(resumed->Restore(testing::PolicyCopy(*original)).ok());
   for (int i = 0; i < 3; ++i) {
     const auto groups = RandomGroups(options.model, 6, 4, 20 + i);
     ASSERT_TRUE(original->Step(Pointers(groups)).ok());
     ASSERT_TRUE(resumed->Step(Pointers(groups)).ok());
-    EXPECT_EQ(DigestBuckets(original->manifest(), *original->parameters()),
-              DigestBuckets(resumed->manifest(), *resumed->parameters()));
+    EXPECT_EQ(*original->Digest(), *resumed->Digest());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/checkpoint_store.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -86,6 +87,20 @@ TEST(CheckpointStoreDiskTest, WorksOnTheRealFileSystem) {
     ASSERT_THAT((*store)->Prune(2), IsOk());
   }
   EXPECT_THAT(FileSystem::Real()->List(folder.path() + "/checkpoints").value(), ElementsAre("e1-s3", "e1-s4"));
+}
+
+TEST(CheckpointStoreDiskTest, MapsAFileAndRefusesOneThatWasCutMeanwhile) {
+  testing::TempDir folder;
+  auto store = CheckpointStore::Open(FileSystem::Real(), folder.path() + "/checkpoints").value();
+  ASSERT_THAT(store->Save(Request({1, 3})), IsOk());
+  const CheckpointManifest checkpoint = store->LoadLatest().value().checkpoint;
+  EXPECT_EQ((*store->MapFile(checkpoint, "model.safetensors"))->bytes(), ModelBytes({1, 3}));
+  EXPECT_THAT(store->MapFile(checkpoint, "none"), HasReason("CHECKPOINT_DAMAGED"));
+  const std::string path = folder.path() + "/checkpoints/e1-s3/model.safetensors";
+  ASSERT_EQ(::truncate(path.c_str(), 3), 0);
+  EXPECT_THAT(store->MapFile(checkpoint, "model.safetensors"), HasReason("CHECKPOINT_DAMAGED"));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_THAT(store->MapFile(checkpoint, "model.safetensors"), HasReason("CHECKPOINT_DAMAGED"));
 }
 
 TEST_F(CheckpointStoreTest, LoadsTheHighestByEpochBeforeStepAndNotByText) {

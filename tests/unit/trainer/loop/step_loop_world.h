@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/mutex.h"
+#include "synchronizer/transport/finite_check.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/notification.h"
 #include "tests/unit/trainer/data/training_data_fixture.h"
@@ -65,10 +67,15 @@ class FakePolicy final : public Policy {
     metrics.tokens = 10;
     return metrics;
   }
-  absl::StatusOr<const void*> parameters() const override { return weights_.data(); }
-  absl::StatusOr<State> state() const override {
-    return State{weights_.data(), moments_.data(), moments_.data(), begun()};
+  absl::Status WriteTensor(trainer::PolicyPart part, size_t, const model::ByteSink& sink) const override {
+    const std::vector<float>& arena = part == trainer::PolicyPart::kParameters ? weights_ : moments_;
+    return sink({reinterpret_cast<const char*>(arena.data()), kNumbers * sizeof(float)});
   }
+  absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_.data())); }
+  absl::Status CheckFinite() const override {
+    return synchronizer::CheckFinite(manifest_, reinterpret_cast<const char*>(weights_.data()));
+  }
+  int64_t updates() const override { return begun(); }
 
  private:
   static constexpr int64_t kNever = int64_t{1} << 40;

@@ -32,11 +32,21 @@ class StillPolicy final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     return TrainStepMetrics();
   }
-  absl::StatusOr<const void*> parameters() const override {
+  // In two pieces, as from a device.
+  absl::Status WriteTensor(PolicyPart, size_t index, const model::ByteSink& sink) const override {
     if (!error_.ok()) return error_;
-    return weights_.data();
+    const ByteRange& range = manifest_.ranges()[index];
+    const auto* bytes = reinterpret_cast<const char*>(weights_.data()) + range.begin;
+    constexpr int64_t kFirst = 2 * sizeof(float);
+    SYNCOPATE_RETURN_IF_ERROR(sink({bytes, kFirst}));
+    return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
-  absl::StatusOr<State> state() const override { return State(); }
+  absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(digests()); }
+  absl::Status CheckFinite() const override { return absl::OkStatus(); }
+  int64_t updates() const override { return 0; }
+
+  const void* arena() const { return weights_.data(); }
+  std::vector<uint64_t> digests() const { return DigestBuckets(manifest_, arena()); }
 
   absl::Status error_;
 
@@ -57,9 +67,9 @@ TEST(HostStagerTest, StagesTheWeightsAsTheyAre) {
   auto stager = HostStager::Create(&policy, ManifestOf(DType::kFloat32), /*slots=*/2).value();
   const auto staged = stager->Stage({1, 0});
   ASSERT_TRUE(staged.ok()) << staged.status();
-  EXPECT_EQ(staged->bucket_digests, DigestBuckets(policy.manifest(), *policy.parameters()));
+  EXPECT_EQ(staged->bucket_digests, policy.digests());
   EXPECT_EQ(staged->digest, CombineDigests(staged->bucket_digests));
-  EXPECT_EQ(std::memcmp(Staged(*stager, {1, 0}).data(), *policy.parameters(), policy.manifest().arena_bytes()), 0);
+  EXPECT_EQ(std::memcmp(Staged(*stager, {1, 0}).data(), policy.arena(), policy.manifest().arena_bytes()), 0);
   EXPECT_EQ(stager->bytes(), 2 * policy.manifest().arena_bytes());
 }
 

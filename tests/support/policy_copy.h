@@ -1,0 +1,61 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+#include "trainer/step/policy.h"
+
+namespace syncopate::testing {
+
+// All that a policy has, copied to the host: to compare, to spoil and to restore from.
+class PolicyCopy final : public trainer::PolicySource {
+ public:
+  explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.manifest()), updates_(policy.updates()) {
+    for (trainer::PolicyPart part : trainer::kPolicyParts) {
+      std::vector<float>& arena = arena_of(part);
+      arena.resize(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));
+      for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+        char* place = reinterpret_cast<char*>(arena.data()) + manifest_.ranges()[i].begin;
+        EXPECT_TRUE(policy
+                        .WriteTensor(part, i,
+                                     [&place](absl::string_view piece) {
+                                       std::memcpy(place, piece.data(), piece.size());
+                                       place += piece.size();
+                                       return absl::OkStatus();
+                                     })
+                        .ok());
+      }
+    }
+  }
+
+  absl::string_view Tensor(trainer::PolicyPart part, size_t index) const override {
+    const ByteRange& range = manifest_.ranges()[index];
+    return {reinterpret_cast<const char*>(arenas_[static_cast<size_t>(part)].data()) + range.begin,
+            static_cast<size_t>(range.size())};
+  }
+  int64_t updates() const override { return updates_; }
+
+  // Laid out by the manifest.
+  const std::vector<float>& parameters() const { return arenas_[0]; }
+  std::vector<float>& arena_of(trainer::PolicyPart part) { return arenas_[static_cast<size_t>(part)]; }
+
+  friend bool operator==(const PolicyCopy& a, const PolicyCopy& b) {
+    if (a.updates_ != b.updates_) return false;
+    for (size_t part = 0; part < std::size(a.arenas_); ++part) {
+      const auto &x = a.arenas_[part], &y = b.arenas_[part];
+      // Bits, so that a NaN equals itself.
+      if (x.size() != y.size() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  const Manifest manifest_;
+  std::vector<float> arenas_[std::size(trainer::kPolicyParts)];
+  int64_t updates_;
+};
+
+}  // namespace syncopate::testing

@@ -1,0 +1,63 @@
+#include "trainer/actor/arena_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/digest.h"
+#include "base/philox.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using ::syncopate::testing::HasMessage;
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Two tensors, cut into buckets of so many bytes.
+Manifest CutInto(int64_t bucket_bytes) {
+  return Manifest::Create({{"a", DType::kFloat32, {130, 7}}, {"b", DType::kFloat32, {77}}}, bucket_bytes).value();
+}
+
+// Arbitrary bits, but finite numbers.
+at::Tensor ArenaOf(const Manifest& manifest) {
+  at::Tensor arena = at::zeros({manifest.arena_bytes() / 4}, at::kFloat);
+  auto* words = static_cast<uint32_t*>(arena.data_ptr());
+  for (int64_t i = 0; i < arena.numel(); ++i) words[i] = Philox4x32(5, static_cast<uint64_t>(i))[0] & 0xbfffffffu;
+  return arena;
+}
+
+float& Element(const Manifest& manifest, at::Tensor& arena, size_t tensor, int64_t element) {
+  return arena.data_ptr<float>()[manifest.ranges()[tensor].begin / 4 + element];
+}
+
+TEST(ArenaChecksTest, OperatorsDigestEveryBucketAsPlainLoopsDo) {
+  // One bucket, several with a shorter last one, and as many as there can be.
+  for (int64_t bucket_bytes : {int64_t{1} << 20, int64_t{1024}, int64_t{256}}) {
+    const Manifest manifest = CutInto(bucket_bytes);
+    const at::Tensor arena = ArenaOf(manifest);
+    const std::vector<uint64_t> expected = DigestBuckets(manifest, arena.data_ptr());
+    EXPECT_EQ(BucketDigestsByOperators(manifest, arena), expected) << bucket_bytes;
+    EXPECT_EQ(BucketDigests(manifest, arena), expected) << bucket_bytes;
+  }
+}
+
+TEST(ArenaChecksTest, NameTheFirstTensorThatIsNotFinite) {
+  const Manifest manifest = CutInto(1024);
+  for (auto check : {CheckFinite, CheckFiniteByOperators}) {
+    at::Tensor arena = ArenaOf(manifest);
+    EXPECT_THAT(check(manifest, arena), IsOk());
+    Element(manifest, arena, 1, 76) = std::numeric_limits<float>::infinity();
+    EXPECT_THAT(check(manifest, arena), AllOf(HasReason("NON_FINITE"), HasMessage(HasSubstr("element 76 of b"))));
+    Element(manifest, arena, 0, 3) = std::nanf("");
+    EXPECT_THAT(check(manifest, arena), AllOf(HasReason("NON_FINITE"), HasMessage(HasSubstr("element 3 of a"))));
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::trainer
