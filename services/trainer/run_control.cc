@@ -185,10 +185,9 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
   v1::TrainerServiceExportModelResponse response;
   *response.mutable_version() = wire::ToProto(version);
   response.set_path(JoinPath(options_.run_dir, absl::StrCat("exports/", name)));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      const model::ExportedModel written,
-      model::ExportModel(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
-                         config::KeptModelFolder(options_.run_dir), response.path(), options));
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
+                             model::ExportModel(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
+                                                config::KeptModelFolder(options_.run_dir), response.path(), options));
   response.set_bytes(written.bytes);
   return response;
 }

@@ -199,7 +199,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
   SYNCOPATE_ASSIGN_OR_RETURN(const auto model, checkpoints_->MapFile(checkpoint, trainer::kModelFile));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto optimizer, checkpoints_->MapFile(checkpoint, trainer::kOptimizerFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string data, checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
+                             checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
   auto policy = trainer::SavedPolicy::Parse(device_.policy->manifest(), model->bytes(), optimizer->bytes());
   if (!policy.ok()) {
     return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),

@@ -11,6 +11,7 @@
 #include "services/rollouter/environment_client.h"
 #include "tests/support/notification.h"
 #include "tests/support/process.h"
+#include "tools/data/worker_tasks.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -21,13 +22,23 @@ using ::testing::HasSubstr;
 
 constexpr char kCode[] = R"(
 import asyncio, os, time
-from syncopate import reward
+from syncopate import reward, tasks
 
 @reward("length", concurrency=256)
 def length(answer, row): return {"value": len(answer), "known": float("answer" in row)}
 
 @reward("hour")
 def hour(answer, row): time.sleep(3600)
+
+@tasks("rows")
+def rows():
+    for i in range(600): yield {"id": f"row-{i}", "prompt": f"{i}?\n", "answer": i}
+
+@tasks("none")
+def none(): return []
+
+@tasks("texts")
+def texts(): yield {"id": "good", "prompt": "1"}; yield "no object"
 
 @reward("exits")
 async def exits(answer, row): os._exit(1)
@@ -96,6 +107,36 @@ TEST_F(PythonWorkerTest, JudgesAGroup) {
   const TrajectoryGroup group = scored_.All()[0].value();
   EXPECT_EQ(group.samples[1].reward, 1);
   EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"python:length", 1}, {"python:length/known", 1}}));
+}
+
+TEST_F(PythonWorkerTest, ListsItsTasksIntoAFile) {
+  ASSERT_TRUE(AwaitWorker(true));
+  const std::string path = dir_.path() + "/rows.jsonl";
+  ASSERT_EQ(data::WriteWorkerTasks({.worker = address(), .list = "rows", .output = path}).value(), 600);
+  std::ifstream file(path);
+  std::string line;
+  for (int i = 0; i < 600; ++i) {
+    ASSERT_TRUE(std::getline(file, line));
+    EXPECT_EQ(line, absl::StrCat(R"({"answer":)", i, R"(,"id":"row-)", i, R"(","prompt":")", i, R"(?\n"})"));
+  }
+  EXPECT_FALSE(std::getline(file, line));
+  EXPECT_EQ(ErrorReason(data::WriteWorkerTasks({.worker = address(), .list = "rows", .output = path}).status()),
+            "FILE_TAKEN");
+}
+
+TEST_F(PythonWorkerTest, AListThatCannotBeReadLeavesNoFile) {
+  ASSERT_TRUE(AwaitWorker(true));
+  const std::string path = dir_.path() + "/rows.jsonl";
+  const auto list = [&](const std::string& name) {
+    return data::WriteWorkerTasks({.worker = address(), .list = name, .output = path}).status();
+  };
+  EXPECT_EQ(ErrorReason(list("none")), "NO_TASKS");
+  EXPECT_TRUE(absl::IsNotFound(list("unheard-of")));
+  EXPECT_FALSE(list("texts").ok());
+  EXPECT_TRUE(absl::IsUnavailable(
+      data::WriteWorkerTasks({.worker = "unix:" + dir_.path() + "/none", .list = "rows", .output = path}).status()));
+  EXPECT_FALSE(std::ifstream(path).is_open());
+  EXPECT_FALSE(std::ifstream(path + ".partial").is_open());
 }
 
 TEST_F(PythonWorkerTest, ARewardThatTakesAnHourFailsInItsTimeAndHoldsNobodyUp) {

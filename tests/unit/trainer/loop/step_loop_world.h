@@ -67,8 +67,8 @@ class FakePolicy final : public Policy {
     metrics.tokens = 10;
     return metrics;
   }
-  absl::Status WriteTensor(trainer::PolicyPart part, size_t, const model::ByteSink& sink) const override {
-    const std::vector<float>& arena = part == trainer::PolicyPart::kParameters ? weights_ : moments_;
+  absl::Status WriteTensor(PolicyPart part, size_t, const model::ByteSink& sink) const override {
+    const std::vector<float>& arena = part == PolicyPart::kParameters ? weights_ : moments_;
     return sink({reinterpret_cast<const char*>(arena.data()), kNumbers * sizeof(float)});
   }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_.data())); }
