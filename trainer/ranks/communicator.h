@@ -47,9 +47,8 @@ class Communicator {
   // Thread-safe, idempotent, does not block.
   virtual void Abort(const std::string& why) = 0;
 
- protected:
-  // `in` and `out` as Collective::bytes_in and bytes_out say. They are one for all-reduce and broadcast, and null for a
-  // barrier.
+  // What the calls above are made of. `in` and `out` as Collective::bytes_in and bytes_out say; they are one for
+  // all-reduce and broadcast, and null for a barrier.
   virtual absl::Status Perform(const Collective& call, void* in, void* out) = 0;
 };
 
@@ -59,8 +58,6 @@ class SingleRank final : public Communicator {
   int32_t rank() const override { return 0; }
   int32_t world() const override { return 1; }
   void Abort(const std::string&) override {}
-
- protected:
   absl::Status Perform(const Collective& call, void* in, void* out) override;
 };
 

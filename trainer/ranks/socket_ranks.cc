@@ -33,6 +33,7 @@ static_assert(sizeof(FrameHeader) == 40);
 
 constexpr int64_t kLongestWords = 4096;
 constexpr int64_t kSumBytes = 1 << 18;  // what is received before it is added up: fits a core's cache
+constexpr absl::Duration kLookEvery = absl::Milliseconds(100);  // whether to wait on
 constexpr absl::Duration kGreetingWithin = absl::Seconds(5);
 
 FrameHeader HeaderOf(const Collective& call, int32_t rank, uint64_t sequence, int64_t payload) {
@@ -74,7 +75,6 @@ class SocketRank : public Communicator {
     for (const TcpSocket& peer : peers_) peer.ShutDown();
   }
 
- protected:
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     SYNCOPATE_RETURN_IF_ERROR(broken());
     const absl::Status moved = Move(call, static_cast<char*>(in), static_cast<char*>(out));
@@ -84,6 +84,7 @@ class SocketRank : public Communicator {
     return moved.ok() ? moved : broken();
   }
 
+ protected:
   virtual absl::Status Move(const Collective& call, char* in, char* out) = 0;
 
   absl::Time Until() const { return Clock::Real()->Now() + deadline_; }
@@ -325,13 +326,16 @@ absl::StatusOr<RankMeeting> RankMeeting::Open(const std::string& host, const Ran
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, absl::Duration meet,
-                                                                absl::Duration deadline) {
+                                                                absl::Duration deadline,
+                                                                const std::function<absl::Status()>& go_on) {
   const absl::Time until = Clock::Real()->Now() + meet;
   std::vector<TcpSocket> peers(static_cast<size_t>(world - 1));
   auto missing = [&peers] { return std::count_if(peers.begin(), peers.end(), [](auto& p) { return !p.valid(); }); };
   while (missing() > 0) {
-    auto connection = listener_.Accept(until);
-    if (connection.status().code() == absl::StatusCode::kDeadlineExceeded) {
+    auto connection = listener_.Accept(std::min(until, Clock::Real()->Now() + kLookEvery));
+    if (go_on) SYNCOPATE_RETURN_IF_ERROR(go_on());
+    if (absl::IsDeadlineExceeded(connection.status()) && Clock::Real()->Now() < until) continue;
+    if (absl::IsDeadlineExceeded(connection.status())) {
       return RankLost(absl::StrCat(missing(), " of ", world - 1, " trainer ranks have not come within ",
                                    absl::FormatDuration(meet)));
     }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,8 +31,9 @@ class RankMeeting {
   uint16_t port() const { return listener_.port(); }
   // Rank 0 of `world`, as soon as all others have come. Both sides prove that they know the secret without showing it;
   // a connection that does not is hung up on. UNAVAILABLE (reason RANK_LOST) naming the ranks that did not come within
-  // `meet`. `deadline` is that of each later call.
-  absl::StatusOr<std::unique_ptr<Communicator>> Meet(int32_t world, absl::Duration meet, absl::Duration deadline);
+  // `meet`. `deadline` is that of each later call. `go_on` is asked again and again; its error ends the wait.
+  absl::StatusOr<std::unique_ptr<Communicator>> Meet(int32_t world, absl::Duration meet, absl::Duration deadline,
+                                                     const std::function<absl::Status()>& go_on = nullptr);
 
  private:
   RankMeeting(TcpListener listener, const RankSecret& secret) : listener_(std::move(listener)), secret_(secret) {}

@@ -125,7 +125,6 @@ class ThreadRank final : public Communicator {
     board_->Break(RankLost(absl::StrCat("trainer rank ", rank_, ": ", why)));
   }
 
- protected:
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     return board_->Meet(rank_, call, in, out);
   }

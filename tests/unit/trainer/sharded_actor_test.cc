@@ -339,8 +339,6 @@ TEST(ShardedActorTest, MoreRanksThanALayerHoldsAreRefusedBeforeAnythingIsMade) {
     int32_t rank() const override { return 0; }
     int32_t world() const override { return 64000; }
     void Abort(const std::string&) override {}
-
-   protected:
     absl::Status Perform(const Collective&, void*, void*) override { return absl::InternalError("not expected"); }
   } many;
   EXPECT_EQ(ErrorReason(PolicyTrainer::Create(OptionsOn(many)).status()), "TOO_MANY_RANKS");
