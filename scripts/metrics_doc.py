@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """usage: scripts/metrics_doc.py RUN_DIR > docs/metrics.md
 
-Writes docs/metrics.md from what the daemons of a live run expose: it cannot name what they do not. Standard library
-only. A test compares.
+Writes docs/metrics.md from what the daemons of a live run expose and what its metrics.jsonl holds: it cannot name what
+they do not. Standard library only. A test compares.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import urllib.request
 
 # Labels with a fixed set of values, all there from the start; of others the values are left out.
-LISTED = ("age", "direction", "kind", "outcome", "phase", "reason", "result", "transport")
+LISTED = ("age", "direction", "finished_reason", "kind", "outcome", "phase", "reason", "result", "transport")
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)')
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 ROLES = ("synchronizer", "trainer", "rollouter")
@@ -26,6 +26,15 @@ dashboards over these: `deploy/prometheus`, `deploy/grafana`.
 
 This page is written by `scripts/metrics_doc.py` from a live run with TLS. Without TLS there is no certificate, and no
 metric of one.
+"""
+
+FIGURES = """\
+## A training step
+
+What a step was like has one name a figure: the key of its line in `metrics.jsonl`, which `WatchSteps` and
+`syncopate ctl watch --json` give too, its name in TensorBoard, where it stands behind a group (`reward/reward_mean`),
+and with `syncopate_` in front, and `_total` behind what adds up over steps, the trainer's metric. In `metrics.jsonl`
+the figures that add up are those of the one step.
 """
 
 
@@ -57,6 +66,9 @@ class Metric:
         finite = [bound for bound in self.bounds if bound != "+Inf"]
         return f"histogram, {len(finite)} bounds from {float(finite[0]):g} to {float(finite[-1]):g}"
 
+    def figure_row(self, figure):
+        return f"| `{figure}` | `{self.name}` | {self.type_text()} | {self.help} |"
+
     def row(self):
         return f"| `{self.name}` | {self.type_text()} | {self.label_text()} | {self.help} |"
 
@@ -86,14 +98,30 @@ def table(metrics):
     return "\n".join(rows + [metrics[name].row() for name in sorted(metrics)])
 
 
-def page(scrapes):
-    """The whole page; `scrapes` holds the text of one daemon of each role."""
+def step_figures(line, metrics):
+    """figure -> its Metric, of the keys of a step's line that are metrics, too."""
+    found = {}
+    for figure in line:
+        for name in (f"syncopate_{figure}", f"syncopate_{figure}_total"):
+            if name in metrics:
+                found[figure] = metrics[name]
+    return found
+
+
+def page(scrapes, line):
+    """The whole page; `scrapes` holds the text of one daemon of each role, `line` a step's of metrics.jsonl."""
     by_role = {role: parse(scrapes[role]) for role in ROLES}
     shared = set.intersection(*(set(metrics) for metrics in by_role.values()))
+    figures = step_figures(line, by_role["trainer"])
+    elsewhere = shared | {metric.name for metric in figures.values()}
     parts = [INTRODUCTION, "## Every daemon\n", table({name: by_role["trainer"][name] for name in shared}) + "\n"]
     for role in ROLES:
-        own = {name: metric for name, metric in by_role[role].items() if name not in shared}
+        own = {name: metric for name, metric in by_role[role].items() if name not in elsewhere}
         parts += [f"## {role.capitalize()}\n", table(own) + "\n"]
+        if role == "trainer":
+            rows = ["| figure | metric | type | meaning |", "|---|---|---|---|"]
+            rows += [figures[figure].figure_row(figure) for figure in sorted(figures)]
+            parts += [FIGURES, "\n".join(rows) + "\n"]
     return "\n".join(parts)
 
 
@@ -112,7 +140,12 @@ def scrape_run(run_dir):
     return texts
 
 
+def page_of_run(run_dir):
+    steps = [line for line in (pathlib.Path(run_dir) / "metrics.jsonl").read_text().splitlines() if '"kind":"step"' in line]
+    return page(scrape_run(run_dir), json.loads(steps[0]))
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__.strip())
-    sys.stdout.write(page(scrape_run(sys.argv[1])))
+    sys.stdout.write(page_of_run(sys.argv[1]))

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "synchronizer/members/model_fit.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -155,12 +155,14 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
   for (const auto& [key, status] : misfits) Expel(key, status, now);
 }
 
-void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now) {
+void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
+                               const std::string& held) {
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
   if (member == nullptr || member->hello.member.role != kRollouterRole) return;
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
-  if (same && member->unbacked.IsNone()) return;  // nearly every heartbeat
+  const bool same_hold = held == member->hello.held;
+  if (same && same_hold && member->unbacked.IsNone()) return;  // nearly every heartbeat
   const MemberKey key = KeyOf(member->hello.member);
   const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
   if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
@@ -169,9 +171,16 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   const bool gone = serving.IsNone() && !known.IsNone();
   const bool news = claim.ok() ? known < serving || gone || !member->unbacked.IsNone()
                                : known < serving && serving != member->unbacked;
-  if (!news) return;
-  Believe(session, serving, serving_digest, claim);
-  Refresh(key, "", now);
+  if (news) Believe(session, serving, serving_digest, claim);
+  if (!same_hold) SetHeld(session, held);
+  if (news || !same_hold) Refresh(key, "", now);
+}
+
+void ControlPlane::SetHeld(SessionId session, const std::string& why) {
+  membership_.SetHeld(session, why);
+  const std::string who = Describe(KeyOf(membership_.Find(session)->hello.member));
+  actions_.emplace_back(
+      Note{false, who + (why.empty() ? " takes versions again" : absl::StrCat(" takes no version for now: ", why))});
 }
 
 void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim) {
@@ -390,6 +399,7 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     world = member.hello.member.world;
     const PolicyVersion serving = std::max(member.hello.serving, member.unbacked);  // nothing older is sent to it
     replica.serving = first ? serving : std::min(replica.serving, serving);
+    if (replica.held.empty()) replica.held = member.hello.held;
     replica.ranks.push_back(PeerOf(member));
   }
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&

@@ -66,7 +66,9 @@ class ControlPlane {
   // older one of the same epoch, the claim was false, and the member is out with reason UNPUBLISHED_VERSION. A
   // heartbeat with other bits: out, reason WRONG_DIGEST.
   void OnHello(SessionId session, Hello hello, absl::Time now);
-  void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now);
+  // `held`: why it takes no version for now; "": it does.
+  void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
+                   const std::string& held = "");
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
   void OnLeave(SessionId session, const std::string& reason, absl::Time now);
   void OnStreamBroken(SessionId session, absl::Time now);
@@ -118,6 +120,7 @@ class ControlPlane {
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);
   void Close(const MemberChange& change);
+  void SetHeld(SessionId session, const std::string& why);
   // What a rollouter says it serves; `claim` is what the ledger says of that.
   void Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim);
   // `newest` has just been published: who serves a later one of its epoch does not tell the truth.

@@ -73,6 +73,7 @@ struct Hello {
   std::vector<std::string> transports;
   PolicyVersion serving;
   uint64_t serving_digest = 0;
+  std::string held = {};  // why it takes no version for now; "": it does
   int64_t held_epoch = 0;
   int64_t checkpoint_epoch = 0;
   std::string build;
@@ -198,7 +199,9 @@ struct SyncRecord {
   bool rehearsal() const { return result == kConnected || result == kNotConnected; }
   bool ok() const { return result == "ok" || result == "relabelled"; }
   bool superseded() const { return IsSuperseded(result); }
-  bool failed() const { return !ok() && !superseded() && !rehearsal(); }
+  // The receiver takes no version for now: neither ok nor failed either.
+  bool held() const { return result == kHeld; }
+  bool failed() const { return !ok() && !superseded() && !held() && !rehearsal(); }
 };
 
 }  // namespace syncopate::synchronizer

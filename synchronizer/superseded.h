@@ -6,10 +6,13 @@
 
 namespace syncopate::synchronizer {
 
-// Reasons (ErrorReason, SyncRecord::result) of what went wrong for nobody: a newer version took this one's place before
-// the receiver had it.
+// Reasons (ErrorReason, SyncRecord::result) of what went wrong for nobody. A newer version took this one's place before
+// the receiver had it:
 inline constexpr char kSuperseded[] = "SUPERSEDED";                // its memory was taken
 inline constexpr char kVersionNotStaged[] = "VERSION_NOT_STAGED";  // it was gone when the receiver first asked
+
+// The receiver takes no version for now, and will say when it does.
+inline constexpr char kHeld[] = "HELD";
 
 inline bool IsSuperseded(absl::string_view reason) { return reason == kSuperseded || reason == kVersionNotStaged; }
 

@@ -36,7 +36,7 @@ class WatchedParticipant final : public member::SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
-  void Settle() override { inner_->Settle(); }
+  void WorkAfterReport() override { inner_->WorkAfterReport(); }
   void Finish(int64_t attempt) override;
   void FinishAll() override;
 

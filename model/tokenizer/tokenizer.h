@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -81,5 +83,14 @@ class Tokenizer {
   absl::flat_hash_map<std::string, AddedToken> added_;
   std::vector<int32_t> prefix_, suffix_;
 };
+
+// Ids to what a reader sees of them, without special tokens; null for a null tokenizer.
+inline std::function<std::string(const std::vector<int32_t>&)> MakeTextDecoder(
+    std::shared_ptr<const Tokenizer> tokenizer) {
+  if (tokenizer == nullptr) return nullptr;
+  return [tokenizer = std::move(tokenizer)](const std::vector<int32_t>& ids) {
+    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
+  };
+}
 
 }  // namespace syncopate::model::tokenizer

@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "cuda/cuda_arena.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
+#include "cuda/releasable_arena.h"
 #include "cuda/stream.h"
 #include "rollouter/cuda/attention_kernels.h"
 #include "rollouter/cuda/cuda_kv_store.h"
@@ -23,7 +23,6 @@
 namespace syncopate::rollouter {
 namespace {
 
-using cuda::CudaArena;
 using cuda::ExportedMemory;
 using synchronizer::CudaShadowChecker;
 using synchronizer::RemappableArenas;
@@ -40,12 +39,25 @@ model::TransformerWeights ViewsAt(const model::ModelConfig& config, const Manife
   return model::ViewWeights(config, manifest, arena);
 }
 
+// Waits for it.
+absl::Status CopyWeights(int device, char* to, const char* from, int64_t bytes, cudaMemcpyKind kind) {
+  constexpr char kWhat[] = "moving the weights between GPU and host";
+  constexpr absl::Duration kDeadline = absl::Seconds(60);  // 100 GB take 2 to 4 s
+  const cuda::DeviceScope scope(device);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event done, cuda::Event::Create(device));
+  SYNCOPATE_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream.get()), kWhat));
+  SYNCOPATE_RETURN_IF_ERROR(done.Record(stream.get()));
+  return done.Wait(kDeadline, kWhat);
+}
+
 }  // namespace
 
 class CudaBackend::Arenas : public WeightArenas {
  public:
-  Arenas(model::TransformerWeights weights, std::unique_ptr<CudaShadowChecker> checker)
-      : weights_(std::move(weights)), checker_(std::move(checker)) {}
+  Arenas(int device, int64_t set_bytes, model::TransformerWeights weights, std::unique_ptr<CudaShadowChecker> checker)
+      : device_(device), set_bytes_(set_bytes), weights_(std::move(weights)), checker_(std::move(checker)) {}
 
   const model::TransformerWeights& weights() const override { return weights_; }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
@@ -54,7 +66,36 @@ class CudaBackend::Arenas : public WeightArenas {
   }
   virtual absl::StatusOr<ExportedMemory> ExportShadow() const = 0;
 
+  absl::Status Release(bool keep_live) override {
+    if (!keep_live) kept_ = cuda::PinnedBuffer();
+    if (bytes() == 0) return absl::OkStatus();
+    if (keep_live) {
+      // Before anything is given back: the host may have no room.
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer kept, cuda::PinnedBuffer::Create(set_bytes_));
+      SYNCOPATE_RETURN_IF_ERROR(CopyWeights(device_, kept.data(), live(), set_bytes_, cudaMemcpyDeviceToHost));
+      kept_ = std::move(kept);
+    }
+    return ReleaseMemory();
+  }
+  absl::Status Restore() override {
+    if (bytes() > 0) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(RestoreMemory());
+    if (kept_.bytes() == 0) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(
+        CopyWeights(device_, const_cast<char*>(live()), kept_.data(), set_bytes_, cudaMemcpyHostToDevice));
+    kept_ = cuda::PinnedBuffer();
+    return absl::OkStatus();
+  }
+
+ protected:
+  // Of all sets, behind the addresses, which stay.
+  virtual absl::Status ReleaseMemory() = 0;
+  virtual absl::Status RestoreMemory() = 0;
+
  private:
+  const int device_;
+  const int64_t set_bytes_;
+  cuda::PinnedBuffer kept_;  // the live weights, while their memory is given back
   const model::TransformerWeights weights_;
   const std::unique_ptr<CudaShadowChecker> checker_;
 };
@@ -64,11 +105,10 @@ class CudaBackend::Remapped final : public Arenas {
  public:
   Remapped(std::unique_ptr<RemappableArenas> arenas, cuda::Stream copies, model::TransformerWeights weights,
            std::unique_ptr<CudaShadowChecker> checker)
-      : Arenas(std::move(weights), std::move(checker)),
+      : Arenas(arenas->device(), arenas->bytes(), std::move(weights), std::move(checker)),
         copies_(std::move(copies)),
         live_(arenas->live()),
         shadow_(arenas->shadow()),
-        bytes_(2 * arenas->bytes()),
         arenas_(std::move(arenas)) {}
 
   // Mapped again since the last exchange, or BeginCheck says why not.
@@ -77,7 +117,10 @@ class CudaBackend::Remapped final : public Arenas {
     return shadow_;
   }
   const char* live() const override { return live_; }
-  int64_t bytes() const override { return bytes_; }
+  int64_t bytes() const override {
+    MutexLock lock(&mutex_);
+    return arenas_->released() ? 0 : 2 * arenas_->bytes();
+  }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
     SYNCOPATE_RETURN_IF_ERROR(MapShadow());
@@ -108,6 +151,16 @@ class CudaBackend::Remapped final : public Arenas {
     return arenas_->ExportShadow();
   }
 
+ protected:
+  absl::Status ReleaseMemory() override {
+    MutexLock lock(&mutex_);
+    return arenas_->Release();
+  }
+  absl::Status RestoreMemory() override {
+    MutexLock lock(&mutex_);
+    return arenas_->Restore();
+  }
+
  private:
   absl::Status MapShadow() {
     MutexLock lock(&mutex_);
@@ -117,7 +170,6 @@ class CudaBackend::Remapped final : public Arenas {
   const cuda::Stream copies_;
   char* const live_;
   char* const shadow_;
-  const int64_t bytes_;
   mutable Mutex mutex_;
   const std::unique_ptr<RemappableArenas> arenas_ ABSL_PT_GUARDED_BY(mutex_);
 };
@@ -125,13 +177,13 @@ class CudaBackend::Remapped final : public Arenas {
 // One weight set, which receives while nothing is generated.
 class CudaBackend::InPlace final : public Arenas {
  public:
-  InPlace(std::unique_ptr<CudaArena> arena, model::TransformerWeights weights,
+  InPlace(int device, std::unique_ptr<cuda::ReleasableArena> arena, model::TransformerWeights weights,
           std::unique_ptr<CudaShadowChecker> checker)
-      : Arenas(std::move(weights), std::move(checker)), arena_(std::move(arena)) {}
+      : Arenas(device, arena->bytes(), std::move(weights), std::move(checker)), arena_(std::move(arena)) {}
 
   char* shadow() override { return arena_->data(); }
   const char* live() const override { return arena_->data(); }
-  int64_t bytes() const override { return arena_->bytes(); }
+  int64_t bytes() const override { return arena_->held_bytes(); }
   bool in_place() const override { return true; }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override { return absl::OkStatus(); }
   absl::Status CopyLive(const std::vector<ByteRange>&) override { return absl::OkStatus(); }  // they are the same
@@ -139,8 +191,12 @@ class CudaBackend::InPlace final : public Arenas {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "weights that are received in place are not lent");
   }
 
+ protected:
+  absl::Status ReleaseMemory() override { return arena_->Release(); }
+  absl::Status RestoreMemory() override { return arena_->Restore(); }
+
  private:
-  const std::unique_ptr<CudaArena> arena_;
+  const std::unique_ptr<cuda::ReleasableArena> arena_;
 };
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
@@ -159,10 +215,10 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     auto weights = ViewsAt(config, manifest, pair->live(), place);
     arenas = std::make_unique<Remapped>(std::move(pair), std::move(copies), std::move(weights), std::move(checker));
   } else {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
-                               CudaArena::Create(manifest.arena_bytes(), {.device = device, .what = "the weights"}));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        auto arena, cuda::ReleasableArena::Create(manifest.arena_bytes(), {.device = device, .what = "the weights"}));
     auto weights = ViewsAt(config, manifest, arena->data(), place);
-    arenas = std::make_unique<InPlace>(std::move(arena), std::move(weights), std::move(checker));
+    arenas = std::make_unique<InPlace>(device, std::move(arena), std::move(weights), std::move(checker));
   }
   return std::shared_ptr<CudaBackend>(
       new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share));

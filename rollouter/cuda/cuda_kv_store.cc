@@ -1,5 +1,6 @@
 #include "rollouter/cuda/cuda_kv_store.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -38,9 +39,27 @@ at::Tensor Tables(const KvBatch& batch, at::Device device) {
 CudaKvStore::CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks,
                          at::TensorOptions options)
     : config_(config),
-      data_(at::zeros({blocks + 1, config.num_hidden_layers, 2, kBlockTokens, config.key_value_size()}, options)),
+      options_(options),
+      blocks_(blocks),
       swapped_(at::empty({host_blocks, config.num_hidden_layers, 2, kBlockTokens, config.key_value_size()},
-                         options.device(at::kCPU).pinned_memory(host_blocks > 0))) {}
+                         options.device(at::kCPU).pinned_memory(host_blocks > 0))) {
+  Restore();
+}
+
+int64_t CudaKvStore::bytes() const {
+  return static_cast<int64_t>((data_.defined() ? data_.nbytes() : 0) + swapped_.nbytes());
+}
+
+void CudaKvStore::Release() {
+  data_ = at::Tensor();
+  // libtorch keeps what is freed for itself, and others are to have it.
+  c10::cuda::CUDACachingAllocator::emptyCache();
+}
+
+void CudaKvStore::Restore() {
+  if (data_.defined()) return;
+  data_ = at::zeros({blocks_ + 1, config_.num_hidden_layers, 2, kBlockTokens, config_.key_value_size()}, options_);
+}
 
 void CudaKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
   for (const BlockSwap& swap : swaps) {

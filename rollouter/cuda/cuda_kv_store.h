@@ -17,7 +17,9 @@ class CudaKvStore final : public KvStore {
   // `config` must outlive it, its head_dim is at most kMaxHeadDim. `options`: dtype and device. May throw c10::Error.
   CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks, at::TensorOptions options);
 
-  int64_t bytes() const override { return static_cast<int64_t>(data_.nbytes() + swapped_.nbytes()); }
+  int64_t bytes() const override;
+  void Release() override;
+  void Restore() override;
   void SwapOut(absl::Span<const BlockSwap> swaps) override;
   void SwapIn(absl::Span<const BlockSwap> swaps) override;
   void Copy(absl::Span<const BlockCopy> copies) override;
@@ -29,7 +31,9 @@ class CudaKvStore final : public KvStore {
 
  private:
   const model::ModelConfig& config_;
-  const at::Tensor data_;
+  const at::TensorOptions options_;
+  const int64_t blocks_;
+  at::Tensor data_;           // undefined while it is given back
   const at::Tensor swapped_;  // the same, on the host
 };
 

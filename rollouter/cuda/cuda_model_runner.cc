@@ -102,8 +102,9 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
 
 absl::Status CudaModelRunner::Allocate(GraphDecoder::Options decoder) {
   const int64_t layer_bytes = shape_.layers * LayerBlockBytes(shape_.heads);
-  SYNCOPATE_ASSIGN_OR_RETURN(storage_, cuda::CudaArena::Create(2 * capacity_.blocks * layer_bytes,
-                                                               {.device = options_.device, .what = "keys and values"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(storage_,
+                             cuda::ReleasableArena::Create(2 * capacity_.blocks * layer_bytes,
+                                                           {.device = options_.device, .what = "keys and values"}));
   SYNCOPATE_ASSIGN_OR_RETURN(swapped_, cuda::PinnedBuffer::Create(2 * capacity_.host_blocks * layer_bytes));
   const int64_t most_pairs = 2 * capacity_.blocks + capacity_.host_blocks;
   for (int i = 0; i < GraphDecoder::kMostUnderWay; ++i) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cuda/cuda_arena.h"
+#include "cuda/releasable_arena.h"
 #include "cuda/stream.h"
 #include "rollouter/cuda/decode/block_kernels.h"
 #include "rollouter/cuda/decode/graph_decoder.h"
@@ -33,7 +33,9 @@ class CudaModelRunner final : public ModelRunner {
                                                                  const DecodeViews& views, const Options& options);
 
   Capacity capacity() const override { return capacity_; }
-  int64_t kv_bytes() const override { return storage_->bytes() + swapped_.bytes(); }
+  int64_t kv_bytes() const override { return storage_->held_bytes() + swapped_.bytes(); }
+  absl::Status ReleaseBlocks() override { return storage_->Release(); }
+  absl::Status RestoreBlocks() override { return storage_->Restore(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;
   absl::StatusOr<StepResult> Await(const Ticket& ticket) override;
   absl::Status Synchronize() override;
@@ -68,9 +70,9 @@ class CudaModelRunner final : public ModelRunner {
   const Options options_;
   const DecodeShape shape_;
   const Capacity capacity_;
-  std::unique_ptr<cuda::CudaArena> storage_;  // keys, then values
-  cuda::PinnedBuffer swapped_;                // likewise, host_blocks of them
-  std::vector<cuda::PinnedBuffer> pairs_;     // of blocks to move; one a plan that may be under way
+  std::unique_ptr<cuda::ReleasableArena> storage_;  // keys, then values
+  cuda::PinnedBuffer swapped_;                      // likewise, host_blocks of them
+  std::vector<cuda::PinnedBuffer> pairs_;           // of blocks to move; one a plan that may be under way
   SlotFilters filters_;
   std::unique_ptr<GraphDecoder> decoder_;  // ends first: it waits for what reads the rest
   std::vector<Slot> slots_;

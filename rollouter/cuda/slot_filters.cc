@@ -31,14 +31,14 @@ absl::StatusOr<std::unique_ptr<SlotFilters::Lent>> SlotFilters::Lend(const SlotS
                   .top_p = sampling.top_p};
   if (!sampling.allowed_token_ids.empty() || !sampling.logit_bias.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(lent->bias,
-                               Take(biases_, options_.vocab * int64_t{sizeof(float)}, "biases of a sequence's logits"));
+                               Allocate(biases_, options_.vocab * int64_t{sizeof(float)}, "biases of a sequence's logits"));
     float* const bias = biases_.buffers[static_cast<size_t>(lent->bias)].as<float>();
     lent->filter.bias = bias;
     SYNCOPATE_RETURN_IF_ERROR(FillBiasOf(sampling, bias, stream));
   }
   if (NeedsCounts(sampling)) {
     SYNCOPATE_ASSIGN_OR_RETURN(
-        lent->counts, Take(counts_, options_.vocab * int64_t{sizeof(uint16_t)}, "counts of a sequence's tokens"));
+        lent->counts, Allocate(counts_, options_.vocab * int64_t{sizeof(uint16_t)}, "counts of a sequence's tokens"));
     lent->filter.counts = counts_.buffers[static_cast<size_t>(lent->counts)].as<uint16_t>();
     SYNCOPATE_RETURN_IF_ERROR(CountTokensOf(start, lent->filter.counts, stream));
   }
@@ -51,7 +51,7 @@ void SlotFilters::Return(std::unique_ptr<Lent> lent) {
   if (lent->counts >= 0) counts_.free.push_back(lent->counts);
 }
 
-absl::StatusOr<int64_t> SlotFilters::Take(Pool& pool, int64_t bytes, const char* what) const {
+absl::StatusOr<int64_t> SlotFilters::Allocate(Pool& pool, int64_t bytes, const char* what) const {
   if (pool.free.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(options_.device, bytes, what));
     pool.free.push_back(static_cast<int64_t>(pool.buffers.size()));

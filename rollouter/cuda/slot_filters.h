@@ -41,7 +41,7 @@ class SlotFilters {
     std::vector<cuda::DeviceBuffer> buffers;
     std::vector<int64_t> free;
   };
-  absl::StatusOr<int64_t> Take(Pool& pool, int64_t bytes, const char* what) const;
+  absl::StatusOr<int64_t> Allocate(Pool& pool, int64_t bytes, const char* what) const;
   // Copies to the scratch memory that all fills share, one after the other on the stream.
   absl::Status Copy(const void* from, int64_t bytes, cudaStream_t stream);
   absl::Status FillBiasOf(const SamplingParams& sampling, float* bias, cudaStream_t stream);

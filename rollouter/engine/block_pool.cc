@@ -1,6 +1,7 @@
 #include "rollouter/engine/block_pool.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/digest.h"
 #include "base/status.h"
@@ -91,6 +92,17 @@ void BlockPool::ForgetOtherVersions(const PolicyVersion& version) {
     free_.push_back(*block);
     block = kept_.erase(block);
   }
+}
+
+void BlockPool::ForgetAll() {
+  SYNCOPATE_CHECK(available() == blocks());
+  for (BlockIndex block : kept_) {
+    Forget(block);
+    free_.push_back(block);
+  }
+  kept_.clear();
+  // A storage that takes memory as blocks are used takes the least again.
+  std::sort(free_.begin(), free_.end(), std::greater<>());
 }
 
 // What follows it in the tree can no longer be found: node numbers are not used twice.

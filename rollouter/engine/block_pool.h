@@ -53,6 +53,8 @@ class BlockPool {
   Node Index(const PrefixScope& scope, Node parent, absl::Span<const int32_t> tokens, BlockIndex block);
   // Nothing of other versions is looked for any more: blocks that were kept for it are free.
   void ForgetOtherVersions(const PolicyVersion& version);
+  // Nothing that blocks hold is looked for any more. Precondition: no block has a user.
+  void ForgetAll();
 
  private:
   struct Key {

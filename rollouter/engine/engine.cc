@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
   scheduling.max_prefill_tokens = options.max_prefill_tokens;
   scheduling.max_context = max_context;
   scheduling.preemption = options.preemption;
+  scheduling.follow_usage = options.follow_usage;
   SYNCOPATE_RETURN_IF_ERROR(scheduling.Validate());
   return std::unique_ptr<Engine>(new Engine(config, std::move(backend), std::move(runner), scheduling));
 }
@@ -95,6 +96,7 @@ void Engine::Add(GenerationRequest request, std::shared_ptr<GenerationSink> sink
   ActiveRequest& active = active_[++last_key_];
   active.live = static_cast<int32_t>(request.seeds.size());
   active.samples.resize(request.seeds.size());
+  active.last_tokens.assign(request.seeds.size(), std::min(request.arrived, Clock::Real()->Now()));
   active.sink = std::move(sink);
   holding_ += request.holds_install ? 1 : 0;
   Scheduler::Request scheduled = SchedulerRequest(request);
@@ -129,14 +131,34 @@ absl::Status Engine::Step() {
   return waits || launched_.size() >= plans_under_way_ ? AwaitOldest() : absl::OkStatus();
 }
 
-absl::Status Engine::Settle() {
+absl::Status Engine::AwaitLaunched() {
   while (!launched_.empty()) SYNCOPATE_RETURN_IF_ERROR(AwaitOldest());
   return absl::OkStatus();
 }
 
 absl::Status Engine::Synchronize() {
-  SYNCOPATE_RETURN_IF_ERROR(Settle());
+  SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched());
   return runner_->Synchronize();
+}
+
+absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
+  SYNCOPATE_CHECK(!HasWork());
+  SYNCOPATE_RETURN_IF_ERROR(Synchronize());
+  const int64_t held = weight_bytes() + kv_bytes();
+  // Weights first: they can say that the host has no room for them.
+  SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
+  if (!keep_weights) policy_.Invalidate();
+  scheduler_.ForgetBlocks();
+  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  return held - weight_bytes() - kv_bytes();
+}
+
+absl::Status Engine::WakeUp() {
+  SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
+  const absl::Status restored = backend_->arenas().Restore();
+  // Blocks can always be given back again, kept weights only if the host has room for them once more.
+  if (!restored.ok()) SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  return restored;
 }
 
 absl::Status Engine::Launch() {
@@ -155,11 +177,12 @@ absl::Status Engine::Launch() {
 absl::Status Engine::AwaitOldest() {
   SYNCOPATE_ASSIGN_OR_RETURN(StepResult result, runner_->Await(launched_.front()));
   launched_.pop_front();
-  for (const Scheduler::Drawn& drawn : scheduler_.Complete(result.plan, result.tokens)) HandOn(drawn, result);
+  const absl::Time now = Clock::Real()->Now();
+  for (const Scheduler::Drawn& drawn : scheduler_.Complete(result.plan, result.tokens)) HandOn(drawn, result, now);
   return absl::OkStatus();
 }
 
-void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result) {
+void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now) {
   ActiveRequest& active = active_.at(drawn.key);
   Trajectory& trajectory = active.samples[drawn.sample];
   const int32_t position = static_cast<int32_t>(trajectory.tokens.size());
@@ -175,6 +198,12 @@ void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result) {
   }
   trajectory.spans.back().end = position + 1;
   ++generated_tokens_;
+  const double waited = absl::ToDoubleSeconds(now - std::exchange(active.last_tokens[drawn.sample], now));
+  if (position == 0) {
+    figures_.time_to_first_token.Add(waited);
+  } else {
+    figures_.time_per_output_token.Add(waited);
+  }
   static const std::vector<TokenLogProb> kNone;
   const bool goes_on = active.sink->OnToken(drawn.sample, token, logprob, result.version,
                                             trajectory.top_logprobs.empty() ? kNone : trajectory.top_logprobs.back());
@@ -189,6 +218,7 @@ void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result) {
 void Engine::FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason) {
   Trajectory& trajectory = active.samples[sample];
   trajectory.finish = reason;
+  figures_.CountFinish(reason);
   const absl::Duration took = Clock::Real()->Now() - active.started;  // negative if it never started
   trajectory.generate_seconds = std::max(0.0, absl::ToDoubleSeconds(took));
   active.sink->OnFinished(sample, std::move(trajectory));

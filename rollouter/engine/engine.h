@@ -13,14 +13,15 @@
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/policy_slots.h"
+#include "rollouter/engine/serving_policy.h"
+#include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
 
 namespace syncopate::rollouter {
 
 // Continuous batching on one thread: the scheduler plans steps, the backend's runner executes them, and what they drew
 // goes to the requests' sinks. Sequences join and leave at any step. Not thread-safe: EngineLoop owns it. Create(),
-// BindThread(), Step(), Settle() and Synchronize() may throw c10::Error; after that, or after an error of theirs, only
+// BindThread(), Step(), AwaitLaunched() and Synchronize() may throw c10::Error; after that, or after an error of theirs, only
 // Abort() makes sense.
 class Engine {
  public:
@@ -33,6 +34,7 @@ class Engine {
     int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
+    bool follow_usage = true;  // as Scheduler::Options::follow_usage
     absl::Status Validate() const;
   };
 
@@ -65,12 +67,19 @@ class Engine {
   // has weights.
   absl::Status Step();
   // Hands on what all launched steps drew.
-  absl::Status Settle();
+  absl::Status AwaitLaunched();
   // The same, and blocks until nothing reads the weights. Before they change.
   absl::Status Synchronize();
 
-  PolicySlots& policy() { return policy_; }
-  const PolicySlots& policy() const { return policy_; }
+  // Gives the memory of weights, keys and values back, and says how much of it that was; the live weights stay in host
+  // memory with `keep_weights`, else nothing serves. No step before WakeUp(). Once more only takes what is left.
+  // Precondition: !HasWork(), and nobody receives. RESOURCE_EXHAUSTED: nothing has changed; after another error the
+  // engine cannot go on. The same for WakeUp().
+  absl::StatusOr<int64_t> Sleep(bool keep_weights);
+  absl::Status WakeUp();
+
+  ServingPolicy& policy() { return policy_; }
+  const ServingPolicy& policy() const { return policy_; }
 
   int64_t running_sequences() const { return scheduler_.running_sequences(); }
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
@@ -81,6 +90,7 @@ class Engine {
   int64_t generated_tokens() const { return generated_tokens_; }
   int64_t prefilled_tokens() const { return scheduler_.counters().prefilled_tokens; }  // of prompts
   const Scheduler::Counters& counters() const { return scheduler_.counters(); }
+  const RequestFigures& request_figures() const { return figures_; }
 
  private:
   struct ActiveRequest {
@@ -88,6 +98,7 @@ class Engine {
     std::shared_ptr<GenerationSink> sink;
     absl::Time started = absl::InfiniteFuture();
     std::vector<Trajectory> samples;
+    std::vector<absl::Time> last_tokens;  // of each sample; the request's arrival before its first
     int32_t live = 0;
   };
 
@@ -97,20 +108,21 @@ class Engine {
   static Scheduler::Request SchedulerRequest(const GenerationRequest& request);
   absl::Status Launch();
   absl::Status AwaitOldest();
-  void HandOn(const Scheduler::Drawn& drawn, StepResult& result);
+  void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
   void FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason);
 
   const int64_t vocab_size_;
   const std::shared_ptr<EngineBackend> backend_;
   const std::unique_ptr<ModelRunner> runner_;
   const size_t plans_under_way_;
-  PolicySlots policy_;
+  ServingPolicy policy_;
   Scheduler scheduler_;
   std::unordered_map<uint64_t, ActiveRequest> active_;  // by the scheduler's key
   std::deque<ModelRunner::Ticket> launched_;
   uint64_t last_key_ = 0;
   int64_t holding_ = 0;
   int64_t generated_tokens_ = 0;
+  RequestFigures figures_;
 };
 
 }  // namespace syncopate::rollouter

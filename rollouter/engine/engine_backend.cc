@@ -7,27 +7,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/torch_error.h"
+#include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/host_kv_store.h"
 #include "rollouter/engine/host_model_runner.h"
-#include "rollouter/engine/make_host_backend.h"
 #include "synchronizer/transport/host_shadow_check.h"
 
 namespace syncopate::rollouter {
 
 class HostBackend::Arenas final : public WeightArenas {
  public:
-  Arenas(const model::ModelConfig& config, const Manifest& manifest, DType dtype, int weight_sets)
-      : in_place_(weight_sets == 1) {
-    for (int i = 0; i < weight_sets; ++i) {
-      arenas_[i] = at::zeros({manifest.arena_bytes() / DTypeBytes(dtype)}, model::ScalarTypeOf(dtype));
-      views_[i] = model::ViewWeights(config, manifest, arenas_[i]);
-    }
+  Arenas(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
+      : config_(config), manifest_(manifest), weight_sets_(weight_sets) {
+    AllocateMissing();
   }
 
-  char* shadow() override { return static_cast<char*>(arenas_[Other()].data_ptr()); }
-  const char* live() const override { return static_cast<const char*>(arenas_[live_].data_ptr()); }
-  int64_t bytes() const override { return static_cast<int64_t>((in_place() ? 1 : 2) * arenas_[0].nbytes()); }
-  bool in_place() const override { return in_place_; }
+  char* shadow() override { return Data(Other()); }
+  const char* live() const override { return Data(live_); }
+  int64_t bytes() const override {
+    int64_t held = 0;
+    for (const at::Tensor& arena : arenas_) held += arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
+    return held;
+  }
+  bool in_place() const override { return weight_sets_ == 1; }
   const model::TransformerWeights& weights() const override { return views_[live_]; }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
@@ -44,11 +45,39 @@ class HostBackend::Arenas final : public WeightArenas {
       synchronizer::ShadowContents contents) override {
     return std::make_unique<synchronizer::HostShadowCheck>(shadow(), std::move(contents));
   }
+  // The live weights are in host memory already.
+  absl::Status Release(bool keep_live) override {
+    for (int i = 0; i < weight_sets_; ++i) {
+      if (keep_live && i == live_) continue;
+      arenas_[i] = at::Tensor();
+      views_[i] = model::TransformerWeights();
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Restore() override {
+    try {
+      AllocateMissing();
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      return model::TorchError(error, absl::StrCat("a weight set needs ", manifest_.arena_bytes() >> 20, " MiB"));
+    }
+  }
 
  private:
   int Other() const { return in_place() ? live_ : 1 - live_; }
+  char* Data(int set) const { return arenas_[set].defined() ? static_cast<char*>(arenas_[set].data_ptr()) : nullptr; }
+  void AllocateMissing() {
+    const DType dtype = manifest_.tensors().front().dtype;
+    for (int i = 0; i < weight_sets_; ++i) {
+      if (arenas_[i].defined()) continue;
+      arenas_[i] = at::zeros({manifest_.arena_bytes() / DTypeBytes(dtype)}, model::ScalarTypeOf(dtype));
+      views_[i] = model::ViewWeights(config_, manifest_, arenas_[i]);
+    }
+  }
 
-  const bool in_place_;  // there is one weight set
+  const model::ModelConfig config_;
+  const Manifest manifest_;
+  const int weight_sets_;
   std::array<at::Tensor, 2> arenas_;
   std::array<model::TransformerWeights, 2> views_;
   int live_ = 0;
@@ -57,7 +86,7 @@ class HostBackend::Arenas final : public WeightArenas {
 HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(std::make_unique<Arenas>(config, manifest, dtype_, weight_sets)) {}
+      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)) {}
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest) {

@@ -25,7 +25,7 @@ class WeightArenas {
   // manifest.arena_bytes() bytes, where the backend computes.
   virtual char* shadow() = 0;
   virtual const char* live() const = 0;
-  virtual int64_t bytes() const = 0;  // of memory, all weight sets together
+  virtual int64_t bytes() const = 0;  // of memory held now where the backend computes, all weight sets together
   // One weight set: shadow() is live().
   virtual bool in_place() const { return false; }
   // Views of the live bytes. Another object after Exchange(), perhaps at the same addresses.
@@ -41,6 +41,13 @@ class WeightArenas {
   // Makes these bytes of the shadow equal to the live ones, beside decode steps. Blocks until they are. Called by the
   // receiver, while no Exchange() is under way.
   virtual absl::Status CopyLive(const std::vector<ByteRange>& ranges) = 0;
+  // Gives the memory of all weight sets back; with `keep_live` the live bytes stay in host memory, else they are lost, also
+  // if an earlier call has kept them. The next use comes after Restore(), which brings memory to the same addresses where
+  // those are for life, the live bytes that were kept, and zeros everywhere else; it does nothing if nothing was given
+  // back. Only when no work on the weights is under way and nobody receives. RESOURCE_EXHAUSTED if there is no memory for
+  // what is kept, or none any more for Restore(): then nothing has changed.
+  virtual absl::Status Release(bool keep_live) = 0;
+  virtual absl::Status Restore() = 0;
   // As WeightTarget::BeginCheck.
   virtual absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) = 0;

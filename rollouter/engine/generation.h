@@ -24,6 +24,7 @@ struct GenerationRequest {
   // A deadline ends nothing.
   int32_t priority = 0;
   absl::Time deadline = absl::InfiniteFuture();
+  absl::Time arrived = absl::InfiniteFuture();  // when it was asked for; infinite: when the engine gets it
 };
 
 // Receives what one request produces. Called on the engine's thread, between decode steps: must not block and must not

@@ -33,6 +33,12 @@ void HostKvStore::Reserve(BlockIndex block) {
   bytes_ += slab_blocks_ * block_size_ * static_cast<int64_t>(sizeof(float));
 }
 
+void HostKvStore::Release() {
+  for (std::unique_ptr<float[]>& slab : slabs_) slab.reset();
+  for (std::unique_ptr<float[]>& block : swapped_) block.reset();
+  bytes_ = 0;
+}
+
 void HostKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
   for (const BlockSwap& swap : swaps) {
     std::unique_ptr<float[]>& to = swapped_[swap.host_block];

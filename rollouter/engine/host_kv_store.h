@@ -17,6 +17,8 @@ class HostKvStore final : public KvStore {
   HostKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks);
 
   int64_t bytes() const override { return bytes_; }
+  void Release() override;
+  void Restore() override { Reserve(padding_block()); }
   void SwapOut(absl::Span<const BlockSwap> swaps) override;
   void SwapIn(absl::Span<const BlockSwap> swaps) override;
   void Copy(absl::Span<const BlockCopy> copies) override;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "model/torch_error.h"
 #include "rollouter/engine/engine_backend.h"
 
 namespace syncopate::rollouter {
@@ -52,6 +53,20 @@ absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan
   }
   done_.push_back(std::move(result));
   return Ticket{plan.id};
+}
+
+absl::Status HostModelRunner::ReleaseBlocks() {
+  store_->Release();
+  return absl::OkStatus();
+}
+
+absl::Status HostModelRunner::RestoreBlocks() {
+  try {
+    store_->Restore();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "there is no memory for keys and values");
+  }
 }
 
 absl::StatusOr<StepResult> HostModelRunner::Await(const Ticket& ticket) {

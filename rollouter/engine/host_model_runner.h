@@ -29,6 +29,8 @@ class HostModelRunner final : public ModelRunner {
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return store_->bytes(); }
+  absl::Status ReleaseBlocks() override;
+  absl::Status RestoreBlocks() override;
   void BindThread() override { stream_.emplace(device_); }
   void UnbindThread() override { stream_.reset(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;

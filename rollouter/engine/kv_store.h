@@ -27,6 +27,10 @@ class KvStore {
  public:
   virtual ~KvStore() = default;
   virtual int64_t bytes() const = 0;  // held now
+  // Gives the memory back, and what it holds is lost; the next use comes after Restore(). Both do nothing if it is so
+  // already.
+  virtual void Release() = 0;
+  virtual void Restore() = 0;
 
   virtual void SwapOut(absl::Span<const BlockSwap> swaps) = 0;
   virtual void SwapIn(absl::Span<const BlockSwap> swaps) = 0;

@@ -14,11 +14,6 @@ absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
 }
 
-// Whether `tokens` end with `sequence`.
-bool EndsWith(const std::vector<int32_t>& tokens, const std::vector<int32_t>& sequence) {
-  return sequence.size() <= tokens.size() && std::equal(sequence.rbegin(), sequence.rend(), tokens.rbegin());
-}
-
 // Blocks that samples which have all computed `tokens` write to next: a new one each, or all but one a copy of the
 // last.
 int64_t BlocksToWrite(int64_t tokens, int64_t samples) { return tokens % kBlockTokens == 0 ? samples : samples - 1; }
@@ -40,6 +35,7 @@ absl::Status Scheduler::Options::Validate() const {
 Scheduler::Scheduler(const Options& options)
     : options_(options),
       pool_(options.blocks, options.max_kept_blocks),
+      concurrency_(options.max_sequences),
       writers_(static_cast<size_t>(options.blocks), 0) {
   for (int64_t block = options.host_blocks - 1; block >= 0; --block) {
     free_host_blocks_.push_back(static_cast<BlockIndex>(block));
@@ -128,10 +124,16 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   }
 }
 
+void Scheduler::ForgetBlocks() {
+  SYNCOPATE_CHECK(!HasWork() && under_way_.empty());
+  pool_.ForgetAll();
+}
+
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   plan.version = version_;
   std::vector<Sequence*> draws, row_draws;
+  concurrency_.Follow(block_usage(), running_sequences());
   // Who has just made room must not take it again at once.
   if (!MakeRoom(plan)) Admit(plan);
   // Rows before chunks: who draws from a chunk of this plan has its first row in the next.
@@ -166,34 +168,12 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
     }
     sequence.drawn.push_back(tokens[i]);
     if (sequence.phase == Phase::kDecoding) IndexBlocks(sequence);
-    counted.push_back({state.request.key, sequence.sample, static_cast<int64_t>(i), Finished(sequence)});
+    counted.push_back(
+        {state.request.key, sequence.sample, static_cast<int64_t>(i), FinishOf(sequence, options_.max_context)});
     if (counted.back().finish.has_value()) EndSequence(sequence);
   }
   ForgetEnded();
   return counted;
-}
-
-Scheduler::Order Scheduler::OrderOf(const Sequence& sequence) {
-  const RequestState& state = *sequence.request;
-  const int32_t rank = state.request.first ? 0 : state.overtaken ? 1 : 2;
-  // Those that waited long enough go by arrival alone: a priority must not hold them up again.
-  if (rank == 1) return {rank, 0, 0, state.arrival, sequence.sample};
-  return {rank, -static_cast<int64_t>(state.request.priority), state.request.deadline, state.arrival, sequence.sample};
-}
-
-int64_t Scheduler::Known(const Sequence& sequence) {
-  return static_cast<int64_t>(sequence.request->request.prompt->size() + sequence.drawn.size());
-}
-
-std::vector<int32_t> Scheduler::Tokens(const Sequence& sequence, int64_t begin, int64_t end) {
-  const std::vector<int32_t>& prompt = *sequence.request->request.prompt;
-  const int64_t length = static_cast<int64_t>(prompt.size());
-  std::vector<int32_t> tokens;
-  tokens.reserve(static_cast<size_t>(end - begin));
-  if (begin < length) tokens.assign(prompt.begin() + begin, prompt.begin() + std::min(end, length));
-  const auto drawn = sequence.drawn.begin();
-  if (end > length) tokens.insert(tokens.end(), drawn + std::max<int64_t>(begin - length, 0), drawn + (end - length));
-  return tokens;
 }
 
 int64_t Scheduler::MaxPositions(const Request& request) const {
@@ -213,7 +193,14 @@ bool Scheduler::MakeRoom(StepPlan& plan) {
     Preempt(*LastInOrder(), plan);
     made = true;
   }
+  if (made) concurrency_.NotePreemption(running_sequences());
   return made;
+}
+
+bool Scheduler::MayRun(const Unit& unit) {
+  // Who goes first holds installs back, and is not to be waited for.
+  if (!options_.follow_usage || unit.front()->request->request.first) return true;
+  return concurrency_.Admits(running_sequences(), static_cast<int64_t>(unit.size()));
 }
 
 int64_t Scheduler::BlocksForDecode() {
@@ -280,13 +267,13 @@ void Scheduler::Admit(StepPlan& plan) {
     const Unit& unit = waiting_.begin()->second;
     Sequence& leader = *unit.front();
     // Its last draw is not known yet; it is with the next plan.
-    if (leader.undrawn > 0 || unit.size() > free_slots_.size()) return;
+    if (leader.undrawn > 0 || unit.size() > free_slots_.size() || !MayRun(unit)) return;
     BlockPool::Prefix prefix;
     if (leader.on_host.empty()) {
       // At least one token is computed, for its logits.
-      const int64_t known = Known(leader);
+      const int64_t known = KnownTokens(leader);
       prefix =
-          pool_.Find(ScopeOf(leader.request->request.adapter), Tokens(leader, 0, known), (known - 1) / kBlockTokens);
+          pool_.Find(ScopeOf(leader.request->request.adapter), TokensOf(leader, 0, known), (known - 1) / kBlockTokens);
     }
     // Those that run grow by a block every kBlockTokens steps: room for some steps is left to them, or whoever starts
     // now is soon preempted.
@@ -307,7 +294,7 @@ void Scheduler::Admit(StepPlan& plan) {
 int64_t Scheduler::BlocksToStart(const Unit& unit, const BlockPool::Prefix& prefix) const {
   const Sequence& leader = *unit.front();
   const int64_t samples = static_cast<int64_t>(unit.size());
-  const int64_t tokens = leader.on_host.empty() ? Known(leader) : leader.computed;
+  const int64_t tokens = leader.on_host.empty() ? KnownTokens(leader) : leader.computed;
   const int64_t to_write = tokens < MaxPositions(leader.request->request) ? BlocksToWrite(tokens, samples) : 0;
   // Blocks of the prefix that nobody uses count as available until they are taken.
   return Blocks(tokens) - static_cast<int64_t>(prefix.blocks.size()) + prefix.kept + to_write;
@@ -323,7 +310,7 @@ void Scheduler::TakeSlot(Sequence& sequence, StepPlan& plan) {
 
 void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPlan& plan) {
   Sequence& leader = *unit.front();
-  const size_t blocks = static_cast<size_t>(Blocks(Known(leader)));
+  const size_t blocks = static_cast<size_t>(Blocks(KnownTokens(leader)));
   for (BlockIndex block : prefix.blocks) AddUser(block);  // before Allocate() gives them away
   leader.table = prefix.blocks;
   while (leader.table.size() < blocks) leader.table.push_back(pool_.Allocate());
@@ -334,7 +321,7 @@ void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPla
   leader.computed = leader.indexed * kBlockTokens;
   leader.has_computed = false;
   counters_.shared_tokens += leader.computed;
-  counters_.prompt_tokens += Known(leader);
+  counters_.prompt_tokens += KnownTokens(leader);
   for (Sequence* sequence : unit) sequence->phase = Phase::kPrefilling;
   prefilling_.push_back(unit);
 }
@@ -405,8 +392,8 @@ void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
   while (budget > 0 && !prefilling_.empty()) {
     const Unit& unit = prefilling_.front();
     Sequence& leader = *unit.front();
-    const int64_t known = Known(leader), end = std::min(known, leader.computed + budget);
-    PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), Tokens(leader, leader.computed, end), {}};
+    const int64_t known = KnownTokens(leader), end = std::min(known, leader.computed + budget);
+    PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), TokensOf(leader, leader.computed, end), {}};
     budget -= end - leader.computed;
     counters_.prefilled_tokens += end - leader.computed;
     leader.computed = end;
@@ -445,26 +432,12 @@ void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
 void Scheduler::IndexBlocks(Sequence& sequence) {
   // After an install its blocks are of two versions: nobody else may go on from them.
   if (!sequence.scope.has_value() || *sequence.scope != ScopeOf(sequence.request->request.adapter)) return;
-  const int64_t full = std::min(sequence.computed, Known(sequence)) / kBlockTokens;
+  const int64_t full = std::min(sequence.computed, KnownTokens(sequence)) / kBlockTokens;
   for (; sequence.indexed < full; ++sequence.indexed) {
     const int64_t begin = sequence.indexed * kBlockTokens;
-    sequence.node = pool_.Index(*sequence.scope, sequence.node, Tokens(sequence, begin, begin + kBlockTokens),
+    sequence.node = pool_.Index(*sequence.scope, sequence.node, TokensOf(sequence, begin, begin + kBlockTokens),
                                 sequence.table[sequence.indexed]);
   }
-}
-
-std::optional<FinishReason> Scheduler::Finished(const Sequence& sequence) const {
-  const SamplingParams& sampling = *sequence.request->request.sampling;
-  const std::vector<int32_t>& drawn = sequence.drawn;
-  const auto& stops = sampling.stop_token_ids;
-  if (std::find(stops.begin(), stops.end(), drawn.back()) != stops.end()) return FinishReason::kStop;
-  for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
-    if (EndsWith(drawn, stop)) return FinishReason::kStop;
-  }
-  if (static_cast<int64_t>(drawn.size()) >= sampling.max_new_tokens || Known(sequence) >= options_.max_context) {
-    return FinishReason::kLength;
-  }
-  return std::nullopt;
 }
 
 void Scheduler::EndSequence(Sequence& sequence) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,6 +13,8 @@
 #include "base/policy_version.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/block_pool.h"
+#include "rollouter/engine/concurrency_limit.h"
+#include "rollouter/engine/scheduled_request.h"
 #include "rollouter/engine/step_plan.h"
 
 namespace syncopate::rollouter {
@@ -27,6 +28,8 @@ namespace syncopate::rollouter {
 //
 // Blocks are taken as sequences grow. When they run out, the sequence that is last in order makes room: it gives its
 // blocks away and is computed again later (kRecompute), or its blocks go to the host (kSwap, as long as there is room).
+//
+// How many run at once follows the share of blocks in use (ConcurrencyLimit), so that this is rare.
 //
 // Order: requests that go `first`, then by priority (higher first), deadline (sooner first) and arrival. Nobody starts
 // before the first in this order can. A request that max_passed_over younger ones have overtaken goes before all that
@@ -47,20 +50,12 @@ class Scheduler {
     int64_t max_context = 0;            // tokens of one sequence, prompt and answer
     int64_t max_passed_over = 64;
     Preemption preemption = Preemption::kRecompute;
+    bool follow_usage = true;  // limit how many run by the share of blocks in use; false: start whatever has room
     // INVALID_ARGUMENT reason BAD_OPTION.
     absl::Status Validate() const;
   };
 
-  struct Request {
-    uint64_t key = 0;  // the caller's name for it, unique among those it has added
-    std::shared_ptr<const std::vector<int32_t>> prompt;
-    std::shared_ptr<const SamplingParams> sampling;
-    std::vector<uint64_t> seeds;  // one a sample
-    bool first = false;
-    int32_t priority = 0;
-    int64_t deadline = INT64_MAX;  // in any unit: only its order counts
-    int64_t adapter = 0;
-  };
+  using Request = SchedulerRequest;
 
   // One token of one sample, that counts.
   struct Drawn {
@@ -89,6 +84,8 @@ class Scheduler {
   // Plans from now on run on these weights. Precondition: nothing is under way.
   void SetVersion(const PolicyVersion& version);
   const PolicyVersion& version() const { return version_; }
+  // The blocks have lost what they held. Precondition: no request has not ended, and nothing is under way.
+  void ForgetBlocks();
 
   // There is a request that has not ended.
   bool HasWork() const { return live_samples_ > 0; }
@@ -106,6 +103,7 @@ class Scheduler {
     return 1 - static_cast<double>(pool_.available()) / static_cast<double>(pool_.blocks());
   }
   const Options& options() const { return options_; }
+  int64_t concurrency_limit() const { return concurrency_.limit(); }
 
   struct Counters {
     int64_t prefilled_tokens = 0;  // that chunks computed
@@ -127,59 +125,15 @@ class Scheduler {
   int32_t users(BlockIndex block) const { return pool_.users(block); }
 
  private:
-  struct RequestState;
-
-  // Place in the order; less is sooner.
-  struct Order {
-    int32_t rank = 0;  // 0: first, 1: overtaken often enough, 2: everybody else
-    int64_t priority = 0;
-    int64_t deadline = 0;
-    int64_t arrival = 0;
-    int32_t sample = 0;
-    friend auto operator<=>(const Order&, const Order&) = default;
-  };
-
-  //              Start()               Fork()
-  //   kWaiting ───────────► kPrefilling ──────► kDecoding      and kEnded from everywhere, by EndSequence()
-  //      ▲ └─────────────────── SwapIn() ──────────►  │
-  //      └──────────────── Preempt() ◄── (also from kPrefilling)
-  enum class Phase : uint8_t { kWaiting, kPrefilling, kDecoding, kEnded };
-
-  struct Sequence {
-    RequestState* request = nullptr;
-    int32_t sample = 0;
-    Phase phase = Phase::kWaiting;
-    SlotIndex slot = -1;
-    std::vector<int32_t> drawn;  // what is known of its answer
-    int32_t undrawn = 0;         // draws under way
-    int64_t computed = 0;        // positions whose keys and values are there when all plans have run
-    bool has_computed = false;   // some of them itself, since it started
-    std::vector<BlockIndex> table;
-    std::vector<BlockIndex> on_host;  // if it waits and was swapped out, its table there
-    // The leading `indexed` blocks are places in the tree of prefixes; `scope`: in which all of it was computed, none
-    // if not known to be one.
-    std::optional<PrefixScope> scope;
-    int64_t indexed = 0;
-    BlockPool::Node node = 0;
-  };
-
-  struct RequestState {
-    Request request;
-    int64_t arrival = 0;
-    int64_t passed_over = 0;
-    bool overtaken = false;
-    std::vector<Sequence> samples;  // never moves
-    int32_t live = 0;
-    int32_t draws_under_way = 0;
-  };
+  using Sequence = ScheduledSequence;
+  using RequestState = ScheduledRequest;
+  using Order = SequenceOrder;
+  using Phase = SequencePhase;
 
   // Samples that start together: all of a request, whose first member computes the prompt, or one that was preempted.
   using Unit = std::vector<Sequence*>;
 
   static int64_t Blocks(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-  static Order OrderOf(const Sequence& sequence);
-  static int64_t Known(const Sequence& sequence);
-  static std::vector<int32_t> Tokens(const Sequence& sequence, int64_t begin, int64_t end);
   // Positions that it can ever have keys and values for.
   int64_t MaxPositions(const Request& request) const;
   bool MayDraw(const Sequence& sequence) const;
@@ -187,6 +141,7 @@ class Scheduler {
   // Plan().
   // True if somebody made room.
   bool MakeRoom(StepPlan& plan);
+  bool MayRun(const Unit& unit);
   int64_t BlocksForDecode();
   Sequence* LastInOrder() const;
   void Preempt(Sequence& victim, StepPlan& plan);
@@ -204,7 +159,6 @@ class Scheduler {
   void Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan);
   void IndexBlocks(Sequence& sequence);
 
-  std::optional<FinishReason> Finished(const Sequence& sequence) const;
   void EndSequence(Sequence& sequence);
   void LeaveUnit(Sequence& sequence);
   void ReleaseBlocks(Sequence& sequence);
@@ -214,6 +168,7 @@ class Scheduler {
 
   const Options options_;
   BlockPool pool_;
+  ConcurrencyLimit concurrency_;
   std::vector<BlockIndex> free_host_blocks_;
   std::vector<SlotIndex> free_slots_;
   PolicyVersion version_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/generation.h"
@@ -17,6 +18,11 @@ namespace syncopate::rollouter {
 // The engine's request for a lease, under the name `id`: sample i draws with SampleSeed(lease.seed, i). Evaluation
 // holds installs back, so that all of its tokens come from one version.
 GenerationRequest RequestFor(const Lease& lease, const std::string& id);
+
+// What an engine with good weights always gives: OK if every log-probability is finite and at most 0. Else INTERNAL
+// (reason BAD_LOGPROB) naming the token: numbers of the model's have overflowed, and nothing that was drawn from them
+// means anything.
+absl::Status CheckLogProbs(absl::Span<const float> logprobs);
 
 // Collects the n samples of one lease and gives the finished group away, whole or not at all, its rewards not yet set.
 // Runs on the engine's thread.

@@ -22,6 +22,7 @@ int64_t LeaseBook::OnConnecting() {
 
 std::vector<LeaseId> LeaseBook::OnDisconnected() {
   std::vector<LeaseId> lost = GiveUp();
+  // Their groups may or may not have arrived; the trainer knows, and leases again what it has not.
   unacknowledged_.clear();
   welcomed_ = false;
   return lost;
@@ -31,6 +32,7 @@ std::vector<LeaseId> LeaseBook::GiveUp() {
   std::vector<LeaseId> given_up;
   for (const auto& [lease, held] : generating_) {
     given_up.push_back(lease);
+    // Its room is taken until the engine says that it has ended: credits for it now would run twice as much at once.
     ending_[{stream_, lease}] = {.samples = held.samples};
   }
   generating_.clear();
@@ -40,6 +42,9 @@ std::vector<LeaseId> LeaseBook::GiveUp() {
 absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made) {
   if (draining_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter is draining; lease the prompt elsewhere");
+  }
+  if (asleep_) {
+    return Error(absl::StatusCode::kUnavailable, "ASLEEP", "this rollouter sleeps; lease the prompt elsewhere");
   }
   if (!generating_.emplace(lease.id, Held{.samples = lease.samples, .made = std::move(made)}).second) {
     return Error(absl::StatusCode::kAlreadyExists, reason::kLeaseHeld,
@@ -71,7 +76,7 @@ LeaseBook::Ended LeaseBook::OnEnded(int64_t stream, const LeaseId& lease, bool s
 }
 
 bool LeaseBook::OnRevoke(const LeaseId& lease) {
-  unacknowledged_.erase(lease);
+  unacknowledged_.erase(lease);  // revoked while its answer was on the way: no acknowledgement will come
   auto held = generating_.extract(lease);
   if (!held) return false;
   ending_[{stream_, lease}] = {.samples = held.mapped().samples, .revoked = true};
@@ -91,7 +96,8 @@ std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
 }
 
 int32_t LeaseBook::Credits() const {
-  if (draining_ || paused_ || scorer_away_) return 0;
+  if (draining_ || paused_ || asleep_ || scorer_away_) return 0;
+  // By samples, not groups: evaluation leases have one, and the engine's slots are what runs out.
   int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }

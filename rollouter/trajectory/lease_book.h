@@ -36,8 +36,8 @@ class LeaseBook {
   // The current stream is over. Returns the leases whose generation must be aborted.
   std::vector<LeaseId> OnDisconnected();
 
-  // A lease of the current stream. OK: generate it. Else hand it back with this error: UNAVAILABLE (reason DRAINING),
-  // or ALREADY_EXISTS (reason LEASE_HELD) for one that is held already.
+  // A lease of the current stream. OK: generate it. Else hand it back with this error: UNAVAILABLE (reason DRAINING or
+  // ASLEEP), or ALREADY_EXISTS (reason LEASE_HELD) for one that is held already.
   absl::Status OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made);
   enum class Ended : uint8_t {
     kHeld,     // tell the trainer how
@@ -59,6 +59,8 @@ class LeaseBook {
   void SetDraining(bool draining) { draining_ = draining; }
   bool draining() const { return draining_; }
   void SetPaused(bool paused) { paused_ = paused; }
+  // The engine has given its memory back, or has no weights since.
+  void SetAsleep(bool asleep) { asleep_ = asleep; }
   // Somebody is away without whom no group gets its reward: no work is asked for until then.
   void SetScorerAway(bool away) { scorer_away_ = away; }
   bool scorer_away() const { return scorer_away_; }
@@ -68,7 +70,8 @@ class LeaseBook {
   // of their own.
   std::vector<LeaseId> TakeProgress(int64_t engine_tokens);
 
-  // How many more training groups to ask for now; 0 while draining, paused or without a scorer. Evaluation counts by its samples.
+  // How many more training groups to ask for now; 0 while draining, paused, asleep or without a scorer. Evaluation
+  // counts by its samples.
   int32_t Credits() const;
   bool welcomed() const { return welcomed_; }
   int64_t stream() const { return stream_; }
@@ -82,6 +85,7 @@ class LeaseBook {
   bool welcomed_ = false;
   bool draining_ = false;
   bool paused_ = false;
+  bool asleep_ = false;
   bool scorer_away_ = false;
   int64_t samples_ = 0;  // of all that is generating and ending
   int64_t engine_tokens_ = 0;

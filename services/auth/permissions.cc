@@ -60,6 +60,8 @@ std::vector<Permission> MakeTable() {
       {rollouter, "Pause", kActs, kOperators},
       {rollouter, "Resume", kActs, kOperators},
       {rollouter, "Drain", kActs, kOperators},
+      {rollouter, "Sleep", kActs, kOperators},
+      {rollouter, "WakeUp", kActs, kOperators},
       {rollouter, "RolloutMode", kActs, kOperators},
       {rollouter, "TrainerMode", kActs, kOperators},
       {rollouter, "LoadCheckpoint", kActs, kOperators},

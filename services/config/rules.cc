@@ -240,6 +240,28 @@ void CheckTrain(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
 }
 
+// Steps on the answers of the data.
+void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
+  const v1::TrainSection& train = config.train();
+  const bool alone = train.objective() == "sft";
+  rules->Expect(!alone || train.sft_steps() == 0, {"train.sft_steps", "train.objective"},
+                "0, as with objective sft every step is supervised, run.steps of them");
+  rules->Expect(alone || train.sft_steps() == 0 || train.sft_steps() < config.run().steps(),
+                {"train.sft_steps", "run.steps"},
+                absl::StrCat("fewer than run.steps ", config.run().steps(),
+                             ", for the steps after them learn from rewards; train.objective=sft has none of those"));
+  const bool supervised = alone || train.sft_steps() > 0;
+  rules->Expect(
+      !supervised || train.kl_coef() == 0, {"train.kl_coef", "train.sft_steps", "train.objective"},
+      "0, as the reference policy is the model that the run began with, and the supervised steps are to leave "
+      "it; for a reference after them export their model and begin another run with it");
+  const std::string& response = config.data().response_field();
+  rules->Expect(response.empty() || supervised, {"data.response_field", "train.sft_steps", "train.objective"},
+                "empty, as no step of this run is supervised: train.sft_steps is 0 and train.objective rl");
+  rules->Expect(response.empty() || !config.data().files().empty(), {"data.response_field", "data.files"},
+                "empty, or data.files files to train on: a built-in task knows its answers");
+}
+
 // What the loss itself refuses, in its own words.
 void CheckLoss(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(loss::ParseRewardWeights(config.train().reward_weights()).ok(), {"train.reward_weights"},
@@ -317,7 +339,14 @@ TaskShape ShapeOf(const v1::DataSection& data) {
 
 int64_t UpdatesOf(const v1::RunConfig& config) {
   const int64_t each = config.train().updates_per_batch();
-  return std::min(config.run().steps(), std::numeric_limits<int64_t>::max() / each) * each;
+  const int64_t steps = config.run().steps();
+  if (config.train().objective() == "sft") return steps;
+  const int64_t supervised = std::min(config.train().sft_steps(), steps);  // one update each
+  return supervised + std::min(steps - supervised, std::numeric_limits<int64_t>::max() / each - supervised) * each;
+}
+
+int64_t RolloutersOf(const v1::RunConfig& config) {
+  return config.train().objective() == "sft" ? 0 : config.run().rollouters();
 }
 
 std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
@@ -335,6 +364,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckReward(config, &rules);
   CheckEnvironment(config, &rules);
   CheckTrain(config, &rules);
+  CheckSupervised(config, &rules);
   CheckLoss(config, &rules);
   CheckRollout(config, &rules);
   CheckStaleness(config, &rules);

@@ -32,4 +32,7 @@ TaskShape ShapeOf(const v1::DataSection& data);
 // How many updates the whole run makes at most.
 int64_t UpdatesOf(const v1::RunConfig& config);
 
+// How many rollouters `syncopate run` starts: none for supervised steps alone.
+int64_t RolloutersOf(const v1::RunConfig& config);
+
 }  // namespace syncopate::config

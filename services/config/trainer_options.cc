@@ -1,5 +1,6 @@
 #include "services/config/trainer_options.h"
 
+#include <limits>
 #include <optional>
 
 #include "services/config/loss_options.h"
@@ -63,6 +64,10 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.bucket_bytes = config.sync().bucket_bytes();
   options.threads = static_cast<int>(config.run().threads());
   return options;
+}
+
+int64_t SupervisedStepsOf(const v1::RunConfig& config) {
+  return config.train().objective() == "sft" ? std::numeric_limits<int64_t>::max() : config.train().sft_steps();
 }
 
 SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts) {

@@ -14,6 +14,9 @@ trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
 // Weights are random unless the caller sets some.
 trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
+// How many of the run's first steps are supervised; all of them: more than any run has.
+int64_t SupervisedStepsOf(const v1::RunConfig& config);
+
 // How training leases are sampled; they stop at the task's stop tokens.
 SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 // The same for evaluation: greedy.

@@ -1,6 +1,8 @@
 #include "services/member/command_runner.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,6 +95,7 @@ void CommandRunner::Finish(int64_t attempt) {
   if (stream == nullptr) return;
   stream->Finish(attempt);
   participant_->Finish(attempt);
+  phases_.Forget(attempt);
 }
 
 void CommandRunner::End() {
@@ -104,6 +107,7 @@ void CommandRunner::End() {
   if (stream == nullptr) return;
   stream->End();
   participant_->FinishAll();
+  phases_.ForgetAll();
 }
 
 void CommandRunner::Stop() {
@@ -124,25 +128,38 @@ void CommandRunner::Execute(const std::shared_ptr<Stream>& stream, Command comma
   // A Finish that came while a Prepare was under way may have found nothing to finish. A Transfer or an Install ends
   // what its Prepare has begun, so they are found; and a source's Transfer may end when the participant is no more.
   SyncParticipant* again = stage == SyncStage::kPrepare ? participant_ : nullptr;
-  CarryOut(command, arrived, [stream, attempt, stage, again](SyncReport report) {
+  PhaseEvents* phases = again == nullptr ? nullptr : &phases_;
+  CarryOut(command, arrived, [stream, attempt, stage, again, phases](SyncReport report) {
     report.attempt = attempt;
     report.stage = stage;
-    if (!stream->Done(attempt) && again != nullptr) again->Finish(attempt);
+    if (!stream->Done(attempt) && again != nullptr) {
+      again->Finish(attempt);
+      phases->Forget(attempt);
+    }
     stream->reply(report);
   });
 }
 
 void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipant::Done done) {
+  const absl::Time begun = clock_->Now();
+  const int64_t attempt = AttemptOf(command);
   if (auto* prepare = std::get_if<synchronizer::Prepare>(&command)) {
+    phases_.Remember(attempt, prepare->version);
     // The deadline counts from the command's arrival.
-    prepare->deadline = std::max(prepare->deadline - (clock_->Now() - arrived), absl::ZeroDuration());
-    done(participant_->Prepare(*prepare));
+    prepare->deadline = std::max(prepare->deadline - (begun - arrived), absl::ZeroDuration());
+    SyncReport report = participant_->Prepare(*prepare);
+    phases_.Record(attempt, "prepare", begun, report);
+    done(std::move(report));
   } else if (const auto* transfer = std::get_if<synchronizer::Transfer>(&command)) {
-    participant_->Transfer(*transfer, std::move(done));
-    participant_->Settle();
+    auto returned = std::make_shared<std::atomic<bool>>(false);
+    participant_->Transfer(*transfer, phases_.Watch(attempt, returned, std::move(done)));
+    *returned = true;
+    participant_->WorkAfterReport();
   } else {
-    done(participant_->Install(std::get<synchronizer::Install>(command)));
-    participant_->Settle();
+    SyncReport report = participant_->Install(std::get<synchronizer::Install>(command));
+    phases_.Record(attempt, "install", begun, report);
+    done(std::move(report));
+    participant_->WorkAfterReport();
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "services/member/phase_events.h"
 #include "services/member/sync_participant.h"
 #include "services/rpc/worker.h"
 #include "synchronizer/messages.h"
@@ -29,9 +30,10 @@ class CommandRunner {
   // outlive the runner, in the hands of a transfer that has not ended.
   using Reply = std::function<void(const synchronizer::SyncReport&)>;
 
-  // `participant` and `clock` are borrowed.
-  explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real())
-      : participant_(participant), clock_(clock) {}
+  // All are borrowed; what is carried out is recorded in `events`, unless that is null (PhaseEvents).
+  explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real(),
+                         telemetry::EventRecorder* events = nullptr)
+      : participant_(participant), clock_(clock), phases_(events, clock) {}
 
   // A stream has begun. Every Begin is followed by its End before the next.
   void Begin(Reply reply);
@@ -73,6 +75,7 @@ class CommandRunner {
 
   SyncParticipant* const participant_;
   const Clock* const clock_;
+  PhaseEvents phases_;
   Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
   rpc::Worker thread_;                                      // last: its tasks use the rest

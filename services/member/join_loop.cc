@@ -42,8 +42,7 @@ JoinLoop::JoinLoop(MemberClient::Options options, SyncParticipant* participant)
       hello_(options_.hello),
       alone_since_(Clock::Real()->Now()),
       backoff_(options_.min_backoff, options_.max_backoff, SeedFrom(hello_.member.incarnation)),
-      participant_(participant, options_.events),
-      commands_(&participant_) {}
+      commands_(participant, Clock::Real(), options_.events) {}
 
 void JoinLoop::Connect() {
   auto stream = Stream::Create();
@@ -62,6 +61,7 @@ void JoinLoop::Connect() {
     const MemberClient::Serving serving = options_.serving();
     *request.mutable_hello()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_hello()->set_serving_digest(serving.digest);
+    request.mutable_hello()->set_held(serving.held);
   }
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
@@ -94,7 +94,7 @@ void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchroni
     ++reports_;
     stream->Write(std::move(request));
   }
-  if (IsStuck(report.status)) TellOwner(report.status);
+  if (IsStuck(report.status)) ReportToOwner(report.status);
 }
 
 void JoinLoop::OnMessage(const v1::JoinResponse& message) {
@@ -104,10 +104,10 @@ void JoinLoop::OnMessage(const v1::JoinResponse& message) {
                   command.status().ToString());
     return;
   }
-  std::visit([this](auto& one) { On(one); }, *command);
+  std::visit([this](auto& one) { Handle(one); }, *command);
 }
 
-void JoinLoop::On(const synchronizer::Welcome& welcome) {
+void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
   bool again = false;
   {
     MutexLock lock(&mutex_);
@@ -126,7 +126,7 @@ void JoinLoop::On(const synchronizer::Welcome& welcome) {
   directory_.Update(welcome.directory);
 }
 
-void JoinLoop::On(const synchronizer::Evicted& evicted) {
+void JoinLoop::Handle(const synchronizer::Evicted& evicted) {
   MutexLock lock(&mutex_);
   welcomed_ = false;
   verdict_ = Error(absl::StatusCode::kFailedPrecondition, evicted.reason,
@@ -196,10 +196,10 @@ void JoinLoop::Refuse(const absl::Status& status) {
     if (leaving_) return;
     refused_ = status;
   }
-  TellOwner(status);
+  ReportToOwner(status);
 }
 
-void JoinLoop::TellOwner(const absl::Status& status) {
+void JoinLoop::ReportToOwner(const absl::Status& status) {
   if (!options_.on_refused) return;
   if (!callbacks_.Post([this, status] { options_.on_refused(status); })) {
     SYNCOPATE_LOG(kInfo, "stopped before the refusal was passed on");
@@ -240,6 +240,7 @@ void JoinLoop::SendHeartbeat() {
     const MemberClient::Serving serving = options_.serving();
     *request.mutable_heartbeat()->mutable_serving() = wire::ToProto(serving.version);
     request.mutable_heartbeat()->set_serving_digest(serving.digest);
+    request.mutable_heartbeat()->set_held(serving.held);
   }
   MutexLock lock(&mutex_);
   --heartbeats_;

@@ -13,7 +13,6 @@
 #include "services/member/command_runner.h"
 #include "services/member/directory_feed.h"
 #include "services/member/member_client.h"
-#include "services/member/recorded_participant.h"
 #include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
@@ -46,20 +45,20 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
 
   // The synchronizer's messages, on gRPC threads.
   void OnMessage(const v1::JoinResponse& message);
-  void On(const synchronizer::Welcome& welcome);
-  void On(const synchronizer::Directory& directory) { directory_.Update(directory); }
-  void On(synchronizer::Prepare& command) { commands_.Run(std::move(command)); }
-  void On(synchronizer::Transfer& command) { commands_.Run(std::move(command)); }
-  void On(synchronizer::Install& command) { commands_.Run(std::move(command)); }
-  void On(const synchronizer::Finish& finish) { commands_.Finish(finish.attempt); }
-  void On(const synchronizer::Evicted& evicted);
+  void Handle(const synchronizer::Welcome& welcome);
+  void Handle(const synchronizer::Directory& directory) { directory_.Update(directory); }
+  void Handle(synchronizer::Prepare& command) { commands_.Run(std::move(command)); }
+  void Handle(synchronizer::Transfer& command) { commands_.Run(std::move(command)); }
+  void Handle(synchronizer::Install& command) { commands_.Run(std::move(command)); }
+  void Handle(const synchronizer::Finish& finish) { commands_.Finish(finish.attempt); }
+  void Handle(const synchronizer::Evicted& evicted);
 
   void OnStreamDone(const absl::Status& status);
   // What the end of a stream means, in words for the log and for whoever waits.
   absl::Status ExplainLocked(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends for good.
   void Refuse(const absl::Status& status);
-  void TellOwner(const absl::Status& status);
+  void ReportToOwner(const absl::Status& status);
 
   // Calls `fire` after `delay`, unless the timer was set again or cancelled meanwhile.
   void SetTimerLocked(absl::Duration delay, void (JoinLoop::*fire)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -93,7 +92,6 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   // Last: their threads use the rest.
   rpc::Worker callbacks_;
   DirectoryFeed directory_{&callbacks_};
-  RecordedParticipant participant_;
   CommandRunner commands_;
 };
 

@@ -43,6 +43,7 @@ class MemberClient {
   struct Serving {
     PolicyVersion version;  // none: nothing yet
     uint64_t digest = 0;
+    std::string held = {};  // why it takes no version for now; "": it does
   };
 
   struct Options {
@@ -58,7 +59,7 @@ class MemberClient {
     // Called when the client has ended because it was refused for good, or when a device is stuck: the process should
     // exit with this error. From the callbacks' thread; the first call says why.
     std::function<void(const absl::Status&)> on_refused = nullptr;
-    // Where the phases of syncs are recorded (recorded_participant.h). Borrowed, also by transfers that have not ended
+    // Where the phases of syncs are recorded (phase_events.h). Borrowed, also by transfers that have not ended
     // when the client has; null: nowhere.
     telemetry::EventRecorder* events = nullptr;
     // Between tries; halved at random at most. A restarted synchronizer wants everybody back well within 5 s.

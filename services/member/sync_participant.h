@@ -9,7 +9,7 @@
 
 namespace syncopate::member {
 
-// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and Settle
+// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and WorkAfterReport
 // are called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
 // FinishAll may be called by any thread at any time, also during the others, which they make return soon; they do not
 // block.
@@ -25,7 +25,7 @@ class SyncParticipant {
   virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
   // The answer to Transfer, if it came before that returned, or to Install is on its way: what can be done meanwhile.
-  virtual void Settle() {}
+  virtual void WorkAfterReport() {}
 
   // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
   virtual void Finish(int64_t attempt) = 0;
@@ -33,22 +33,39 @@ class SyncParticipant {
   virtual void FinishAll() = 0;
 };
 
+// What an install has made of a rollouter.
+struct InstalledVersion {
+  PolicyVersion version;
+  uint64_t digest = 0;
+  double pause_seconds = 0;  // how long no decode step could run because of it
+  bool relabelled = false;   // the bits that served before are those of this version: nothing was moved
+};
+
 // A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE. Its Transfer blocks, except in a
 // rehearsal: a sync does not queue behind that.
 class ReceiverParticipant final : public SyncParticipant {
  public:
+  // What went well, for whoever counts it. Called by the thread of the commands, before their reports; must not block.
+  struct Listeners {
+    std::function<void(int64_t bytes, double seconds)> received;  // verified; the time that the bytes took
+    std::function<void(const InstalledVersion&)> installed;
+  };
+
   // `receiver` is borrowed.
-  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : receiver_(receiver) {}
+  explicit ReceiverParticipant(synchronizer::WeightReceiver* receiver) : ReceiverParticipant(receiver, Listeners()) {}
+  ReceiverParticipant(synchronizer::WeightReceiver* receiver, Listeners listeners)
+      : receiver_(receiver), listeners_(std::move(listeners)) {}
 
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override;
   void Transfer(const synchronizer::Transfer& command, Done done) override;
   synchronizer::SyncReport Install(const synchronizer::Install& command) override;
-  void Settle() override { receiver_->Settle(); }
+  void WorkAfterReport() override { receiver_->WorkAfterReport(); }
   void Finish(int64_t attempt) override { receiver_->Finish(attempt); }
   void FinishAll() override { receiver_->FinishAny(); }
 
  private:
   synchronizer::WeightReceiver* const receiver_;
+  const Listeners listeners_;
 };
 
 // A trainer rank's part. It only sends: what asks it to receive or to install is refused with FAILED_PRECONDITION

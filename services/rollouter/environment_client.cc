@@ -105,7 +105,7 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
     if (!good.ok()) call->stub = nullptr;
   }
   if (call->stub != nullptr) OpenStream(call);
-  TellListener();
+  NotifyListener();
 }
 
 absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeResponse& response) {
@@ -183,12 +183,12 @@ void EnvironmentClient::Cancel(const std::string& id) {
     rewards_[gone.mapped().reward].outstanding -= gone.mapped().answers;
     if (stream_ != nullptr) stream_->Write(std::move(request));
   }
-  TellListener();
+  NotifyListener();
 }
 
 void EnvironmentClient::OnResponse(const v1::ScoreResponse& response) {
   for (const v1::ScoreResponse::Item& item : response.items()) OnItem(item);
-  TellListener();  // there is room again
+  NotifyListener();  // there is room again
 }
 
 void EnvironmentClient::OnItem(const v1::ScoreResponse::Item& item) {
@@ -220,7 +220,7 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
   const absl::Status died = Error(absl::StatusCode::kInternal, "WORKER_DIED",
                                   absl::StrCat("the worker went away while it judged this: ", status.message()));
   for (auto& [id, item] : lost) item.done(died);
-  TellListener();
+  NotifyListener();
 }
 
 void EnvironmentClient::SetAwayLocked(const absl::Status& why) {
@@ -236,7 +236,7 @@ void EnvironmentClient::ConnectLaterLocked() {
   });
 }
 
-void EnvironmentClient::TellListener() {
+void EnvironmentClient::NotifyListener() {
   std::shared_ptr<const std::function<void()>> listener;
   {
     MutexLock lock(&mutex_);

@@ -67,7 +67,7 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   void OnStreamDone(const absl::Status& status);
   void SetAwayLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ConnectLaterLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellListener();
+  void NotifyListener();
 
   const Options options_;
   mutable Mutex mutex_;

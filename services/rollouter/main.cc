@@ -82,14 +82,6 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
   return found;
 }
 
-// What rewards of text read; null for a model without a tokenizer.
-rollouter::TextDecoder DecoderOf(const FoundModel& model) {
-  if (model.tokenizer == nullptr) return nullptr;
-  return [tokenizer = model.tokenizer](const std::vector<int32_t>& ids) {
-    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
-  };
-}
-
 // Another trainer may have come with another model since it was asked for: a new start asks again.
 absl::Status WithoutBlame(const absl::Status& why, bool learned) {
   const std::string reason = ErrorReason(why);
@@ -138,7 +130,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   RolloutNode::Options options = NodeOptions(daemon, model);
   SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security()));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
-  options.scoring = scorers->ScorerOptions(model.config, DecoderOf(model));
+  options.scoring = scorers->ScorerOptions(model.config, model::tokenizer::MakeTextDecoder(model.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},

@@ -35,6 +35,8 @@ absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersi
       return NotReady("DRAINING", "takes no new work: it was drained");
     case State::kFailed:
       return NotReady("ENGINE_FAILED", std::string(engine.failure.message()));
+    case State::kAsleep:
+      return NotReady("ASLEEP", "it sleeps and has given its memory back; wake it up");
     case State::kRunning:
       break;
   }

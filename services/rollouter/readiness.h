@@ -10,7 +10,7 @@ namespace syncopate::rollouterd {
 
 // Whether a rollouter can work: its engine takes requests, and what it serves is allowed: of the newest epoch, and at
 // most `allowed_lag` steps behind the newest version. OK, or UNAVAILABLE with reason NO_WEIGHTS, STALE, PAUSED,
-// DRAINING or ENGINE_FAILED. Pure.
+// DRAINING, ASLEEP or ENGINE_FAILED. Pure.
 absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag);
 
 }  // namespace syncopate::rollouterd

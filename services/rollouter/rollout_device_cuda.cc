@@ -21,6 +21,8 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaCopyEngine> made, CudaCopyEngine::Create(index));
   const std::shared_ptr<CudaCopyEngine> copies = std::move(made);
   synchronizer::IpcReceiver::Options options;
+  // Asked anew at each Prepare: an install exchanges what is behind the shadow's address, and a repeated attempt must not
+  // write what serves by then.
   options.engine = copies.get();
   options.shadow = [export_shadow = engine.export_shadow,
                     gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
@@ -28,7 +30,7 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
     return synchronizer::LendGpuMemory(std::move(memory), gpu);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::IpcReceiver::Create(std::move(options)));
-  device->borrowed.push_back(copies);
+  device->borrowed.push_back(copies);  // declared before the transports, which end first
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }
@@ -64,6 +66,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config, shape));
+  // Before the transports, which write to the backend's arenas.
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
@@ -71,6 +74,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
                                  config.rollout().gpu_memory()));
   device->backend = engine.backend;
+  // A transport that cannot be had is an error only if the configuration asks for it by name; otherwise the others serve.
   if (daemon::MayOffer(config, "ipc")) {
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }

@@ -14,6 +14,11 @@ namespace {
 
 constexpr double kLongRound = 1;  // seconds; a decode step takes milliseconds
 
+template <typename Counts, typename Bounds>
+telemetry::HistogramFigures ToHistogram(const Counts& times, const Bounds& bounds) {
+  return {{bounds.begin(), bounds.end()}, {times.counts.begin(), times.counts.end()}, times.sum};
+}
+
 telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
   telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
@@ -23,6 +28,14 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
   figures.kv_bytes = engine.kv_bytes;
   figures.weight_bytes = engine.weight_bytes;
   figures.generated_tokens = engine.generated_tokens;
+  figures.prompt_tokens = engine.prompt_tokens;
+  figures.prefix_tokens = engine.prefix_tokens;
+  figures.preemptions = engine.preemptions;
+  figures.time_to_first_token = ToHistogram(engine.requests.time_to_first_token, rollouter::kFirstTokenBounds);
+  figures.time_per_output_token = ToHistogram(engine.requests.time_per_output_token, rollouter::kOutputTokenBounds);
+  figures.finished_by_stop = engine.requests.stopped;
+  figures.finished_by_length = engine.requests.at_length;
+  figures.finished_by_abort = engine.requests.aborted;
   figures.groups_submitted = work.submitted;
   figures.installs = engine.installs;
   figures.busy_seconds = engine.busy_seconds;
@@ -47,40 +60,43 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   options.member = member;
   options.set_draining = [work](bool draining) { work->SetDraining(draining); };
   options.set_paused = [work](bool paused) { work->SetPaused(paused); };
+  options.set_asleep = [work](bool asleep) { work->SetAsleep(asleep); };
   options.groups_submitted = [work] { return work->counters().submitted; };
   return options;
 }
 
+// Counts and records what weight syncs bring, and what they cost the decode loop.
+member::ReceiverParticipant::Listeners CountSyncs(telemetry::EventRecorder* events, prometheus::Registry& registry) {
+  member::ReceiverParticipant::Listeners listeners;
+  listeners.received = [metrics = telemetry::ReceiveMetrics(registry)](int64_t bytes, double seconds) {
+    metrics.Count(bytes, seconds);
+  };
+  listeners.installed = [events,
+                         metrics = telemetry::InstallMetrics(registry)](const member::InstalledVersion& installed) {
+    metrics.ObservePause(installed.pause_seconds);
+    if (events == nullptr) return;
+    if (installed.relabelled) return events->Record({"relabel", installed.version});
+    events->Record({"install",
+                    installed.version,
+                    0,
+                    {{"digest", absl::StrFormat("%016x", installed.digest)},
+                     {"pause_seconds", absl::StrCat(installed.pause_seconds)}}});
+  };
+  return listeners;
+}
+
+synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest) {
+  synchronizer::WeightReceiver::Options receiver;
+  receiver.manifest = manifest;
+  receiver.member = options.member;
+  receiver.on_lost = [events = options.events] {
+    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
+    if (events != nullptr) events->Record({"invalidate"});
+  };
+  return receiver;
+}
+
 }  // namespace
-
-absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Install(const PolicyVersion& version,
-                                                                                 uint64_t digest,
-                                                                                 absl::Duration deadline) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Install(version, digest, deadline));
-  metrics_.ObservePause(result.pause_seconds);
-  if (events_ != nullptr) {
-    events_->Record(
-        {"install",
-         version,
-         0,
-         {{"digest", absl::StrFormat("%016x", digest)}, {"pause_seconds", absl::StrCat(result.pause_seconds)}}});
-  }
-  return result;
-}
-
-absl::StatusOr<synchronizer::InstallResult> RolloutNode::MeasuredTarget::Relabel(const PolicyVersion& version,
-                                                                                 absl::Duration deadline) {
-  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::InstallResult result, engine_->Relabel(version, deadline));
-  metrics_.ObservePause(result.pause_seconds);
-  if (events_ != nullptr) events_->Record({"relabel", version});
-  return result;
-}
-
-void RolloutNode::MeasuredTarget::Invalidate() {
-  engine_->Invalidate();
-  SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
-  if (events_ != nullptr) events_->Record({"invalidate"});
-}
 
 absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& given, prometheus::Registry& registry) {
   const Options options = WithDevice(given);
@@ -105,9 +121,8 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      target_(engine_.get(), options.events, registry),
-      receiver_({.manifest = engine_->manifest(), .member = options.member}, &target_, TransportsOf(*options.device)),
-      participant_(&receiver_, registry),
+      receiver_(ReceiverOptions(options, engine_->manifest()), engine_.get(), TransportsOf(*options.device)),
+      participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {
@@ -132,7 +147,8 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return member::MemberClient::Serving{status.serving, status.serving_digest};
+    return member::MemberClient::Serving{status.serving, status.serving_digest,
+                                         status.state == rollouter::EngineStatus::State::kAsleep ? "ASLEEP" : ""};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);

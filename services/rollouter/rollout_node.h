@@ -16,7 +16,6 @@
 #include "rollouter/reward/scorer.h"
 #include "services/member/member_client.h"
 #include "services/member/sync_participant.h"
-#include "services/rollouter/metered_receiver.h"
 #include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
@@ -88,34 +87,6 @@ class RolloutNode {
   WorkClient& work() { return *work_; }
 
  private:
-  // Measures and records what installs cost the decode loop.
-  class MeasuredTarget final : public synchronizer::WeightTarget {
-   public:
-    MeasuredTarget(rollouter::EngineLoop* engine, telemetry::EventRecorder* events, prometheus::Registry& registry)
-        : engine_(engine), events_(events), metrics_(registry) {}
-    char* shadow() override { return engine_->shadow(); }
-    absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
-                                                        absl::Duration deadline) override;
-    absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
-    absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
-        synchronizer::ShadowContents contents) override {
-      return engine_->BeginCheck(std::move(contents));
-    }
-    void ExpectInstall() override { engine_->ExpectInstall(); }
-    void Settle() override { engine_->Settle(); }
-    bool can_copy_live() const override { return engine_->can_copy_live(); }
-    absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return engine_->CopyLive(ranges); }
-    bool in_place() const override { return engine_->in_place(); }
-    absl::Status BeginInPlace(absl::Duration deadline) override { return engine_->BeginInPlace(deadline); }
-    void CancelInPlace() override { engine_->CancelInPlace(); }
-    void Invalidate() override;
-
-   private:
-    rollouter::EngineLoop* const engine_;
-    telemetry::EventRecorder* const events_;
-    telemetry::InstallMetrics metrics_;
-  };
-
   RolloutNode(const Options& options, std::shared_ptr<rollouter::EngineLoop> engine,
               std::unique_ptr<rollouter::Scorer> scorer, std::shared_ptr<WorkClient> work,
               prometheus::Registry& registry);
@@ -125,9 +96,8 @@ class RolloutNode {
   const std::unique_ptr<rollouter::Scorer> scorer_;
   const std::shared_ptr<WorkClient> work_;
   RolloutService service_;
-  MeasuredTarget target_;
   synchronizer::WeightReceiver receiver_;
-  MeteredReceiver participant_;
+  member::ReceiverParticipant participant_;
   const std::shared_ptr<const prometheus::Collectable> metrics_;
   std::unique_ptr<member::MemberClient> member_;  // null before Join
   mutable Mutex mutex_;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "rollouter/trajectory/logprob_check.h"
+#include "rollouter/trajectory/group_assembly.h"
 #include "services/wire/codec.h"
 
 namespace syncopate::rollouterd {
@@ -63,6 +64,8 @@ const char* StateName(rollouter::EngineStatus::State state) {
       return "drained";
     case State::kFailed:
       return "failed";
+    case State::kAsleep:
+      return "asleep";
   }
   return "unknown";
 }
@@ -196,6 +199,7 @@ RolloutService::RolloutService(Options options, rollouter::EngineLoop* engine)
     : options_(std::move(options)), engine_(engine), active_(std::make_shared<ActiveRequests>(options_.max_requests)) {}
 
 RolloutService::~RolloutService() {
+  sleeps_.Stop();
   drains_.Stop();
   control_.Stop();
 }
@@ -254,12 +258,14 @@ grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateSt
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Request* request, Response* response,
-                                                  rpc::Worker& worker, std::function<absl::Status()> work) {
+                                                  rpc::Worker& worker,
+                                                  std::type_identity_t<std::function<absl::Status(Response*)>> work) {
   auto call = rpc::UnaryCall::Create();
   request_ids_.Run(
       method, *request, request->request_id(), response,
-      [&worker, &work](google::protobuf::Message*, rpc::RequestIds::Done done) {
-        if (worker.Post([work = std::move(work), done] { done(work()); })) return;
+      [&worker, &work](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
+        auto* typed = static_cast<Response*>(answer);
+        if (worker.Post([work = std::move(work), typed, done] { done(work(typed)); })) return;
         done(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
       },
       [call](const absl::Status& status) { call->Finish(status); });
@@ -283,7 +289,7 @@ grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* RolloutService::Pause(grpc::CallbackServerContext*,
                                                 const v1::RolloutServicePauseRequest* request,
                                                 v1::RolloutServicePauseResponse* response) {
-  return RunOnce("Pause", request, response, control_, [this] {
+  return RunOnce("Pause", request, response, control_, [this](auto*) {
     if (options_.set_paused) options_.set_paused(true);  // first: what is leased after it would wait
     engine_->Pause();
     return absl::OkStatus();
@@ -293,7 +299,7 @@ grpc::ServerUnaryReactor* RolloutService::Pause(grpc::CallbackServerContext*,
 grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
                                                  const v1::RolloutServiceResumeRequest* request,
                                                  v1::RolloutServiceResumeResponse* response) {
-  return RunOnce("Resume", request, response, control_, [this] {
+  return RunOnce("Resume", request, response, control_, [this](auto*) {
     engine_->Resume();
     if (options_.set_draining) options_.set_draining(false);
     if (options_.set_paused) options_.set_paused(false);
@@ -304,9 +310,33 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
 grpc::ServerUnaryReactor* RolloutService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
   absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_drain);
-  return RunOnce("Drain", request, response, drains_, [this, deadline] {
+  return RunOnce("Drain", request, response, drains_, [this, deadline](auto*) {
     if (options_.set_draining) options_.set_draining(true);
     return engine_->Drain(deadline - absl::Now());
+  });
+}
+
+grpc::ServerUnaryReactor* RolloutService::Sleep(grpc::CallbackServerContext* context, const v1::SleepRequest* request,
+                                                v1::SleepResponse* response) {
+  const absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_sleep_wait);
+  const int32_t level = request->level() == 0 ? 1 : request->level();
+  return RunOnce("Sleep", request, response, sleeps_,
+                 [this, level, deadline](v1::SleepResponse* answer) -> absl::Status {
+                   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t freed, engine_->Sleep(level, deadline - absl::Now()));
+                   // Only now: a refused sleep changes nothing, and what is leased meanwhile is handed back.
+                   if (options_.set_asleep) options_.set_asleep(true);
+                   answer->set_freed_bytes(freed);
+                   return absl::OkStatus();
+                 });
+}
+
+grpc::ServerUnaryReactor* RolloutService::WakeUp(grpc::CallbackServerContext*, const v1::WakeUpRequest* request,
+                                                 v1::WakeUpResponse* response) {
+  return RunOnce("WakeUp", request, response, sleeps_, [this](auto*) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(engine_->WakeUp());
+    const bool serves = !engine_->GetStatus().serving.IsNone();  // else the next install says so
+    if (options_.set_asleep && serves) options_.set_asleep(false);
+    return absl::OkStatus();
   });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <type_traits>
 
 #include "absl/time/time.h"
 #include "base/mutex.h"
@@ -27,13 +28,16 @@ class RolloutService final : public v1::RolloutService::CallbackService {
     MemberId member;
     int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones are refused
     absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
+    absl::Duration max_sleep_wait = absl::Minutes(1);  // and a Sleep so long for a weight sync that is under way
     // A token is a small message, and an engine makes thousands a second: the longest answer may wait as a whole for a
     // client that stands still for a moment. Who does not read at all is cut by the stream's stalled_after.
     rpc::StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
     // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
     std::function<void(bool draining)> set_draining = nullptr;
     std::function<void(bool paused)> set_paused = nullptr;  // as set_draining, for Pause and Resume
-    std::function<int64_t()> groups_submitted = nullptr;    // for GetStatus. May be empty
+    // As set_draining, for Sleep; and for WakeUp if it has weights to go on with.
+    std::function<void(bool asleep)> set_asleep = nullptr;
+    std::function<int64_t()> groups_submitted = nullptr;  // for GetStatus. May be empty
   };
 
   // Limits on what a client may name.
@@ -43,7 +47,7 @@ class RolloutService final : public v1::RolloutService::CallbackService {
 
   // `engine` must outlive the service.
   RolloutService(Options options, rollouter::EngineLoop* engine);
-  // Waits for Pause, Resume, Abort and Drain calls that are under way: stop the server and the engine first.
+  // Waits for Pause, Resume, Abort, Drain, Sleep and WakeUp calls that are under way: stop the server and the engine first.
   ~RolloutService() override;
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
@@ -58,6 +62,10 @@ class RolloutService final : public v1::RolloutService::CallbackService {
                                    v1::RolloutServiceResumeResponse* response) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context, const v1::SleepRequest* request,
+                                  v1::SleepResponse* response) override;
+  grpc::ServerUnaryReactor* WakeUp(grpc::CallbackServerContext* context, const v1::WakeUpRequest* request,
+                                   v1::WakeUpResponse* response) override;
   grpc::ServerUnaryReactor* RolloutMode(grpc::CallbackServerContext* context,
                                         const v1::RolloutServiceRolloutModeRequest* request,
                                         v1::RolloutServiceRolloutModeResponse* response) override;
@@ -88,10 +96,10 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   absl::StatusOr<Admitted> Admit(const v1::GenerateRequest& request, absl::Time deadline);
   // Ends what runs under an engine id, later; from any thread.
   void AbortLater(const std::string& engine_id);
-  // Runs `work` on `worker` and answers with its status, once per request_id.
+  // Runs `work`, which fills its answer in, on `worker` and answers with its status, once per request_id.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, rpc::Worker& worker,
-                                    std::function<absl::Status()> work);
+                                    std::type_identity_t<std::function<absl::Status(Response*)>> work);
 
   const Options options_;
   rollouter::EngineLoop* const engine_;
@@ -99,6 +107,7 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   rpc::RequestIds request_ids_;
   rpc::Worker control_;  // Pause, Resume, Abort: a decode step each
   rpc::Worker drains_;   // Drain may take minutes, and must not hold up Resume
+  rpc::Worker sleeps_;   // Sleep and WakeUp, in their order: they move gigabytes, and Sleep may wait for a weight sync
 };
 
 }  // namespace syncopate::rollouterd

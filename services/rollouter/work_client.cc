@@ -64,7 +64,7 @@ void WorkClient::SetTrainer(const std::string& address, const std::string& run_i
   Trainer trainer{address, run_id};
   {
     MutexLock lock(&mutex_);
-    if (stopping_ || trainer == trainer_) return;
+    if (stopping_ || trainer == trainer_) return;  // directories come again whenever anything changes
     trainer_ = trainer;
     backoff_.Reset();
     reconnect_.Cancel();
@@ -79,6 +79,7 @@ void WorkClient::SetTrainer(const std::string& address, const std::string& run_i
 void WorkClient::SetServing(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   serving_ = version;
+  book_.SetAsleep(false);  // an engine that sleeps installs nothing
   SendCreditsLocked();
 }
 
@@ -92,6 +93,12 @@ void WorkClient::SetDraining(bool draining) {
 void WorkClient::SetPaused(bool paused) {
   MutexLock lock(&mutex_);
   book_.SetPaused(paused);
+  SendCreditsLocked();
+}
+
+void WorkClient::SetAsleep(bool asleep) {
+  MutexLock lock(&mutex_);
+  book_.SetAsleep(asleep);
   SendCreditsLocked();
 }
 
@@ -206,7 +213,7 @@ void WorkClient::ScheduleBeatLocked(int64_t stream) {
 
 void WorkClient::Beat(int64_t stream) {
   LookAtScorer();
-  const rollouter::EngineStatus engine = engine_->GetStatus();
+  const rollouter::EngineStatus engine = engine_->GetStatus();  // before the lock, which the engine's thread may want
   v1::ExchangeRequest beat = WorkSoFar(engine);
   MutexLock lock(&mutex_);
   if (stream != book_.stream() || !book_.welcomed()) return;
@@ -297,6 +304,7 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
     GiveBack(wire::FromProto(message.id()), lease.status());
     return;
   }
+  // Noted before the engine has it: its first token, or its end, may come before Generate() has returned.
   absl::Status taken;
   auto made = std::make_shared<rollouter::TokenCount>(0);
   {

@@ -65,6 +65,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetDraining(bool draining);
   // While paused no work is asked for; what was leased waits.
   void SetPaused(bool paused);
+  // While asleep no work is asked for or taken. Ends with SetAsleep(false), or when a version is served.
+  void SetAsleep(bool asleep);
   // True as soon as nothing is generated or scored; false after `deadline`.
   bool WaitScored(absl::Duration deadline);
   // Hands every lease back that is not finished, for reason `why`, and aborts its generation.

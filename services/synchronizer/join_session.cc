@@ -53,8 +53,8 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHeartbeat: {
       PolicyVersion serving = wire::FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
-      PostSoon([id = id_, serving, digest](ControlPlane& plane, absl::Time now) {
-        plane.OnHeartbeat(id, serving, digest, now);
+      PostSoon([id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
+        plane.OnHeartbeat(id, serving, digest, now, held);
       });
       return absl::OkStatus();
     }

@@ -23,10 +23,11 @@ struct RunEvent {
 
 // Writes a daemon's events to <run.dir>/events/<name>.binlog, stamped with wall and steady time. Never blocks;
 // under pressure it drops and counts (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
-//   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {exact},
-//   checkpoint {} rollouter     install {digest, pause_seconds}, relabel {} both          phase {phase, seconds, ...}
-//   of a weight sync: services/member/recorded_participant.h synchronizer  sync {replica, transport, reason, result,
-//   bytes, stage_seconds, prepare_seconds, transfer_seconds,
+//   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {reward, exact},
+//                 checkpoint {}
+//   rollouter     install {digest, pause_seconds}, relabel {}, invalidate {}
+//   both          phase {phase, seconds, ...} of a weight sync: services/member/phase_events.h
+//   synchronizer  sync {replica, transport, reason, result, bytes, stage_seconds, prepare_seconds, transfer_seconds,
 //                 verify_seconds, install_seconds, total_seconds}, when a receiver's part has ended
 class EventRecorder {
  public:

@@ -3,31 +3,24 @@
 #include <prometheus/collectable.h>
 
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "base/clock.h"
-#include "services/rpc/accept/acceptor.h"
-#include "services/telemetry/http_request.h"
+#include "services/telemetry/http_responder.h"
 
 namespace syncopate::telemetry {
 
-// Answers GET over HTTP/1.x: /metrics with Prometheus' text format, and the probes that it is given with "ok" or with
-// 503 and the reason, as text. Nothing else. One thread serves all connections without blocking on any: each has
-// `request_timeout` to ask and then `timeout` to take the answer, and when all places are taken, the oldest gives way
-// to the newest. An answer takes milliseconds, so those who only hold a place keep nobody out.
+// Answers GET of /metrics with Prometheus' text format, and the probes that it is given with "ok" or with 503 and the
+// reason, as text. Nothing else. Threads and limits are HttpResponder's.
 class MetricsResponder {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";  // host:port, host a literal address; port 0 picks one
-    bool insecure_bind = false;           // allow an address that is not loopback
-    int max_connections = 32;             // a further one takes the place of the oldest
+    std::string address = "127.0.0.1:0";  // as HttpResponder's, and so are those that follow
+    bool insecure_bind = false;
+    int max_connections = 32;
     absl::Duration request_timeout = absl::Seconds(1);
     absl::Duration timeout = absl::Seconds(2);
     // By path, such as "/livez". Called on the responder's thread; must not block.
@@ -35,44 +28,19 @@ class MetricsResponder {
   };
 
   // Listens and serves what `sources` collect at the time of each request; they are called on the responder's thread.
-  // INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTION), ALREADY_EXISTS (reason ADDRESS_IN_USE).
+  // Errors of HttpResponder.
   static absl::StatusOr<std::unique_ptr<MetricsResponder>> Start(
       const Options& options, std::vector<std::shared_ptr<const prometheus::Collectable>> sources);
-  ~MetricsResponder();  // Stop
-  MetricsResponder(const MetricsResponder&) = delete;
-  MetricsResponder& operator=(const MetricsResponder&) = delete;
 
-  std::string address() const { return acceptor_->endpoint().ToString(); }  // host:port as bound
+  std::string address() const { return responder_->address(); }  // host:port as bound
 
-  // Closes every connection and joins the thread; idempotent, not thread-safe.
-  void Stop();
+  // Closes every connection and joins the thread; idempotent, not thread-safe. The destructor does.
+  void Stop() { responder_->Stop(); }
 
  private:
-  struct Connection {
-    int fd = -1;
-    absl::Time deadline;
-    std::string received;
-    std::string answer;  // not empty: reading is over
-    size_t sent = 0;
-    bool lingering = false;  // all sent; waits for the client to close, so that no reset eats the answer
-    bool finished = false;
-  };
+  explicit MetricsResponder(std::unique_ptr<HttpResponder> responder) : responder_(std::move(responder)) {}
 
-  MetricsResponder() = default;
-  void Loop();
-  void Admit();
-  void Advance(Connection& connection, bool timed_out) const;
-  void Receive(Connection& connection) const;
-  void Send(Connection& connection) const;
-  std::string Answer(const HttpRequest& request) const;
-  std::string Collect() const;
-
-  Options options_;
-  std::vector<std::shared_ptr<const prometheus::Collectable>> sources_;
-  std::unique_ptr<rpc::Acceptor> acceptor_;
-  int wake_ = -1;                      // eventfd that ends the loop
-  std::list<Connection> connections_;  // of the thread alone
-  std::thread thread_;
+  const std::unique_ptr<HttpResponder> responder_;
 };
 
 }  // namespace syncopate::telemetry

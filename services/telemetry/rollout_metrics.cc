@@ -2,6 +2,8 @@
 
 #include <prometheus/metric_family.h>
 
+#include <iterator>
+#include <limits>
 #include <utility>
 
 namespace syncopate::telemetry {
@@ -31,18 +33,65 @@ prometheus::MetricFamily Gauge(const char* name, const char* help, const Labels&
   return family;
 }
 
-prometheus::MetricFamily Counter(const char* name, const char* help, double value) {
+prometheus::MetricFamily Counter(const char* name, const char* help, double value, const Labels& labels = {}) {
   prometheus::MetricFamily family = Family(name, help, prometheus::MetricType::Counter);
-  AddSample(&family, {}, value);
+  AddSample(&family, labels, value);
+  return family;
+}
+
+prometheus::MetricFamily Histogram(const char* name, const char* help, const Labels& labels,
+                                   const HistogramFigures& figures) {
+  prometheus::MetricFamily family = Family(name, help, prometheus::MetricType::Histogram);
+  prometheus::ClientMetric metric;
+  metric.label = labels;
+  uint64_t up_to = 0;  // buckets are cumulative
+  for (size_t i = 0; i < figures.counts.size(); ++i) {
+    up_to += static_cast<uint64_t>(figures.counts[i]);
+    const bool last = i == figures.bounds.size();
+    metric.histogram.bucket.push_back({up_to, last ? std::numeric_limits<double>::infinity() : figures.bounds[i]});
+  }
+  metric.histogram.sample_count = up_to;
+  metric.histogram.sample_sum = figures.sum;
+  family.metric.push_back(std::move(metric));
   return family;
 }
 
 }  // namespace
 
+std::vector<prometheus::MetricFamily> RolloutCollector::VllmFamilies(const RolloutFigures& now) const {
+  auto number = [](int64_t value) { return static_cast<double>(value); };
+  const Labels model = {{"model_name", model_name_}};
+  prometheus::MetricFamily finished =
+      Family("vllm:request_success_total", "Samples that ended, by how", prometheus::MetricType::Counter);
+  auto add_finished = [&](const char* reason, int64_t count) {
+    AddSample(&finished, {{"model_name", model_name_}, {"finished_reason", reason}}, number(count));
+  };
+  add_finished("stop", now.finished_by_stop);
+  add_finished("length", now.finished_by_length);
+  add_finished("abort", now.finished_by_abort);
+  return {
+      Gauge("vllm:num_requests_running", "Sequences that are being decoded", model, number(now.running_sequences)),
+      Gauge("vllm:num_requests_waiting", "Sequences that wait for a slot", model, number(now.waiting_sequences)),
+      Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1", model, now.kv_usage),
+      Counter("vllm:prefix_cache_queries_total", "Tokens that were looked for among kept prefixes",
+              number(now.prompt_tokens), model),
+      Counter("vllm:prefix_cache_hits_total", "Of them, tokens that were there", number(now.prefix_tokens), model),
+      Counter("vllm:num_preemptions_total", "Sequences that made room for others and began again",
+              number(now.preemptions), model),
+      Counter("vllm:prompt_tokens_total", "Tokens of prompts, computed or found, again after a preemption",
+              number(now.prompt_tokens), model),
+      Counter("vllm:generation_tokens_total", "Tokens generated", number(now.generated_tokens), model),
+      Histogram("vllm:time_to_first_token_seconds", "Time from a request's arrival to a sample's first token", model,
+                now.time_to_first_token),
+      Histogram("vllm:time_per_output_token_seconds", "Time from one token of a sample to the next", model,
+                now.time_per_output_token),
+      std::move(finished),
+  };
+}
+
 std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
   RolloutFigures now = read_();
   auto number = [](int64_t value) { return static_cast<double>(value); };
-  Labels model = {{"model_name", model_name_}};
   Labels role = {{"role", "rollouter"}};
   prometheus::MetricFamily phases = Family("syncopate_rollouter_phase_seconds_total",
                                            "Time of the decode loop by phase", prometheus::MetricType::Counter);
@@ -52,10 +101,7 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       Family("syncopate_rollouter_memory_bytes", "Bytes held for weights and KV cache", prometheus::MetricType::Gauge);
   AddSample(&memory, {{"kind", "weights"}}, number(now.weight_bytes));
   AddSample(&memory, {{"kind", "kv_cache"}}, number(now.kv_bytes));
-  return {
-      Gauge("vllm:num_requests_running", "Sequences that are being decoded", model, number(now.running_sequences)),
-      Gauge("vllm:num_requests_waiting", "Sequences that wait for a slot", model, number(now.waiting_sequences)),
-      Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1", model, now.kv_usage),
+  std::vector<prometheus::MetricFamily> families = {
       Gauge("syncopate_policy_version_step", "Training step of the newest policy version that this role holds", role,
             number(now.serving.step)),
       Gauge("syncopate_policy_version_epoch", "Epoch of the newest policy version that this role holds", role,
@@ -66,6 +112,9 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       std::move(phases),
       std::move(memory),
   };
+  std::vector<prometheus::MetricFamily> vllm = VllmFamilies(now);
+  std::move(vllm.begin(), vllm.end(), std::back_inserter(families));
+  return families;
 }
 
 ReceiveMetrics::ReceiveMetrics(prometheus::Registry& registry)

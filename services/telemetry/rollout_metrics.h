@@ -5,10 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "services/telemetry/metric_names.h"
 
 namespace syncopate::telemetry {
+
+// What a histogram is made of: counts between bounds, one more than there are bounds.
+struct HistogramFigures {
+  std::vector<double> bounds;
+  std::vector<int64_t> counts;
+  double sum = 0;
+};
 
 // The state of a rollouter at the moment of a scrape. Counts and seconds are since the start of the process.
 struct RolloutFigures {
@@ -19,14 +27,22 @@ struct RolloutFigures {
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t generated_tokens = 0;
+  int64_t prompt_tokens = 0;  // computed or found as a prefix
+  int64_t prefix_tokens = 0;  // of them, found
+  int64_t preemptions = 0;
+  HistogramFigures time_to_first_token;  // seconds
+  HistogramFigures time_per_output_token;
+  int64_t finished_by_stop = 0;  // samples
+  int64_t finished_by_length = 0;
+  int64_t finished_by_abort = 0;
   int64_t groups_submitted = 0;
   int64_t installs = 0;
   double busy_seconds = 0;  // decode loop at work
   double idle_seconds = 0;  // decode loop without work
 };
 
-// Reads the figures anew at each scrape. Exposes vLLM's three names too, with vLLM's label, so that dashboards and
-// autoscalers made for it work unchanged.
+// Reads the figures anew at each scrape. Exposes what vLLM exposes of its engine too, by its names, types, bounds and
+// label, so that dashboards and autoscalers made for it work unchanged.
 class RolloutCollector final : public prometheus::Collectable {
  public:
   // `read` is called on the responder's thread; it must not block.
@@ -35,6 +51,8 @@ class RolloutCollector final : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
+  std::vector<prometheus::MetricFamily> VllmFamilies(const RolloutFigures& now) const;
+
   const std::string model_name_;
   const std::function<RolloutFigures()> read_;
 };
@@ -59,7 +77,7 @@ class ReceiveMetrics {
 class InstallMetrics {
  public:
   explicit InstallMetrics(prometheus::Registry& registry);
-  void ObservePause(double seconds) { pause_.Observe(seconds); }
+  void ObservePause(double seconds) const { pause_.Observe(seconds); }
 
  private:
   prometheus::Histogram& pause_;

@@ -13,10 +13,13 @@ namespace {
 
 using nlohmann::json;
 
-double Number(const json& object, const char* key) {
+std::optional<double> MaybeNumber(const json& object, const char* key) {
   auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
+
+double Number(const json& object, const char* key) { return MaybeNumber(object, key).value_or(0.0); }
 
 int64_t Integer(const json& object, const char* key) { return std::llround(Number(object, key)); }
 
@@ -34,19 +37,18 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   }
   StepRecord record;
   record.is_evaluation = Text(object, "kind") == "eval";
+  record.supervised = Text(object, "objective") == "sft";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
-  record.reward_mean = Number(object, "reward_mean");
-  record.loss = Number(object, "loss");
-  record.grad_norm = Number(object, "grad_norm");
-  record.entropy = Number(object, "entropy");
-  record.staleness_mean = Number(object, "staleness_mean");
-  record.staleness_max = Integer(object, "staleness_max");
-  record.tokens = Integer(object, "tokens");
-  record.step_seconds = Number(object, "step_seconds");
-  record.wait_seconds = Number(object, "wait_seconds");
-  auto exact = object.find("eval_exact");
-  if (exact != object.end() && exact->is_number()) record.eval_exact = exact->get<double>();
+  for (const StepFigure& figure : StepFigureTable()) SetValue(figure, Number(object, figure.name), &record.figures);
+  record.eval_exact = MaybeNumber(object, "eval_exact");
+  record.eval_reward = MaybeNumber(object, "eval_reward");
+  record.eval_prompts = Integer(object, "eval_prompts");
+  if (auto parts = object.find("reward_parts"); parts != object.end() && parts->is_object()) {
+    for (const auto& [part, mean] : parts->items()) {
+      if (mean.is_number()) record.reward_parts[part] = mean.get<double>();
+    }
+  }
   auto alarms = object.find("alarms");
   if (alarms != object.end() && alarms->is_array()) {
     for (const json& alarm : *alarms) {
@@ -57,23 +59,33 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   if (samples == object.end() || !samples->is_array()) return record;
   for (const json& sample : *samples) {
     if (!sample.is_object()) continue;
-    record.samples.push_back({Text(sample, "prompt"), Text(sample, "answer"), Text(sample, "expected")});
+    record.samples.push_back(
+        {Text(sample, "prompt"), Text(sample, "answer"), Text(sample, "expected"), MaybeNumber(sample, "reward")});
   }
   return record;
 }
 
+std::string EvaluationText(const StepRecord& evaluation) {
+  std::string text = absl::StrFormat("evaluation %.3f", evaluation.eval_reward.value_or(0));
+  if (evaluation.eval_exact.has_value()) absl::StrAppendFormat(&text, "  exact %.3f", *evaluation.eval_exact);
+  return text;
+}
+
 std::string ToString(const StepRecord& record) {
   if (record.is_evaluation) {
-    return absl::StrFormat("step %d  exact %.3f (greedy, on the evaluation prompts)", record.step,
-                           record.eval_exact.value_or(0));
+    return absl::StrFormat("step %d  %s (greedy, on the evaluation prompts)", record.step, EvaluationText(record));
   }
+  const StepFigures& figures = record.figures;
   std::string text =
-      absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
-                      record.reward_mean, record.loss, record.entropy, record.staleness_mean, record.staleness_max);
-  if (record.step_seconds > 0) {
-    auto rate = std::llround(static_cast<double>(record.tokens) / record.step_seconds);
+      record.supervised
+          ? absl::StrFormat("step %d  loss %.4f (supervised)  entropy %.2f", record.step, figures.loss, figures.entropy)
+          : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
+                            figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
+                            figures.staleness_max);
+  if (figures.step_seconds > 0) {
+    auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
-                    Percent(Share(record.wait_seconds, record.step_seconds)));
+                    Percent(Share(figures.wait_seconds, figures.step_seconds)));
   }
   return text;
 }

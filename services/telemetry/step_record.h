@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/telemetry/step_figures.h"
 
 namespace syncopate::telemetry {
 
@@ -13,26 +15,23 @@ namespace syncopate::telemetry {
 struct SampleAnswer {
   std::string prompt;
   std::string answer;
-  std::string expected;
+  std::string expected;                         // "" where there is none, as for data that only its reward can judge
+  std::optional<double> reward = std::nullopt;  // none in lines that were written before it was recorded
 };
 
-// What people look at in one line of metrics.jsonl: of a training step, or of an evaluation of the version that step
-// made (0: before the first step), which has the last three fields alone.
+// One line of metrics.jsonl: of a training step, or of an evaluation of the version that step made (0: before the first
+// step), which has the last five fields alone.
 struct StepRecord {
   bool is_evaluation = false;
+  bool supervised = false;  // there were no rewards and no staleness
   int64_t epoch = 0;
   int64_t step = 0;
-  double reward_mean = 0;
-  double loss = 0;
-  double grad_norm = 0;
-  double entropy = 0;
-  double staleness_mean = 0;
-  int64_t staleness_max = 0;
-  int64_t tokens = 0;               // trained
-  double step_seconds = 0;          // from the end of the step before to the end of this one
-  double wait_seconds = 0;          // of those, without a batch to train on
-  std::vector<std::string> alarms;  // that stand, by name
-  std::optional<double> eval_exact;
+  StepFigures figures;
+  std::map<std::string, double> reward_parts;  // means over the batch, by the part's name
+  std::vector<std::string> alarms;             // that stand, by name
+  std::optional<double> eval_reward;           // mean
+  std::optional<double> eval_exact;            // share of answers that are wholly right, where right answers are known
+  int64_t eval_prompts = 0;
   std::vector<SampleAnswer> samples;
 };
 
@@ -41,8 +40,12 @@ struct StepRecord {
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 
 // "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
-// "step 40  exact 0.910 (greedy, on the evaluation prompts)"
+// "step 42  loss 1.2345 (supervised)  entropy 1.02  21,344 tokens/s  idle 0%", or
+// "step 40  evaluation 0.955  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
+
+// "evaluation 0.955  exact 0.910": its mean reward, and the share of right answers where those are known.
+std::string EvaluationText(const StepRecord& evaluation);
 
 // "alarm: entropy has collapsed, the evaluation fell"; "" without one.
 std::string ToString(const std::vector<std::string>& alarms);

@@ -9,6 +9,7 @@ SyncOutcome SyncOutcomeOf(const std::string& result) {
   if (result == "relabelled") return SyncOutcome::kRelabelled;
   if (synchronizer::IsSuperseded(result)) return SyncOutcome::kSuperseded;
   if (result == synchronizer::kConnected || result == synchronizer::kNotConnected) return SyncOutcome::kRehearsed;
+  if (result == synchronizer::kHeld) return SyncOutcome::kHeld;
   return SyncOutcome::kFailed;
 }
 

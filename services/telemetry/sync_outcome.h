@@ -10,6 +10,7 @@ enum class SyncOutcome {
   kRelabelled,  // it does, and no byte was moved
   kSuperseded,  // a newer version took the send slot first, and is what the receiver got or gets next
   kRehearsed,   // it was no sync: the group that the next one needs was formed, or was not
+  kHeld,        // the receiver takes no version for now, and is left out
   kFailed,
 };
 

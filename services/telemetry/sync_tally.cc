@@ -52,7 +52,7 @@ absl::Duration SyncTally::Times::Quantile(double quantile) const {
 
 void SyncTally::Add(const v1::SyncRecord& sync) {
   const SyncOutcome outcome = SyncOutcomeOf(sync.result());
-  if (outcome == SyncOutcome::kRehearsed) return;
+  if (outcome == SyncOutcome::kRehearsed || outcome == SyncOutcome::kHeld) return;
   ++outcomes_[outcome];
   for (const auto& [kind, bytes] : sync.bytes_by_kind()) bytes_by_kind_[kind] += bytes;
   if (outcome != SyncOutcome::kDone && outcome != SyncOutcome::kRelabelled) return;

@@ -7,6 +7,22 @@ const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4
 
 }  // namespace
 
+StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
+  for (const StepFigure& figure : StepFigureTable()) {
+    const std::string name = MetricName(figure), help = MetricHelp(figure);
+    if (figure.kind == StepFigure::Kind::kCounter) {
+      counters_.emplace_back(&figure, &AddCounter(registry, name, help));
+    } else {
+      gauges_.emplace_back(&figure, &AddGauge(registry, name, help));
+    }
+  }
+}
+
+void StepFigureMetrics::Record(const StepFigures& step) {
+  for (const auto& [figure, gauge] : gauges_) gauge->Set(Value(step, *figure));
+  for (const auto& [figure, counter] : counters_) counter->Increment(Value(step, *figure));
+}
+
 TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& limits)
     : limits_(limits),
       groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
@@ -29,29 +45,14 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       queued_(AddGauge(registry, "syncopate_queue_groups", "Accepted groups that wait to be trained")),
       leased_(AddGauge(registry, "syncopate_leased_groups", "Groups that rollouters work on")),
       steps_(AddCounter(registry, "syncopate_steps_total", "Training steps done by this process")),
-      tokens_(AddCounter(registry, "syncopate_trained_tokens_total", "Tokens trained by this process")),
-      skipped_updates_(AddCounter(registry, "syncopate_skipped_updates_total",
-                                  "Updates that were not made because loss or gradient were not finite")),
-      loss_(AddGauge(registry, "syncopate_loss", "Policy loss of the last step")),
-      reward_(AddGauge(registry, "syncopate_reward_mean", "Mean reward of the last batch")),
-      reward_std_(AddGauge(registry, "syncopate_reward_std", "Standard deviation of the rewards of the last batch")),
-      kl_(AddGauge(registry, "syncopate_kl", "KL divergence of the last batch between behaviour and current policy")),
-      entropy_(AddGauge(registry, "syncopate_entropy", "Mean entropy of the last batch in nats")),
-      grad_norm_(AddGauge(registry, "syncopate_gradient_norm", "Gradient norm of the last step before clipping")),
-      clipped_(AddGauge(registry, "syncopate_clip_ratio", "Share of the last batch's tokens that were clipped")),
-      rejected_(AddGauge(registry, "syncopate_rejected_ratio",
-                         "Share of the last batch's tokens that the off-policy correction left out")),
-      zero_variance_(AddGauge(registry, "syncopate_zero_variance_ratio",
-                              "Share of the last batch's groups whose rewards were all equal: they teach nothing")),
-      effective_samples_(AddGauge(registry, "syncopate_effective_sample_ratio",
-                                  "Effective share of the last batch under its importance weights, 1 on policy")),
+      figures_(registry),
       mismatch_by_age_(registry, "syncopate_mismatch_k3",
                        "KL divergence of the last batch between behaviour and proximal policy by the tokens' "
                        "staleness in steps; at age 0 the engines disagree",
                        "age", {"0", "1", "2", "3", "4", "5", "6", "7", "8+"}),
-      response_tokens_(AddGauge(registry, "syncopate_response_tokens_mean", "Mean answer of the last batch in tokens")),
-      eval_exact_(AddGauge(registry, "syncopate_eval_exact_ratio",
-                           "Share of exact answers in the last evaluation; 0 before the first")),
+      eval_exact_(AddGauge(
+          registry, "syncopate_eval_exact_ratio",
+          "Share of exact answers in the last evaluation; 0 before the first, and where right answers are unknown")),
       eval_reward_(
           AddGauge(registry, "syncopate_eval_reward_mean", "Mean reward of the last evaluation; 0 before the first")),
       eval_best_reward_(AddGauge(registry, "syncopate_eval_best_reward_mean",
@@ -60,11 +61,17 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
               "1 while the run has stopped learning or forgets: little entropy, no signal, or an evaluation far below "
               "the best one",
               "kind", {"entropy", "no_signal", "evaluation_fell"}),
+      lost_records_(registry, "syncopate_lost_records_total",
+                    "Records of steps and evaluations that the disk did not take, by the file that lacks them", "kind",
+                    {"metrics.jsonl", "tensorboard"}),
       checkpoints_(registry, "syncopate_checkpoints_total", "Checkpoints by result", "result", {"ok", "failed"}),
       last_checkpoint_(AddGauge(registry, "syncopate_checkpoint_last_success_timestamp_seconds",
                                 "When a checkpoint was last saved, in seconds since 1970; 0 before the first")),
-      allocated_(AddGauge(registry, "syncopate_memory_allocated_bytes", "Bytes of tensors in use")),
-      reserved_(AddGauge(registry, "syncopate_memory_reserved_bytes", "Bytes that the allocator holds")),
+      allocated_(AddGauge(
+          registry, "syncopate_memory_allocated_bytes",
+          "Bytes that the allocator of the trainer's device has handed out; on a CPU those of the whole heap")),
+      reserved_(
+          AddGauge(registry, "syncopate_memory_reserved_bytes", "Bytes that it has taken from the device for that")),
       version_(registry, "trainer") {
   AddGauge(registry, "syncopate_staleness_bound_steps", "Staleness that no trained token may exceed")
       .Set(Double(limits.max_staleness));
@@ -77,27 +84,16 @@ void TrainerMetrics::ObserveStaleness(int64_t steps) {
   if (steps >= limits_.max_staleness) at_bound_.Increment();
 }
 
-void TrainerMetrics::RecordStep(const StepFigures& figures) {
+void TrainerMetrics::RecordStep(const PolicyVersion& version, const StepFigures& figures,
+                                const std::vector<double>& mismatch_by_age) {
   steps_.Increment();
-  tokens_.Increment(Double(figures.tokens));
-  skipped_updates_.Increment(Double(figures.skipped_updates));
-  loss_.Set(figures.loss);
-  reward_.Set(figures.reward_mean);
-  reward_std_.Set(figures.reward_std);
-  kl_.Set(figures.kl);
-  entropy_.Set(figures.entropy);
-  grad_norm_.Set(figures.grad_norm);
-  clipped_.Set(figures.clipped);
-  rejected_.Set(figures.rejected);
-  zero_variance_.Set(figures.zero_variance);
-  effective_samples_.Set(figures.effective_samples);
-  mismatch_by_age_.Set(figures.mismatch_by_age);
-  response_tokens_.Set(figures.response_tokens);
-  version_.Set(figures.version);
+  figures_.Record(figures);
+  mismatch_by_age_.Set(mismatch_by_age);
+  version_.Set(version);
 }
 
-void TrainerMetrics::RecordEvaluation(double exact, double reward_mean, double best_reward_mean) {
-  eval_exact_.Set(exact);
+void TrainerMetrics::RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean) {
+  eval_exact_.Set(exact.value_or(0));
   eval_reward_.Set(reward_mean);
   eval_best_reward_.Set(best_reward_mean);
 }

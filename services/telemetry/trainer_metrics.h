@@ -1,30 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "services/telemetry/metric_names.h"
+#include "services/telemetry/step_figures.h"
 
 namespace syncopate::telemetry {
 
-// What one training step was like.
-struct StepFigures {
-  PolicyVersion version;  // that it produced
-  double loss = 0;
-  double reward_mean = 0;
-  double reward_std = 0;  // over all samples
-  double kl = 0;          // between behaviour and current policy (k3)
-  double entropy = 0;     // nats
-  double grad_norm = 0;
-  double clipped = 0;                        // share of tokens, 0 to 1, as the next three
-  double rejected = 0;                       // of tokens
-  double zero_variance = 0;                  // of groups
-  double effective_samples = 0;              // (mean w)^2 / mean(w^2) of the importance weights
-  std::vector<double> mismatch_by_age = {};  // `kl` of tokens of 0 to 7 steps, and of more; 0 without such tokens
-  double response_tokens = 0;                // mean
-  int64_t tokens = 0;                        // trained
-  int64_t skipped_updates = 0;               // because loss or gradient were not finite
+// The figures of StepFigureTable, each a gauge or a counter.
+class StepFigureMetrics {
+ public:
+  explicit StepFigureMetrics(prometheus::Registry& registry);
+  void Record(const StepFigures& step);
+
+ private:
+  std::vector<std::pair<const StepFigure*, prometheus::Gauge*>> gauges_;
+  std::vector<std::pair<const StepFigure*, prometheus::Counter*>> counters_;
 };
 
 // The trainer's data and steps.
@@ -51,14 +46,20 @@ class TrainerMetrics {
   // Adds to the time spent in a phase: "idle" (waiting for groups), "step", "stage", "evaluate", "checkpoint",
   // "paused", or "other". The phases add up to the life of the step thread.
   void AddPhase(const std::string& phase, double seconds) { phases_.Increment(phase, seconds); }
-  void RecordStep(const StepFigures& figures);
-  // The last evaluation: share of exact answers and mean reward, and the highest mean reward of any.
-  void RecordEvaluation(double exact, double reward_mean, double best_reward_mean);
+  // `version`: that the step made. `mismatch_by_age`: KL divergence of the tokens of staleness 0 to 7 and above, 0
+  // without such tokens.
+  void RecordStep(const PolicyVersion& version, const StepFigures& figures, const std::vector<double>& mismatch_by_age);
+  // The last evaluation: mean reward, and share of exact answers where right ones are known; the highest mean reward of
+  // any.
+  void RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean);
   // The names of the alarms that stand: trainer/data/learning_alarms.h.
   void SetLearningAlarms(const std::vector<std::string>& standing) { alarms_.Set(standing); }
+  // How many records for people the disk has not taken so far: lines of "metrics.jsonl", events of "tensorboard". From
+  // one thread at a time.
+  void SetLostRecords(const std::string& kind, int64_t total) { lost_records_.RaiseTo(kind, Double(total)); }
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
-  // Bytes of tensors in use and of the allocator's reserve.
+  // What the allocator of the device has handed out, and what it has taken for that.
   void SetMemory(int64_t allocated_bytes, int64_t reserved_bytes);
 
  private:
@@ -75,24 +76,13 @@ class TrainerMetrics {
   prometheus::Gauge& queued_;
   prometheus::Gauge& leased_;
   prometheus::Counter& steps_;
-  prometheus::Counter& tokens_;
-  prometheus::Counter& skipped_updates_;
-  prometheus::Gauge& loss_;
-  prometheus::Gauge& reward_;
-  prometheus::Gauge& reward_std_;
-  prometheus::Gauge& kl_;
-  prometheus::Gauge& entropy_;
-  prometheus::Gauge& grad_norm_;
-  prometheus::Gauge& clipped_;
-  prometheus::Gauge& rejected_;
-  prometheus::Gauge& zero_variance_;
-  prometheus::Gauge& effective_samples_;
+  StepFigureMetrics figures_;
   LabelledGauge mismatch_by_age_;
-  prometheus::Gauge& response_tokens_;
   prometheus::Gauge& eval_exact_;
   prometheus::Gauge& eval_reward_;
   prometheus::Gauge& eval_best_reward_;
   LabelledFlags alarms_;
+  LabelledCounter lost_records_;
   LabelledCounter checkpoints_;
   prometheus::Gauge& last_checkpoint_;
   prometheus::Gauge& allocated_;

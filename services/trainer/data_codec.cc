@@ -39,6 +39,7 @@ v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
   } else if (const auto* take = std::get_if<trainer::TakeRecord>(&record)) {
     *message.mutable_take()->mutable_produces() = wire::ToProto(take->produces);
     for (const LeaseId& lease : take->groups) *message.mutable_take()->add_groups() = wire::ToProto(lease);
+    message.mutable_take()->set_supervised(take->supervised);
   } else {
     const auto& drop = std::get<trainer::DropRecord>(record);
     *message.mutable_drop()->mutable_lease() = wire::ToProto(drop.lease);
@@ -105,6 +106,7 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
     case v1::TrainerLogRecord::kTake: {
       trainer::TakeRecord take{wire::FromProto(message.take().produces())};
       for (const v1::LeaseId& lease : message.take().groups()) take.groups.push_back(wire::FromProto(lease));
+      take.supervised = message.take().supervised();
       return take;
     }
     case v1::TrainerLogRecord::kDrop: {
@@ -131,6 +133,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_mixed_groups(sums.staleness.mixed_groups);
   message.set_violating_groups(sums.staleness.violating_groups);
   message.set_counted_to(sums.counted_to);
+  message.set_supervised_tokens(sums.supervised_tokens);
   return message;
 }
 
@@ -138,7 +141,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   std::vector<int64_t> tokens(message.trained_tokens().begin(), message.trained_tokens().end());
   const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
                             message.rolled_back(),      message.trained(),  message.mixed_groups(),
-                            message.violating_groups(), message.skipped()};
+                            message.violating_groups(), message.skipped(),  message.supervised_tokens()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -149,6 +152,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .dropped_stale = message.dropped_stale(),
                                .rolled_back = message.rolled_back(),
                                .trained = message.trained(),
+                               .supervised_tokens = message.supervised_tokens(),
                                .skipped = message.skipped(),
                                .staleness = {.tokens = std::move(tokens),
                                              .groups = message.trained(),

@@ -40,6 +40,8 @@ std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   message.set_wall_seconds(sums.wall_seconds);
   message.set_step_seconds(sums.figures.step_seconds);
   message.set_wait_seconds(sums.figures.wait_seconds);
+  if (sums.figures.best_reward.has_value()) message.set_best_reward(*sums.figures.best_reward);
+  if (sums.figures.last_reward.has_value()) message.set_last_reward(*sums.figures.last_reward);
   if (sums.figures.best_exact.has_value()) message.set_best_exact(*sums.figures.best_exact);
   if (sums.figures.last_exact.has_value()) message.set_last_exact(*sums.figures.last_exact);
   message.set_reissued_groups(sums.reissued);
@@ -67,6 +69,8 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
                          .duplicate = message.duplicate_groups(),
                          .expired = message.expired_groups(),
                          .invalid = {message.invalid().begin(), message.invalid().end()}};
+  if (message.has_best_reward()) sums.figures.best_reward = message.best_reward();
+  if (message.has_last_reward()) sums.figures.last_reward = message.last_reward();
   if (message.has_best_exact()) sums.figures.best_exact = message.best_exact();
   if (message.has_last_exact()) sums.figures.last_exact = message.last_exact();
   std::deque<trainer::RolloutRoster::Entry> entries;

@@ -63,6 +63,8 @@ trainer::PromptWriter::Options WriterOptionsOf(const v1::RunConfig& config, cons
   // These compare token by token.
   options.with_answer_ids =
       absl::StrContains(config.reward().name(), "dense") || absl::StrContains(config.reward().name(), "exact");
+  options.with_response_ids = config::SupervisedStepsOf(config) > 0;
+  options.max_response_tokens = config.rollout().max_new_tokens();
   return options;
 }
 
@@ -85,11 +87,13 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   sources.fingerprint = FingerprintOf(rows.files, evaluated.files);
   if (evaluated.files.empty()) evaluated.files = rows.files;
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
-  auto writer = trainer::PromptWriter::Load(FileSystem::Real(), model.description, WriterOptionsOf(config, described));
+  const trainer::PromptWriter::Options writer_options = WriterOptionsOf(config, described);
+  auto writer = trainer::PromptWriter::Load(FileSystem::Real(), model.description, writer_options);
   if (!writer.ok()) return Annotate(writer.status(), "model.path");
   rows.writer = *writer;
   rows.fields = {.prompt = config.data().prompt_field(),
                  .answer = config.data().answer_field(),
+                 .response = writer_options.with_response_ids ? config.data().response_field() : "",
                  .data_source = config.data().data_source_field(),
                  .extra_info = config.data().extra_info_field()};
   evaluated.fields = rows.fields;

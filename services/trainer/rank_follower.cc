@@ -225,14 +225,19 @@ class Follower {
     }
   }
 
-  absl::Status ObeyOne(const v1::AttendResponse& said, const std::vector<TrajectoryGroup>& groups) {
+  absl::Status ObeyOne(const v1::AttendResponse& said, std::vector<TrajectoryGroup>& groups) {
     using Kind = trainer::RankCommand::Kind;
     trainer::RankCommand command;
     std::vector<const TrajectoryGroup*> batch;
     switch (said.message_case()) {
       case v1::AttendResponse::kStep:
-        command = {.kind = Kind::kStep, .step = said.step().step()};
-        for (const TrajectoryGroup& group : groups) batch.push_back(&group);
+        command.kind = said.step().supervised() ? Kind::kSupervisedStep : Kind::kStep;
+        command.step = said.step().step();
+        for (TrajectoryGroup& group : groups) {
+          batch.push_back(&group);
+          if (!said.step().supervised()) continue;
+          for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before they travelled
+        }
         if (static_cast<int32_t>(batch.size()) != said.step().groups())
           return trainer::RankLost("a batch is not whole");
         break;

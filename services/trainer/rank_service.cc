@@ -156,11 +156,17 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
   for (const TrajectoryGroup* group : groups) {
     v1::AttendResponse message;
     *message.mutable_group() = wire::ToProto(*group);
+    // Answers that were given have none, and a message of a trajectory has one for each token.
+    for (v1::Trajectory& sample : *message.mutable_group()->mutable_samples()) {
+      sample.mutable_logprobs()->Resize(sample.tokens_size(), 0.0f);
+    }
     SYNCOPATE_RETURN_IF_ERROR(Write(message));
   }
   v1::AttendResponse message;
   switch (command.kind) {
     case trainer::RankCommand::Kind::kStep:
+    case trainer::RankCommand::Kind::kSupervisedStep:
+      message.mutable_step()->set_supervised(command.kind == trainer::RankCommand::Kind::kSupervisedStep);
       message.mutable_step()->set_step(command.step);
       message.mutable_step()->set_groups(static_cast<int32_t>(groups.size()));
       break;

@@ -1,5 +1,8 @@
 #include "services/trainer/run_recorder.h"
 
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,28 +18,41 @@ std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
   return by_age;
 }
 
-telemetry::StepFigures FiguresOf(const trainer::StepReport& report) {
-  return {.version = report.version,
-          .loss = report.metrics.loss,
-          .reward_mean = report.metrics.reward_mean,
-          .reward_std = report.metrics.reward_std,
-          .kl = report.metrics.mismatch_k3,
-          .entropy = report.metrics.entropy,
-          .grad_norm = report.metrics.gradient_norm,
-          .clipped = report.metrics.clip_fraction,
-          .rejected = report.metrics.rejected_fraction,
-          .zero_variance = report.metrics.zero_variance_fraction,
-          .effective_samples = report.metrics.effective_sample_fraction,
-          .mismatch_by_age = MismatchByAge(report.metrics),
-          .response_tokens = report.metrics.mean_response_tokens,
-          .tokens = report.metrics.tokens,
-          .skipped_updates = report.metrics.skipped};
+using Scalars = std::vector<telemetry::TensorBoardFile::Scalar>;
+
+Scalars StepScalars(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
+  Scalars scalars;
+  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
+    if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
+    scalars.push_back({absl::StrCat(figure.group, "/", figure.name), telemetry::Value(figures, figure)});
+  }
+  for (const auto& [part, mean] : ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});
+  return scalars;
 }
 
 }  // namespace
 
+// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they have,
+// the share before is the newest that is known.
+double RunRecorder::RolloutersIdle() {
+  if (work_ == nullptr) return 0;
+  const trainer::RolloutRoster::Work now = work_();
+  const double idle = now.idle_seconds - work_before_.idle_seconds;
+  const double busy = now.busy_seconds - work_before_.busy_seconds;
+  if (idle >= 0 && busy >= 0 && idle + busy > 0) rollouters_idle_ = idle / (idle + busy);
+  work_before_ = now;
+  return rollouters_idle_;
+}
+
+void RunRecorder::CountLostRecords() {
+  metrics_->SetLostRecords("metrics.jsonl", reporter_->lost_lines());
+  if (tensorboard_ != nullptr) metrics_->SetLostRecords("tensorboard", tensorboard_->lost());
+}
+
 void RunRecorder::RecordStep(const trainer::StepReport& report) {
-  metrics_->RecordStep(FiguresOf(report));
+  telemetry::StepFigures figures = MakeStepFigures(report);
+  figures.rollouters_idle_ratio = RolloutersIdle();
+  metrics_->RecordStep(report.version, figures, MismatchByAge(report.metrics));
   metrics_->CountBoundViolations(report.staleness.violating_groups);
   for (const int64_t staleness : report.sample_staleness) metrics_->ObserveStaleness(staleness);
   metrics_->SetLearningAlarms(report.alarms);
@@ -47,14 +63,24 @@ void RunRecorder::RecordStep(const trainer::StepReport& report) {
                     {"tokens", absl::StrCat(report.metrics.tokens)},
                     {"reward", absl::StrCat(report.metrics.reward_mean)},
                     {"replay", report.is_replay ? "true" : "false"}}});
-  reporter_->RecordStep(report);
+  reporter_->RecordStep(report, figures);
+  if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, StepScalars(report, figures));
+  CountLostRecords();
 }
 
 void RunRecorder::RecordEvaluation(const trainer::EvaluationReport& report) {
-  metrics_->RecordEvaluation(report.exact, report.reward_mean, report.best_reward_mean);
+  metrics_->RecordEvaluation(report.reward_mean, report.exact, report.best_reward_mean);
   metrics_->SetLearningAlarms(report.alarms);
-  events_->Record({"evaluation", report.version, 0, {{"exact", absl::StrCat(report.exact)}}});
+  std::map<std::string, std::string> fields = {{"reward", absl::StrCat(report.reward_mean)}};
+  if (report.exact.has_value()) fields["exact"] = absl::StrCat(*report.exact);
+  events_->Record({"evaluation", report.version, 0, std::move(fields)});
   reporter_->RecordEvaluation(report);
+  if (tensorboard_ != nullptr) {
+    Scalars scalars = {{"evaluation/reward_mean", report.reward_mean}};
+    if (report.exact.has_value()) scalars.push_back({"evaluation/exact", *report.exact});
+    tensorboard_->Write(report.version.step, scalars);
+  }
+  CountLostRecords();
 }
 
 void RunRecorder::RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) {

@@ -1,19 +1,32 @@
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <utility>
+
 #include "services/telemetry/event_recorder.h"
+#include "services/telemetry/tensorboard_file.h"
 #include "services/telemetry/trainer_metrics.h"
 #include "services/trainer/run_reporter.h"
+#include "trainer/data/rollout_roster.h"
 #include "trainer/loop/run_observer.h"
 
 namespace syncopate::trainerd {
 
-// Hands what a run tells on to metrics.jsonl and those who watch it, to Prometheus and to the event log. Of the step
-// thread.
+// Hands what a run tells on to metrics.jsonl and those who watch it, to TensorBoard's file, to Prometheus and to the
+// event log. Of the step thread.
 class RunRecorder final : public trainer::RunObserver {
  public:
+  // What rollouters have done so far, all together.
+  using RolloutWork = std::function<trainer::RolloutRoster::Work()>;
+
   // All borrowed; they must outlive this.
   RunRecorder(RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
+
+  // Both before the first record. Without them there is no such file, and rollouters are not known to idle.
+  void SetTensorBoard(std::unique_ptr<telemetry::TensorBoardFile> file) { tensorboard_ = std::move(file); }
+  void SetRolloutWork(RolloutWork work) { work_ = std::move(work); }
 
   void RecordStep(const trainer::StepReport& report) override;
   void RecordEvaluation(const trainer::EvaluationReport& report) override;
@@ -22,9 +35,16 @@ class RunRecorder final : public trainer::RunObserver {
   void AddPhase(trainer::LoopPhase phase, double seconds) override;
 
  private:
+  double RolloutersIdle();
+  void CountLostRecords();
+
   RunReporter* const reporter_;
   telemetry::TrainerMetrics* const metrics_;
   telemetry::EventRecorder* const events_;
+  std::unique_ptr<telemetry::TensorBoardFile> tensorboard_;
+  RolloutWork work_;
+  trainer::RolloutRoster::Work work_before_;
+  double rollouters_idle_ = 0;
 };
 
 }  // namespace syncopate::trainerd

@@ -1,11 +1,13 @@
 #include "services/trainer/run_reporter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kRecentLines = 1000;
+constexpr size_t kMaxShownBytes = 16 << 10;
+constexpr size_t kMaxRewardParts = 32;  // of users' Python may be many
 
 // Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
 json AgesJson(const trainer::TrainStepMetrics& metrics) {
@@ -21,12 +25,8 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
     const loss::LossFigures::Age& tokens = metrics.figures.ages[age];
     const int64_t samples = metrics.data.samples_by_age[age];
     if (tokens.tokens == 0 && samples == 0) continue;
-    json of_age = {{"age", age},
-                   {"tokens", tokens.tokens},
-                   {"k1", tokens.k1},
-                   {"k3", tokens.k3},
-                   {"rejected_fraction", tokens.rejected},
-                   {"samples", samples}};
+    json of_age = {{"age", age},      {"tokens", tokens.tokens},           {"k1", tokens.k1},
+                   {"k3", tokens.k3}, {"rejected_ratio", tokens.rejected}, {"samples", samples}};
     // Of samples whose oldest token is of this age.
     if (samples > 0) of_age["reward_mean"] = metrics.data.reward_by_age[age] / static_cast<double>(samples);
     ages.push_back(std::move(of_age));
@@ -34,93 +34,121 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
   return ages;
 }
 
-// What algorithms are watched by, beside what every step reports: docs/training.md.
-json FiguresJson(const trainer::TrainStepMetrics& metrics) {
-  const loss::LossFigures& figures = metrics.figures;
-  const loss::DataFigures& data = metrics.data;
-  return {{"clipped_low", figures.clipped_low},
-          {"clipped_high", figures.clipped_high},
-          {"dual_clipped", figures.dual_clipped},
-          {"ratio_kl", figures.ratio_kl},
-          {"rejected_low", figures.rejected_low},
-          {"rejected_high", figures.rejected_high},
-          {"weight_mean", figures.weight_mean},
-          {"weight_std", figures.weight_std},
-          {"weight_min", figures.weight_min},
-          {"weight_max", figures.weight_max},
-          {"effective_answer_fraction", figures.effective_answer_fraction},
-          {"mismatch_k1", figures.mismatch_k1},
-          {"mismatch_max", figures.mismatch_max},
-          {"chi2_token", figures.chi2_token},
-          {"chi2_answer", figures.chi2_answer},
-          {"perplexity_ratio", figures.perplexity_ratio},
-          {"log_perplexity_gap", figures.log_perplexity_gap},
-          {"probability_correlation", figures.probability_correlation},
-          {"reference_kl", figures.reference_kl},
-          {"truncated_samples", data.truncated},
-          {"masked_samples", data.masked},
-          {"trained_token_fraction", data.tokens > 0 ? data.trained_tokens / data.tokens : 0},
-          {"ages", AgesJson(metrics)}};
+// In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
+json StepJson(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
+  json line = {{"kind", "step"},
+               {"epoch", report.version.epoch},
+               {"step", report.version.step},
+               {"replay", report.is_replay},
+               {"objective", report.supervised ? "sft" : "rl"},
+               {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
+               {"alarms", report.alarms}};
+  if (!report.supervised) line["ages"] = AgesJson(report.metrics);
+  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
+    if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
+    const bool is_count = std::holds_alternative<int64_t telemetry::StepFigures::*>(figure.member);
+    const double value = telemetry::Value(figures, figure);
+    line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);
+  }
+  for (const auto& [part, mean] : ShownRewardParts(report)) line["reward_parts"][part] = mean;
+  return line;
 }
 
-json StepJson(const trainer::StepReport& report) {
-  const trainer::TrainStepMetrics& metrics = report.metrics;
-  return {{"kind", "step"},
-          {"epoch", report.version.epoch},
-          {"step", report.version.step},
-          {"replay", report.is_replay},
-          {"reward_mean", metrics.reward_mean},
-          {"reward_std", metrics.reward_std},
-          {"reward_max", metrics.reward_max},
-          {"updates", metrics.updates},
-          {"skipped_updates", metrics.skipped},
-          {"loss", metrics.loss},
-          {"grad_norm", metrics.gradient_norm},
-          {"entropy", metrics.entropy},
-          {"zero_variance", metrics.zero_variance_fraction},
-          {"clip_fraction", metrics.clip_fraction},
-          {"rejected_fraction", metrics.rejected_fraction},
-          {"mismatch_k3", metrics.mismatch_k3},
-          {"ratio_max", metrics.ratio_max},
-          {"effective_sample_fraction", metrics.effective_sample_fraction},
-          {"tokens", metrics.tokens},
-          {"sequences", metrics.sequences},
-          {"response_tokens_mean", metrics.mean_response_tokens},
-          {"staleness_mean", report.staleness.Mean()},
-          {"staleness_max", report.staleness.Max()},
-          {"step_seconds", report.step_seconds},
-          {"wait_seconds", report.wait_seconds},
-          {"forward_backward_seconds", metrics.forward_backward_seconds},
-          {"optimizer_seconds", metrics.optimizer_seconds},
-          {"proximal_seconds", metrics.proximal_seconds},
-          {"stage_seconds", report.stage_seconds},
-          {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
-          {"alarms", report.alarms}};
+// Samples are for people: a long text is cut, at the end of a character.
+std::string ShownText(const std::string& text) {
+  if (text.size() <= kMaxShownBytes) return text;
+  return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
 }
 
 json EvaluationJson(const trainer::EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
-               {"eval_exact", report.exact},
                {"eval_reward", report.reward_mean},
                {"eval_prompts", report.prompts},
                {"alarms", report.alarms},
                {"samples", json::array()}};
+  if (report.exact.has_value()) line["eval_exact"] = *report.exact;
   for (const trainer::EvaluationReport::Sample& sample : report.samples) {
-    line["samples"].push_back({{"prompt", sample.prompt}, {"answer", sample.answer}, {"expected", sample.expected}});
+    json shown = {{"prompt", ShownText(sample.prompt)},
+                  {"answer", ShownText(sample.answer)},
+                  {"expected", ShownText(sample.expected)}};
+    if (std::isfinite(sample.reward)) shown["reward"] = sample.reward;
+    line["samples"].push_back(std::move(shown));
   }
   return line;
 }
 
 }  // namespace
 
+std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report) {
+  std::map<std::string, double> parts;
+  for (const auto& part : report.metrics.data.reward_parts) {
+    if (parts.size() < kMaxRewardParts) parts.insert(part);
+  }
+  return parts;
+}
+
+telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report) {
+  const trainer::TrainStepMetrics& step = report.metrics;
+  const loss::LossFigures& loss = step.figures;
+  const loss::DataFigures& data = step.data;
+  return {.reward_mean = step.reward_mean,
+          .reward_std = step.reward_std,
+          .reward_max = step.reward_max,
+          .zero_variance_ratio = step.zero_variance_fraction,
+          .loss = step.loss,
+          .gradient_norm = step.gradient_norm,
+          .entropy = step.entropy,
+          .updates = step.updates,
+          .skipped_updates = step.skipped,
+          .clip_ratio = step.clip_fraction,
+          .clip_low_ratio = loss.clipped_low,
+          .clip_high_ratio = loss.clipped_high,
+          .dual_clip_ratio = loss.dual_clipped,
+          .ratio_max = step.ratio_max,
+          .ratio_kl = loss.ratio_kl,
+          .reference_kl = loss.reference_kl,
+          .rejected_ratio = step.rejected_fraction,
+          .rejected_low_ratio = loss.rejected_low,
+          .rejected_high_ratio = loss.rejected_high,
+          .weight_mean = loss.weight_mean,
+          .weight_std = loss.weight_std,
+          .weight_min = loss.weight_min,
+          .weight_max = loss.weight_max,
+          .effective_sample_ratio = step.effective_sample_fraction,
+          .effective_answer_ratio = loss.effective_answer_fraction,
+          .kl = step.mismatch_k3,
+          .mismatch_k1 = loss.mismatch_k1,
+          .mismatch_max = loss.mismatch_max,
+          .chi2_token = loss.chi2_token,
+          .chi2_answer = loss.chi2_answer,
+          .perplexity_ratio = loss.perplexity_ratio,
+          .log_perplexity_gap = loss.log_perplexity_gap,
+          .probability_correlation = loss.probability_correlation,
+          .staleness_mean = report.staleness.Mean(),
+          .staleness_max = report.staleness.Max(),
+          .trained_tokens = step.tokens,
+          .trained_samples = step.sequences,
+          .response_tokens_mean = step.mean_response_tokens,
+          .truncated_samples = data.truncated,
+          .masked_samples = data.masked,
+          .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
+          .step_seconds = report.step_seconds,
+          .wait_seconds = report.wait_seconds,
+          .forward_backward_seconds = step.forward_backward_seconds,
+          .optimizer_seconds = step.optimizer_seconds,
+          .proximal_seconds = step.proximal_seconds,
+          .reference_seconds = step.reference_seconds,
+          .stage_seconds = report.stage_seconds};
+}
+
 absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto file, files->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate));
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
 }
 
-void RunReporter::RecordStep(const trainer::StepReport& report) {
+void RunReporter::RecordStep(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
   if (report.metrics.skipped > 0) {
     SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
                   report.version.ToString());
@@ -130,16 +158,13 @@ void RunReporter::RecordStep(const trainer::StepReport& report) {
     figures_.step_seconds += report.step_seconds;
     figures_.wait_seconds += report.wait_seconds;
   }
-  json line = StepJson(report);
-  line.update(FiguresJson(report.metrics));
-  WriteLine(report.version.step, line);
+  WriteLine(report.version.step, StepJson(report, figures));
 }
 
 void RunReporter::RecordEvaluation(const trainer::EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
-    figures_.best_exact = std::max(figures_.best_exact.value_or(report.exact), report.exact);
-    figures_.last_exact = report.exact;
+    figures_.AddEvaluation(report.reward_mean, report.exact);
   }
   WriteLine(report.version.step, EvaluationJson(report));
 }
@@ -157,6 +182,7 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
       SYNCOPATE_LOG(kError, "metrics.jsonl loses lines: %s", written.ToString());
     }
     write_failed_ = !written.ok();
+    lost_lines_ += written.ok() ? 0 : 1;
     recent_.push_back({step, text});
     if (recent_.size() > kRecentLines) recent_.pop_front();
     for (const auto& watcher : watchers_) watcher->untold.push_back({step, text});
@@ -219,6 +245,11 @@ void RunReporter::End() {
     watchers = watchers_;
   }
   for (const auto& watcher : watchers) Tell(watcher);
+}
+
+int64_t RunReporter::lost_lines() const {
+  MutexLock lock(&mutex_);
+  return lost_lines_;
 }
 
 trainer::RunFigures RunReporter::figures() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -12,10 +13,17 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "services/telemetry/step_figures.h"
 #include "trainer/loop/flow_sums.h"
 #include "trainer/loop/run_observer.h"
 
 namespace syncopate::trainerd {
+
+// In the words of metrics.jsonl and of everything else that shows them.
+telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report);
+
+// The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
+std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report);
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
 // evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
@@ -32,7 +40,8 @@ class RunReporter {
   // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
 
-  void RecordStep(const trainer::StepReport& report);
+  // `figures`: those of the report, and what the recorder has added.
+  void RecordStep(const trainer::StepReport& report, const telemetry::StepFigures& figures);
   void RecordEvaluation(const trainer::EvaluationReport& report);
 
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
@@ -41,6 +50,7 @@ class RunReporter {
   // The run is over: tells everybody who watches or will.
   void End();
 
+  int64_t lost_lines() const;  // that the disk did not take
   // Of all that was reported.
   trainer::RunFigures figures() const;
 
@@ -65,6 +75,7 @@ class RunReporter {
   mutable Mutex mutex_;
   const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t lost_lines_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well

@@ -123,7 +123,8 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
                                         {"tokens", one.work.generated_tokens},
                                         {"version", one.version.ToString()}});
   }
-  (*summary)["tokens"] = {{"generated", all.generated_tokens}, {"trained", input.data.sums.staleness.total_tokens()}};
+  (*summary)["tokens"] = {{"generated", all.generated_tokens},
+                          {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
   const trainer::RunFigures& figures = input.flow.figures;
   (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
                         {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
@@ -163,12 +164,16 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
 json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
   const trainer::StalenessTally& staleness = input.data.sums.staleness;
+  const trainer::RunFigures& evaluations = input.flow.figures;
   const telemetry::SyncTally::Times& pause = witnesses.syncs.pause();
   json summary = {
       {"status", input.status},
       {"steps", input.data.version.step},
       {"wall_seconds", input.flow.wall_seconds},
-      {"eval", {{"best", or_null(input.flow.figures.best_exact)}, {"last", or_null(input.flow.figures.last_exact)}}},
+      {"eval",
+       {{"best", or_null(evaluations.best_reward)},
+        {"last", or_null(evaluations.last_reward)},
+        {"exact", {{"best", or_null(evaluations.best_exact)}, {"last", or_null(evaluations.last_exact)}}}}},
       {"syncs", SyncSummary(witnesses.syncs)},
       {"pause_ms",
        {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},

@@ -36,6 +36,13 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   return options;
 }
 
+model::MemoryUse ReadMemoryUse(const TrainDevice& device) {
+  model::MemoryUse use = model::ReadMemoryUse(device.name);
+  use.allocated_bytes += device.arena_bytes;
+  use.reserved_bytes += device.arena_bytes;
+  return use;
+}
+
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   constexpr int kDefaultSlots = 2;  // a reader of the last version goes on while the next one is staged
   const int slots = static_cast<int>(config.sync().send_slots());

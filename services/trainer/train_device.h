@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "model/device.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
@@ -17,6 +20,8 @@ namespace syncopate::trainerd {
 
 // What a trainer has because of where it computes. Members are freed from the last to the first.
 struct TrainDevice {
+  std::string name = "cpu";  // or "cuda:N"
+  int64_t arena_bytes = 0;   // that send slots take of the device beside its allocator of tensors
   config::RunModel model;
   std::unique_ptr<trainer::LateRanks> ranks;  // those that share the policy, this being rank 0; null: this alone
   std::unique_ptr<trainer::PolicyTrainer> policy;
@@ -32,6 +37,9 @@ struct TrainDevice {
   bool offers_grpc = true;
   synchronizer::DeviceFacts facts;
 };
+
+// What its allocator holds, and the arenas beside it.
+model::MemoryUse ReadMemoryUse(const TrainDevice& device);
 
 // What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint.
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,

@@ -49,6 +49,7 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
       auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, SlotsOf(config, 1)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
+  device->arena_bytes = device->stager->bytes();
   if (daemon::MayOffer(config, "ipc"))
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(arena, device)));
   if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
@@ -63,7 +64,7 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
   if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
   const int index = daemon::CudaIndex(name);
-  TrainDevice device;
+  TrainDevice device{.name = name};
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));

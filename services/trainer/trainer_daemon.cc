@@ -64,6 +64,7 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = config::SamplingOf(config, prompts);
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
+  options.ledger.supervised_steps = config::SupervisedStepsOf(config);
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
@@ -79,6 +80,7 @@ trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_
   trainer::StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = config::CheckedDuration(config.run().duration());
+  options.supervised_steps = config::SupervisedStepsOf(config);
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
   options.checkpoint_every_steps = config.checkpoint().every_steps();
@@ -185,10 +187,13 @@ absl::Status TrainerDaemon::KeepModelDescription() const {
 absl::Status TrainerDaemon::OpenPrompts() {
   SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
   SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
-  // Four arenas of the actor (parameters, gradients, two moments) and the send slots: nothing else grows.
-  const int64_t bytes = 4 * device_.policy->manifest().arena_bytes() + device_.stager->bytes();
-  metrics_->SetMemory(bytes, bytes);
+  ShowMemory();
   return absl::OkStatus();
+}
+
+void TrainerDaemon::ShowMemory() const {
+  const model::MemoryUse memory = ReadMemoryUse(device_);
+  metrics_->SetMemory(memory.allocated_bytes, memory.reserved_bytes);
 }
 
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
@@ -360,8 +365,21 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   return absl::OkStatus();
 }
 
+// Not having TensorBoard's file is no reason to end a run.
+void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
+  if (!daemon_->config().metrics().tensorboard()) return;
+  auto file = telemetry::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
+  if (!file.ok()) {
+    SYNCOPATE_LOG(kError, "nothing is written for TensorBoard: %s", file.status().ToString());
+    return;
+  }
+  recorder_->SetTensorBoard(*std::move(file));
+}
+
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
+  OpenTensorBoard(start);
+  recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_ASSIGN_OR_RETURN(
       publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
                                            .security = daemon_->security(),
@@ -423,6 +441,7 @@ absl::Status TrainerDaemon::Run() {
     }
     if (const absl::Time now = Clock::Real()->Now(); now >= next_flow) {
       next_flow = now + kFlowEvery;
+      ShowMemory();
       flow_file_->WriteSoon(FlowSoFar(absl::ToDoubleSeconds(now - begin)));
     }
     if (!daemon_->StopRequested(kSignalPoll)) continue;

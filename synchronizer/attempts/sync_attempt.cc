@@ -6,9 +6,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/digest.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "synchronizer/attempts/group_name.h"
 
 // States of an attempt's members, by the reports that answer the newest command to each:
 //
@@ -38,6 +38,17 @@ bool AfterTheBytes(const std::string& reason) {
 }
 
 }  // namespace
+
+std::string GroupName(const std::vector<MemberId>& sources, const std::vector<MemberId>& receivers) {
+  uint64_t hash = HashCombine(sources.size(), receivers.size());
+  for (const std::vector<MemberId>* side : {&sources, &receivers}) {
+    for (const MemberId& id : *side) {
+      const std::string place = absl::StrCat(id.role, "/", id.replica_id, "/", id.rank, "/", id.incarnation);
+      hash = HashCombine(hash, DigestBytes(place.data(), static_cast<int64_t>(place.size())));
+    }
+  }
+  return absl::StrFormat("%016x", hash);
+}
 
 void AttemptOutput::Append(AttemptOutput other) {
   absl::c_move(other.sends, std::back_inserter(sends));

@@ -11,6 +11,10 @@
 
 namespace syncopate::synchronizer {
 
+// Names the set of processes that take part in a sync, in their order: 16 hexadecimal digits, a hash over roles,
+// places and incarnations. What a transport keeps from one attempt to the next (a communicator) it keeps by this name.
+std::string GroupName(const std::vector<MemberId>& sources, const std::vector<MemberId>& receivers);
+
 // What an event made of an attempt: commands to be sent in this order, and receivers whose part has ended.
 struct AttemptOutput {
   std::vector<std::pair<MemberId, Command>> sends;

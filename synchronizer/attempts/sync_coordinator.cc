@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "synchronizer/attempts/group_name.h"
 #include "synchronizer/transport/transport_traits.h"
 
 // States of a replica, as the coordinator sees it:
@@ -23,6 +22,7 @@
 //                                            |<---- next publication ------| superseded
 //                                            |<---- it or the sources change, a publication, Trigger --| refused for
 //                                            good
+//   held: behind, and left out as long as it says that it takes no version (it sleeps); HELD to a Prepare is asked again
 //   laggard: behind, but with attempts of its own, until one succeeds
 //
 // The group of a communicating transport is formed ahead of need, by a rehearsal, when nobody is behind.
@@ -82,6 +82,10 @@ AttemptOutput SyncCoordinator::SetReceiver(ReceiverReplica replica, absl::Time n
   }
   if (!receivers_.contains(replica.replica_id)) rehearse_at_ = now + options_.rehearse_after;
   State& state = receivers_[replica.replica_id];
+  if (state.replica.held != replica.held) {
+    rehearse_at_ = now + options_.rehearse_after;  // the next sync has one member more, or less
+    if (replica.held.empty()) state.not_before = absl::InfinitePast();
+  }
   state.replica = std::move(replica);
   output.Append(StartAttempts(0.0, now));
   return output;
@@ -150,7 +154,8 @@ absl::Time SyncCoordinator::NextDeadline() const {
 }
 
 int SyncCoordinator::behind() const {
-  return static_cast<int>(absl::c_count_if(receivers_, [this](const auto& entry) { return IsBehind(entry.second); }));
+  return static_cast<int>(absl::c_count_if(
+      receivers_, [this](const auto& entry) { return IsBehind(entry.second) && entry.second.replica.held.empty(); }));
 }
 
 int SyncCoordinator::attempts_under_way() const {
@@ -165,7 +170,10 @@ int64_t SyncCoordinator::AttemptOf(const std::string& replica_id) const {
 
 std::string SyncCoordinator::WhyLeftAlone(const std::string& replica_id) const {
   auto found = receivers_.find(replica_id);
-  if (found == receivers_.end() || found->second.refusal.empty() || !IsBehind(found->second)) return "";
+  if (found == receivers_.end() || !IsBehind(found->second)) return "";
+  const std::string& held = found->second.replica.held;
+  if (!held.empty()) return absl::StrFormat("not synced: %s; it is as soon as it takes versions again", held);
+  if (found->second.refusal.empty()) return "";
   return absl::StrFormat("not synced: %s; tried again when it or the trainer changes, or at the next version",
                          found->second.refusal);
 }
@@ -186,7 +194,9 @@ bool SyncCoordinator::CanSend() const {
   return newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
 }
 
-bool SyncCoordinator::WantsVersion(const State& state) const { return IsBehind(state) && state.refusal.empty(); }
+bool SyncCoordinator::WantsVersion(const State& state) const {
+  return IsBehind(state) && state.refusal.empty() && state.replica.held.empty();
+}
 
 bool SyncCoordinator::Idle() const {
   return attempts_.empty() && !sources_.ranks.empty() &&
@@ -235,7 +245,7 @@ AttemptOutput SyncCoordinator::StartRehearsals(absl::Time now) {
   };
   std::map<std::pair<std::string, uint64_t>, Group> groups;  // by transport and plan
   for (const auto& [replica_id, state] : receivers_) {
-    if (state.laggard || !state.refusal.empty()) continue;
+    if (state.laggard || !state.refusal.empty() || !state.replica.held.empty()) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
     if (!route.ok() || !FormsGroup(route->transport.name)) continue;  // a sync says why
     Group& group = groups[{route->transport.name, route->plan_hash}];
@@ -383,6 +393,8 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     } else if (left_behind) {
       state.not_before = now + std::clamp(publish_interval_, options_.backoff, options_.max_backoff);
     }
+  } else if (record.held()) {
+    state.not_before = now + options_.max_backoff;  // unless it says before that it takes versions again
   } else if (IsPermanent(record.result)) {
     state.refusal = record.result;  // left alone until something that it depends on changes
   } else if (record.result != reason::kGroupLost) {

@@ -34,6 +34,7 @@ struct ReceiverReplica {
   std::string replica_id;
   std::vector<SyncPeer> ranks;  // in rank order
   PolicyVersion serving;        // the oldest of its ranks
+  std::string held = {};        // why one of them takes no version for now; "": all do
 };
 
 // Keeps every reachable replica at the newest version: starts sync attempts, ends them by their deadline, repeats what
@@ -51,7 +52,9 @@ struct ReceiverReplica {
 // waits as long as the last one took to come. One whose group was lost through another member is tried again at once.
 // And a refusal that would be repeated for ever (another model, layout, dtype, plan, NCCL version, no common transport)
 // is not: the replica is left alone until it or the sources change, or another version is published, or somebody
-// triggers. Only versions of the epoch that the present sources work in are sent: an older trainer's bits are gone.
+// triggers. One that takes no version for now (it sleeps) is left out until it says that it does again: nothing of that
+// counts as failed, and whoever it surprises by refusing a Prepare with HELD asks again after `max_backoff` at the latest.
+// Only versions of the epoch that the present sources work in are sent: an older trainer's bits are gone.
 //
 // Where the members of a sync form a group, that takes longer than the sync. So when members have come or gone, and
 // then nobody is behind and nothing is under way, the group that the next sync would need is formed by a rehearsal. A
@@ -90,7 +93,7 @@ class SyncCoordinator {
   AttemptOutput Tick(absl::Time now);
   absl::Time NextDeadline() const;  // InfiniteFuture if nothing is under way, backing off, or to be rehearsed
 
-  // Reachable replicas that do not serve the newest version.
+  // Reachable replicas that do not serve the newest version, and take one.
   int behind() const;
   int attempts_under_way() const;  // rehearsals not counted
   // The attempt, other than a rehearsal, that a replica takes part in; 0 if none.

@@ -17,9 +17,13 @@ absl::Status Unmapped(const absl::Status& cause) {
                             "): nothing can serve here any more; restart this process"));
 }
 
+absl::Status Released() {
+  return Error(absl::StatusCode::kFailedPrecondition, "RELEASED", "the weights' memory has been given back");
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
+absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> RemappableArenas::MakeBlocks(int64_t bytes, const Options& options) {
   std::vector<cuda::GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
     SYNCOPATE_ASSIGN_OR_RETURN(
@@ -27,14 +31,45 @@ absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64
         cuda::GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver));
     blocks.push_back(std::move(block));
   }
+  return blocks;
+}
+
+absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<cuda::GpuMemoryBlock> blocks, MakeBlocks(bytes, options));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange live, cuda::AddressRange::Reserve(blocks[0].bytes(), options.driver));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange shadow, cuda::AddressRange::Reserve(blocks[1].bytes(), options.driver));
   std::unique_ptr<RemappableArenas> arenas(
       new RemappableArenas(options, bytes, std::move(blocks), std::move(live), std::move(shadow)));
-  SYNCOPATE_RETURN_IF_ERROR(arenas->MapAs(0));
-  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options.device, arenas->live(), bytes));
-  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options.device, arenas->shadow(), bytes));
+  SYNCOPATE_RETURN_IF_ERROR(arenas->MapAndZero());
   return arenas;
+}
+
+absl::Status RemappableArenas::MapAndZero() {
+  SYNCOPATE_RETURN_IF_ERROR(MapAs(0));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options_.device, live(), bytes_));
+  return cuda::ZeroGpuMemory(options_.device, shadow(), bytes_);
+}
+
+absl::Status RemappableArenas::Release() {
+  if (broken_) return Unmapped(absl::InternalError("it failed before"));
+  cuda::DeviceScope scope(options_.device);
+  SYNCOPATE_RETURN_IF_ERROR(live_.Unmap());
+  SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
+  blocks_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status RemappableArenas::Restore() {
+  if (!released()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(blocks_, MakeBlocks(bytes_, options_));
+  const absl::Status mapped = MapAndZero();
+  if (!mapped.ok()) Release().IgnoreError();  // `mapped` says why
+  return mapped;
+}
+
+absl::StatusOr<cuda::ExportedMemory> RemappableArenas::ExportShadow() const {
+  if (released()) return Released();
+  return blocks_[1 - live_block_].Export();
 }
 
 absl::Status RemappableArenas::MapAs(int live) {
@@ -57,6 +92,7 @@ absl::Status RemappableArenas::UnmapShadow() {
 }
 
 absl::Status RemappableArenas::MapShadow() {
+  if (released()) return Released();
   if (shadow_.mapped() || broken_) return absl::OkStatus();
   cuda::DeviceScope scope(options_.device);
   return shadow_.Map(blocks_[1 - live_block_], options_.device);
@@ -116,7 +152,7 @@ void CudaArenaPair::ExpectInstall() {
   arenas_->UnmapShadow().IgnoreError();  // Install tries again, and says why not
 }
 
-void CudaArenaPair::Settle() {
+void CudaArenaPair::RestoreShadow() {
   MutexLock lock(&mutex_);
   absl::Status mapped = arenas_->MapShadow();
   // The next check tries again, and is the one to fail.
@@ -124,7 +160,7 @@ void CudaArenaPair::Settle() {
 }
 
 char* CudaArenaPair::shadow() {
-  Settle();
+  RestoreShadow();
   return arenas_->shadow();
 }
 

@@ -34,10 +34,18 @@ class RemappableArenas {
   char* shadow() const { return shadow_.data(); }
   int64_t bytes() const { return bytes_; }
   int device() const { return options_.device; }
+  bool released() const { return blocks_.empty(); }
   // Of the memory that is behind the shadow's, the live address now.
   uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
   uint64_t live_id() const { return blocks_[live_block_].id(); }
-  absl::StatusOr<cuda::ExportedMemory> ExportShadow() const { return blocks_[1 - live_block_].Export(); }
+  // FAILED_PRECONDITION reason RELEASED.
+  absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
+
+  // Gives the memory of both sets back to the GPU and keeps the addresses: what they held is lost, and nothing else may
+  // be called before Restore(), which takes memory again, of zeros. Each does nothing if that is so already. Restore():
+  // errors as Create's, after which there is none. Memory that another process has mapped goes when it unmaps it.
+  absl::Status Release();
+  absl::Status Restore();
 
   // What was shadow serves at the live address; what was live is behind no address until MapShadow(). Blocks for the
   // remap of one weight set, 0.6 to 1.0 ms with one handle, and for UnmapShadow() unless that was called. After an
@@ -45,7 +53,8 @@ class RemappableArenas {
   // but destroying this object is possible any more.
   absl::Status Exchange();
   // Take the shadow from its address and bring it back, beside whatever runs on the live weights: what an exchange can
-  // have done before the pause and after it. Nothing if it is so already.
+  // have done before the pause and after it. Nothing if it is so already. MapShadow(): FAILED_PRECONDITION reason
+  // RELEASED.
   absl::Status UnmapShadow();
   absl::Status MapShadow();
 
@@ -57,13 +66,16 @@ class RemappableArenas {
         blocks_(std::move(blocks)),
         live_(std::move(live)),
         shadow_(std::move(shadow)) {}
+  // The memory of both sets.
+  static absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> MakeBlocks(int64_t bytes, const Options& options);
+  absl::Status MapAndZero();
   // Maps blocks_[live] at the live address and the other one at the shadow's, from whatever is mapped now.
   absl::Status MapAs(int live);
   absl::Status MapLive(int live);  // and nothing at the shadow's address
 
   const Options options_;
   const int64_t bytes_;
-  std::vector<cuda::GpuMemoryBlock> blocks_;  // two
+  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; none while the memory is given back
   cuda::AddressRange live_;
   cuda::AddressRange shadow_;
   int live_block_ = 0;
@@ -100,7 +112,7 @@ class CudaArenaPair final : public WeightTarget {
                                         absl::Duration deadline) override;
   // Take the shadow from its address and bring it back, outside of the install: either takes a good part of the pause.
   void ExpectInstall() override;
-  void Settle() override;
+  void RestoreShadow() override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;
 

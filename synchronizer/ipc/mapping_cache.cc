@@ -7,7 +7,7 @@ namespace syncopate::synchronizer::ipc {
 
 std::shared_ptr<const MappedMemory> MappingCache::Find(uint64_t memory_id) {
   MutexLock lock(&mutex_);
-  std::list<Entry> found = Take(memory_id);
+  std::list<Entry> found = Extract(memory_id);
   entries_.splice(entries_.begin(), found);
   if (entries_.empty() || entries_.front().memory_id != memory_id) return nullptr;
   return entries_.front().mapped;
@@ -16,7 +16,7 @@ std::shared_ptr<const MappedMemory> MappingCache::Find(uint64_t memory_id) {
 void MappingCache::Insert(uint64_t memory_id, std::shared_ptr<const MappedMemory> mapped) {
   std::list<Entry> dropped;  // unmapped without the lock
   MutexLock lock(&mutex_);
-  dropped = Take(memory_id);
+  dropped = Extract(memory_id);
   entries_.push_front({memory_id, std::move(mapped)});
   if (entries_.size() > capacity_) dropped.splice(dropped.begin(), entries_, std::prev(entries_.end()));
 }
@@ -24,7 +24,7 @@ void MappingCache::Insert(uint64_t memory_id, std::shared_ptr<const MappedMemory
 void MappingCache::Drop(uint64_t memory_id) {
   std::list<Entry> dropped;
   MutexLock lock(&mutex_);
-  dropped = Take(memory_id);
+  dropped = Extract(memory_id);
 }
 
 size_t MappingCache::size() const {
@@ -32,7 +32,7 @@ size_t MappingCache::size() const {
   return entries_.size();
 }
 
-std::list<MappingCache::Entry> MappingCache::Take(uint64_t memory_id) {
+std::list<MappingCache::Entry> MappingCache::Extract(uint64_t memory_id) {
   std::list<Entry> taken;
   auto found = std::ranges::find(entries_, memory_id, &Entry::memory_id);
   if (found != entries_.end()) taken.splice(taken.begin(), entries_, found);

@@ -26,7 +26,7 @@ class MappingCache {
     uint64_t memory_id = 0;
     std::shared_ptr<const MappedMemory> mapped;
   };
-  std::list<Entry> Take(uint64_t memory_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::list<Entry> Extract(uint64_t memory_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t capacity_;
   mutable Mutex mutex_;

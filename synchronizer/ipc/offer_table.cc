@@ -56,7 +56,7 @@ OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& wh
 OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
-  Actions actions = Tell(attempt, RefusalOf(attempt, why));
+  Actions actions = SendToReaders(attempt, RefusalOf(attempt, why));
   offers_.erase(found);
   std::erase_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
   return actions;
@@ -127,7 +127,7 @@ int64_t OfferTable::readers(int64_t attempt) const {
   return std::ranges::count_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
 }
 
-OfferTable::Actions OfferTable::Tell(int64_t attempt, const Message& message) const {
+OfferTable::Actions OfferTable::SendToReaders(int64_t attempt, const Message& message) const {
   Actions actions;
   for (const auto& [session, reads] : reading_) {
     if (reads == attempt) actions.push_back({session, message, nullptr});
@@ -136,7 +136,7 @@ OfferTable::Actions OfferTable::Tell(int64_t attempt, const Message& message) co
 }
 
 OfferTable::Actions OfferTable::ProgressOf(const Offer& offer) const {
-  return Tell(offer.attempt, Progress{offer.attempt, offer.progress});
+  return SendToReaders(offer.attempt, Progress{offer.attempt, offer.progress});
 }
 
 }  // namespace syncopate::synchronizer::ipc

@@ -62,7 +62,7 @@ class OfferTable {
   Actions Drop(int64_t attempt, const absl::Status& why);
   Actions OnWant(SessionId session, const Want& want);
   absl::Status Check(const Want& want) const;
-  Actions Tell(int64_t attempt, const Message& message) const;
+  Actions SendToReaders(int64_t attempt, const Message& message) const;
   Actions ProgressOf(const Offer& offer) const;
 
   std::map<int64_t, Offer> offers_;            // by attempt

@@ -96,7 +96,7 @@ absl::Status Reception::WaitForGrants() {
 absl::Status Reception::CopyAll() {
   for (;;) {
     SYNCOPATE_RETURN_IF_ERROR(IssueChunks());
-    SYNCOPATE_RETURN_IF_ERROR(SettleChunks());
+    SYNCOPATE_RETURN_IF_ERROR(CollectFinishedChunks());
     if (cursor_.done()) break;
     SYNCOPATE_RETURN_IF_ERROR(WaitForNews());
   }
@@ -119,7 +119,7 @@ absl::Status Reception::IssueChunks() {
   return absl::OkStatus();
 }
 
-absl::Status Reception::SettleChunks() {
+absl::Status Reception::CollectFinishedChunks() {
   SYNCOPATE_ASSIGN_OR_RETURN(int64_t finished, parts_.queue->Finished());
   int64_t fresh = finished - finished_;
   finished_ += fresh;

@@ -58,7 +58,7 @@ class Reception {
   absl::Status WaitForGrants();
   absl::Status CopyAll();
   absl::Status IssueChunks();
-  absl::Status SettleChunks();
+  absl::Status CollectFinishedChunks();
   // Sleeps until there is news, or it is time to look at the copies, and takes the news in.
   absl::Status WaitForNews();
   absl::Status TakeNews(size_t upstream);

@@ -123,6 +123,10 @@ void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t d
   member->unbacked = {};
 }
 
+void Membership::SetHeld(SessionId session, const std::string& why) {
+  if (Member* member = FindMutable(session)) member->hello.held = why;
+}
+
 void Membership::SetUnbacked(SessionId session, PolicyVersion claimed) {
   if (Member* member = FindMutable(session)) member->unbacked = claimed;
 }

@@ -27,7 +27,7 @@ inline MemberKey KeyOf(const MemberId& id) { return {id.role, id.replica_id, id.
 enum class MemberState : uint8_t { kAlive, kSuspect, kDead, kLeft };
 
 struct Member {
-  Hello hello;  // as last said; `serving` and `serving_digest` are kept current by heartbeats
+  Hello hello;  // as last said; `serving`, `serving_digest` and `held` are kept current by heartbeats
   MemberState state = MemberState::kAlive;
   SessionId session = 0;  // 0: its stream is broken, or it is gone
   absl::Time last_heard;
@@ -99,6 +99,7 @@ class Membership {
   absl::StatusOr<std::vector<MemberChange>> Evict(const MemberKey& key, const std::string& reason,
                                                   const std::string& detail, absl::Time now);
   void SetServing(SessionId session, PolicyVersion serving, uint64_t digest);
+  void SetHeld(SessionId session, const std::string& why);
   void SetUnbacked(SessionId session, PolicyVersion claimed);  // until the next SetServing
 
   // Call when NextDeadline() has come; calling earlier or later is harmless.

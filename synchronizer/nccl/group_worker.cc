@@ -73,7 +73,7 @@ void GroupWorker::Run(const std::stop_token& stop) {
       current_group_ = job.group;
       if (!stopping_) cancelled_ = absl::OkStatus();
     }
-    absl::Status status = Do(job);
+    absl::Status status = Execute(job);
     {
       MutexLock lock(&mutex_);
       current_.reset();
@@ -85,7 +85,7 @@ void GroupWorker::Run(const std::stop_token& stop) {
   device_.reset();
 }
 
-absl::Status GroupWorker::Do(const Job& job) {
+absl::Status GroupWorker::Execute(const Job& job) {
   SYNCOPATE_RETURN_IF_ERROR(stuck_);
   if (device_ == nullptr) {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, make_device_());
@@ -117,11 +117,11 @@ absl::StatusOr<GroupWorker::Group*> GroupWorker::Connect(const Job& job) {
   groups_.push_front({job.group, {}});
   // Others may be done with this transfer, and ask for the next one, before this member is.
   Publish(/*without=*/job.group);
-  SYNCOPATE_RETURN_IF_ERROR(Form(job, &groups_.front()));
+  SYNCOPATE_RETURN_IF_ERROR(FormGroup(job, &groups_.front()));
   return &groups_.front();
 }
 
-absl::Status GroupWorker::Form(const Job& job, Group* group) {
+absl::Status GroupWorker::FormGroup(const Job& job, Group* group) {
   for (const Seat& seat : job.plan.seats) {
     if (seat.communicator >= static_cast<int32_t>(job.ids.size())) {
       return Error(

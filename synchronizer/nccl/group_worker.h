@@ -77,9 +77,9 @@ class GroupWorker {
   };
 
   void Run(const std::stop_token& stop);
-  absl::Status Do(const Job& job);
+  absl::Status Execute(const Job& job);
   absl::StatusOr<Group*> Connect(const Job& job);
-  absl::Status Form(const Job& job, Group* group);
+  absl::Status FormGroup(const Job& job, Group* group);
   absl::Status Exchange(const Job& job, const std::vector<Round>& rounds, Group* group, bool warm_up);
   absl::Status AwaitReady(const Job& job, Group* group);
   absl::Status AwaitMark(const Job& job, Group* group);

@@ -16,7 +16,7 @@ absl::StatusOr<std::string> RehearsalPart::Prepare(const synchronizer::Prepare& 
   return rendezvous;
 }
 
-bool RehearsalPart::Is(int64_t attempt) const {
+bool RehearsalPart::Concerns(int64_t attempt) const {
   MutexLock lock(&mutex_);
   return present_.has_value() && present_->attempt == attempt && !present_->finished;
 }

@@ -19,7 +19,7 @@ class RehearsalPart {
   // The rendezvous; an older rehearsal ends. What the transport says. `transport` is borrowed until the end.
   absl::StatusOr<std::string> Prepare(const synchronizer::Prepare& command, ReceiverTransport* transport);
   // Whether this is the present rehearsal.
-  bool Is(int64_t attempt) const;
+  bool Concerns(int64_t attempt) const;
   // As ReceiverTransport::Connect; FAILED_PRECONDITION reason NOT_PREPARED if the rehearsal is not the present one.
   void Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done);
   void Finish(int64_t attempt);

@@ -85,23 +85,64 @@ WeightReceiver::WeightReceiver(Options options, WeightTarget* target, std::vecto
 absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchronizer::Prepare& command) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned, CheckPlan(command));
   SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
-  const ReceiverWeights weights = WeightsFor(command);
-  SYNCOPATE_RETURN_IF_ERROR(Begin(command, weights));
+  SYNCOPATE_RETURN_IF_ERROR(Begin(command.attempt));
   offer_.planned = std::move(planned);
   Expect(offer_.planned);
+  absl::StatusOr<Prepared> prepared = PrepareTarget(command, transport);
+  if (!prepared.ok()) ReleaseTarget();
+  Leave(!prepared.ok() ? Phase::kIdle : prepared->already_held ? Phase::kVerified : Phase::kPrepared);
+  return prepared;
+}
+
+absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const synchronizer::Prepare& command,
+                                                                       ReceiverTransport* transport) {
+  SYNCOPATE_RETURN_IF_ERROR(ClaimTarget());
+  const ReceiverWeights weights = WeightsFor(command);
+  ForgetLostWeights(weights);
+  SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command.version));
+  offer_.prepare = command;
+  offer_.deadline = options_.clock->Now() + command.deadline;
+  already_held_ = !serving().IsNone() && weights.digest == command.digest;
   transport_ = transport;
-  if (already_held_) {
-    Leave(Phase::kVerified);
-    return Prepared{true, "", weights};
-  }
-  absl::StatusOr<std::string> opened = transport_->Open(command);
-  if (opened.ok()) {
+  if (already_held_) return Prepared{true, "", weights};
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport_->Open(command));
+  MutexLock lock(&mutex_);
+  opened_ = transport_;
+  return Prepared{false, std::move(rendezvous), weights};
+}
+
+absl::Status WeightReceiver::ClaimTarget() {
+  SYNCOPATE_RETURN_IF_ERROR(target_->BeginAttempt());
+  MutexLock lock(&mutex_);
+  claimed_ = true;
+  return absl::OkStatus();
+}
+
+void WeightReceiver::ReleaseTarget() {
+  {
     MutexLock lock(&mutex_);
-    opened_ = transport_;
+    if (!std::exchange(claimed_, false)) return;
   }
-  Leave(opened.ok() ? Phase::kPrepared : Phase::kIdle);
-  SYNCOPATE_RETURN_IF_ERROR(opened.status());
-  return Prepared{false, *std::move(opened), weights};
+  target_->EndAttempt();
+}
+
+void WeightReceiver::ForgetLostWeights(const ReceiverWeights& weights) {
+  if (weights.slept) shadow_base_ = 0;  // a sleep keeps one weight set at most
+  if (!HasLostWeights(weights)) return;
+  live_base_ = 0;
+  MutexLock lock(&mutex_);
+  serving_ = PolicyVersion();
+  serving_digest_ = 0;
+}
+
+absl::Status WeightReceiver::CheckNewer(const PolicyVersion& version) const {
+  MutexLock lock(&mutex_);
+  // Versions never go back, or rollouters would stamp tokens with one that the trainer has forgotten. What was torn in
+  // place or dropped serves nothing, so there the same version may come again.
+  const bool lost = serving_.IsNone() && !served_.IsNone();
+  if (lost ? version >= served_ : version > served_) return absl::OkStatus();
+  return Refuse("OLD_VERSION",
+                absl::StrFormat("version %s is not above %s, which serves", version.ToString(), served_.ToString()));
 }
 
 absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(const synchronizer::Prepare& command) {
@@ -137,22 +178,12 @@ absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::stri
   return Refuse(reason::kTransportUnknown, absl::StrFormat("this receiver cannot receive by %s", name));
 }
 
-absl::Status WeightReceiver::Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights) {
+absl::Status WeightReceiver::Begin(int64_t attempt) {
   MutexLock lock(&mutex_);
   if (phase_ != Phase::kIdle) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", absl::StrFormat("attempt %d has not been finished", attempt_));
   }
-  // Versions never go back, or rollouters would stamp tokens with one that the trainer has forgotten. What was torn in
-  // place serves nothing, so there the same version may come again.
-  const bool lost = serving_.IsNone() && !served_.IsNone();
-  if (lost ? command.version < served_ : command.version <= served_) {
-    return Refuse("OLD_VERSION", absl::StrFormat("version %s is not above %s, which serves", command.version.ToString(),
-                                                 served_.ToString()));
-  }
-  offer_.prepare = command;
-  offer_.deadline = options_.clock->Now() + command.deadline;
-  already_held_ = !serving_.IsNone() && weights.digest == command.digest && !HasLostWeights(weights);
-  attempt_ = command.attempt;
+  attempt_ = attempt;
   finished_ = false;
   stop_ = std::stop_source();
   phase_ = Phase::kPreparing;
@@ -339,13 +370,16 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   return installed;
 }
 
-void WeightReceiver::Settle() {
+void WeightReceiver::WorkAfterReport() {
+  // The report may have ended the attempt meanwhile, and with it the promise that the weight sets are there.
+  if (!target_->BeginAttempt().ok()) return;
   bool verified = false;
   {
     MutexLock lock(&mutex_);
     verified = phase_ == Phase::kVerified;
   }
-  verified ? target_->ExpectInstall() : target_->Settle();
+  verified ? target_->ExpectInstall() : target_->RestoreShadow();
+  target_->EndAttempt();
 }
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::CallTarget(bool relabel) {
@@ -367,7 +401,9 @@ void WeightReceiver::AbandonInPlace() {
     if (torn) serving_ = PolicyVersion();
     if (torn) serving_digest_ = 0;
   }
-  torn ? target_->Invalidate() : target_->CancelInPlace();
+  if (!torn) return target_->CancelInPlace();
+  target_->Invalidate();
+  if (options_.on_lost) options_.on_lost();
 }
 
 void WeightReceiver::Finish(int64_t attempt) {
@@ -405,6 +441,7 @@ void WeightReceiver::ClearUp() {
   }
   AbandonInPlace();
   if (opened != nullptr) opened->Close(attempt);
+  ReleaseTarget();
   MutexLock lock(&mutex_);
   phase_ = Phase::kIdle;
 }
@@ -430,11 +467,13 @@ void WeightReceiver::Leave(Phase to) {
 }
 
 PolicyVersion WeightReceiver::serving() const {
+  if (HasLostWeights(target_->LastSleep())) return PolicyVersion();
   MutexLock lock(&mutex_);
   return serving_;
 }
 
 uint64_t WeightReceiver::serving_digest() const {
+  if (HasLostWeights(target_->LastSleep())) return 0;
   MutexLock lock(&mutex_);
   return serving_digest_;
 }

@@ -26,7 +26,7 @@ namespace syncopate::synchronizer {
 //
 // Rehearsals go beside the attempts: they touch no weights, and nobody waits for them.
 //
-// Prepare, Transfer, Install and Settle are called by one thread in the order of the commands; Finish and the getters
+// Prepare, Transfer, Install and WorkAfterReport are called by one thread in the order of the commands; Finish and the getters
 // by any.
 class WeightReceiver {
  public:
@@ -35,6 +35,7 @@ class WeightReceiver {
     MemberId member = {};     // of the process that this receiver is part of; its rank and world choose its slice
     std::string layout = {};  // of the target; "": whole
     const Clock* clock = Clock::Real();
+    std::function<void()> on_lost = nullptr;  // an attempt has left nothing that serves; by any thread, must not block
   };
 
   // `target` and `transports` are borrowed.
@@ -47,7 +48,7 @@ class WeightReceiver {
   };
   // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been
-  // finished), or what the transport says (NCCL_MISMATCH, ...).
+  // finished) or HELD (the target holds installs back), or what the transport says (NCCL_MISMATCH, ...).
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
@@ -69,13 +70,13 @@ class WeightReceiver {
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
   absl::StatusOr<Installed> Install(const synchronizer::Install& command);
-  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or Settle.
-  void Settle();
+  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or RestoreShadow.
+  void WorkAfterReport();
 
   // Prepare of a rehearsal; the answer says where the others find this receiver. Refuses as Prepare does.
   absl::StatusOr<std::string> PrepareRehearsal(const synchronizer::Prepare& command);
   // Whether `attempt` is the present rehearsal: what follows then is Connect.
-  bool Rehearses(int64_t attempt) const { return rehearsal_.Is(attempt); }
+  bool Rehearses(int64_t attempt) const { return rehearsal_.Concerns(attempt); }
   // Transfer of a rehearsal. Does not block. `done` is called exactly once, by any thread: how many seconds it took to
   // form what a sync needs, or what the transport says; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
   void Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done);
@@ -86,7 +87,8 @@ class WeightReceiver {
   // Whatever attempt there is: the stream to the synchronizer has broken.
   void FinishAny();
 
-  // None, and 0, before the first install and after an in-place transfer that failed.
+  // None, and 0, before the first install, after an in-place transfer that failed, and after a sleep that dropped the
+  // weights.
   PolicyVersion serving() const;
   uint64_t serving_digest() const;
 
@@ -100,7 +102,14 @@ class WeightReceiver {
   // Makes what a transfer is checked by; the same plan's serves again.
   void Expect(const std::shared_ptr<const PlannedLayouts>& planned);
   absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
-  absl::Status Begin(const synchronizer::Prepare& command, const ReceiverWeights& weights);
+  absl::Status Begin(int64_t attempt);
+  // The rest of Prepare; what it has begun by an error ClearUp or ReleaseTarget ends.
+  absl::StatusOr<Prepared> PrepareTarget(const synchronizer::Prepare& command, ReceiverTransport* transport);
+  absl::Status ClaimTarget();
+  void ReleaseTarget();
+  // A sleep has dropped the weights: what is known of the arenas' contents is no longer true.
+  void ForgetLostWeights(const ReceiverWeights& weights);
+  absl::Status CheckNewer(const PolicyVersion& version) const;
   // What the present attempt would be spared: whether the base weights that the offer names need not be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
@@ -157,6 +166,7 @@ class WeightReceiver {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
   int64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when it ends
+  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;   // the target knows of the attempt
   ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // to be closed when the attempt ends
   InPlace in_place_ ABSL_GUARDED_BY(mutex_) = InPlace::kNo;
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);

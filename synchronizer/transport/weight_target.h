@@ -57,11 +57,16 @@ class WeightTarget {
   // passed; after an error nothing has changed and nothing will.
   virtual absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                                 absl::Duration deadline) = 0;
+  // An attempt is about to use the weight sets, which are there until EndAttempt. UNAVAILABLE reason HELD while installs
+  // are held back, asleep for example: nothing has failed, and a later attempt may succeed. EndAttempt follows each
+  // success once, from any thread, and does not block; they may overlap.
+  virtual absl::Status BeginAttempt() { return absl::OkStatus(); }
+  virtual void EndAttempt() {}
   // What can be done while others are waited for, by the same thread: what is in the shadow has been verified and will
   // probably be installed next; Install has been reported and has left something to do. Neither is necessary: whatever
   // needs it does it, too.
   virtual void ExpectInstall() {}
-  virtual void Settle() {}
+  virtual void RestoreShadow() {}
   // The bytes that serve are those of `version` too: only the label changes. Otherwise as Install.
   virtual absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) = 0;
 
@@ -76,6 +81,7 @@ class WeightTarget {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_COPY", "this target cannot copy what serves");
   }
   // What the latest sleep did to the weights. Only `sleep_level`, `free_cache_engine` and `slept` mean something here.
+  // Thread-safe.
   virtual ReceiverWeights LastSleep() const { return {}; }
 
   // A target with one weight set: shadow() is what serves, so generation stands still while a transfer writes to it.

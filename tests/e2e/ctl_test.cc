@@ -190,6 +190,27 @@ TEST_F(CtlTest, ADrainedRollouterIsIdleWhileTheOtherGoesOnUntilItResumes) {
       kPatience, [&] { return Ask({"status"})["rollouter-1"]["generated_tokens"] != drained["generated_tokens"]; }));
 }
 
+TEST_F(CtlTest, ASleepingRollouterGivesItsMemoryBackWhileTheRunGoesOnAndServesTheNewestVersionAfterItWakes) {
+  for (const std::string level : {"1", "2"}) {
+    Do({"drain", "rollouter-1"});
+    const Json slept = Ask({"sleep", "rollouter-1", "--level", level});
+    EXPECT_GT(std::stoll(slept["freed_bytes"].get<std::string>()), 0);
+    EXPECT_EQ(StateOf("rollouter-1"), "asleep");
+    EXPECT_THAT(Do({"generate", "rollouter-1", kPrompt}, 4), HasSubstr("sleeps"));
+    EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk()) << "the other one feeds the trainer";
+    const int64_t asleep_at = run_.LastStep();
+    Do({"wake", "rollouter-1"});
+    Do({"resume", "rollouter-1"});
+    EXPECT_TRUE(Eventually(absl::Seconds(30), [&] {
+      const Json serving = Ask({"status"})["rollouter-1"]["serving"];
+      return serving.is_object() && std::stoll(serving["step"].get<std::string>()) >= asleep_at;
+    }));
+    Do({"generate", "rollouter-1", kPrompt});
+    EXPECT_EQ(StateOf("rollouter-1"), "running");
+  }
+  EXPECT_EQ(Ask({"status"})["synchronizer-0"]["syncs_failed"], Json("0"));
+}
+
 TEST_F(CtlTest, SyncSendsNothingToThoseWhoServeTheNewestVersion) {
   PauseAndSettle();
   const Json answer = Ask({"sync"});

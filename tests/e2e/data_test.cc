@@ -99,6 +99,22 @@ TEST_F(DataTest, SamplesAreShownAsText) {
   EXPECT_THAT(sample["expected"].get<std::string>(), HasSubstr("<|im_end|>"));
 }
 
+// Three steps on the rows' own answers, then rewards; the first life ends after the fourth.
+TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfterAResume) {
+  RunHarness run(Settings(8, {"staleness.max_staleness=0", "train.sft_steps=3", "data.chat_template=auto",
+                              "data.max_prompt_tokens=64", "data.response_field=answer"}));
+  const auto twin = TwinDigests(run.config(), run.overrides(), 8);
+  ASSERT_THAT(twin, IsOk());
+  ExpectSuccess(run.Run({"run.steps=4"}));
+  ExpectSuccess(run.Resume({"run.steps=8"}));
+  EXPECT_EQ(run.Digests(), *twin);
+  const std::vector<Json> steps = run.Records("step");
+  ASSERT_EQ(steps.size(), 8u);
+  EXPECT_EQ(steps[2]["objective"], "sft");
+  EXPECT_EQ(steps[3]["objective"], "rl");
+  EXPECT_LT(steps[2]["loss"].get<double>(), steps[0]["loss"].get<double>());
+}
+
 // Also without the directory: the tokenizer is kept with the run.
 TEST_F(DataTest, AResumeGoesOnInTheOrderOfItsPass) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));

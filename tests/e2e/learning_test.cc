@@ -81,7 +81,7 @@ TEST(NoSignalTest, StepsWithoutSignalChangeNothingAreCountedAndMoveNoBytes) {
 
   for (const Json& step : run.Records("step")) {
     EXPECT_EQ(step["updates"], 0) << step;
-    EXPECT_EQ(step["zero_variance"], 1) << step;
+    EXPECT_EQ(step["zero_variance_ratio"], 1) << step;
     EXPECT_GT(step["entropy"], 2) << step;
   }
   const std::map<int64_t, std::string> digests = run.Digests();

@@ -62,7 +62,7 @@ TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
   int64_t tokens = 0;
   double staleness_max = 0;
   for (const Json& step : steps) {
-    tokens += step["tokens"].get<int64_t>();
+    tokens += step["trained_tokens"].get<int64_t>();
     staleness_max = std::max(staleness_max, step["staleness_max"].get<double>());
   }
   const Json summary = run.Summary();

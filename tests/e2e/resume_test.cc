@@ -106,7 +106,7 @@ TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
   EXPECT_EQ(summary["groups"]["trained"], kSteps * kBatchGroups);
   EXPECT_GE(summary["groups"]["acked"], kSteps * kBatchGroups);
   std::map<int64_t, int64_t> tokens;  // by step: one that was repeated counts once
-  for (const Json& step : run.Records("step")) tokens[step["step"]] = step["tokens"];
+  for (const Json& step : run.Records("step")) tokens[step["step"]] = step["trained_tokens"];
   int64_t trained = 0;
   for (const auto& [step, count] : tokens) trained += count;
   EXPECT_EQ(summary["tokens"]["trained"], trained);

@@ -71,6 +71,16 @@ TEST(TrainerRanksTest, TwoGiveTheSameBitsEachTime) {
   EXPECT_EQ(digests(), first);
 }
 
+TEST(TrainerRanksTest, TwoAreTaughtBeforeTheyAreRewarded) {
+  RunHarness run(TwoRanks({"run.steps=6", "train.sft_steps=4", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.LastStep(), 6);
+}
+
 // (rank, signal)
 class LostRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankTest,

@@ -63,7 +63,7 @@ void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
   while (!stopped && !RolloutersAreThere(config)) stopped = Pace(term);
   while (!stopped && (endless || step < config.run().steps())) {
     lines << absl::StrCat(R"({"kind":"step","step":)", ++step,
-                          R"(,"reward_mean":0.5,"tokens":10,"step_seconds":0.001})")
+                          R"(,"reward_mean":0.5,"trained_tokens":10,"step_seconds":0.001})")
           << std::endl;
     stopped = Pace(term);
   }

@@ -249,6 +249,13 @@ class FakeRollouter final : public v1::RolloutService::Service {
   grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest*, v1::DrainResponse*) override {
     return book.Note("Drain");
   }
+  grpc::Status Sleep(grpc::ServerContext*, const v1::SleepRequest* request, v1::SleepResponse* response) override {
+    response->set_freed_bytes(int64_t{5} << 20);
+    return book.Note(absl::StrCat("Sleep ", request->level()));
+  }
+  grpc::Status WakeUp(grpc::ServerContext*, const v1::WakeUpRequest*, v1::WakeUpResponse*) override {
+    return book.Note("WakeUp");
+  }
   grpc::Status RolloutMode(grpc::ServerContext*, const v1::RolloutServiceRolloutModeRequest*,
                            v1::RolloutServiceRolloutModeResponse*) override {
     return book.Note("RolloutMode");

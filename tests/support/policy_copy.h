@@ -58,4 +58,24 @@ class PolicyCopy final : public trainer::PolicySource {
   int64_t updates_;
 };
 
+// A policy in arenas that somebody else owns, laid out by a manifest.
+class ArenaSource final : public trainer::PolicySource {
+ public:
+  ArenaSource(const Manifest& manifest, const void* parameters, const void* first_moment, const void* second_moment,
+              int64_t updates)
+      : manifest_(manifest), arenas_{parameters, first_moment, second_moment}, updates_(updates) {}
+
+  absl::string_view Tensor(trainer::PolicyPart part, size_t index) const override {
+    const ByteRange& range = manifest_.ranges()[index];
+    return {static_cast<const char*>(arenas_[static_cast<size_t>(part)]) + range.begin,
+            static_cast<size_t>(range.size())};
+  }
+  int64_t updates() const override { return updates_; }
+
+ private:
+  const Manifest& manifest_;
+  const void* const arenas_[std::size(trainer::kPolicyParts)];
+  const int64_t updates_;
+};
+
 }  // namespace syncopate::testing

@@ -149,6 +149,15 @@ class Check {
   void TakeGroup(const LeaseId& lease, Take* take) {
     const int64_t step = take->record.produces.step;
     auto found = groups_.find(lease.group);
+    if (take->record.supervised) {
+      // Its answers are the data's: nobody was asked for them, so that the log holds the take alone.
+      if (found != groups_.end()) {
+        Violation("I2", absl::StrCat(Name(lease), " is taught by step ", step, " and was already asked for or taught"));
+      }
+      groups_[lease.group] = {.lease = lease, .fate = Fate::kTaken, .step = step};
+      ++findings_.trained;
+      return;
+    }
     if (found == groups_.end() || found->second.lease != lease) {
       if (!MayBePruned(step)) {
         Violation("I1", absl::StrCat("step ", step, " trains ", Name(lease), ", which was never accepted"));
@@ -284,7 +293,7 @@ class Check {
     if (!repeats && line.is_replay)
       Violation("I8", absl::StrCat(name, " claims to repeat a step that nobody had taken"));
     if (line.is_replay) ++findings_.replayed_lines;
-    if (pruned()) return;
+    if (pruned() || take.record.supervised) return;
     if (line.tokens != take.tokens || line.staleness_max != take.staleness_max) {
       Violation("I15", absl::StrFormat("%s reports %d tokens of staleness up to %d; its groups have %d up to %d", name,
                                        line.tokens, line.staleness_max, take.tokens, take.staleness_max));
@@ -335,7 +344,10 @@ class Check {
     if (summary.steps < last || pruned()) return;
     const int64_t filtered = static_cast<int64_t>(done_with_.size());
     int64_t tokens = 0;
-    for (const auto& [step, take] : takes_) tokens += take.tokens;
+    for (const auto& [step, take] : takes_) {
+      if (take.record.supervised) return;  // the log does not say how long the answers of the data are
+      tokens += take.tokens;
+    }
     if (summary.acked > findings_.accepted + filtered || summary.trained != findings_.trained ||
         summary.trained_tokens != tokens) {
       Violation("I15",

@@ -63,7 +63,7 @@ void ReadSteps(const std::string& path, RunHistory* history) {
     history->steps.push_back({.version = {record.value("epoch", int64_t{0}), record.value("step", int64_t{0})},
                               .is_replay = record.value("replay", false),
                               .weights_digest = record.value("weights_digest", ""),
-                              .tokens = record.value("tokens", int64_t{0}),
+                              .tokens = record.value("trained_tokens", int64_t{0}),
                               .staleness_max = record.value("staleness_max", int64_t{0})});
   }
 }

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "synchronizer/transport/plan_cache.h"
 #include "synchronizer/transport/weight_receiver.h"
 #include "synchronizer/transport/weight_source.h"

@@ -24,6 +24,7 @@ struct CtlArguments {
   bool follow = false;
   int32_t last = 10;
   int32_t rank = 0;
+  int32_t level = 1;
   std::string who;
   std::string request_id;
   std::string reason = "asked for by an operator";
@@ -113,6 +114,14 @@ void AddActingVerbs(Verbs* verbs) {
   verbs->AddFor(
       "the first rollouter", "drain", "Take no new work, finish what runs",
       [](auto& context, auto& given) { return ctl::CtlDrain(context, given.who); }, absl::Minutes(5));
+  CLI::App* sleep = verbs->AddFor(
+      "the first rollouter", "sleep", "Give the memory of weights, keys and values back; drain it first",
+      [](auto& context, auto& given) { return ctl::CtlSleep(context, given.who, given.level); }, absl::Minutes(2));
+  sleep->add_option("--level", arguments->level, "1: weights go to host memory, 2: they are dropped")
+      ->check(CLI::Range(1, 2));
+  verbs->AddFor(
+      "the first rollouter", "wake", "Take the memory again; after level 2 the next weight sync brings weights",
+      [](auto& context, auto& given) { return ctl::CtlWake(context, given.who); }, absl::Minutes(2));
   CLI::App* abort =
       verbs->AddFor("the first rollouter", "abort", "End running requests",
                     [](auto& context, auto& given) { return ctl::CtlAbort(context, given.who, given.request_id); });

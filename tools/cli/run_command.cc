@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct RunArguments {
   std::string steps;
   std::string duration;
   std::string resume;  // run directory
+  std::string web;     // port or address of the page
+  bool with_web = false;
   bool quiet = false;
   bool json = false;
 };
@@ -57,8 +60,10 @@ int Run(const RunArguments& arguments, const std::string& program) {
   if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
   auto config = config::LoadRunConfig(config_path, overrides);
   if (!config.ok()) return Refuse(std::string(config.status().message()));
+  const std::optional<std::string> web =
+      arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt;
   return run::RunLocally(
-      {*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments), &std::cout, &std::cerr});
+      {*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments), web, &std::cout, &std::cerr});
 }
 
 }  // namespace
@@ -74,7 +79,14 @@ void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
       ->type_name(kFolderType);
   CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
   run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
-  run->callback([=] { *chosen = [=] { return Run(*arguments, program); }; });
+  CLI::Option* web = run->add_option("--web", arguments->web,
+                                     "Serve the page of the run on this machine, on this port; on any free one without")
+                         ->expected(0, 1)
+                         ->type_name("[PORT]");
+  run->callback([=] {
+    arguments->with_web = web->count() > 0;
+    *chosen = [=] { return Run(*arguments, program); };
+  });
 }
 
 }  // namespace syncopate::cli

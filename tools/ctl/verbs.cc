@@ -267,6 +267,22 @@ absl::Status CtlDrain(const CtlContext& context, const std::string& who) {
   return Order<RolloutService>(context, endpoint, &RolloutService::Stub::Drain, "is drained");
 }
 
+absl::Status CtlSleep(const CtlContext& context, const std::string& who, int32_t level) {
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
+  v1::SleepRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_level(level);
+  SYNCOPATE_ASSIGN_OR_RETURN(auto answer,
+                             Call<RolloutService>(context, endpoint, &RolloutService::Stub::Sleep, request));
+  Print(context, answer, absl::StrCat(endpoint.Name(), " sleeps and gave ", answer.freed_bytes() >> 20, " MiB back\n"));
+  return absl::OkStatus();
+}
+
+absl::Status CtlWake(const CtlContext& context, const std::string& who) {
+  SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
+  return Order<RolloutService>(context, endpoint, &RolloutService::Stub::WakeUp, "is awake");
+}
+
 absl::Status CtlAbort(const CtlContext& context, const std::string& who, const std::string& request_id) {
   SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
   v1::AbortRequest request;

@@ -50,6 +50,9 @@ absl::Status CtlExplain(const CtlContext& context);
 absl::Status CtlPause(const CtlContext& context, const std::string& who);
 absl::Status CtlResume(const CtlContext& context, const std::string& who);
 absl::Status CtlDrain(const CtlContext& context, const std::string& who);
+// Level 1 moves the weights to host memory, 2 drops them.
+absl::Status CtlSleep(const CtlContext& context, const std::string& who, int32_t level);
+absl::Status CtlWake(const CtlContext& context, const std::string& who);
 absl::Status CtlAbort(const CtlContext& context, const std::string& who, const std::string& request_id);
 absl::Status CtlSync(const CtlContext& context);
 absl::Status CtlEvict(const CtlContext& context, const std::string& replica_id, int32_t rank,

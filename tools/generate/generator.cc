@@ -13,7 +13,6 @@
 #include "model/tokenizer/tokenizer.h"
 #include "model/weight_files.h"
 #include "rollouter/engine/engine_loop.h"
-#include "rollouter/engine/make_host_backend.h"
 
 namespace syncopate::generate {
 namespace {

@@ -24,7 +24,7 @@ double At(const json& summary, const char* pointer) {
 }
 
 std::string RenderStart(const std::string& program, const std::string& run_dir,
-                        const std::vector<daemon::DaemonEndpoint>& daemons) {
+                        const std::vector<daemon::DaemonEndpoint>& daemons, const std::string& page) {
   std::string metrics, victim;
   for (const daemon::DaemonEndpoint& daemon : daemons) {
     if (!daemon.metrics.empty())
@@ -33,8 +33,9 @@ std::string RenderStart(const std::string& program, const std::string& run_dir,
       victim = absl::StrCat("  kill -9 ", daemon.pid, "   ", daemon.Name(), ": it is started again, nothing is lost\n");
     }
   }
-  return absl::StrCat("run directory\n  ", run_dir, "\nmetrics\n", metrics, "watch from another terminal\n  ", program,
-                      " ctl --run ", run_dir, " watch   (or status, explain, syncs, members)\ntry\n", victim);
+  return absl::StrCat("run directory\n  ", run_dir, page.empty() ? "" : "\npage\n  ", page, "\nmetrics\n", metrics,
+                      "watch from another terminal\n  ", program, " ctl --run ", run_dir,
+                      " watch   (or status, explain, syncs, members)\ntry\n", victim);
 }
 
 class PlainDisplay : public RunDisplay {
@@ -42,8 +43,9 @@ class PlainDisplay : public RunDisplay {
   PlainDisplay(std::string program, std::ostream* out, bool quiet)
       : out_(*out), program_(std::move(program)), quiet_(quiet) {}
 
-  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) override {
-    if (!quiet_) Note(RenderStart(program_, run_dir, daemons));
+  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
+               const std::string& page) override {
+    if (!quiet_) Note(RenderStart(program_, run_dir, daemons, page));
   }
 
   void Step(const telemetry::StepRecord& record, const std::string&) override {
@@ -158,13 +160,16 @@ class JsonDisplay final : public RunDisplay {
  public:
   explicit JsonDisplay(std::ostream* out) : out_(*out) {}
 
-  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) override {
+  void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
+               const std::string& page) override {
     json list = json::array();
     for (const daemon::DaemonEndpoint& daemon : daemons) {
       list.push_back(
           {{"name", daemon.Name()}, {"grpc", daemon.grpc}, {"metrics", daemon.metrics}, {"pid", daemon.pid}});
     }
-    Print({{"event", "started"}, {"run_dir", run_dir}, {"daemons", list}});
+    json started = {{"event", "started"}, {"run_dir", run_dir}, {"daemons", list}};
+    if (!page.empty()) started["page"] = page;
+    Print(started);
   }
   void Step(const telemetry::StepRecord&, const std::string& line) override {
     json metrics = json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -220,9 +225,12 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   const int64_t step = made ? view.steps.last_step()->step : static_cast<int64_t>(At(summary, "/steps"));
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
                         At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
-  if (view.steps.best_exact().has_value()) {
-    absl::StrAppendFormat(&text, "exact match     %.3f last, %.3f best (step %d)\n", evaluation->eval_exact.value_or(0),
-                          *view.steps.best_exact(), view.steps.best_exact_step());
+  if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
+    absl::StrAppendFormat(&text, "evaluation      %.3f last, %.3f best (step %d)\n",
+                          evaluation->eval_reward.value_or(0), best->eval_reward.value_or(0), best->step);
+    if (evaluation->eval_exact.has_value()) {
+      absl::StrAppendFormat(&text, "exact match     %.3f last\n", *evaluation->eval_exact);
+    }
   }
   if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
   absl::StrAppend(&text, "run directory   ", run_dir, "\n");

@@ -16,8 +16,9 @@ namespace syncopate::run {
 class RunDisplay {
  public:
   virtual ~RunDisplay() = default;
-  // All daemons are ready.
-  virtual void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons) = 0;
+  // All daemons are ready. `page`: where the run's page is, "" if none is served.
+  virtual void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
+                       const std::string& page) = 0;
   // A new line of metrics.jsonl; `line` is its text.
   virtual void Step(const telemetry::StepRecord& record, const std::string& line) = 0;
   // Something happened to a daemon, e.g. ("rollouter-1", "was killed by signal 9; it is started again").

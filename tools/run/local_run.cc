@@ -16,8 +16,11 @@
 #include "services/auth/transport_security.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/daemon/signals.h"
+#include "tools/report/live_page.h"
+#include "tools/report/load_run.h"
 #include "tools/run/child_process.h"
 #include "tools/run/launch.h"
 #include "tools/run/line_tail.h"
@@ -37,7 +40,7 @@ constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
-  options.rollouters = config.run().rollouters();
+  options.rollouters = config::RolloutersOf(config);
   options.trainer_ranks = config.trainer().world();
   options.environment = !config.environment().command().empty();
   options.grace = config::CheckedDuration(config.run().grace());
@@ -48,7 +51,7 @@ RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
 class LocalRun {
  public:
   LocalRun(LocalRunOptions options, std::shared_ptr<const auth::TransportSecurity> security, RunDirectory directory,
-           daemon::SignalInbox signals)
+           daemon::SignalInbox signals, std::unique_ptr<report::LivePage> page)
       : config_(std::move(options.config)),
         binary_dir_(std::move(options.binary_dir)),
         err_(*options.err),
@@ -58,7 +61,8 @@ class LocalRun {
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
         summary_before_(ReadSummary(directory_.path())),
-        monitor_(std::move(security)),
+        page_(std::move(page)),
+        monitor_(std::move(security), SyncListener()),
         started_at_(Clock::Real()->Now()) {
     view_.name = config_.run().name();
     view_.steps_total = config_.run().steps();
@@ -94,8 +98,15 @@ class LocalRun {
 
   static absl::Time Now() { return Clock::Real()->Now(); }
 
+  // The page outlives the monitor, which calls this.
+  RunMonitor::SyncListener SyncListener() {
+    if (page_ == nullptr) return nullptr;
+    return [page = page_.get()](const v1::SyncRecord& record) { page->AddSync(record); };
+  }
+
   void Interrupt() {
     if (!supervision_.stopping()) display_->Daemon("run", "drains and stops; interrupt again to stop at once");
+    if (page_ != nullptr) page_->SetStatus("stopping", "");
     Perform(supervision_.OnInterrupt(Now()));
   }
 
@@ -228,8 +239,10 @@ class LocalRun {
     absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
     if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     monitor_.SetEndpoints(daemons);
-    bool all = daemons.size() == static_cast<size_t>(config_.run().rollouters()) + 2;
-    if (all && !std::exchange(announced_, true)) display_->Started(directory_.path(), daemons);
+    bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
+    if (all && !std::exchange(announced_, true)) {
+      display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
+    }
   }
 
   void ReadSteps() {
@@ -238,6 +251,7 @@ class LocalRun {
       if (!record.ok()) continue;  // a line that a crash cut short
       view_.steps.Add(*record);
       display_->Step(*record, line);
+      if (page_ != nullptr) page_->AddRecord(*record);
     }
   }
 
@@ -303,7 +317,8 @@ class LocalRun {
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
-  const std::string summary_before_;  // of an earlier life; "" if there is none
+  const std::string summary_before_;              // of an earlier life; "" if there is none
+  const std::unique_ptr<report::LivePage> page_;  // null: none is served
   RunMonitor monitor_;
   RunView view_;
   const absl::Time started_at_;
@@ -356,6 +371,16 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
   return absl::OkStatus();
 }
 
+// What the page of a run begins with: what an earlier life has left, if there was one.
+absl::StatusOr<report::RunHistory> HistoryOf(const v1::RunConfig& config) {
+  absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), config.run().dir());
+  report::RunHistory history = before.ok() ? *std::move(before) : report::RunHistory();
+  SYNCOPATE_ASSIGN_OR_RETURN(report::RunHistory::Description description,
+                             report::DescribeRun(config.run().dir(), config::ToYaml(config)));
+  history.SetDescription(std::move(description));
+  return history;
+}
+
 }  // namespace
 
 int RunLocally(LocalRunOptions options) {
@@ -375,12 +400,24 @@ int RunLocally(LocalRunOptions options) {
     auto changed = config::CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
     if (!changed.ok()) return refuse(changed.status());
   }
+  std::unique_ptr<report::LivePage> page;  // before the directory is: an address that cannot be had changes nothing
+  if (options.web.has_value()) {
+    auto started = report::LivePage::Start(*options.web);
+    if (!started.ok()) return refuse(started.status());
+    page = *std::move(started);
+  }
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
   if (!directory.ok()) return refuse(directory.status());
   // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
-  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals)).Execute();
+  if (page != nullptr) {
+    auto history = HistoryOf(options.config);
+    if (!history.ok()) return refuse(history.status());
+    page->SetHistory(*std::move(history));
+  }
+  return LocalRun(std::move(options), *std::move(security), *std::move(directory), *std::move(signals), std::move(page))
+      .Execute();
 }
 
 }  // namespace syncopate::run

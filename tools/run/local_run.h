@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct LocalRunOptions {
   std::string program = "syncopate";  // how this program was called
   std::string binary_dir;             // where syncopate-trainer and the others are
   RunOutput output = RunOutput::kPlain;
+  std::optional<std::string> web = std::nullopt;  // where to serve the run's page: LivePage::Start
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
 };

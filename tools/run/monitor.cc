@@ -54,8 +54,11 @@ std::string WhoWaits(const v1::Explanation& why) {
 
 }  // namespace
 
-RunMonitor::RunMonitor(std::shared_ptr<const auth::TransportSecurity> security)
-    : security_(std::move(security)), poll_thread_([this] { PollLoop(); }), watch_thread_([this] { WatchLoop(); }) {}
+RunMonitor::RunMonitor(std::shared_ptr<const auth::TransportSecurity> security, SyncListener on_sync)
+    : security_(std::move(security)),
+      on_sync_(std::move(on_sync)),
+      poll_thread_([this] { PollLoop(); }),
+      watch_thread_([this] { WatchLoop(); }) {}
 
 RunMonitor::~RunMonitor() { Stop(); }
 
@@ -172,7 +175,10 @@ void RunMonitor::WatchSyncs(const std::string& address) {
   request.set_follow(true);
   auto reader = stub->WatchSyncs(&context, request);
   v1::WatchSyncsResponse response;
-  while (reader->Read(&response)) Count(response.record());
+  while (reader->Read(&response)) {
+    Count(response.record());
+    if (on_sync_ != nullptr) on_sync_(response.record());
+  }
   reader->Finish();
   MutexLock lock(&mutex_);
   watch_ = nullptr;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,8 +31,12 @@ class RunMonitor {
     std::map<std::string, DaemonRow> daemons;  // by name: state, version, groups, tokens_per_second, idle
   };
 
+  // Told of each record of a weight sync, on a thread of the monitor's; must not block, and outlives the monitor.
+  using SyncListener = std::function<void(const v1::SyncRecord&)>;
+
   // `security` null: plaintext.
-  explicit RunMonitor(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
+  explicit RunMonitor(std::shared_ptr<const auth::TransportSecurity> security = nullptr,
+                      SyncListener on_sync = nullptr);
   ~RunMonitor();  // Stop
   RunMonitor(const RunMonitor&) = delete;
   RunMonitor& operator=(const RunMonitor&) = delete;
@@ -63,6 +68,7 @@ class RunMonitor {
   std::string SynchronizerAddress() const;
 
   const std::shared_ptr<const auth::TransportSecurity> security_;
+  const SyncListener on_sync_;
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<daemon::DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);

@@ -18,18 +18,20 @@ constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
-  std::string line = absl::StrFormat("reward %.3f", step.reward_mean);
-  if (view.steps.best_exact().has_value()) {
-    absl::StrAppendFormat(&line, "   exact %.3f (best %.3f at step %d)",
-                          view.steps.last_evaluation()->eval_exact.value_or(0), *view.steps.best_exact(),
-                          view.steps.best_exact_step());
+  std::string line = step.supervised ? absl::StrFormat("supervised loss %.4f", step.figures.loss)
+                                     : absl::StrFormat("reward %.3f", step.figures.reward_mean);
+  if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
+    absl::StrAppend(&line, kBetweenFigures, telemetry::EvaluationText(*view.steps.last_evaluation()));
+    absl::StrAppendFormat(&line, " (best %.3f at step %d)", best->eval_reward.value_or(0), best->step);
   }
-  return line + absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.entropy, step.grad_norm);
+  return line +
+         absl::StrFormat("   entropy %.2f   gradient norm %.2f", step.figures.entropy, step.figures.gradient_norm);
 }
 
 std::string StalenessLine(const RunView& view) {
   const telemetry::StepRecord& step = *view.steps.last_step();
-  std::string line = absl::StrFormat("staleness %.2f mean, %d max", step.staleness_mean, step.staleness_max);
+  std::string line =
+      absl::StrFormat("staleness %.2f mean, %d max", step.figures.staleness_mean, step.figures.staleness_max);
   if (view.syncs.ok + view.syncs.failed == 0) return line;
   absl::StrAppend(&line, "   sync ", telemetry::Milliseconds(view.syncs.median_seconds), " median, ",
                   telemetry::Milliseconds(view.syncs.last_seconds), " last, ", telemetry::Thousands(view.syncs.ok),
@@ -79,10 +81,9 @@ void StepFigures::Add(const telemetry::StepRecord& record) {
   alarms_ = record.alarms;
   if (record.is_evaluation) {
     last_evaluation_ = record;
-    double exact = record.eval_exact.value_or(0);
-    if (best_exact_.has_value() && exact <= *best_exact_) return;
-    best_exact_ = exact;
-    best_exact_step_ = record.step;
+    const bool is_best =
+        !best_evaluation_.has_value() || record.eval_reward.value_or(0) > best_evaluation_->eval_reward.value_or(0);
+    if (is_best) best_evaluation_ = record;
     return;
   }
   last_step_ = record;
@@ -93,8 +94,8 @@ void StepFigures::Add(const telemetry::StepRecord& record) {
 double StepFigures::TokensPerSecond() const {
   double tokens = 0, seconds = 0;
   for (const telemetry::StepRecord& step : recent_) {
-    tokens += static_cast<double>(step.tokens);
-    seconds += step.step_seconds;
+    tokens += static_cast<double>(step.figures.trained_tokens);
+    seconds += step.figures.step_seconds;
   }
   return telemetry::Share(tokens, seconds);
 }
@@ -102,8 +103,8 @@ double StepFigures::TokensPerSecond() const {
 double StepFigures::Idle() const {
   double waited = 0, seconds = 0;
   for (const telemetry::StepRecord& step : recent_) {
-    waited += step.wait_seconds;
-    seconds += step.step_seconds;
+    waited += step.figures.wait_seconds;
+    seconds += step.figures.step_seconds;
   }
   return telemetry::Share(waited, seconds);
 }
@@ -129,9 +130,13 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
 std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation) {
   std::vector<std::string> lines;
   for (const telemetry::SampleAnswer& sample : evaluation.samples) {
-    bool right = sample.answer == sample.expected;
-    lines.push_back(absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer),
-                                 right ? "   right" : absl::StrCat("   expected ", Shortened(sample.expected))));
+    std::string line = absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer));
+    // A text may be right without being the one that is expected: its reward says so.
+    const bool is_right = !sample.expected.empty() && sample.answer == sample.expected;
+    if (is_right) absl::StrAppend(&line, "   right");
+    if (!is_right && sample.reward.has_value()) absl::StrAppendFormat(&line, "   reward %.3g", *sample.reward);
+    if (!is_right && !sample.expected.empty()) absl::StrAppend(&line, "   expected ", Shortened(sample.expected));
+    lines.push_back(std::move(line));
   }
   return lines;
 }

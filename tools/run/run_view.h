@@ -38,8 +38,8 @@ class StepFigures {
 
   const std::optional<telemetry::StepRecord>& last_step() const { return last_step_; }
   const std::optional<telemetry::StepRecord>& last_evaluation() const { return last_evaluation_; }
-  std::optional<double> best_exact() const { return best_exact_; }
-  int64_t best_exact_step() const { return best_exact_step_; }
+  // The evaluation with the highest mean reward.
+  const std::optional<telemetry::StepRecord>& best_evaluation() const { return best_evaluation_; }
   // Of learning, that stand: of the last record of either kind.
   const std::vector<std::string>& alarms() const { return alarms_; }
   double TokensPerSecond() const;
@@ -49,9 +49,8 @@ class StepFigures {
   std::deque<telemetry::StepRecord> recent_;
   std::optional<telemetry::StepRecord> last_step_;
   std::optional<telemetry::StepRecord> last_evaluation_;
+  std::optional<telemetry::StepRecord> best_evaluation_;
   std::vector<std::string> alarms_;
-  std::optional<double> best_exact_;
-  int64_t best_exact_step_ = 0;
 };
 
 struct RunView {

@@ -3,6 +3,7 @@
 // 0.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,14 +24,14 @@ absl::Status RunTwin(const v1::RunConfig& config) {
   while (loop->step() < config.run().steps()) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto result, loop->Step());
     std::printf(
-        "{\"step\": %lld, \"reward_mean\": %.6f, \"loss\": %.9g, \"entropy\": %.6g, \"zero_variance\": %.4f, "
+        "{\"step\": %lld, \"reward_mean\": %.6f, \"loss\": %.9g, \"entropy\": %.6g, \"zero_variance_ratio\": %.4f, "
         "\"updates\": %lld, \"weights_digest\": \"%016llx\"",
         static_cast<long long>(result.step), result.metrics.reward_mean, result.metrics.loss, result.metrics.entropy,
         result.metrics.zero_variance_fraction, static_cast<long long>(result.metrics.updates),
         static_cast<unsigned long long>(result.weights_digest));
-    if ((every > 0 && result.step % every == 0) || result.step == config.run().steps()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(double exact, loop->EvaluateExact());
-      std::printf(", \"eval_exact\": %.6f", exact);
+    if (loop->serves() && ((every > 0 && result.step % every == 0) || result.step == config.run().steps())) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<double> exact, loop->EvaluateExact());
+      if (exact.has_value()) std::printf(", \"eval_exact\": %.6f", *exact);
     }
     std::printf("}\n");
     std::fflush(stdout);

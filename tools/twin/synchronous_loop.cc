@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "model/tokenizer/tokenizer.h"
@@ -45,14 +46,12 @@ class GroupSink final : public rollouter::GenerationSink {
 };
 
 // What rewards of text read; null for a model without a tokenizer.
-absl::StatusOr<rollouter::TextDecoder> DecoderOf(const config::RunModel& model) {
+absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& model) {
   if (model.by_keys()) return rollouter::TextDecoder();
   auto tokenizer = model::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
   if (absl::IsNotFound(tokenizer.status())) return rollouter::TextDecoder();
   SYNCOPATE_RETURN_IF_ERROR(tokenizer.status());
-  return [tokenizer = *std::move(tokenizer)](const std::vector<int32_t>& ids) {
-    return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
-  };
+  return model::tokenizer::MakeTextDecoder(*std::move(tokenizer));
 }
 
 }  // namespace
@@ -61,7 +60,7 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   Parts parts;
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
-  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, DecoderOf(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, LoadTextDecoder(model));
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
                              rollouter::RewardRegistry::Create(config::RewardParametersOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards,
@@ -73,12 +72,13 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
                              trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
-  SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
+  if (loop->serves()) SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
 }
 
 SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
     : config_(config),
+      supervised_steps_(config::SupervisedStepsOf(config)),
       parts_(std::move(parts)),
       transport_(&hub_),
       receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
@@ -131,21 +131,38 @@ absl::StatusOr<std::vector<SynchronousLoop::Asked>> SynchronousLoop::NextBatch()
 }
 
 absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<Asked> batch, NextBatch());
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
-                             Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
-                                      config::SamplingOf(config_, *parts_.prompts.training)));
+  const bool supervised = !serves();
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Asked> batch, NextBatch());
   StepResult result;
-  std::vector<const TrajectoryGroup*> batch_groups;
-  for (const TrajectoryGroup& group : groups) batch_groups.push_back(&group);
-  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, parts_.trainer->Step(batch_groups, step_));
+  SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, supervised ? TrainSupervised(std::move(batch)) : TrainOnRollouts(batch));
   result.step = ++step_;
-  SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
+  if (serves()) {
+    SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
+  } else {
+    SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->Digest());
+  }
   result.weights_digest = weights_digest();
   return result;
 }
 
-absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
+absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainSupervised(std::vector<Asked> batch) {
+  std::vector<TrajectoryGroup> groups;
+  for (Asked& one : batch) groups.push_back(trainer::SupervisedGroup({one.group, 1}, std::move(one.prompt)));
+  std::vector<const TrajectoryGroup*> pointers;
+  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
+  return parts_.trainer->SupervisedStep(pointers);
+}
+
+absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
+                             Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
+                                      config::SamplingOf(config_, *parts_.prompts.training)));
+  std::vector<const TrajectoryGroup*> pointers;
+  for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
+  return parts_.trainer->Step(pointers, step_);
+}
+
+absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
   const trainer::PromptSource& prompts = *parts_.prompts.evaluation;
   std::vector<Asked> asked;
   for (int64_t i = 0; i < parts_.prompts.evaluation_prompts; ++i) {
@@ -154,11 +171,15 @@ absl::StatusOr<double> SynchronousLoop::EvaluateExact() {
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(asked, 1, config::EvaluationSamplingOf(config_, prompts)));
-  int64_t right = 0;
+  int64_t right = 0, known = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
-    right += groups[i].samples[0].tokens == asked[i].prompt.answer_ids ? 1 : 0;
+    const std::vector<int32_t>& answer = asked[i].prompt.answer_ids;
+    if (answer.empty()) continue;
+    ++known;
+    right += groups[i].samples[0].tokens == answer ? 1 : 0;
   }
-  return static_cast<double>(right) / static_cast<double>(groups.size());
+  if (known == 0) return std::optional<double>();
+  return std::optional(static_cast<double>(right) / static_cast<double>(known));
 }
 
 absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std::vector<Asked>& asked, int32_t samples,

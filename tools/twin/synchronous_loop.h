@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -30,14 +31,17 @@ class SynchronousLoop {
   // `config` has passed its checks.
   static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config);
 
-  // One batch of prompts in order, one training step, one weight sync.
+  // One batch of prompts in order, one training step, one weight sync; a supervised one ends without a sync, unless it
+  // is the last before those on rewards.
   absl::StatusOr<StepResult> Step();
+  // The engine serves the weights of the last step, so that they can be evaluated.
+  bool serves() const { return step_ >= supervised_steps_; }
 
-  // Share of the evaluation prompts that greedy decoding answers wholly right.
-  absl::StatusOr<double> EvaluateExact();
+  // Share of the evaluation prompts with answer ids that greedy decoding answers wholly right; none without any.
+  absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
-  // Of the weights that serve, as they were sent.
+  // Of the weights that serve, as they were sent; after a supervised step of those that the trainer has.
   uint64_t weights_digest() const { return weights_digest_; }
 
  private:
@@ -55,12 +59,15 @@ class SynchronousLoop {
   SynchronousLoop(const v1::RunConfig& config, Parts parts);
 
   absl::Status SyncWeights();
+  absl::StatusOr<trainer::TrainStepMetrics> TrainSupervised(std::vector<Asked> batch);
+  absl::StatusOr<trainer::TrainStepMetrics> TrainOnRollouts(const std::vector<Asked>& batch);
   // The next batch, in order: those groups whose rows are prompts.
   absl::StatusOr<std::vector<Asked>> NextBatch();
   absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const std::vector<Asked>& asked, int32_t samples,
                                                         const SamplingParams& sampling);
 
   const v1::RunConfig config_;
+  const int64_t supervised_steps_;
   const Parts parts_;
   synchronizer::InprocHub hub_;
   synchronizer::InprocReceiver transport_;

@@ -24,7 +24,9 @@ absl::StatusOr<BestCheckpoint::Score> Parse(const std::string& text) {
   if (!version.has_value()) {
     return Error(absl::StatusCode::kDataLoss, "BAD_BEST", absl::StrCat("it names no checkpoint but '", name, "'"));
   }
-  return BestCheckpoint::Score{*version, number("reward_mean"), number("exact")};
+  BestCheckpoint::Score score{*version, number("reward_mean")};
+  if (json.contains("exact")) score.exact = number("exact");
+  return score;
 }
 
 // Forgets the oldest ones.
@@ -74,9 +76,9 @@ absl::Status BestCheckpoint::Consider(const PolicyVersion& version) {
                          (score.reward_mean == best_->reward_mean && version > best_->version);
   // Pruning may have been faster than the evaluation.
   if (!is_better || !store_->Contains(version)) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      const std::string text,
-      DumpJson({{"checkpoint", version.ToString()}, {"exact", score.exact}, {"reward_mean", score.reward_mean}}));
+  nlohmann::json json = {{"checkpoint", version.ToString()}, {"reward_mean", score.reward_mean}};
+  if (score.exact.has_value()) json["exact"] = *score.exact;
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, DumpJson(json));
   SYNCOPATE_RETURN_IF_ERROR(
       WriteFileAtomically(store_->files(), JoinPath(store_->root(), kFile), absl::StrCat(text, "\n")));
   best_ = score;

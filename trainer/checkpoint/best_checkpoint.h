@@ -13,7 +13,7 @@ namespace syncopate::trainer {
 // Which checkpoint of a run is the best: the one whose evaluation has the highest mean reward, the newer one of two
 // alike. It is for export, not for going on:
 //
-//   <root>/best.json      {"checkpoint": "e1-s50", "exact": 1, "reward_mean": 1}; replaced whenever there is a better
+//   <root>/best.json      {"checkpoint": "e1-s50", "reward_mean": 1, "exact": 1}, the last where it is known; replaced whenever there is a better
 //   one <root>/e1-s50/        where it is, until pruning would delete it; <root>/best/          then here. Restoring,
 //   keeping and pruning do not look there
 //
@@ -25,7 +25,7 @@ class BestCheckpoint {
   struct Score {
     PolicyVersion version;
     double reward_mean = 0;
-    double exact = 0;  // share of answers that are wholly right
+    std::optional<double> exact = std::nullopt;  // share of answers that are wholly right, where right ones are known
   };
 
   // `store` must outlive it.

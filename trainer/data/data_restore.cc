@@ -18,8 +18,10 @@ absl::Status Inconsistent(const std::string& text) {
 
 uint64_t EarlierSequence(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
 
-bool SameGroups(const std::vector<SharedGroup>& groups, const std::vector<LeaseId>& leases) {
-  return std::equal(groups.begin(), groups.end(), leases.begin(), leases.end(),
+bool IsSameTake(const RestoredData::Replay& replay, const TakeRecord& take) {
+  if (replay.supervised != take.supervised) return false;
+  if (replay.supervised) return replay.prompts == take.groups;
+  return std::equal(replay.groups.begin(), replay.groups.end(), take.groups.begin(), take.groups.end(),
                     [](const SharedGroup& group, const LeaseId& lease) { return group->lease == lease; });
 }
 
@@ -46,7 +48,7 @@ void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
 absl::Status DataRestore::Add(LogRecord record, uint64_t sequence) {
   Count(record, sequence);
   if (auto* accepted = std::get_if<AcceptedRecord>(&record)) return AddAccepted(std::move(*accepted), sequence);
-  if (auto* take = std::get_if<TakeRecord>(&record)) return AddTake(*take);
+  if (auto* take = std::get_if<TakeRecord>(&record)) return AddTake(*take, sequence);
   return AddDrop(std::get<DropRecord>(record));
 }
 
@@ -59,7 +61,7 @@ absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) 
   return absl::OkStatus();
 }
 
-absl::Status DataRestore::AddTake(const TakeRecord& take) {
+absl::Status DataRestore::AddTake(const TakeRecord& take, uint64_t sequence) {
   const int64_t step = take.produces.step;
   if (step <= step_) {
     for (const LeaseId& lease : take.groups) {
@@ -71,13 +73,28 @@ absl::Status DataRestore::AddTake(const TakeRecord& take) {
   }
   const int64_t expected = step_ + 1 + static_cast<int64_t>(replays_.size());
   if (step < expected) {  // logged twice because the first writing was not answered in time
-    if (SameGroups(replays_[step - step_ - 1].groups, take.groups)) return absl::OkStatus();
+    if (IsSameTake(replays_[step - step_ - 1], take)) return absl::OkStatus();
     return Inconsistent(absl::StrCat("the log holds two different takes for step ", step));
   }
   if (step > expected) {
     return Inconsistent(absl::StrCat("the log goes on with step ", step, " where step ", expected, " is due"));
   }
-  RestoredData::Replay replay{.step = step};
+  return AddReplay(take, sequence);
+}
+
+absl::Status DataRestore::AddReplay(const TakeRecord& take, uint64_t sequence) {
+  const int64_t step = take.produces.step;
+  RestoredData::Replay replay{.step = step, .supervised = take.supervised};
+  if (take.supervised) {
+    for (const LeaseId& lease : take.groups) {
+      queue_.SawAttempt(lease);
+      queue_.Hold(lease.group);
+    }
+    oldest_replayed_ = EarlierSequence(oldest_replayed_, sequence);
+    replay.prompts = take.groups;
+    replays_.push_back(std::move(replay));
+    return absl::OkStatus();
+  }
   for (const LeaseId& lease : take.groups) {
     auto found = accepted_.find(lease.group);
     if (found == accepted_.end() || found->second.record.group->lease != lease) {

@@ -20,6 +20,9 @@ struct RestoredData {
   struct Replay {
     int64_t step = 0;  // that it produces
     std::vector<SharedGroup> groups = {};
+    // A supervised step: these prompts, whose answers the data have; `groups` is empty.
+    bool supervised = false;
+    std::vector<LeaseId> prompts = {};
   };
 
   PromptQueue queue;
@@ -46,7 +49,8 @@ class DataRestore {
  private:
   void Count(const LogRecord& record, uint64_t sequence);
   absl::Status AddAccepted(AcceptedRecord record, uint64_t sequence);
-  absl::Status AddTake(const TakeRecord& take);
+  absl::Status AddTake(const TakeRecord& take, uint64_t sequence);
+  absl::Status AddReplay(const TakeRecord& take, uint64_t sequence);
   absl::Status AddDrop(const DropRecord& drop);
 
   const int64_t step_;

@@ -160,19 +160,20 @@ bool Evaluation::IsServed(const RolloutSessions& sessions) const {
 
 EvaluationResult Evaluation::Result() const {
   EvaluationResult result{.version = options_.version, .prompts = answered_};
-  double exact = 0, reward = 0;
+  double right = 0, known = 0, reward = 0;
   for (const Asked& asked : asked_) {
     if (asked.stage != Stage::kAnswered) continue;
-    exact += asked.answer == asked.prompt.answer_ids;
+    const Prompt& prompt = asked.prompt;
+    known += prompt.answer_ids.empty() ? 0 : 1;
+    right += !prompt.answer_ids.empty() && asked.answer == prompt.answer_ids ? 1 : 0;
     reward += asked.reward;
     if (static_cast<int64_t>(result.samples.size()) < options_.show_samples) {
-      result.samples.push_back({asked.prompt.prompt_ids, asked.answer, asked.prompt.answer_ids, asked.reward});
+      result.samples.push_back(
+          {prompt.prompt_ids, asked.answer, prompt.answer_ids, prompt.task.row_json, asked.reward});
     }
   }
-  if (answered_ > 0) {
-    result.exact = exact / static_cast<double>(answered_);
-    result.reward_mean = reward / static_cast<double>(answered_);
-  }
+  if (known > 0) result.exact = right / known;
+  if (answered_ > 0) result.reward_mean = reward / static_cast<double>(answered_);
   return result;
 }
 

@@ -18,13 +18,15 @@ struct EvaluationResult {
   struct Sample {
     std::vector<int32_t> prompt_ids;
     std::vector<int32_t> answer_ids;
-    std::vector<int32_t> expected_ids;
+    std::vector<int32_t> expected_ids;  // none where only the reward knows
+    std::string row_json;               // of a data file; empty for built-in tasks
     float reward = 0;
   };
   PolicyVersion version;
   int64_t prompts = 0;  // that were answered
-  double exact = 0;     // share of answers that are wholly right
   double reward_mean = 0;
+  // Share of answers that are wholly right, of prompts with answer ids; none without any.
+  std::optional<double> exact = std::nullopt;
   std::vector<Sample> samples = {};  // the first prompts, for people
 };
 

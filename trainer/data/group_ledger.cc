@@ -7,24 +7,20 @@
 #include "base/status.h"
 #include "trainer/loss/advantages.h"
 
-// The way of one group of one prompt. What is in capitals is a record of the
-// log, durable before anybody is told.
+// The way of one group of one prompt. What is in capitals is a record of the log, durable before anybody is told.
 //
-//   waiting --Lease: the gate admits it--> leased --Submit: a right answer-->
-//   ACCEPTED --TakeBatch--> TAKEN --> consumed
-//      ^                                     | |
-//      |<-- revoked (stall, timeout, loss), returned, refused as invalid
-//      ------- | |        as a new attempt; after max_failures of them: DROPPED
-//      as failed, consumed | |
-//      |<-- DROPPED as stale (it would break the bound), or rolled back
-//      ---------|
-//                                                                                |
-//                    DROPPED as filtered (no signal, and such groups are
-//                    replaced): consumed
+//   waiting --Lease: the gate admits it--> leased --Submit: a right answer--> ACCEPTED --TakeBatch--> TAKEN, consumed
+//      ^                                     |                                    |
+//      |<-- revoked, returned or refused ----|                                    |
+//      |    (a new attempt; after max_failures of them: DROPPED as failed, consumed)
+//      |<-- DROPPED as stale (it would break the bound), or as rolled back -------|
 //
-// Only the newest attempt of a group is ever accepted, so an answer that comes
-// late is a duplicate and trains nothing. The gate counts what is leased,
-// accepted and taken, so whatever leaves the way gives its admission back.
+//   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
+//   a row that is no prompt: DROPPED as skipped, consumed
+//   a prompt of a supervised step: waiting --AssembleSupervised--> assembled --TakeBatch--> TAKEN, consumed
+//
+// Only the newest attempt of a group is ever accepted, so an answer that comes late is a duplicate and trains nothing.
+// The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
 
 absl::Status GroupLedger::Options::Validate() const {
@@ -37,12 +33,12 @@ absl::Status GroupLedger::Options::Validate() const {
   if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
   if (!sampling.DrawsFromThePolicy()) {
     return bad(
-        "training leases take no top-k, top-p, min-p, penalties, bias or "
-        "allowed tokens: behaviour "
+        "training leases take no top-k, top-p, min-p, penalties, bias or allowed tokens: behaviour "
         "log-probabilities are those of the policy over the whole vocabulary");
   }
   if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
   if (max_failures < 1) return bad("max_failures must be at least 1");
+  if (supervised_steps < 0) return bad("supervised_steps cannot be negative");
   return lease_limits.Validate();
 }
 
@@ -72,8 +68,8 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
   AdoptAccepted(std::move(restored.accepted));
 }
 
-// The gate held for these groups when the trainer stopped, at a step no earlier
-// than the gate's now; what does not fit was made under other options.
+// The gate held for these groups when the trainer stopped, at a step no earlier than the gate's now; what does not fit
+// was made under other options.
 void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
   std::stable_sort(accepted.begin(), accepted.end(),
                    [](const auto& a, const auto& b) { return a.record.admitted.step < b.record.admitted.step; });
@@ -130,9 +126,8 @@ bool GroupLedger::MayReceive(const RolloutSession& session) const {
 
 bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) const { return session.IsHeldBack(now); }
 
-// Who failed at this prompt gets it only when nobody else can have it; else a
-// rollouter that fails at everything, and so always holds fewest, would get it
-// again and again.
+// Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
+// so always holds fewest, would get it again and again.
 RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now) {
   auto failures = failures_.find(prompt);
   auto rank = [&](const RolloutSession& session) {
@@ -165,6 +160,10 @@ Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) co
 
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   std::vector<IssuedLease> issued;
+  if (NextIsSupervised()) {
+    AssembleSupervised();
+    return issued;
+  }
   while (std::optional<GroupId> prompt = queue_.Head()) {
     RolloutSession* session = NextReceiver(*prompt, now);
     if (session == nullptr) break;
@@ -374,7 +373,9 @@ uint64_t GroupLedger::OldestNeededSequence() const {
 
 bool GroupLedger::NoMoreAnswers() const { return !queue_.Head().has_value() && leased_groups() == 0; }
 
-bool GroupLedger::DataEnded() const { return !in_step_ && replays_.empty() && queued_groups() == 0 && NoMoreAnswers(); }
+bool GroupLedger::DataEnded() const {
+  return !in_step_ && replays_.empty() && assembled_.empty() && queued_groups() == 0 && NoMoreAnswers();
+}
 
 std::vector<GroupId> GroupLedger::PickBatch() const {
   std::vector<GroupId> batch = gate_.Pick();
@@ -383,6 +384,50 @@ std::vector<GroupId> GroupLedger::PickBatch() const {
   }
   std::sort(batch.begin(), batch.end());
   return batch;
+}
+
+bool GroupLedger::NextIsSupervised() const {
+  if (!replays_.empty()) return replays_.front().supervised;
+  return version_.step + (in_step_ ? 1 : 0) < options_.supervised_steps;
+}
+
+// A prompt is taken off its source as soon as it is there, for a source forgets what lies before the one that is looked
+// for. What is assembled and never taken is read again after a restart: until its take it is neither consumed nor in a
+// checkpoint.
+void GroupLedger::AssembleSupervised() {
+  const bool replay = !replays_.empty();
+  const auto wanted = replay ? replays_.front().prompts.size() : static_cast<size_t>(options_.gate.batch_groups);
+  while (failure_.ok() && assembled_.size() < wanted) {
+    const std::optional<GroupId> prompt = replay ? replays_.front().prompts[assembled_.size()].group : queue_.Head();
+    if (!prompt.has_value()) return;
+    const PromptSource::Readiness readiness = prompts_->Look(*prompt);
+    if (readiness == PromptSource::Readiness::kComing) return;
+    if (readiness == PromptSource::Readiness::kReady) {
+      const LeaseId id = replay ? replays_.front().prompts[assembled_.size()] : queue_.Lease();
+      assembled_.push_back(std::make_shared<const TrajectoryGroup>(SupervisedGroup(id, prompts_->At(*prompt))));
+      OnGroupsChanged();
+    } else if (replay) {
+      failure_ = Error(absl::StatusCode::kInvalidArgument, "ROW_CHANGED",
+                       absl::StrCat("step ", replays_.front().step, " was trained on group ", prompt->ToString(),
+                                    ", whose row is no prompt any more: go on under the configuration before"));
+    } else {
+      Skip();
+    }
+  }
+}
+
+GroupLedger::Take GroupLedger::TakeSupervised() {
+  Take take{.is_replay = !replays_.empty(), .groups = std::exchange(assembled_, {})};
+  take.record.supervised = true;
+  if (take.is_replay) {
+    replays_.pop_front();
+  } else {
+    gate_.BeginStep({});
+  }
+  for (const SharedGroup& group : take.groups) {
+    counters_.supervised_tokens += static_cast<int64_t>(group->samples.front().tokens.size());
+  }
+  return take;
 }
 
 GroupLedger::Take GroupLedger::TakeReplay() {
@@ -394,6 +439,11 @@ GroupLedger::Take GroupLedger::TakeReplay() {
 
 bool GroupLedger::HasBatch() const {
   if (in_step_) return false;
+  if (NextIsSupervised()) {
+    const auto wanted =
+        replays_.empty() ? static_cast<size_t>(options_.gate.batch_groups) : replays_.front().prompts.size();
+    return assembled_.size() == wanted || (!assembled_.empty() && replays_.empty() && !queue_.Head().has_value());
+  }
   if (!replays_.empty()) return true;
   if (!batch_ready_.has_value()) batch_ready_ = !PickBatch().empty();
   return *batch_ready_;
@@ -402,7 +452,10 @@ bool GroupLedger::HasBatch() const {
 std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   if (in_step_) return std::nullopt;
   Take take;
-  if (!replays_.empty()) {
+  if (NextIsSupervised()) {
+    if (!HasBatch()) return std::nullopt;
+    take = TakeSupervised();
+  } else if (!replays_.empty()) {
     take = TakeReplay();
   } else {
     std::vector<GroupId> batch = PickBatch();
@@ -419,14 +472,18 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   take.record.produces = {version_.epoch, version_.step + 1};
   for (const SharedGroup& group : take.groups) {
     take.record.groups.push_back(group->lease);
-    take.staleness.Add(*group, version_.step, options_.gate.max_staleness);
+    if (!take.record.supervised) take.staleness.Add(*group, version_.step, options_.gate.max_staleness);
   }
   staleness_.Merge(take.staleness);
   taking_ = take.record.groups;
+  taking_supervised_ = take.record.supervised;
   return take;
 }
 
-void GroupLedger::OnTakeLogged() {
+void GroupLedger::OnTakeLogged(uint64_t sequence) {
+  // Answers that are on their way to the log may have lower numbers; before the supervised steps are made there are
+  // none.
+  if (taking_supervised_) last_sequence_ = std::max(last_sequence_, sequence);
   for (const LeaseId& lease : std::exchange(taking_, {})) {
     queue_.ConsumeAccepted(lease);
     groups_.erase(lease.group);
@@ -489,6 +546,7 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
                 .queued_groups = queued_groups(),
                 .leased_groups = leased_groups(),
                 .rollouters = static_cast<int64_t>(sessions_.all().size()),
+                .supervised = NextIsSupervised(),
                 .stall_limit = options_.lease_limits.stall};
   if (const std::optional<GroupId> blocker = gate_.Blocker(); blocker.has_value()) {
     view.blocker = {MakeHeldLease(groups_.at(*blocker), now), gate_.DeadlineOf(*blocker), gate_.step()};
@@ -499,7 +557,9 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
     view.ready += MayReceive(session) && !session.IsHeldBack(now) ? 1 : 0;
   }
   const std::optional<GroupId> head = queue_.Head();
-  if (leased_groups() == 0 && head.has_value() && prompts_->Look(*head) == PromptSource::Readiness::kComing) {
+  // Not while steps are repeated: their rows come first, and a source forgets what lies before the one looked for.
+  if (replays_.empty() && leased_groups() == 0 && head.has_value() &&
+      prompts_->Look(*head) == PromptSource::Readiness::kComing) {
     view.coming = head;
     view.reading = prompts_->failure();
   }

@@ -23,72 +23,62 @@
 
 namespace syncopate::trainer {
 
-// The trainer's book of prompt groups: which prompt is leased to whom, which
-// answers count, what is trained when.
+// The trainer's book of prompt groups: which prompt is leased to whom, which answers count, what is trained when.
 //
-// A group's way:  waiting -> leased -> (answer valid) logging -> (durable)
-// completed -> taken -> (take durable) trained. A lease that is lost, returned,
-// expired or answered badly puts the prompt back at the head of the queue, and
-// its next lease is a new attempt; only the newest attempt's answer, from the
-// stream that holds it, is ever accepted. Leases go out as the staleness gate
-// allows for the version that the rollouter serves, lowest prompt first, to
-// whoever of those who may receive holds fewest.
+// A group's way:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
+// trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
+// its next lease is a new attempt; only the newest attempt's answer, from the stream that holds it, is ever accepted.
+// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, to whoever
+// of those who may receive holds fewest.
 //
-// A lease that comes no further for lease_limits.stall is revoked, and its
-// holder gets no others until it moves. A prompt that failed is tried with
-// others first. It is given up when max_failures attempts have failed and it is
-// not one rollouter that fails: either two have failed at it, or the one has
-// answered others since.
+// A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves.
+// A prompt that failed is tried with others first. It is given up when max_failures attempts have failed and it is not
+// one rollouter that fails: either two have failed at it, or the one has answered others since.
 //
-// Sans-IO: events in, actions out. No thread, lock, clock or file; the owner
-// passes the time, writes the records it is handed to a log in the order it got
-// them, and says when they are durable. Equal events give equal actions. Ids
-// and arguments that come from a peer may hold anything; those that come from
-// the owner are trusted.
+// Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
+// handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
+// arguments that come from a peer may hold anything; those that come from the owner are trusted.
 class GroupLedger {
  public:
   struct Options {
     StalenessGate::Options gate;
-    int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last
-                             // batch may be smaller
-    int32_t vocab_size = 0;  // of the model, which may be larger than that of
-                             // the prompts; 0: theirs
+    int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
+    int32_t vocab_size = 0;  // of the model, which may be larger than that of the prompts; 0: theirs
     int32_t samples = 16;    // of a group
     std::string reward = "dense";
     SamplingParams sampling;
     uint64_t run_seed = 0;
+    // The first steps of the run, which train the data's own answers: no lease goes out before they are made.
+    int64_t supervised_steps = 0;
     bool refill_zero_variance = false;  // drop groups whose rewards are all equal
     int32_t max_failures = 8;           // attempts at one prompt that fail before it may be given up
     LeaseLimits lease_limits = {};
 
-    // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or
-    // top-p.
+    // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.
     absl::Status Validate() const;
   };
 
   struct Counters {
-    int64_t leased = 0;         // leases issued
-    int64_t reissued = 0;       // leases lost with their stream, handed back without
-                                // fault, or taken back
-    int64_t stalled = 0;        // of them, taken back because they came no further
-    int64_t timed_out = 0;      // or because they were too old
-    int64_t accepted = 0;       // groups made durable
-    int64_t trained = 0;        // groups in durable takes, replays included
-    int64_t dropped_stale = 0;  // restored groups that no schedule could train in time
-    int64_t filtered = 0;       // no signal, replaced
-    int64_t failed = 0;         // attempts that were invalid or handed back as impossible
-    int64_t duplicate = 0;      // submissions of what had been accepted
-    int64_t expired = 0;        // submissions of leases that are not current
-    int64_t rolled_back = 0;    // made by versions that a restore undid
-    int64_t skipped = 0;        // rows that are no prompts
-    int64_t trained_tokens = 0;
+    int64_t leased = 0;             // leases issued
+    int64_t reissued = 0;           // leases lost with their stream, handed back without fault, or taken back
+    int64_t stalled = 0;            // of them, taken back because they came no further
+    int64_t timed_out = 0;          // or because they were too old
+    int64_t accepted = 0;           // groups made durable
+    int64_t trained = 0;            // groups in durable takes, replays included
+    int64_t dropped_stale = 0;      // restored groups that no schedule could train in time
+    int64_t filtered = 0;           // no signal, replaced
+    int64_t failed = 0;             // attempts that were invalid or handed back as impossible
+    int64_t duplicate = 0;          // submissions of what had been accepted
+    int64_t expired = 0;            // submissions of leases that are not current
+    int64_t rolled_back = 0;        // made by versions that a restore undid
+    int64_t skipped = 0;            // rows that are no prompts
+    int64_t trained_tokens = 0;     // that rollouters made
+    int64_t supervised_tokens = 0;  // trained, of the data's answers
   };
 
   enum class Result : uint8_t {
-    kAccepted,         // hand `record` to the log; acknowledge when it is durable,
-                       // after OnLogged
-    kPending,          // the same lease is on its way to the log: acknowledge when that
-                       // is durable
+    kAccepted,         // hand `record` to the log; acknowledge when it is durable, after OnLogged
+    kPending,          // the same lease is on its way to the log: acknowledge when that is durable
     kAlreadyAccepted,  // durable before
     kExpired,          // not the current lease of this stream
     kInvalid,          // see error; the prompt was put back
@@ -97,8 +87,7 @@ class GroupLedger {
   struct Verdict {
     Result result = Result::kExpired;
     absl::Status error = {};
-    std::optional<LogRecord> record = {};  // kAccepted: an AcceptedRecord, or a
-                                           // DropRecord if the group is filtered
+    std::optional<LogRecord> record = {};  // kAccepted: an AcceptedRecord, or a DropRecord if the group is filtered
   };
 
   // One batch, whole groups, by prompt.
@@ -109,60 +98,52 @@ class GroupLedger {
     StalenessTally staleness = {};
   };
 
-  // A trainer at `version` that has its data from `restored` (a fresh
-  // PromptQueue and nothing else at the start of a run). `prompts` must outlive
-  // the ledger; `options` have been validated.
+  // A trainer at `version` that has its data from `restored` (a fresh PromptQueue and nothing else at the start of a
+  // run). `prompts` must outlive the ledger; `options` have been validated.
   GroupLedger(const Options& options, const PromptSource* prompts, const PolicyVersion& version, RestoredData restored,
               absl::Time now);
   virtual ~GroupLedger() = default;
   static PromptQueue::Options QueueOptions(const Options& options, const PromptSource& prompts);
 
-  // -- Rollouters. Unknown sessions are ignored: their stream broke a moment
-  // ago.
+  // -- Rollouters. Unknown sessions are ignored: their stream broke a moment ago.
   RolloutSessions::Connected Connect(const MemberId& member);  // a replaced session is disconnected
   void OnServing(SessionId session, const PolicyVersion& version);
-  void OnCredits(SessionId session,
-                 int32_t groups);      // replaces what it said before
-  void Disconnect(SessionId session);  // its prompts go back to the head of the queue
+  void OnCredits(SessionId session, int32_t groups);  // replaces what it said before
+  void Disconnect(SessionId session);                 // its prompts go back to the head of the queue
 
   // -- Leases.
-  // All leases that may go out now. Each is on its way when this returns. A
-  // prompt that its source is still reading holds those behind it back: call
-  // again when it is there. One that is unusable is dropped in its turn.
+  // All leases that may go out now; none before the supervised steps are made: then it reads the next batch of those.
+  // Each is on its way when this returns. A prompt that its source is still reading
+  // holds those behind it back: call again when it is there. One that is unusable is dropped in its turn.
   std::vector<IssuedLease> NextLeases(absl::Time now);
   // A token was made of it, or, while it waits for its turn, of others.
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
   // Takes back the leases that have stalled or are too old.
   std::vector<Revocation> ExpireLeases(absl::Time now);
   Verdict Submit(SessionId session, SharedGroup group, absl::Time now);
-  // The rollouter cannot finish it. Gives when that lease was issued; none if
-  // this session does not hold it.
+  // The rollouter cannot finish it. Gives when that lease was issued; none if this session does not hold it.
   std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
 
   // -- The log. `sequence` is the record's number there, rising.
   void OnLogged(const LeaseId& lease, uint64_t sequence);
   void OnLogFailed(const LeaseId& lease);  // the group is not accepted; its prompt goes back
-  // Drops since the last call that the log does not know of. Those of the
-  // restore must be durable before the first step, else a later restore could
-  // take the group for a valid one; nobody waits for others.
+  // Drops since the last call that the log does not know of. Those of the restore must be durable before the first
+  // step, else a later restore could take the group for a valid one; nobody waits for others.
   std::vector<DropRecord> UnloggedDrops();
-  // Every record numbered below this is in the checkpoint that Snapshot() would
-  // give now.
+  // Every record numbered below this is in the checkpoint that Snapshot() would give now.
   uint64_t OldestNeededSequence() const;
 
   // -- Steps.
-  // The next batch: P groups, earliest deadline first, as the gate allows, or a
-  // logged take of before the restore. Fewer than P only when no further prompt
-  // will come. None: wait, or the data have ended.
+  // The next batch: P groups, earliest deadline first, as the gate allows, or a logged take of before the restore.
+  // Fewer than P only when no further prompt will come. None: wait, or the data have ended. A supervised step's are the
+  // next P prompts that are usable, in order, each with its answer.
   std::optional<Take> TakeBatch();
-  bool HasBatch() const;  // TakeBatch() would give one. Cheap: looks anew only
-                          // after something has changed
-  // The last take is durable (or is a replay): its groups are trained from now
-  // on, whatever happens.
-  void OnTakeLogged();
+  bool HasBatch() const;  // TakeBatch() would give one. Cheap: looks anew only after something has changed
+  // The last take is durable (or is a replay, then `sequence` is 0): its groups are trained from now on, whatever
+  // happens.
+  void OnTakeLogged(uint64_t sequence);
   void OnStepDone(absl::Time now);
-  // Rollouters may serve `version` and submit its tokens from now on. Call it
-  // before anybody is told to.
+  // Rollouters may serve `version` and submit its tokens from now on. Call it before anybody is told to.
   void OnPublished(const PolicyVersion& version);
 
   // The data position for a checkpoint of the present step. Between steps only.
@@ -171,6 +152,8 @@ class GroupLedger {
   // -- What people and programs ask.
   Explanation Explain(absl::Time now) const;
   bool DataEnded() const;  // nothing waits, runs or is completed, and no step runs
+  // INVALID_ARGUMENT (reason ROW_CHANGED): a supervised step cannot be repeated, as its row is no prompt any more.
+  const absl::Status& failure() const { return failure_; }
   bool in_step() const { return in_step_; }
   const PolicyVersion& version() const { return version_; }
   int64_t queued_groups() const { return gate_.completed(); }  // completed, not taken
@@ -191,8 +174,7 @@ class GroupLedger {
   virtual bool IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const;
   virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
   virtual std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const;
-  virtual bool IsHeldBack(const RolloutSession& session,
-                          absl::Time now) const;  // quarantined or stalled
+  virtual bool IsHeldBack(const RolloutSession& session, absl::Time now) const;  // quarantined or stalled
   // What TakeBatch() would take now, replays aside.
   virtual std::vector<GroupId> PickBatch() const;
 
@@ -228,6 +210,10 @@ class GroupLedger {
   void Fail(Groups::iterator found);
   bool MustGiveUp(const GroupId& prompt, const RolloutSession& failed_by);
   void OnGroupsChanged() { batch_ready_.reset(); }
+  bool NextIsSupervised() const;  // the step that the next batch is for
+  // Adds the prompts that are there to the next supervised batch.
+  void AssembleSupervised();
+  Take TakeSupervised();
   Take TakeReplay();
   bool NoMoreAnswers() const;  // nothing waits and nothing runs
   WaitView MakeWaitView(absl::Time now) const;
@@ -236,8 +222,7 @@ class GroupLedger {
   const Options options_;
   const PromptSource* const prompts_;
   PolicyVersion version_;
-  StalenessGate gate_;  // while takes are replayed it stands at the last of
-                        // them: no earlier step takes new groups
+  StalenessGate gate_;  // while takes are replayed it stands at the last of them: no earlier step takes new groups
   PromptQueue queue_;
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
@@ -245,10 +230,12 @@ class GroupLedger {
   SubmissionRules rules_;
   std::deque<RestoredData::Replay> replays_;
   std::vector<DropRecord> unlogged_drops_;
+  std::vector<SharedGroup> assembled_;  // of the next supervised step
+  absl::Status failure_;
   std::vector<LeaseId> taking_;  // of the take that is on its way to the log
+  bool taking_supervised_ = false;
   bool in_step_ = false;
-  mutable std::optional<bool> batch_ready_;  // PickBatch() is not empty; none:
-                                             // not known since the last change
+  mutable std::optional<bool> batch_ready_;  // PickBatch() is not empty; none: not known since the last change
   uint64_t last_sequence_ = 0;
   uint64_t replay_sequence_ = 0;  // oldest record that unfinished replays need
   absl::Time waiting_since_;

@@ -14,13 +14,11 @@
 
 namespace syncopate::trainer {
 
-// Between rollouters and the two who give them work, the ledger's training
-// groups and the evaluation under way: hands each answer, progress and return
-// to whom its lease is of, counts what came of them, quarantines who answers
-// nothing of use, and takes back what comes no further.
+// Between rollouters and the two who give them work, the ledger's training groups and the evaluation under way: hands
+// each answer, progress and return to whom its lease is of, counts what came of them, quarantines who answers nothing
+// of use, and takes back what comes no further.
 //
-// Sans-IO, as GroupLedger: the owner holds the lock, passes the time and sends
-// what is said here.
+// Sans-IO, as GroupLedger: the owner holds the lock, passes the time and sends what is said here.
 class LeaseDesk {
  public:
   // What came of leases, of this life.
@@ -53,16 +51,13 @@ class LeaseDesk {
   void SetServing(SessionId session, const PolicyVersion& version);
   void SetCredits(SessionId session, int32_t groups) { ledger_->OnCredits(session, groups); }
   void SetWork(SessionId session, const RolloutRoster::Work& work);
-  // These leases have come further; those that the session does not hold are
-  // ignored.
+  // These leases have come further; those that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
 
-  // Leases that may go out now: those of the evaluation first; no others if
-  // `evaluation_only`.
+  // Leases that may go out now: those of the evaluation first; no others if `evaluation_only`.
   std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);
-  // Takes back leases that have stalled or are too old. Cheap: looks ten times
-  // a second at most, and not at all for five seconds after nobody has looked
-  // for as long, when what rollouters said meanwhile is yet to be read.
+  // Takes back leases that have stalled or are too old. Cheap: looks ten times a second at most, and not at all for
+  // five seconds after nobody has looked for as long, when what rollouters said meanwhile is yet to be read.
   std::vector<Revocation> ExpireLeases(absl::Time now);
 
   GroupLedger::Verdict Submit(SessionId session, const SharedGroup& group, absl::Time now);

@@ -99,6 +99,14 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
   } else if (!fields.answer.empty()) {
     return BadRow(absl::StrCat("there is no field '", fields.answer, "', which data.answer_field names"));
   }
+  row.response = row.answer;
+  if (!fields.response.empty()) {
+    const Json* response = Find(json, fields.response);
+    if (response == nullptr) {
+      return BadRow(absl::StrCat("there is no field '", fields.response, "', which data.response_field names"));
+    }
+    row.response = *response;
+  }
   if (const Json* source = Find(json, fields.data_source)) judged["data_source"] = *source;
   if (const Json* extra = Find(json, fields.extra_info)) judged["extra_info"] = *extra;
   row.row_json = judged.dump();  // of well-formed UTF-8, so that it cannot fail

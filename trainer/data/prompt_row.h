@@ -14,7 +14,8 @@ namespace syncopate::trainer {
 // own name has the dot goes first.
 struct RowFields {
   std::string prompt = "prompt";
-  std::string answer;  // empty: the first there is of answer, reward_model.ground_truth and ground_truth
+  std::string answer = {};    // empty: the first there is of answer, reward_model.ground_truth and ground_truth
+  std::string response = {};  // what supervised steps teach; empty: the answer
   std::string data_source = "data_source";
   std::string extra_info = "extra_info";
 };
@@ -24,6 +25,7 @@ struct PromptRow {
   std::optional<std::string> text;  // a prompt that is plain text; else:
   nlohmann::ordered_json messages;  // a conversation: [{"role": "user", "content": ...}, ...], at least one
   nlohmann::ordered_json answer;    // what rewards compare with, of any type; null: none
+  nlohmann::ordered_json response;  // what supervised steps teach, of any type; null: none
   // For rewards, one JSON object: "prompt" (the text, or that of the last message of the user), "messages" of a
   // conversation, and if the row has them "answer", "data_source" and "extra_info" as they are there.
   std::string row_json;

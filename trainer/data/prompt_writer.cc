@@ -66,6 +66,29 @@ absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteAnswer(const Json& answe
   return ids;
 }
 
+absl::Status PromptWriter::CheckInModel(const char* what, const std::vector<int32_t>& ids) const {
+  const int32_t highest = *std::max_element(ids.begin(), ids.end());
+  if (options_.vocab_size == 0 || highest < options_.vocab_size) return absl::OkStatus();
+  return BadPrompt("TOKEN_OUTSIDE_MODEL", absl::StrCat("the ", what, " has token ", highest, ", and the model has ",
+                                                       options_.vocab_size, " tokens"));
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteResponse(const Json& response, PieceCache* cache) const {
+  if (response.is_null()) {
+    return BadPrompt("NO_RESPONSE", "there is no answer to learn; data.response_field names the field that holds it");
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, WriteAnswer(response, cache));
+  const auto tokens = static_cast<int64_t>(ids.size());
+  if (tokens == 0) return BadPrompt("NO_RESPONSE", "the answer to learn is empty");
+  if (options_.max_response_tokens > 0 && tokens > options_.max_response_tokens) {
+    return BadPrompt("RESPONSE_TOO_LONG",
+                     absl::StrCat("the answer to learn has ", tokens, " tokens with its end token, more than the ",
+                                  options_.max_response_tokens, " of rollout.max_new_tokens"));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckInModel("answer to learn", ids));
+  return ids;
+}
+
 absl::StatusOr<Prompt> PromptWriter::Write(const PromptRow& row, PieceCache* cache) const {
   Prompt prompt;
   if (!row.text.has_value()) {
@@ -82,13 +105,12 @@ absl::StatusOr<Prompt> PromptWriter::Write(const PromptRow& row, PieceCache* cac
     return BadPrompt("PROMPT_TOO_LONG", absl::StrCat("the prompt has ", tokens, " tokens, more than the ",
                                                      options_.max_prompt_tokens, " of data.max_prompt_tokens"));
   }
-  const int32_t highest = *std::max_element(prompt.prompt_ids.begin(), prompt.prompt_ids.end());
-  if (options_.vocab_size > 0 && highest >= options_.vocab_size) {
-    return BadPrompt("TOKEN_OUTSIDE_MODEL", absl::StrCat("the prompt has token ", highest, ", and the model has ",
-                                                         options_.vocab_size, " tokens"));
-  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckInModel("prompt", prompt.prompt_ids));
   if (options_.with_answer_ids && !row.answer.is_null()) {
     SYNCOPATE_ASSIGN_OR_RETURN(prompt.answer_ids, WriteAnswer(row.answer, cache));
+  }
+  if (options_.with_response_ids) {
+    SYNCOPATE_ASSIGN_OR_RETURN(prompt.response_ids, WriteResponse(row.response, cache));
   }
   prompt.task.row_json = row.row_json;
   return prompt;

@@ -29,6 +29,9 @@ class PromptWriter {
     std::vector<int32_t> stop_token_ids = {};
     // Rewards that compare ids want the answer's, followed by the first stop token.
     bool with_answer_ids = false;
+    // Supervised steps want the response's, followed by the first stop token, and no more than so many of both.
+    bool with_response_ids = false;
+    int64_t max_response_tokens = 0;  // 0: any
   };
 
   // Reads tokenizer.json, and the chat template if it is to be used. Errors of Tokenizer::Load and ChatFormat::Load,
@@ -37,7 +40,7 @@ class PromptWriter {
                                                                   Options options);
 
   // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
-  // TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
+  // NO_RESPONSE, RESPONSE_TOO_LONG, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
   absl::StatusOr<Prompt> Write(const PromptRow& row, model::tokenizer::PieceCache* cache) const;
 
   const model::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -47,6 +50,9 @@ class PromptWriter {
   explicit PromptWriter(Options options) : options_(std::move(options)) {}
   absl::StatusOr<std::vector<int32_t>> WriteChat(nlohmann::ordered_json messages,
                                                  model::tokenizer::PieceCache* cache) const;
+  absl::Status CheckInModel(const char* what, const std::vector<int32_t>& ids) const;
+  absl::StatusOr<std::vector<int32_t>> WriteResponse(const nlohmann::ordered_json& response,
+                                                     model::tokenizer::PieceCache* cache) const;
   absl::StatusOr<std::vector<int32_t>> WriteAnswer(const nlohmann::ordered_json& answer,
                                                    model::tokenizer::PieceCache* cache) const;
 

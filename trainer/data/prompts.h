@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,8 @@ struct Prompt {
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
   Task task = {};                   // what else it is judged by; none for built-in tasks
+  // What supervised steps teach, its end token included. Empty: answer_ids.
+  std::vector<int32_t> response_ids = {};
 };
 
 // Where prompts come from. What a group's prompt is, is a pure function of the group: the same after any restart,
@@ -55,6 +58,16 @@ class PromptSource {
   virtual int64_t max_prompt_tokens() const = 0;
   virtual int64_t max_answer_tokens() const = 0;  // of a right answer, its stop token included; 0: unknown
 };
+
+// What a supervised step trains: the prompt with its one answer, which no policy has drawn.
+inline TrajectoryGroup SupervisedGroup(const LeaseId& lease, Prompt prompt) {
+  TrajectoryGroup group;
+  group.lease = lease;
+  group.prompt_ids = std::move(prompt.prompt_ids);
+  Trajectory& answer = group.samples.emplace_back();
+  answer.tokens = std::move(prompt.response_ids.empty() ? prompt.answer_ids : prompt.response_ids);
+  return group;
+}
 
 inline PromptSource::Readiness PromptSource::Look(const GroupId&) const { return Readiness::kReady; }
 inline void PromptSource::SetListener(std::function<void()>) {}

@@ -40,6 +40,8 @@ struct AcceptedRecord {
 struct TakeRecord {
   PolicyVersion produces;
   std::vector<LeaseId> groups = {};  // ordered by prompt
+  // It trains the answers of the data: these prompts were never leased, and the log holds no group of them.
+  bool supervised = false;
 };
 
 struct DropRecord {

@@ -56,4 +56,15 @@ void RolloutRoster::SetWork(const std::string& incarnation, const Work& work) {
   if (entry != nullptr && IsPossible(work)) entry->work = work;
 }
 
+RolloutRoster::Work RolloutRoster::Total() const {
+  Work total = earlier_;
+  for (const Entry& entry : entries_) {
+    total.generated_tokens += entry.work.generated_tokens;
+    total.groups_submitted += entry.work.groups_submitted;
+    total.busy_seconds += entry.work.busy_seconds;
+    total.idle_seconds += entry.work.idle_seconds;
+  }
+  return total;
+}
+
 }  // namespace syncopate::trainer

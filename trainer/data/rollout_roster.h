@@ -39,6 +39,7 @@ class RolloutRoster {
 
   const std::deque<Entry>& entries() const { return entries_; }  // in order of their first connection
   const Work& earlier() const { return earlier_; }               // of processes that are listed no more
+  Work Total() const;                                            // of all that ever were
 
  private:
   Entry* Find(const std::string& incarnation);

@@ -8,8 +8,8 @@
 
 namespace syncopate::trainer {
 
-// The trainer's end of one rollouter's stream. Called with no lock held, from
-// any thread; must not block. Once the stream is over, calls do nothing.
+// The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
+// stream is over, calls do nothing.
 class RolloutSink {
  public:
   struct Ack {

@@ -20,7 +20,7 @@ absl::Status NoRows(const std::string& text) { return Error(absl::StatusCode::kI
 
 int64_t BytesOf(const absl::StatusOr<Prompt>& prompt) {
   if (!prompt.ok()) return static_cast<int64_t>(prompt.status().message().size());
-  const size_t ids = prompt->prompt_ids.size() + prompt->answer_ids.size();
+  const size_t ids = prompt->prompt_ids.size() + prompt->answer_ids.size() + prompt->response_ids.size();
   return static_cast<int64_t>(ids * sizeof(int32_t) + prompt->task.row_json.size());
 }
 

@@ -145,6 +145,7 @@ absl::Status TrainingData::NoBatchLocked() const {
     return Error(absl::StatusCode::kInvalidArgument, ErrorReason(failure),
                  failure.message());  // it stays
   }
+  if (!desk_->ledger().failure().ok()) return desk_->ledger().failure();
   if (desk_->ledger().DataEnded())
     return Error(absl::StatusCode::kOutOfRange, reason::kDataEnded, "all prompts are done with");
   return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "no batch is ready yet");
@@ -156,7 +157,8 @@ absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || HasBatchLocked() || desk_->ledger().DataEnded() || !parts_.prompts->failure().ok();
+      return stopped_ || HasBatchLocked() || desk_->ledger().DataEnded() || !desk_->ledger().failure().ok() ||
+             !parts_.prompts->failure().ok();
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
     if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
@@ -175,6 +177,7 @@ absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
 }
 
 absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
+  uint64_t sequence = 0;
   if (!take.is_replay) {
     auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(take.record), options_.log_timeout);
     MutexLock lock(&mutex_);
@@ -183,6 +186,7 @@ absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
       refused_take_ = std::move(take);
       return Annotate(written.status(), "writing down which groups the next step trains");
     }
+    sequence = *written;
   }
   if (take.staleness.violating_groups > 0) {
     SYNCOPATE_LOG(kError, "%d groups of step %d are beyond the staleness bound of %d: a defect",
@@ -191,11 +195,12 @@ absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
   Actions actions;
   {
     MutexLock lock(&mutex_);
-    desk_->ledger().OnTakeLogged();
+    desk_->ledger().OnTakeLogged(sequence);
     CollectLocked(&actions);
   }
   Perform(std::move(actions));
-  return Batch{take.record.produces, take.is_replay, std::move(take.groups), std::move(take.staleness)};
+  return Batch{take.record.produces, take.is_replay, take.record.supervised, std::move(take.groups),
+               std::move(take.staleness)};
 }
 
 void TrainingData::FinishStep() {
@@ -239,6 +244,7 @@ TrainingSums TrainingData::SumsLocked() const {
   sums.rolled_back += now.rolled_back;
   sums.trained += now.trained;
   sums.skipped += now.skipped;
+  sums.supervised_tokens += now.supervised_tokens;
   sums.staleness.Merge(desk_->ledger().staleness());
   return sums;
 }

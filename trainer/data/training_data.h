@@ -25,17 +25,15 @@
 
 namespace syncopate::trainer {
 
-// All data of a training run: prompts, leases, accepted groups, their log,
-// staleness, evaluation. A thread-safe shell round LeaseDesk (which decides, by
-// GroupLedger and Evaluation) and TrajectoryLog (which remembers). What a
-// rollouter is told was accepted is durable; what TakeBatch returns is durable
-// as taken.
+// All data of a training run: prompts, leases, accepted groups, their log, staleness, evaluation. A thread-safe shell
+// round LeaseDesk (which decides, by GroupLedger and Evaluation) and TrajectoryLog (which remembers). What a rollouter
+// is told was accepted is durable; what TakeBatch returns is durable as taken.
 //
 // The step thread's loop, in this order:
-//   RecordPublished(v) before anybody is told of v; AwaitBatch; TakeBatch;
-//   train; FinishStep; RecordPublished(next) ...
-// Snapshot and StartEvaluation belong between FinishStep and the next
-// TakeBatch. No lock is held during disk or network calls.
+//   RecordPublished(v) before anybody is told of v; AwaitBatch; TakeBatch; train; FinishStep; RecordPublished(next) ...
+// Supervised steps come first and need no publication.
+// Snapshot and StartEvaluation belong between FinishStep and the next TakeBatch. No lock is held during disk or network
+// calls.
 class TrainingData {
  public:
   struct Options {
@@ -57,8 +55,8 @@ class TrainingData {
     PromptSource* prompts = nullptr;
     const PromptSource* evaluation_prompts = nullptr;
   };
-  // Where the trainer starts: its version, what Snapshot() gave at that step
-  // ("" if there is no checkpoint), and the rollouters of the run so far.
+  // Where the trainer starts: its version, what Snapshot() gave at that step ("" if there is no checkpoint), and the
+  // rollouters of the run so far.
   struct Start {
     PolicyVersion version;
     std::string run_id;
@@ -69,6 +67,7 @@ class TrainingData {
   struct Batch {
     PolicyVersion produces;
     bool is_replay = false;           // the repetition of a step that the log holds
+    bool supervised = false;          // the groups are prompts with the data's own answers
     std::vector<SharedGroup> groups;  // by prompt
     StalenessTally staleness;
   };
@@ -85,11 +84,9 @@ class TrainingData {
     int64_t accepted_groups = 0;
     int64_t invalid_groups = 0;
     int64_t returned_groups = 0;    // leases that it handed back
-    int64_t stalled_groups = 0;     // taken from it because they came no further;
-                                    // it gets none while this is above 0
+    int64_t stalled_groups = 0;     // taken from it because they came no further; it gets none while this is above 0
     double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
-    std::string last_fault;         // why its last answers were of no use; "" if the
-                                    // last one was
+    std::string last_fault;         // why its last answers were of no use; "" if the last one was
   };
   struct Status {
     PolicyVersion version;
@@ -104,63 +101,53 @@ class TrainingData {
     std::vector<RolloutView> rollouters;
   };
 
-  // Opens the log, rebuilds the data position from it and the snapshot, and
-  // makes what that drops durable. INVALID_ARGUMENT for options; DATA_LOSS
-  // (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
-  // cannot be read or do not belong together; the log's own errors. Blocks for
-  // the disk.
+  // Opens the log, rebuilds the data position from it and the snapshot, and makes what that drops durable.
+  // INVALID_ARGUMENT for options; DATA_LOSS (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
+  // cannot be read or do not belong together; the log's own errors. Blocks for the disk.
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const Options& options, const Parts& parts,
                                                             const Start& start);
   ~TrainingData();  // Stop()
 
   // -- The step thread.
-  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason
-  // NO_BATCH): ask again; INVALID_ARGUMENT (the reason of
-  // PromptSource::failure()): no prompt will come any more; OUT_OF_RANGE
-  // (reason DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
+  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; INVALID_ARGUMENT
+  // (the reason of PromptSource::failure() or GroupLedger::failure()): no batch will come any more; OUT_OF_RANGE (reason
+  // DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
   absl::Status AwaitBatch(absl::Time deadline);
-  // The next batch, its take durable; the errors of AwaitBatch without a wait,
-  // and the disk's: the same batch comes with the next call.
+  // The next batch, its take durable; the errors of AwaitBatch without a wait, and the disk's: the same batch comes
+  // with the next call.
   absl::StatusOr<Batch> TakeBatch();
   void FinishStep();  // the batch that was taken last is trained
   void RecordPublished(const PolicyVersion& version);
-  // UNAVAILABLE (reason TAKE_PENDING) while the disk refuses the next batch's
-  // take: the data are between two steps then.
+  // UNAVAILABLE (reason TAKE_PENDING) while the disk refuses the next batch's take: the data are between two steps
+  // then.
   absl::StatusOr<DataSnapshot> Snapshot() const;
-  // Deletes log files that no kept checkpoint needs: give the least
-  // oldest_needed_record of those that are kept.
+  // Deletes log files that no kept checkpoint needs: give the least oldest_needed_record of those that are kept.
   void PruneLog(uint64_t oldest_needed_record) { log_->PruneBefore(oldest_needed_record); }
 
-  // Asks rollouters that serve `version` for answers to the evaluation prompts,
-  // before any training lease. Replaces an evaluation that is not finished.
+  // Asks rollouters that serve `version` for answers to the evaluation prompts, before any training lease. Replaces an
+  // evaluation that is not finished.
   void StartEvaluation(const PolicyVersion& version);
-  // Its result when all prompts are answered. DEADLINE_EXCEEDED (reason
-  // EVALUATING): ask again; ABORTED (reason OVERTAKEN): every rollouter serves
-  // a newer version, the evaluation is over; FAILED_PRECONDITION (reason
+  // Its result when all prompts are answered. DEADLINE_EXCEEDED (reason EVALUATING): ask again; ABORTED (reason
+  // OVERTAKEN): every rollouter serves a newer version, the evaluation is over; FAILED_PRECONDITION (reason
   // NO_EVALUATION); CANCELLED (reason STOPPED).
   absl::StatusOr<EvaluationResult> WaitForEvaluation(absl::Time deadline);
   // An evaluation is under way, and somebody serves its version.
   bool EvaluationIsServed() const;
 
   // -- Rollouters. Calls for a session that is over do nothing.
-  // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to
-  // another run, INVALID_ARGUMENT (reason NOT_A_ROLLOUTER), CANCELLED (reason
-  // STOPPED). An older stream of the same replica is closed.
+  // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to another run, INVALID_ARGUMENT (reason
+  // NOT_A_ROLLOUTER), CANCELLED (reason STOPPED). An older stream of the same replica is closed.
   absl::StatusOr<SessionId> Connect(const MemberId& member, const std::string& run_id,
                                     std::shared_ptr<RolloutSink> sink);
   void SetServing(SessionId session, const PolicyVersion& version);
   void SetCredits(SessionId session, int32_t groups);
   void SetWork(SessionId session, const RolloutRoster::Work& work);
-  // These leases have come further; those that the session does not hold are
-  // ignored.
+  // These leases have come further; those that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
-  void Submit(SessionId session,
-              TrajectoryGroup group);  // answered by exactly one Ack while connected
-  // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no
-  // fault of the prompt.
+  void Submit(SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
+  // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
   void ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why);
-  // A submission that could not be decoded: acknowledged as invalid, the prompt
-  // is leased again.
+  // A submission that could not be decoded: acknowledged as invalid, the prompt is leased again.
   void Reject(SessionId session, const LeaseId& lease, const absl::Status& why);
   void Disconnect(SessionId session);  // leases go to others at once
 
@@ -170,8 +157,7 @@ class TrainingData {
   // The version that the trainer is at, and its epoch.
   PolicyVersion version() const;
 
-  // Wakes all waiters, closes all streams, writes what was handed to the log.
-  // Idempotent; blocks for the disk.
+  // Wakes all waiters, closes all streams, writes what was handed to the log. Idempotent; blocks for the disk.
   void Stop();
 
  private:
@@ -194,8 +180,7 @@ class TrainingData {
   RolloutView ViewOf(const RolloutSession& session, absl::Time now) const;
   Explanation ExplainLocked(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Leases that may go out or are taken back now, and records that nobody waits
-  // for.
+  // Leases that may go out or are taken back now, and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
   // For waiters: nobody else may have anything to say.
@@ -212,8 +197,7 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<LeaseDesk> desk_ ABSL_GUARDED_BY(mutex_);  // set once by Open
-  // Of earlier lives; but counted_to is that of what the ledger has counted
-  // since as well.
+  // Of earlier lives; but counted_to is that of what the ledger has counted since as well.
   TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);

@@ -14,6 +14,7 @@ struct TrainingSums {
   int64_t dropped_stale = 0;      // restored, and too old to be trained in time
   int64_t rolled_back = 0;        // made by versions that a restore undid
   int64_t trained = 0;            // in durable takes
+  int64_t supervised_tokens = 0;  // of answers of the data, which have no staleness
   int64_t skipped = 0;            // rows that were no prompts
   StalenessTally staleness = {};  // of their tokens
   uint64_t counted_to = 0;        // number of the newest log record that the first four and `skipped` hold

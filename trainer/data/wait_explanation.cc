@@ -44,8 +44,10 @@ void ExplainRollouters(const WaitView& view, Explanation* explanation) {
 
 void ExplainReading(const WaitView& view, Explanation* explanation) {
   explanation->waiting_for = "prompts";
-  explanation->detail = view.reading.ok() ? absl::StrCat("the row of group ", view.coming->ToString(), " is being read")
-                                          : std::string(view.reading.message());
+  explanation->detail = !view.coming.has_value() ? "rows are being read"
+                        : view.reading.ok()
+                            ? absl::StrCat("the row of group ", view.coming->ToString(), " is being read")
+                            : std::string(view.reading.message());
   explanation->unblocked_by = "the disk that holds data.files";
 }
 
@@ -70,6 +72,8 @@ void ExplainWait(const WaitView& view, Explanation* explanation) {
     explanation->unblocked_by = "nothing: raise data.max_groups to train longer";
   } else if (view.blocker.has_value()) {
     ExplainBlocker(view, explanation);
+  } else if (view.supervised) {
+    ExplainReading(view, explanation);
   } else if (view.ready == 0 && view.leased_groups == 0) {
     ExplainRollouters(view, explanation);
   } else if (view.leased_groups == 0 && view.coming.has_value()) {

@@ -11,8 +11,7 @@
 
 namespace syncopate::trainer {
 
-// All that a trainer's wait for a batch can come from, as GroupLedger sees it
-// at one moment.
+// All that a trainer's wait for a batch can come from, as GroupLedger sees it at one moment.
 struct WaitView {
   // A lease and who holds it.
   struct HeldLease {
@@ -38,6 +37,7 @@ struct WaitView {
   int64_t ready = 0;       // of them, those that may receive leases now
   int64_t quarantined = 0;
   int64_t stalled = 0;
+  bool supervised = false;               // no rollouter is waited for
   std::optional<GroupId> coming = {};    // the next prompt, while its row is being read
   absl::Status reading = {};             // why it cannot be
   std::optional<HeldLease> oldest = {};  // of all leases under way

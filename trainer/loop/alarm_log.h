@@ -8,8 +8,7 @@
 
 namespace syncopate::trainer {
 
-// LearningAlarms, with a line in the log whenever one begins or ends. Of the
-// step thread.
+// LearningAlarms, with a line in the log whenever one begins or ends. Of the step thread.
 class AlarmLog {
  public:
   // What LearningAlarms is told and asks.

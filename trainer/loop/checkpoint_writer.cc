@@ -52,9 +52,8 @@ void CheckpointWriter::AddScore(const BestCheckpoint::Score& score) {
   if (CheckNotFenced().ok()) LogBestStays(best_.AddScore(score));
 }
 
-// A file system cannot refuse a writer, so the right to write is looked at
-// right before it is used: what was ordered, the epoch that was written down
-// last, and the newest checkpoint there is.
+// A file system cannot refuse a writer, so the right to write is looked at right before it is used: what was ordered,
+// the epoch that was written down last, and the newest checkpoint there is.
 absl::Status CheckpointWriter::CheckNotFenced() const {
   const absl::Status fenced = Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                     "a newer trainer writes to this run; this one must not save");
@@ -70,8 +69,7 @@ void CheckpointWriter::Prune() {
       parts_.store->Prune(keep_, best_.best().has_value() ? best_.best()->version : PolicyVersion());
   if (!pruned.ok()) SYNCOPATE_LOG(kWarning, "old checkpoints stay: %s", pruned.status().ToString());
   while (static_cast<int>(saved_here_.size()) > keep_) saved_here_.pop_front();
-  // A checkpoint of an earlier life may need older records than we know of:
-  // prune only when all that are kept are ours.
+  // A checkpoint of an earlier life may need older records than we know of: prune only when all that are kept are ours.
   if (static_cast<int>(saved_here_.size()) < keep_) return;
   uint64_t oldest = saved_here_.front().oldest_needed_record;
   for (const Saved& saved : saved_here_) oldest = std::min(oldest, saved.oldest_needed_record);

@@ -18,9 +18,8 @@
 
 namespace syncopate::trainer {
 
-// Saves a run between two steps, keeps what is best, and prunes what nobody
-// needs. Writes only while this trainer has the right to: its epoch is the
-// newest. Of the step thread; calls block for the disk.
+// Saves a run between two steps, keeps what is best, and prunes what nobody needs. Writes only while this trainer has
+// the right to: its epoch is the newest. Of the step thread; calls block for the disk.
 class CheckpointWriter {
  public:
   static constexpr char kDataFile[] = "data.pb";  // of a checkpoint: the data position
@@ -34,8 +33,7 @@ class CheckpointWriter {
     LoopControl* control;
     RunObserver* observer;
     PhaseTimes* phases;
-    // The epoch of the newest trainer that has taken over the run directory, as
-    // it wrote it down before anything else.
+    // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
   };
   // `keep` checkpoints stay, and the best one; `epoch` is this trainer's.
@@ -46,13 +44,11 @@ class CheckpointWriter {
   void LoadBest() { best_.Load(); }
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
-  // The name of the checkpoint of `version`, at which the policy is.
-  // NON_FINITE: the weights are spoilt, nothing was written; FENCED: a newer
-  // trainer writes here; the errors of CheckpointStore and
-  // TrainingData::Snapshot. The observer hears of each.
+  // The name of the checkpoint of `version`, at which the policy is. NON_FINITE: the weights are spoilt, nothing was
+  // written; FENCED: a newer trainer writes here; the errors of CheckpointStore and TrainingData::Snapshot. The
+  // observer hears of each.
   absl::StatusOr<std::string> Save(const PolicyVersion& version);
-  // A version was evaluated: its checkpoint may be the best one. Nothing if a
-  // newer trainer has taken over.
+  // A version was evaluated: its checkpoint may be the best one. Nothing if a newer trainer has taken over.
   void AddScore(const BestCheckpoint::Score& score);
   int64_t saved_step() const { return saved_step_; }  // -1: none by this trainer
 

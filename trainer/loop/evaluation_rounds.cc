@@ -1,6 +1,8 @@
 #include "trainer/loop/evaluation_rounds.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,12 +17,24 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
+// The right answer that a row of a data file names, for people; "" if it names none.
+std::string TruthOf(const std::string& row_json) {
+  const nlohmann::json row = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object()) return "";
+  for (const char* key : {"ground_truth", "answer"}) {
+    auto found = row.find(key);
+    if (found == row.end() || found->is_null()) continue;
+    return found->is_string() ? found->get<std::string>()
+                              : found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  return "";
+}
+
 }  // namespace
 
 void EvaluationRounds::Start(const PolicyVersion& version) {
   if (evaluated_ == version) return;
-  // One that nobody answers, because the syncs of its version have failed,
-  // gives way.
+  // One that nobody answers, because the syncs of its version have failed, gives way.
   if (under_way_ && parts_.data->EvaluationIsServed()) {
     SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version.ToString(),
                   evaluated_.ToString());
@@ -60,8 +74,10 @@ void EvaluationRounds::Report(const EvaluationResult& result) {
   report.reward_mean = result.reward_mean;
   report.prompts = result.prompts;
   for (const EvaluationResult::Sample& sample : result.samples) {
+    const bool has_ids = !sample.expected_ids.empty();
     report.samples.push_back({parts_.prompts->Render(sample.prompt_ids), parts_.prompts->Render(sample.answer_ids),
-                              parts_.prompts->Render(sample.expected_ids)});
+                              has_ids ? parts_.prompts->Render(sample.expected_ids) : TruthOf(sample.row_json),
+                              sample.reward});
   }
   parts_.checkpoints->AddScore({result.version, result.reward_mean, result.exact});
   LearningAlarms& alarms = parts_.alarms->alarms();
@@ -76,8 +92,7 @@ void EvaluationRounds::Finish(const PolicyVersion& version, const PolicyVersion&
   if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline, published);
   if (evaluated_ != version && published == version) Begin(version);
   AwaitEnd(deadline, published);
-  // A sync that fails is tried again, and given up by who watches over syncs:
-  // then this loop is told to stop.
+  // A sync that fails is tried again, and given up by who watches over syncs: then this loop is told to stop.
   while (under_way_ && parts_.syncs_fail && parts_.syncs_fail() && !parts_.control->stop_requested()) {
     AwaitEnd(Now() + patience, published);
   }

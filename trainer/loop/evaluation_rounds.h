@@ -14,14 +14,12 @@
 
 namespace syncopate::trainer {
 
-// The evaluations of a run, one at a time, answered while training goes on. Of
-// the step thread.
+// The evaluations of a run, one at a time, answered while training goes on. Of the step thread.
 //
-//   none -> Start -> answered -> reported -> none
-//                 -> overtaken (every rollouter has gone on) -> the newest
-//                 published version's
-//   one that is due while another is being answered is made when that is over,
-//   of the newest version then
+//   none --Start--> under way --answered--> reported, none
+//                       |-------overtaken (every rollouter has gone on)--> that of the newest published version
+//
+// One that is due while another is under way is made when that is over, of the version that is the newest then.
 class EvaluationRounds {
  public:
   // All borrowed; they must outlive this.
@@ -33,8 +31,7 @@ class EvaluationRounds {
     AlarmLog* alarms;
     RunObserver* observer;
     PhaseTimes* phases;
-    // Weight syncs fail, and are tried again: nobody can answer for the newest
-    // version yet. Null: they do not.
+    // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
     std::function<bool()> syncs_fail;
   };
   explicit EvaluationRounds(Parts parts) : parts_(std::move(parts)) {}
@@ -44,12 +41,10 @@ class EvaluationRounds {
   bool under_way() const { return under_way_; }
   const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
 
-  // Reports the one under way if it is over by `deadline`. `published` is the
-  // newest version that can be evaluated.
+  // Reports the one under way if it is over by `deadline`. `published` is the newest version that can be evaluated.
   void Collect(absl::Time deadline, const PolicyVersion& published);
-  // The end of the run: that of `version` is made and awaited if it is
-  // published. `patience` for each, and longer while syncs fail; or until
-  // somebody wants the run to stop.
+  // The end of the run: that of `version` is made and awaited if it is published. `patience` for each, and longer while
+  // syncs fail; or until somebody wants the run to stop.
   void Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience);
 
  private:

@@ -5,16 +5,33 @@
 
 namespace syncopate::trainer {
 
+namespace {
+
+void Raise(const std::optional<double>& figure, std::optional<double>* best) {
+  if (figure.has_value()) *best = std::max(best->value_or(*figure), *figure);
+}
+
+}  // namespace
+
+void RunFigures::AddEvaluation(double reward_mean, const std::optional<double>& exact) {
+  Raise(reward_mean, &best_reward);
+  last_reward = reward_mean;
+  Raise(exact, &best_exact);
+  last_exact = exact;
+}
+
 FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures, const TrainingData::Status& data,
                  RolloutRoster roster) {
   FlowSums sums = std::move(before);
   sums.wall_seconds += wall_seconds;
   sums.figures.step_seconds += figures.step_seconds;
   sums.figures.wait_seconds += figures.wait_seconds;
-  if (figures.best_exact.has_value()) {
-    sums.figures.best_exact = std::max(sums.figures.best_exact.value_or(*figures.best_exact), *figures.best_exact);
+  Raise(figures.best_reward, &sums.figures.best_reward);
+  Raise(figures.best_exact, &sums.figures.best_exact);
+  if (figures.last_reward.has_value()) {  // this life has evaluated
+    sums.figures.last_reward = figures.last_reward;
+    sums.figures.last_exact = figures.last_exact;
   }
-  if (figures.last_exact.has_value()) sums.figures.last_exact = figures.last_exact;
   sums.reissued += data.groups.reissued;
   sums.failed += data.groups.failed;
   sums.duplicate += data.groups.duplicate;

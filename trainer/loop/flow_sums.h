@@ -14,8 +14,12 @@ namespace syncopate::trainer {
 struct RunFigures {
   double step_seconds = 0;
   double wait_seconds = 0;  // of those, without a batch
-  std::optional<double> best_exact = std::nullopt;
-  std::optional<double> last_exact = std::nullopt;
+  // Of evaluations, best and last each by itself: mean rewards, and shares of answers that are wholly right where right
+  // ones are known.
+  std::optional<double> best_reward = std::nullopt, last_reward = std::nullopt;
+  std::optional<double> best_exact = std::nullopt, last_exact = std::nullopt;
+
+  void AddEvaluation(double reward_mean, const std::optional<double>& exact);
 };
 
 // What passes in a run and is in no log: time, and answers that came to nothing. Of all lives of its trainer, as far as

@@ -15,14 +15,13 @@ namespace syncopate::trainer {
 // What others ask of a step loop, and what they see of it. Thread-safe.
 class LoopControl {
  public:
-  // Work between two steps; `over` is an error (CANCELLED, reason RUN_OVER) if
-  // no more of it can be done. Called once, with no lock held.
+  // Work between two steps; `over` is an error (CANCELLED, reason RUN_OVER) if no more of it can be done. Called once,
+  // with no lock held.
   using Task = std::function<void(const absl::Status& over)>;
 
   struct Status {
     PolicyVersion version;
-    std::string state;        // "running", "replaying", "paused", "evaluating",
-                              // "stopping", "done", "failed"
+    std::string state;        // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
     absl::Time paused_since;  // while "paused"
     std::string last_checkpoint;
   };
@@ -32,8 +31,7 @@ class LoopControl {
     bool fenced = false;
     std::vector<Task> tasks = {};
     bool saves = false;                            // one of the tasks saves a checkpoint
-    absl::Duration paused = absl::ZeroDuration();  // how long looking took
-                                                   // because the loop is paused
+    absl::Duration paused = absl::ZeroDuration();  // how long looking took because the loop is paused
   };
 
   explicit LoopControl(const PolicyVersion& start);
@@ -47,9 +45,8 @@ class LoopControl {
   void Add(Task task, bool saves);
   Status GetStatus() const;
 
-  // -- The step thread.
-  // What is asked now. Blocks while the loop is paused and nobody asks for
-  // anything else. `state` is what the loop does unless it is paused.
+  // -- The step thread. What is asked now. Blocks while the loop is paused and nobody asks for anything else. `state`
+  // is what the loop does unless it is paused.
   Requests AwaitRequests(const std::string& state);
   // True as soon as somebody wants the run to stop; false after `timeout`.
   bool AwaitStop(absl::Duration timeout) const;
@@ -58,8 +55,7 @@ class LoopControl {
   void SetState(const std::string& state);
   void SetVersion(const PolicyVersion& version);
   void SetLastCheckpoint(const std::string& name);
-  // The run is over and ended so: tasks that nobody has done, and those that
-  // come, hear RUN_OVER.
+  // The run is over and ended so: tasks that nobody has done, and those that come, hear RUN_OVER.
   void Close(const std::string& state);
 
  private:

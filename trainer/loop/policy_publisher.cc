@@ -8,8 +8,7 @@
 namespace syncopate::trainer {
 namespace {
 
-// Says what can be done about weights that are not finite; other errors stay as
-// they are.
+// Says what can be done about weights that are not finite; other errors stay as they are.
 absl::Status Explained(const absl::Status& status, const PolicyVersion& version) {
   if (ErrorReason(status) != reason::kNonFinite) return status;
   return Annotate(status, absl::StrCat("training has spoilt the weights of ", version.ToString(),

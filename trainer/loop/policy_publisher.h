@@ -12,8 +12,8 @@
 
 namespace syncopate::trainer {
 
-// Which version was handed to receivers last, and how the next one is. Of the
-// step thread; `version` is always the one that the policy is at.
+// Which version was handed to receivers last, and how the next one is. Of the step thread; `version` is always the one
+// that the policy is at.
 class PolicyPublisher {
  public:
   // All borrowed; they must outlive this.
@@ -27,15 +27,12 @@ class PolicyPublisher {
   };
   explicit PolicyPublisher(Parts parts) : parts_(std::move(parts)) {}
 
-  // Stages the present weights and publishes them, unless that was done.
-  // NON_FINITE: training has spoilt them.
+  // Stages the present weights and publishes them, unless that was done. NON_FINITE: training has spoilt them.
   absl::Status Publish(const PolicyVersion& version);
-  // Whether what the policy holds may be saved and exported: staging looks at
-  // every version, but not every step is published. NON_FINITE names the
-  // tensor.
+  // Whether what the policy holds may be saved and exported: staging looks at every version, but not every step is
+  // published. NON_FINITE names the tensor.
   absl::Status CheckWeights(const PolicyVersion& version) const;
-  // Of the present weights: as they travel if they were published, else as the
-  // policy has them.
+  // Of the present weights: as they travel if they were published, else as the policy has them.
   absl::StatusOr<uint64_t> Digest(const PolicyVersion& version) const;
 
   const PolicyVersion& published() const { return published_.version; }  // none: nothing yet

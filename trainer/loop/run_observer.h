@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "st
 struct StepReport {
   PolicyVersion version;  // that the step made
   bool is_replay = false;
+  bool supervised = false;  // there were no rewards and no staleness
   TrainStepMetrics metrics;
   StalenessTally staleness;               // of this batch
   int64_t groups = 0;                     // in it
@@ -34,11 +36,13 @@ struct EvaluationReport {
   struct Sample {
     std::string prompt;
     std::string answer;
-    std::string expected;
+    std::string expected;  // "" where none is known
+    double reward = 0;
   };
   PolicyVersion version;  // evaluated
-  double exact = 0;       // share of prompts answered wholly right, greedily
   double reward_mean = 0;
+  // Share of prompts answered wholly right, greedily; none where right answers are unknown.
+  std::optional<double> exact = std::nullopt;
   double best_reward_mean = 0;  // of all evaluations so far, this one included
   int64_t prompts = 0;
   std::vector<Sample> samples;

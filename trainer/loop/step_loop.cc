@@ -70,7 +70,7 @@ absl::Status StepLoop::MakeSteps() {
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
-    if (!is_replay && publisher_.published().IsNone()) {
+    if (!is_replay && !IsSupervised() && publisher_.published().IsNone()) {
       SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
       StartEvaluationIfDue();
     }
@@ -93,9 +93,8 @@ LoopControl::Requests StepLoop::AwaitRequests() {
 
 absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const absl::Time begin = Now();
-  // Before the first publication only what is there already counts: without it
-  // rollouters have nothing to do.
-  const bool wait = !publisher_.published().IsNone();
+  // Before the first publication only what is there already counts: without it rollouters have nothing to do.
+  const bool wait = IsSupervised() || !publisher_.published().IsNone();
   absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
   const absl::Duration waited = Now() - begin;
   waited_seconds_ += absl::ToDoubleSeconds(waited);
@@ -103,8 +102,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
-  // Else it is not there yet, or the disk has refused the take, which comes
-  // again: a full disk holds a run up.
+  // Else it is not there yet, or the disk has refused the take, which comes again: a full disk holds a run up.
   if (ErrorReason(batch.status()) != reason::kNoBatch) {
     SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
     control_.AwaitStop(kDiskRetry);
@@ -112,8 +110,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   return std::optional<TrainingData::Batch>();
 }
 
-// A pause that was answered is kept: it is looked at after the wait, and
-// nothing waits between that and the take.
+// A pause that was answered is kept: it is looked at after the wait, and nothing waits between that and the take.
 absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
   SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
   if (!control_.MayBeginStep()) {
@@ -126,11 +123,9 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   SYNCOPATE_CHECK(batch.produces.step == version_.step + 1);
   if (batch.is_replay) control_.SetState("replaying");
   const absl::Time begin = Now();
-  std::vector<const TrajectoryGroup*> groups;
-  for (const SharedGroup& group : batch.groups) groups.push_back(group.get());
   StepReport report;
   report.wait_seconds = std::exchange(waited_seconds_, 0);
-  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, parts_.policy->Step(groups, version_.step));
+  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, MakeStep(batch));
   phases_.Add(LoopPhase::kStep, Now() - begin);
   version_.step = batch.produces.step;
   parts_.data->FinishStep();
@@ -142,12 +137,20 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   return SaveIfDue();
 }
 
+absl::StatusOr<TrainStepMetrics> StepLoop::MakeStep(const TrainingData::Batch& batch) {
+  std::vector<const TrajectoryGroup*> groups;
+  for (const SharedGroup& group : batch.groups) groups.push_back(group.get());
+  return batch.supervised ? parts_.policy->SupervisedStep(groups) : parts_.policy->Step(groups, version_.step);
+}
+
 void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   report.version = version_;
   report.is_replay = batch.is_replay;
+  report.supervised = batch.supervised;
   report.staleness = batch.staleness;
   report.groups = static_cast<int64_t>(batch.groups.size());
   for (const SharedGroup& group : batch.groups) {
+    if (batch.supervised) break;
     for (const Trajectory& sample : group->samples) {
       report.sample_staleness.push_back(batch.produces.step - 1 - sample.spans.front().version.step);
     }
@@ -156,8 +159,10 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   const absl::Time end = Now();
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
-  alarms_.alarms().AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
-                            report.metrics.zero_variance_fraction});
+  if (!batch.supervised) {
+    alarms_.alarms().AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
+                              report.metrics.zero_variance_fraction});
+  }
   report.alarms = alarms_.LogStanding(version_);
   parts_.observer->RecordStep(report);
 }
@@ -167,6 +172,8 @@ bool StepLoop::CheckpointIsDue() const {
 }
 
 bool StepLoop::PublishIsDue() const {
+  if (IsSupervised()) return false;
+  if (version_.step == options_.supervised_steps) return true;  // rollouters begin with what was learned
   if (version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps) return true;
   return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
 }
@@ -186,8 +193,7 @@ absl::Status StepLoop::SaveIfDue() {
   const absl::StatusOr<std::string> saved = checkpoints_.Save(version_);
   if (ErrorReason(saved.status()) == reason::kNonFinite) return saved.status();
   if (ErrorReason(saved.status()) == reason::kFenced) StopFenced();
-  // Else training goes on: the last good checkpoint is untouched, and the log
-  // still holds everything since.
+  // Else training goes on: the last good checkpoint is untouched, and the log still holds everything since.
   if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
   return absl::OkStatus();
 }

@@ -22,25 +22,26 @@
 
 namespace syncopate::trainer {
 
-// The step thread of a trainer: takes batches, trains, stages and publishes
-// versions, evaluates and saves, until the run is over. Run() is that thread;
-// everything else is thread-safe.
+// The step thread of a trainer: takes batches, trains, stages and publishes versions, evaluates and saves, until the
+// run is over. Run() is that thread; everything else is thread-safe.
 //
-// After a restore the logged takes are repeated first and nothing is published
-// meanwhile: rollouters that survived serve the bits at which the repetition
-// ends, so they are relabelled instead of sent backwards.
+// A run may begin with supervised steps, which train the data's own answers: nothing is published before the last of
+// them, so that rollouters have no work until then, and nothing is evaluated.
+//
+// After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
+// serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.
 class StepLoop {
  public:
   struct Options {
     int64_t steps = 100;                                 // the run is complete after this one
     absl::Duration duration = absl::InfiniteDuration();  // or after this long
+    int64_t supervised_steps = 0;  // TrainingData's: the first that is published is this one, or the first of all
     int64_t publish_every_steps = 1;
     int64_t evaluate_every_steps = 10;    // 0: only at the end
     int64_t checkpoint_every_steps = 50;  // 0: only at the end
     bool checkpoint_at_end = true;
     int keep_checkpoints = 2;
-    bool serve_complete = false;  // publish what is restored though nothing is
-                                  // left to do, for rollouters started anew
+    bool serve_complete = false;  // publish what is restored though nothing is left to do, for rollouters started anew
     absl::Duration last_evaluation_deadline = absl::Seconds(60);
   };
   // All borrowed; they must outlive the loop.
@@ -53,11 +54,9 @@ class StepLoop {
     const PromptSource* evaluation_prompts;
     // Tells the synchronizer of a staged version. Does not block.
     std::function<void(Publication)> publish;
-    // The epoch of the newest trainer that has taken over the run directory, as
-    // it wrote it down before anything else.
+    // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
-    // Weight syncs fail, and are tried again: nobody can answer for the newest
-    // version yet. Null: they do not.
+    // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
     std::function<bool()> syncs_fail = nullptr;
   };
   enum class Outcome {
@@ -71,9 +70,8 @@ class StepLoop {
   // `start` is the version that `policy` is at; its epoch is this trainer's.
   StepLoop(const Options& options, const Parts& parts, const PolicyVersion& start);
 
-  // Blocks until the run is over. An error means that it cannot go on; the log
-  // and the last checkpoint are whole. NON_FINITE: training has spoilt the
-  // weights; they are neither published nor saved.
+  // Blocks until the run is over. An error means that it cannot go on; the log and the last checkpoint are whole.
+  // NON_FINITE: training has spoilt the weights; they are neither published nor saved.
   absl::StatusOr<Outcome> Run();
 
   // No step begins after this has returned; the one under way ends.
@@ -87,9 +85,8 @@ class StepLoop {
   bool stop_requested() const { return control_.stop_requested(); }
   // Saves between two steps. CANCELLED (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
-  // Calls `work` on the step thread between two steps, with the version that
-  // the policy is at and whose weights are finite; once, with an error as
-  // SaveCheckpoint if that cannot be.
+  // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
+  // finite; once, with an error as SaveCheckpoint if that cannot be.
   void RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work);
   Status GetStatus() const { return control_.GetStatus(); }
 
@@ -97,14 +94,15 @@ class StepLoop {
   absl::Status MakeSteps();
   // What is asked of the loop now; blocks while it is paused.
   LoopControl::Requests AwaitRequests();
-  // None: not yet, or the disk refuses it for now. OUT_OF_RANGE (reason
-  // DATA_ENDED): never.
+  // None: not yet, or the disk refuses it for now. OUT_OF_RANGE (reason DATA_ENDED): never.
   absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
-  // Takes a batch unless a pause or a stop was asked for: from here on the step
-  // is under way. Else as AwaitBatch.
+  // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
   absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
+  absl::StatusOr<TrainStepMetrics> MakeStep(const TrainingData::Batch& batch);
+  // The next step is a supervised one.
+  bool IsSupervised() const { return version_.step < options_.supervised_steps; }
   bool CheckpointIsDue() const;
   bool PublishIsDue() const;
   // Of the present version, if it is published.

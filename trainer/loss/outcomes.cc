@@ -99,6 +99,7 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
 
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step) {
   DataFigures figures;
+  std::map<std::string, std::pair<double, int64_t>> parts;  // sum and count
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
       const bool masked = IsMasked(sample, options);
@@ -113,8 +114,14 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
       const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
       figures.reward_by_age[bucket] += sample.reward;
       ++figures.samples_by_age[bucket];
+      for (const RewardPart& part : sample.reward_parts) {
+        auto& [sum, count] = parts[part.name];
+        sum += part.value;
+        ++count;
+      }
     }
   }
+  for (const auto& [name, sum] : parts) figures.reward_parts[name] = sum.first / static_cast<double>(sum.second);
   return figures;
 }
 

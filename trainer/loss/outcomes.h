@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -40,6 +42,7 @@ struct DataFigures {
   double tokens = 0, trained_tokens = 0;
   double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
   int64_t samples_by_age[kAges] = {};
+  std::map<std::string, double> reward_parts;  // mean of each part, by its name, over the samples that have it
 };
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step);
 

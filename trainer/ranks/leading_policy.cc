@@ -14,6 +14,11 @@ absl::StatusOr<TrainStepMetrics> LeadingPolicy::Step(const std::vector<const Tra
   return policy_->Step(groups, step);
 }
 
+absl::StatusOr<TrainStepMetrics> LeadingPolicy::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kSupervisedStep}, groups));
+  return policy_->SupervisedStep(groups);
+}
+
 absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
   return policy_->WriteTensor(part, index, sink);
@@ -34,6 +39,8 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
   switch (command.kind) {
     case RankCommand::Kind::kStep:
       return policy.Step(groups, command.step).status();
+    case RankCommand::Kind::kSupervisedStep:
+      return policy.SupervisedStep(groups).status();
     case RankCommand::Kind::kWriteTensor:
       return policy.WriteTensor(command.part, command.tensor,
                                 [](absl::string_view) { return absl::InternalError("only rank 0 is given tensors"); });

@@ -11,7 +11,7 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct RankCommand {
-  enum class Kind : uint8_t { kStep, kWriteTensor, kDigest, kCheckFinite };
+  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
@@ -39,6 +39,7 @@ class LeadingPolicy final : public Policy {
   const Manifest& manifest() const override { return policy_->manifest(); }
   int64_t updates() const override { return policy_->updates(); }
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;

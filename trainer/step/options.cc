@@ -57,4 +57,16 @@ absl::Status TrainStepOptions::Validate() const {
   return absl::OkStatus();
 }
 
+// With an advantage of 1 for each token, REINFORCE's token mean of -A n is the mean cross-entropy.
+TrainStepOptions TrainStepOptions::Supervised() const {
+  TrainStepOptions options = *this;
+  options.loss = loss::LossOptions();
+  options.loss.surrogate = loss::Surrogate::kReinforce;
+  options.loss.correction = loss::Correction::kNone;
+  options.loss.aggregation = loss::Aggregation::kTokenMean;
+  options.temperature = 1.0;
+  options.updates_per_batch = 1;
+  return options;
+}
+
 }  // namespace syncopate::trainer

@@ -53,6 +53,9 @@ struct TrainStepOptions {
   Recompute recompute = Recompute::kSelective;
   bool float32_logits = false;  // where the policy computes in bfloat16
   absl::Status Validate() const;
+  // Of a step that learns given answers, on the same packing: the mean cross-entropy of their tokens at temperature 1,
+  // in one update.
+  TrainStepOptions Supervised() const;
 };
 
 // Token means are over every trained token of the batch, all micro-batches and ranks.

@@ -36,8 +36,13 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device devi
       targets.push_back(answer[i]);
       advantage.push_back(static_cast<float>(sequence.advantage.at(static_cast<int64_t>(i))));
     }
-    Append(trajectory.logprobs, &behaviour);
-    Append(loss::AgesOf(trajectory, sequence.step), &ages);
+    if (sequence.is_supervised()) {  // nobody drew these tokens; the loss does not look at what stands here
+      behaviour.insert(behaviour.end(), answer.size(), 0.0f);
+      ages.insert(ages.end(), answer.size(), 0);
+    } else {
+      Append(trajectory.logprobs, &behaviour);
+      Append(loss::AgesOf(trajectory, sequence.step), &ages);
+    }
     if (sequence.reference != nullptr) Append(*sequence.reference, &reference);
     answers.insert(answers.end(), answer.size(), static_cast<int64_t>(lengths.size()));
     answer_tokens.push_back(static_cast<int64_t>(answer.size()));

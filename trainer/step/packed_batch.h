@@ -22,6 +22,8 @@ struct TrainingSequence {
   // Of the answer's tokens under the reference policy; null: not known.
   const std::vector<float>* reference = nullptr;
 
+  // An answer to learn as it is, not one that a policy has drawn: it has no log-probs.
+  bool is_supervised() const { return trajectory->logprobs.empty(); }
   // Tokens that go into the model: all but the last, which only is a target.
   int64_t input_length() const { return static_cast<int64_t>(prompt_ids->size() + trajectory->tokens.size()) - 1; }
 };

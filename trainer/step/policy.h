@@ -38,6 +38,9 @@ class Policy {
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
   virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
+  // The same towards given answers, which each group has one of or more, with tokens alone: an update by the mean
+  // cross-entropy of their tokens. A pure function of state and groups.
+  virtual absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
   // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.

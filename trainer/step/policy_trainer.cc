@@ -37,7 +37,8 @@ class PolicyTrainer::Core {
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks)
                       : nullptr),
-        step(actor, ranks, options.step, reference.get()) {}
+        step(actor, ranks, options.step, reference.get()),
+        supervised(actor, ranks, options.step.Supervised()) {}
 
   const DType compute;
   SingleRank single;
@@ -45,6 +46,7 @@ class PolicyTrainer::Core {
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
+  TrainStep supervised;
 };
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -76,6 +78,14 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the training step has failed");
+  }
+}
+
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+  try {
+    return core_->supervised.RunSupervised(groups);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the supervised step has failed");
   }
 }
 

@@ -55,6 +55,7 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;

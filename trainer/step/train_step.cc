@@ -114,6 +114,37 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, reference));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
+  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
+  metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
+  return metrics;
+}
+
+absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+  SYNCOPATE_CHECK(!groups.empty());
+  at::NoGradGuard no_grad;
+  TrainStepMetrics metrics;
+  std::vector<std::vector<TrainingSequence>> sequences = SupervisedSequences(groups);
+  for (const std::vector<TrainingSequence>& group : sequences) {
+    metrics.sequences += static_cast<int64_t>(group.size());
+    for (const TrainingSequence& sequence : group) {
+      metrics.data.tokens += static_cast<double>(sequence.trajectory->tokens.size());
+    }
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/-1));
+  metrics.data.samples = metrics.sequences;
+  metrics.data.trained_tokens = metrics.data.tokens;
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
+  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
+  metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
+  // Of a policy that drew the tokens, and of how far from it this one is, there is nothing to say.
+  loss::LossFigures figures;
+  figures.loss = metrics.figures.loss;
+  figures.entropy = metrics.figures.entropy;
+  ShowFigures(figures, metrics);
+  return metrics;
+}
+
+absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics) {
   Totals totals;
   // With several updates the first one moves the weights, so the proximal policy must be taken before it.
   if (updates.size() > 1 && options_.loss.needs_proximal()) {
@@ -132,8 +163,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
     for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
   }
   ShowFigures(loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size())), metrics);
-  metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
-  return metrics;
+  return absl::OkStatus();
 }
 
 absl::Status TrainStep::CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const {

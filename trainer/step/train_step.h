@@ -48,6 +48,10 @@ class TrainStep {
   // Errors leave the actor as it was before the failing update, but for those of ranks.
   absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
 
+  // The same with `groups` whose samples are answers to learn, with tokens alone: one update by the mean cross-entropy of
+  // all their tokens, which is the loss that the metrics say. For options that are TrainStepOptions::Supervised().
+  absl::StatusOr<TrainStepMetrics> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
+
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
   absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weight_units()); }
 
@@ -70,6 +74,8 @@ class TrainStep {
   // Those of this rank.
   absl::StatusOr<MicroBatches> DealSequences(const std::vector<TrainingSequence>& sequences) const;
   absl::StatusOr<std::vector<Update>> DealUpdates(std::vector<std::vector<TrainingSequence>> groups);
+  // All updates of the step, their figures added to the metrics.
+  absl::Status RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
   absl::StatusOr<loss::LossMeasurement> RunMicroBatch(const MicroBatch& micro_batch, const at::Tensor& proximal,
                                                       const loss::BatchExtent& extent, bool is_made);

@@ -35,6 +35,20 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
   return sequences;
 }
 
+std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector<const TrajectoryGroup*>& groups) {
+  std::vector<std::vector<TrainingSequence>> sequences;
+  for (const TrajectoryGroup* group : groups) {
+    std::vector<TrainingSequence>& made = sequences.emplace_back();
+    double tokens = 0;
+    for (const Trajectory& sample : group->samples) {
+      made.push_back({.prompt_ids = &group->prompt_ids, .trajectory = &sample, .advantage = {.value = 1.0}});
+      tokens += static_cast<double>(sample.tokens.size());
+    }
+    for (TrainingSequence& sequence : made) sequence.group_tokens = tokens;
+  }
+  return sequences;
+}
+
 UpdateExtent MeasureExtent(const std::vector<std::vector<TrainingSequence>>& groups) {
   UpdateExtent extent;
   for (const std::vector<TrainingSequence>& group : groups) {

@@ -17,6 +17,9 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     const std::vector<const TrajectoryGroup*>& groups, const loss::LossOptions& options, int64_t step,
     const std::vector<std::vector<float>>& reference);
 
+// All answers, to be learned as they are: an advantage of 1 for each token. They need no log-probs and no versions.
+std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector<const TrajectoryGroup*>& groups);
+
 // What an update of these sequences is of.
 struct UpdateExtent {
   loss::BatchExtent batch;

@@ -47,6 +47,8 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/syncopate.v1.RolloutService/Pause", "a"},
                                              {"/syncopate.v1.RolloutService/Resume", "a"},
                                              {"/syncopate.v1.RolloutService/Drain", "a"},
+                                             {"/syncopate.v1.RolloutService/Sleep", "a"},
+                                             {"/syncopate.v1.RolloutService/WakeUp", "a"},
                                              {"/syncopate.v1.RolloutService/RolloutMode", "a"},
                                              {"/syncopate.v1.RolloutService/TrainerMode", "a"},
                                              {"/syncopate.v1.RolloutService/LoadCheckpoint", "a"},

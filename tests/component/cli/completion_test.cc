@@ -67,8 +67,9 @@ class BashCompletionTest : public ::testing::Test {
 };
 
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
-  EXPECT_THAT(Complete("syncopate "), UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "events",
-                                                           "export", "generate", "k8s", "run", "tokenize"));
+  EXPECT_THAT(Complete("syncopate "),
+              UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "events", "export",
+                                   "generate", "k8s", "report", "run", "tokenize"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check", "diff", "schema"));
   EXPECT_THAT(Complete("syncopate --v"), ElementsAre("--version"));
@@ -77,7 +78,7 @@ TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
 TEST_F(BashCompletionTest, OffersVerbsAlsoAfterOptionsWithTheirValues) {
   EXPECT_THAT(Complete("syncopate ctl "),
               IsSupersetOf({"status", "versions", "members", "syncs", "watch", "explain", "pause", "resume", "drain",
-                            "abort", "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
+                            "sleep", "wake", "abort", "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
   EXPECT_THAT(Complete("syncopate ctl --run runs --json ex"), ElementsAre("explain"));
   EXPECT_THAT(Complete("syncopate ctl --target=127.0.0.1:1 ch"), ElementsAre("checkpoint"));
 }

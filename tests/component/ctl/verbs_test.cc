@@ -112,6 +112,17 @@ TEST_F(CtlTest, PauseAndResumeGoToTheTrainerUnlessARollouterIsNamed) {
   EXPECT_THAT(Printed(), HasSubstr("rollouter-1 is paused"));
 }
 
+TEST_F(CtlTest, SleepSaysWhatItFreedAndBothGoToRolloutersAlone) {
+  ASSERT_THAT(CtlSleep(context_, "", 1), IsOk());
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-0 sleeps and gave 5 MiB back"));
+  ASSERT_THAT(CtlSleep(context_, "rollouter-1", 2), IsOk());
+  ASSERT_THAT(CtlWake(context_, "rollouter-1"), IsOk());
+  EXPECT_THAT(Printed(), HasSubstr("rollouter-1 is awake"));
+  EXPECT_THAT(run_.rollouters[0].book.calls(), ::testing::ElementsAre("Sleep 1"));
+  EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("Sleep 2", "WakeUp"));
+  EXPECT_THAT(CtlSleep(context_, "trainer", 1), HasReason("WRONG_ROLE"));
+}
+
 TEST_F(CtlTest, VerbsReachTheDaemonThatServesThem) {
   ASSERT_THAT(CtlDrain(context_, "rollouter-1"), IsOk());
   ASSERT_THAT(CtlAbort(context_, "rollouter-1", "request-9"), IsOk());

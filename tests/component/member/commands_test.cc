@@ -4,7 +4,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/member/command_runner.h"
-#include "services/member/recorded_participant.h"
 #include "services/telemetry/event_reader.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
@@ -186,7 +185,7 @@ TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
     SyncReport Prepare(const synchronizer::Prepare&) override { return {}; }
     void Transfer(const synchronizer::Transfer&, Done done) override { done({}); }
     SyncReport Install(const synchronizer::Install&) override { return {}; }
-    void Settle() override { notes_->Put("settled"); }
+    void WorkAfterReport() override { notes_->Put("settled"); }
     void Finish(int64_t) override {}
     void FinishAll() override {}
 
@@ -252,25 +251,34 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
   runner.Stop();
 }
 
-TEST(RecordedParticipantTest, LeavesAnEventForEachPhaseThatRan) {
+TEST(CommandRunnerTest, LeavesAnEventForEachPhaseThatRan) {
   testing::TempDir dir;
   auto events = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0").value();
-  ScriptedParticipant inner;
-  RecordedParticipant recorded(&inner, events.get());
+  ScriptedParticipant participant;
+  CommandRunner runner(&participant, Clock::Real(), events.get());
+  Mailbox<SyncReport> reports;
+  runner.Begin([&reports](const SyncReport& report) { reports.Put(report); });
+  size_t answered = 0;
+  auto run = [&](CommandRunner::Command command) {
+    runner.Run(std::move(command));
+    ASSERT_TRUE(reports.WaitFor(++answered));
+  };
   Prepare prepare = PrepareOf(7);
   prepare.version = {1, 3};
-  recorded.Prepare(prepare);
-  recorded.Transfer({7, {}, {}}, [](const SyncReport&) {});  // of a source that is pulled from: nothing ran
+  run(prepare);
+  run(Transfer{7, {}, {}});  // of a source that is pulled from: nothing ran
   SyncReport moved;
   moved.bytes = 1000;
   moved.verify_seconds = 0.25;
-  inner.Answer(moved);
-  recorded.Transfer({7, {}, {}}, [](const SyncReport& report) { EXPECT_EQ(report.bytes, 1000); });
+  participant.Answer(moved);
+  run(Transfer{7, {}, {}});
+  EXPECT_EQ(reports.All().back().bytes, 1000);
   SyncReport failed;
   failed.status = Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "too late");
-  inner.Answer(failed);
-  recorded.Install({7});
-  recorded.Finish(7);
+  participant.Answer(failed);
+  run(Install{7});
+  runner.Finish(7);
+  runner.Stop();
   ASSERT_TRUE(events->Stop().ok());
   std::vector<std::string> lines;
   const telemetry::RunEvents left = telemetry::ReadRunEvents(FileSystem::Real(), dir.path()).value();

@@ -83,19 +83,18 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.ObserveStaleness(1);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
-  metrics.RecordStep({.version = {2, 7},
-                      .loss = -0.25,
-                      .reward_mean = 0.5,
-                      .reward_std = 0.125,
-                      .kl = 0.01,
-                      .entropy = 1,
-                      .grad_norm = 2,
-                      .clipped = 0.75,
-                      .zero_variance = 0.0625,
-                      .mismatch_by_age = {0.25, 0.5},
-                      .tokens = 80,
-                      .skipped_updates = 2});
-  metrics.RecordEvaluation(0.875, 0.9375, 0.96875);
+  const StepFigures step = {.reward_mean = 0.5,
+                            .reward_std = 0.125,
+                            .zero_variance_ratio = 0.0625,
+                            .loss = -0.25,
+                            .gradient_norm = 2,
+                            .entropy = 1,
+                            .skipped_updates = 2,
+                            .clip_ratio = 0.75,
+                            .kl = 0.01,
+                            .trained_tokens = 80};
+  metrics.RecordStep({2, 7}, step, {0.25, 0.5});
+  metrics.RecordEvaluation(0.9375, 0.875, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);
@@ -145,18 +144,41 @@ TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
                           .waiting_sequences = 6,
                           .kv_usage = 0.25,
                           .generated_tokens = 77,
+                          .prompt_tokens = 50,
+                          .prefix_tokens = 20,
+                          .preemptions = 4,
+                          .time_to_first_token = {{0.5, 1}, {3, 2, 1}, 4.5},
+                          .time_per_output_token = {{0.25}, {60, 8}, 2},
+                          .finished_by_stop = 9,
+                          .finished_by_length = 8,
                           .busy_seconds = 3,
                           .idle_seconds = 2};
   });
   std::string text = Text(collector);
-  for (const char* line :
-       {"vllm:num_requests_running{model_name=\"reverse\"} 5\n",
-        "vllm:num_requests_waiting{model_name=\"reverse\"} 6\n",
-        "vllm:kv_cache_usage_perc{model_name=\"reverse\"} 0.25\n",
-        "syncopate_rollouter_phase_seconds_total{phase=\"idle\"} 2\n",
-        "syncopate_rollouter_phase_seconds_total{phase=\"decode\"} 3\n",
-        "# TYPE syncopate_rollouter_phase_seconds_total counter\n",
-        "syncopate_policy_version_step{role=\"rollouter\"} 9\n", "syncopate_generated_tokens_total 77\n"}) {
+  for (const char* line : {"vllm:num_requests_running{model_name=\"reverse\"} 5\n",
+                           "vllm:num_requests_waiting{model_name=\"reverse\"} 6\n",
+                           "vllm:kv_cache_usage_perc{model_name=\"reverse\"} 0.25\n",
+                           "# TYPE vllm:prompt_tokens_total counter\n",
+                           "vllm:prompt_tokens_total{model_name=\"reverse\"} 50\n",
+                           "vllm:generation_tokens_total{model_name=\"reverse\"} 77\n",
+                           "vllm:prefix_cache_queries_total{model_name=\"reverse\"} 50\n",
+                           "vllm:prefix_cache_hits_total{model_name=\"reverse\"} 20\n",
+                           "vllm:num_preemptions_total{model_name=\"reverse\"} 4\n",
+                           "# TYPE vllm:time_to_first_token_seconds histogram\n",
+                           "vllm:time_to_first_token_seconds_bucket{model_name=\"reverse\",le=\"0.5\"} 3\n",
+                           "vllm:time_to_first_token_seconds_bucket{model_name=\"reverse\",le=\"1\"} 5\n",
+                           "vllm:time_to_first_token_seconds_bucket{model_name=\"reverse\",le=\"+Inf\"} 6\n",
+                           "vllm:time_to_first_token_seconds_count{model_name=\"reverse\"} 6\n",
+                           "vllm:time_to_first_token_seconds_sum{model_name=\"reverse\"} 4.5\n",
+                           "vllm:time_per_output_token_seconds_count{model_name=\"reverse\"} 68\n",
+                           "vllm:request_success_total{model_name=\"reverse\",finished_reason=\"stop\"} 9\n",
+                           "vllm:request_success_total{model_name=\"reverse\",finished_reason=\"length\"} 8\n",
+                           "vllm:request_success_total{model_name=\"reverse\",finished_reason=\"abort\"} 0\n",
+                           "syncopate_rollouter_phase_seconds_total{phase=\"idle\"} 2\n",
+                           "syncopate_rollouter_phase_seconds_total{phase=\"decode\"} 3\n",
+                           "# TYPE syncopate_rollouter_phase_seconds_total counter\n",
+                           "syncopate_policy_version_step{role=\"rollouter\"} 9\n",
+                           "syncopate_generated_tokens_total 77\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   prometheus::Registry registry;

@@ -27,6 +27,21 @@ TEST(HttpRequestTest, TakesOnlyAGetAndSaysOfWhat) {
   EXPECT_EQ(CodeOf("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), 405);
 }
 
+TEST(HttpRequestTest, GivesTheQueryAndItsValues) {
+  const HttpRequest request = ReadHttpRequest("GET /new.json?steps=12&span=&steps=13 HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(request.query, "steps=12&span=&steps=13");
+  EXPECT_EQ(QueryValue(request.query, "steps"), "12");
+  EXPECT_EQ(QueryValue(request.query, "span"), "");
+  EXPECT_EQ(QueryValue(request.query, "step"), "");
+  EXPECT_EQ(QueryValue("", "steps"), "");
+}
+
+TEST(HttpRequestTest, GivesTheHostIfThereIsOneAlone) {
+  EXPECT_EQ(ReadHttpRequest("GET / HTTP/1.1\r\nA: b\r\nhOST:  127.0.0.1:80 \r\n\r\n").host, "127.0.0.1:80");
+  EXPECT_EQ(ReadHttpRequest("GET / HTTP/1.1\r\nX-Host: a\r\n\r\n").host, "");
+  EXPECT_EQ(ReadHttpRequest("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n").host, "");
+}
+
 TEST(HttpRequestTest, RefusesWhatIsNotHttp) {
   const std::string kBad[] = {
       "\x16\x03\x01 tls hello", "get /metrics HTTP/1.1\r\n", "GET /metrics\r\n",          "GET\r\n",
@@ -48,7 +63,7 @@ TEST(HttpRequestTest, SaysWhatKindOfTextFollowsAndHowLongItIs) {
   EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain; version=0.0.4\r\n"));
   EXPECT_THAT(answer, HasSubstr("Content-Length: 4\r\n"));
   EXPECT_TRUE(answer.ends_with("\r\n\r\na 1\n"));
-  EXPECT_THAT(HttpRefusal(405), HasSubstr("Allow: GET\r\n"));
+  EXPECT_THAT(HttpRefusal(405, "/metrics"), HasSubstr("Allow: GET\r\n"));
 }
 
 }  // namespace

@@ -248,5 +248,33 @@ TEST_F(RolloutNodeTest, LeavesMetricsThatCanBeReadAfterItIsGone) {
   EXPECT_NE(text.find("vllm:num_requests_running{model_name=\"test\"} 0"), std::string::npos);
 }
 
+TEST_F(RolloutNodeTest, AsleepItIsLeftOutOfSyncsAndAwakeItIsBroughtUpToDateByItself) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  ASSERT_TRUE(trainer.exchange().WaitFor(ExchangeRequest::kHello).has_value());
+  trainer.exchange().Welcome();
+  trainer.Publish(0, 7);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  auto stub = v1::RolloutService::NewStub(rpc::MakeChannel(server_->address()).value());
+  for (int32_t level : {1, 2}) {
+    v1::SleepRequest sleep;
+    sleep.set_level(level);
+    ASSERT_TRUE(rpc::CallUnary(stub.get(), &v1::RolloutService::Stub::Sleep, sleep, kTestDeadline).ok());
+    EXPECT_EQ(ErrorReason(node_->CheckReady()), "ASLEEP");
+    const int64_t installs = node_->engine().GetStatus().installs;
+    const uint64_t digest = trainer.Publish(level, 7 + level);
+    ASSERT_TRUE(rpc::CallUnary(stub.get(), &v1::RolloutService::Stub::WakeUp, v1::WakeUpRequest(), kTestDeadline).ok());
+    EXPECT_TRUE(Eventually([this, digest] { return node_->engine().GetStatus().serving_digest == digest; }));
+    EXPECT_EQ(node_->engine().GetStatus().installs, installs + 1);
+    EXPECT_TRUE(Eventually([this] { return node_->CheckReady().ok(); }));
+  }
+  auto syncs = v1::SynchronizerService::NewStub(rpc::MakeChannel(synchronizer.address()).value());
+  const auto status = rpc::CallUnary(syncs.get(), &v1::SynchronizerService::Stub::GetStatus,
+                                     v1::SynchronizerServiceGetStatusRequest(), kTestDeadline);
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->syncs_failed(), 0);
+}
+
 }  // namespace
 }  // namespace syncopate::rollouterd

@@ -34,6 +34,7 @@ class RolloutServiceTest : public ::testing::Test {
     options.max_requests = 12;
     options.set_draining = [this](bool draining) { draining_ = draining; };
     options.set_paused = [this](bool paused) { paused_ = paused; };
+    options.set_asleep = [this](bool asleep) { asleep_ = asleep; };
     options.groups_submitted = [] { return int64_t{42}; };
     service_ = std::make_unique<RolloutService>(options, engine_.get());
     server_ = rpc::Server::Start({}, {service_.get()}).value();
@@ -87,6 +88,7 @@ class RolloutServiceTest : public ::testing::Test {
 
   std::atomic<bool> draining_ = false;
   std::atomic<bool> paused_ = false;
+  std::atomic<bool> asleep_ = false;
   std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
   std::unique_ptr<RolloutService> service_;
   std::unique_ptr<rpc::Server> server_;
@@ -440,6 +442,64 @@ TEST_F(RolloutServiceTest, SaysWhoItIsAndWhatItHasDone) {
   EXPECT_EQ(status.groups_submitted(), 42);
   // Counted when the decode step that answered has ended.
   EXPECT_TRUE(Await([](const auto& later) { return later.generated_tokens() >= 6; }));
+}
+
+v1::SleepRequest SleepOf(const std::string& id, int level) {
+  v1::SleepRequest request;
+  request.set_request_id(id);
+  request.set_level(level);
+  return request;
+}
+
+TEST_F(RolloutServiceTest, SleepsWithItsWeightsAndWakesWithTheSameTokens) {
+  InstallTinyWeights(*engine_, {1, 3});
+  const auto before = Call(&Stub::Generate, Request("a"));
+  ASSERT_TRUE(before.ok()) << before.status();
+  const auto slept = Call(&Stub::Sleep, SleepOf("s1", 0));  // 0 is 1
+  ASSERT_TRUE(slept.ok()) << slept.status();
+  EXPECT_GT(slept->freed_bytes(), 0);
+  EXPECT_TRUE(asleep_);
+  EXPECT_EQ(Status().state(), "asleep");
+  EXPECT_EQ(Status().serving().step(), 3);
+  const auto refused = Call(&Stub::Generate, Request("b"));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(refused.status()), "ASLEEP");
+  EXPECT_FALSE(Call(&Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest())->acted());
+  EXPECT_FALSE(Call(&Stub::TrainerMode, v1::RolloutServiceTrainerModeRequest())->acted());
+  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
+  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
+  EXPECT_FALSE(asleep_);
+  const auto after = Call(&Stub::Generate, Request("b"));
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_THAT(after->tokens(), ElementsAreArray(before->tokens()));
+}
+
+TEST_F(RolloutServiceTest, AfterASleepThatDroppedTheWeightsItWaitsForThem) {
+  InstallTinyWeights(*engine_, {1, 3});
+  ASSERT_TRUE(Call(&Stub::Sleep, SleepOf("s1", 2)).ok());
+  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
+  EXPECT_TRUE(asleep_) << "no work before it has weights";
+  EXPECT_EQ(Status().state(), "waiting_for_weights");
+  EXPECT_EQ(ErrorReason(Call(&Stub::Generate, Request("a")).status()), "NO_WEIGHTS");
+}
+
+TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerRequestId) {
+  InstallTinyWeights(*engine_, {1, 0});
+  auto running = StartLong("long");
+  const auto busy = Call(&Stub::Sleep, SleepOf("s1", 1));
+  EXPECT_EQ(busy.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(busy.status()), "BUSY");
+  EXPECT_FALSE(asleep_);
+  EXPECT_TRUE(running->reader->Read(&running->last)) << "it runs on";
+  running->context.TryCancel();
+  while (running->reader->Read(&running->last)) {
+  }
+  ASSERT_TRUE(Await([](const auto& status) { return status.running_sequences() == 0; }));
+  const auto slept = Call(&Stub::Sleep, SleepOf("s2", 1));
+  ASSERT_TRUE(slept.ok()) << slept.status();
+  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s2", 1))->freed_bytes(), slept->freed_bytes()) << "the same call again";
+  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s3", 1))->freed_bytes(), 0) << "another one has nothing to free";
+  EXPECT_EQ(ErrorReason(Call(&Stub::Sleep, SleepOf("s4", 7)).status()), "BAD_REQUEST");
 }
 
 }  // namespace

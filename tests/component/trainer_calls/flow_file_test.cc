@@ -19,7 +19,12 @@ constexpr char kPath[] = "/state/flow.pb";
 
 trainer::FlowSums Sums(double wall_seconds) {
   trainer::FlowSums sums{.wall_seconds = wall_seconds,
-                         .figures = {.step_seconds = 8, .wait_seconds = 2, .best_exact = 0.9, .last_exact = 0.8},
+                         .figures = {.step_seconds = 8,
+                                     .wait_seconds = 2,
+                                     .best_reward = 0.95,
+                                     .last_reward = 0.85,
+                                     .best_exact = 0.9,
+                                     .last_exact = 0.8},
                          .reissued = 3,
                          .failed = 4,
                          .duplicate = 5,
@@ -49,6 +54,8 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
   EXPECT_EQ(read.wall_seconds, 60);
   EXPECT_EQ(read.figures.step_seconds, 8);
   EXPECT_EQ(read.figures.wait_seconds, 2);
+  EXPECT_EQ(read.figures.best_reward, 0.95);
+  EXPECT_EQ(read.figures.last_reward, 0.85);
   EXPECT_EQ(read.figures.best_exact, 0.9);
   EXPECT_EQ(read.figures.last_exact, 0.8);
   EXPECT_EQ(read.reissued + read.failed + read.duplicate + read.expired, 3 + 4 + 5 + 6);

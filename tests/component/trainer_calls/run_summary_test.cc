@@ -69,6 +69,7 @@ TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
   EXPECT_EQ(summary["rollouters"][1]["incarnation"], "killed");
   EXPECT_EQ(summary["rollouters"][1]["groups"], 5);
   EXPECT_TRUE(summary["eval"]["best"].is_null());
+  EXPECT_TRUE(summary["eval"]["exact"]["best"].is_null());
 }
 
 TEST(RunSummaryTest, SaysWhyAnswersWereRefused) {

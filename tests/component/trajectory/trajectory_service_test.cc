@@ -343,7 +343,7 @@ TEST_F(TrajectoryServiceTest, EvaluatesOverTheWire) {
   auto result = data_->WaitForEvaluation(absl::InfiniteFuture());
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->prompts, 6);
-  EXPECT_DOUBLE_EQ(result->exact, 1);
+  EXPECT_EQ(result->exact, 1.0);
   EXPECT_EQ(result->samples.size(), 2u);
 }
 

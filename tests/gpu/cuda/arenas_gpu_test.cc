@@ -149,7 +149,7 @@ TEST_P(RemapTest, AnInstallExchangesTheContentsUnderFixedAddresses) {
   EXPECT_EQ(pair->serving(), (PolicyVersion{1, 1}));
   ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
   EXPECT_EQ(pair->shadow_id(), shadow_id);
-  pair->Settle();  // until then the shadow's address has no memory
+  pair->RestoreShadow();  // until then the shadow's address has no memory
   EXPECT_EQ(ToHost(0, shadow, kBytes), bytes);
 }
 
@@ -256,7 +256,7 @@ TEST(RemapTest, AShadowThatCannotBeMappedAfterAnInstallIsMappedForTheNextTransfe
   const std::vector<char> shadow = ToHost(0, pair->shadow(), kBytes);
   driver.Arm(1, 3);  // after the live weights' map
   ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
-  pair->Settle();
+  pair->RestoreShadow();
   EXPECT_EQ(ToHost(0, pair->live(), kBytes), shadow);
   EXPECT_THAT(pair->BeginCheck({}), HasReason("CUDA_ERROR"));
   EXPECT_THAT(pair->BeginCheck({}), IsOk());

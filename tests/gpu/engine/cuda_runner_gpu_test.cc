@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/mutex.h"
+#include "cuda/device.h"
 #include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine.h"
 #include "rollouter/engine/engine_loop.h"
@@ -145,6 +146,37 @@ GenerationRequest RandomRequest(uint64_t seed, int64_t prompt, float temperature
 class CudaRunnerOverModels : public ::testing::TestWithParam<model::ModelConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, CudaRunnerOverModels,
                          ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4)));
+
+int64_t FreeGpuMemory() { return cuda::ReadGpuMemory(0).value().free; }
+
+TEST_P(CudaRunnerOverModels, ASleepGivesItsMemoryBackAndItsGraphsGenerateTheSameTokensAfterwards) {
+  SYNCOPATE_NEED_GPUS(1);
+  constexpr int64_t kSlack = int64_t{64} << 20;
+  Rig rig(GetParam());
+  const GenerationRequest request = RandomRequest(5, /*prompt=*/40, /*temperature=*/0, /*samples=*/3, /*answer=*/24);
+  const Asked before = rig.Add(request);
+  rig.RunDry();
+  const char* const live = rig.engine->policy().live();
+  int64_t step = 1;
+  for (bool keep_weights : {true, false}) {
+    const int64_t awake = FreeGpuMemory();
+    const absl::StatusOr<int64_t> freed = rig.engine->Sleep(keep_weights);
+    ASSERT_TRUE(freed.ok()) << freed.status();
+    EXPECT_GE(FreeGpuMemory() - awake, *freed - kSlack);
+    EXPECT_EQ(rig.engine->weight_bytes(), 0);
+    EXPECT_EQ(rig.engine->kv_bytes(), 0);
+    ASSERT_TRUE(rig.engine->WakeUp().ok());
+    EXPECT_LE(std::abs(FreeGpuMemory() - awake), kSlack);
+    EXPECT_EQ(rig.engine->policy().live(), live) << "graphs hold the address";
+    EXPECT_EQ(rig.engine->policy().has_weights(), keep_weights);
+    if (!keep_weights) rig.Install({1, ++step});
+    const Asked after = rig.Add(request);
+    rig.RunDry();
+    for (int32_t sample = 0; sample < 3; ++sample) {
+      EXPECT_EQ(after.sink->finished.at(sample).tokens, before.sink->finished.at(sample).tokens);
+    }
+  }
+}
 
 // Prompts from one token to several chunks, some with a prefix that another one has put there.
 TEST_P(CudaRunnerOverModels, GreedyTokensAreThoseOfAFloat32ForwardExceptNearTies) {

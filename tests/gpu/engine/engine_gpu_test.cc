@@ -228,5 +228,33 @@ TEST_F(CudaEngineLoopTest, ATransferInPlaceStopsGenerationAndOneThatFailsLeavesN
   while (loop_->GetStatus().generated_tokens == tokens) ASSERT_LT(Clock::Real()->Now(), limit);
 }
 
+TEST(CudaBackendSleepTest, KeptWeightsComeBackAsTheyWereAndDroppedOnesAsZeros) {
+  SYNCOPATE_NEED_GPUS(1);
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
+  const std::vector<char> weights = RandomWeights(config, manifest, 7);
+  for (Install install : {Install::kRemap, Install::kInPlace}) {
+    const auto backend = CudaBackend::Create(config, manifest, /*device=*/0, install).value();
+    WeightArenas& arenas = backend->arenas();
+    ToDevice(0, arenas.shadow(), weights.data(), static_cast<int64_t>(weights.size()));
+    ASSERT_TRUE(arenas.Exchange({1, 0}, 1, kDeadline).ok());
+    const char* const live = arenas.live();
+    const int64_t held = arenas.bytes();
+    ASSERT_TRUE(arenas.Release(/*keep_live=*/true).ok());
+    ASSERT_TRUE(arenas.Release(/*keep_live=*/true).ok());
+    EXPECT_EQ(arenas.bytes(), 0);
+    EXPECT_EQ(ErrorReason(backend->ExportShadow().status()), install == Install::kRemap ? "RELEASED" : "NOT_LENT");
+    ASSERT_TRUE(arenas.Restore().ok());
+    EXPECT_EQ(arenas.bytes(), held);
+    EXPECT_EQ(arenas.live(), live);
+    EXPECT_EQ(ToHost(0, live, manifest.arena_bytes()), weights);
+    // Kept, and then dropped without having been brought back.
+    ASSERT_TRUE(arenas.Release(/*keep_live=*/true).ok());
+    ASSERT_TRUE(arenas.Release(/*keep_live=*/false).ok());
+    ASSERT_TRUE(arenas.Restore().ok());
+    EXPECT_EQ(ToHost(0, live, manifest.arena_bytes()), std::vector<char>(weights.size(), 0));
+  }
+}
+
 }  // namespace
 }  // namespace syncopate::rollouter

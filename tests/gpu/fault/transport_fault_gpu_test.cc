@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/file_descriptor.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "tests/gpu/fault/fault_peer.h"
 #include "tests/gpu/fault/peer_protocol.h"
 #include "tests/gpu/gpu_support.h"

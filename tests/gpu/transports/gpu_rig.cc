@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "tests/gpu/gpu_support.h"
 
 namespace syncopate::synchronizer {

@@ -38,9 +38,19 @@ class TestArenas final : public WeightArenas {
       synchronizer::ShadowContents contents) override {
     return host_->BeginCheck(std::move(contents));
   }
+  absl::Status Release(bool keep_live) override {
+    SYNCOPATE_RETURN_IF_ERROR(release_error_);
+    return host_->Release(keep_live);
+  }
+  absl::Status Restore() override {
+    SYNCOPATE_RETURN_IF_ERROR(restore_error_);
+    return host_->Restore();
+  }
 
   bool in_place_ = false;
   absl::Status exchange_error_;  // set while no install runs
+  absl::Status release_error_;   // these two while no sleep begins or ends
+  absl::Status restore_error_;
 
  private:
   WeightArenas* const host_;
@@ -53,6 +63,8 @@ class TestRunner final : public ModelRunner {
       : host_(std::move(host)), broken_(broken) {}
   Capacity capacity() const override { return host_->capacity(); }
   int64_t kv_bytes() const override { return host_->kv_bytes(); }
+  absl::Status ReleaseBlocks() override { return host_->ReleaseBlocks(); }
+  absl::Status RestoreBlocks() override { return host_->RestoreBlocks(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
     TORCH_CHECK(!*broken_, "an illegal memory access was encountered");
     return host_->Launch(plan);
@@ -313,6 +325,40 @@ TEST(EngineLoopTest, BFloat16WeightsTakeHalfTheMemoryAndGiveNearlyTheSameLogProb
   if (made[DType::kFloat32].tokens == made[DType::kBFloat16].tokens) {
     EXPECT_NEAR(made[DType::kFloat32].logprobs[0], made[DType::kBFloat16].logprobs[0], 0.02);
   }
+}
+
+TEST_F(EngineLoopOnATestBackend, ASleepThatTheHostHasNoRoomForChangesNothing) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  backend_->arenas_.release_error_ = Error(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY", "no pinned memory");
+  EXPECT_EQ(ErrorReason(loop_->Sleep(1, kTestDeadline).status()), "OUT_OF_MEMORY");
+  EXPECT_EQ(loop_->GetStatus().state, EngineStatus::State::kRunning);
+  auto sink = Submit(/*holds_install=*/false, /*tokens=*/3);
+  EXPECT_TRUE(sink->finished.WaitFor(1));
+}
+
+TEST_F(EngineLoopOnATestBackend, WakingUpCanBeTriedAgainWhenOthersHaveTakenTheMemory) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  ASSERT_TRUE(loop_->Sleep(1, kTestDeadline).ok());
+  backend_->arenas_.restore_error_ = Error(absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY", "taken");
+  EXPECT_EQ(ErrorReason(loop_->WakeUp()), "OUT_OF_GPU_MEMORY");
+  EXPECT_EQ(loop_->GetStatus().state, EngineStatus::State::kAsleep);
+  EXPECT_EQ(loop_->GetStatus().kv_bytes, 0) << "nothing was taken";
+  backend_->arenas_.restore_error_ = absl::OkStatus();
+  ASSERT_TRUE(loop_->WakeUp().ok());
+  auto sink = Submit(/*holds_install=*/false, /*tokens=*/3);
+  EXPECT_TRUE(sink->finished.WaitFor(1));
+}
+
+TEST_F(EngineLoopOnATestBackend, ADeviceThatFailsToWakeUpEndsTheEngine) {
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  ASSERT_TRUE(loop_->Sleep(2, kTestDeadline).ok());
+  backend_->arenas_.restore_error_ = Error(absl::StatusCode::kInternal, "CUDA_ERROR", "unmapped");
+  EXPECT_EQ(ErrorReason(loop_->WakeUp()), "CUDA_ERROR");
+  loop_->Stop();
+  EXPECT_EQ(ErrorReason(loop_->GetStatus().failure), "CUDA_ERROR");
 }
 
 }  // namespace

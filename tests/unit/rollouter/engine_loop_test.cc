@@ -235,6 +235,186 @@ TEST(EngineLoopTest, StopAnswersEveryRequest) {
   EXPECT_EQ(ErrorReason(loop->Submit(Request("late"), sinks[0])), "DRAINING");
 }
 
+template <typename Counts>
+int64_t CountOf(const Counts& times) {
+  int64_t count = 0;
+  for (int64_t between : times.counts) count += between;
+  return count;
+}
+
+TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 3, /*max_new_tokens=*/5), sink).ok());
+  sink->WaitForSamples(3);
+  loop->Pause();  // the status counts all tokens
+  GenerationRequest stops = Request("b", 1, 5);
+  for (int32_t token = 0; token < 11; ++token) stops.sampling.stop_token_ids.push_back(token);  // the first, whichever
+  auto stopped = std::make_shared<WaitingSink>(), aborted = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("c"), aborted).ok());
+  EXPECT_EQ(loop->Abort("c"), 1);
+  loop->Resume();
+  ASSERT_TRUE(loop->Submit(stops, stopped).ok());
+  stopped->WaitForSamples(1);
+  loop->Pause();
+  const EngineStatus status = loop->GetStatus();
+  EXPECT_EQ(CountOf(status.requests.time_to_first_token), 4) << "one each sample that drew a token";
+  EXPECT_EQ(CountOf(status.requests.time_per_output_token), 3 * 4);
+  EXPECT_GT(status.requests.time_to_first_token.sum, 0);
+  EXPECT_EQ(status.requests.at_length, 3);
+  EXPECT_EQ(status.requests.stopped, 1);
+  EXPECT_EQ(status.requests.aborted, 1);
+  EXPECT_EQ(status.prompt_tokens, 2 * 6) << "the one that was ended had not started";
+}
+
+std::vector<int32_t> TokensOf(EngineLoop& loop, const std::string& id) {
+  auto sink = std::make_shared<WaitingSink>();
+  EXPECT_TRUE(loop.Submit(Request(id, 2), sink).ok());
+  return sink->WaitForSamples(2)[1].tokens;
+}
+
+TEST(EngineLoopSleepTest, GivesBackWhatItSaysAndWakesWithTheSameVersionAndTokens) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  const EngineStatus before = loop->GetStatus();
+  const absl::StatusOr<int64_t> freed = loop->Sleep(/*level=*/1, kDeadline);
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  const EngineStatus asleep = loop->GetStatus();
+  EXPECT_EQ(asleep.state, EngineStatus::State::kAsleep);
+  EXPECT_EQ(asleep.serving, (PolicyVersion{1, 3}));
+  EXPECT_EQ(asleep.kv_bytes, 0);
+  EXPECT_EQ(asleep.weight_bytes, before.weight_bytes / 2);  // the live set, which is in host memory anyhow
+  EXPECT_EQ(*freed, before.kv_bytes + before.weight_bytes / 2);
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kRunning);
+  EXPECT_EQ(loop->GetStatus().serving_digest, 103u);
+  EXPECT_EQ(TokensOf(*loop, "b"), expected);
+  EXPECT_EQ(loop->GetStatus().weight_bytes, before.weight_bytes);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 4}).ok());
+  EXPECT_EQ(TokensOf(*loop, "c"), expected);  // the same bits under another name
+}
+
+TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  const EngineStatus before = loop->GetStatus();
+  EXPECT_EQ(loop->Sleep(2, kDeadline).value(), before.kv_bytes + before.weight_bytes);
+  EXPECT_EQ(loop->GetStatus().weight_bytes, 0);
+  EXPECT_TRUE(loop->GetStatus().serving.IsNone());
+  const synchronizer::ReceiverWeights lost = loop->LastSleep();
+  EXPECT_TRUE(lost.slept && lost.free_cache_engine && lost.sleep_level == 2);
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
+  EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "NO_WEIGHTS");
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());  // the same version may come again: nothing served since
+  EXPECT_FALSE(loop->LastSleep().slept);
+  EXPECT_EQ(TokensOf(*loop, "c"), expected);
+}
+
+TEST(EngineLoopSleepTest, RefusesWhileRequestsRunOrWaitAndChangesNothing) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("a", 1, 15000), sink).ok());
+  const absl::Status running = loop->Sleep(1, kDeadline).status();
+  EXPECT_EQ(running.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(running), "BUSY");
+  loop->Pause();
+  EXPECT_EQ(ErrorReason(loop->Sleep(2, kDeadline).status()), "BUSY");
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kPaused);
+  loop->Resume();
+  ASSERT_TRUE(sink->WaitForTokens(3));
+  EXPECT_EQ(loop->Abort("a"), 1);
+  EXPECT_TRUE(loop->Sleep(1, kDeadline).ok());
+}
+
+TEST(EngineLoopSleepTest, AsleepItTakesNeitherRequestsNorWeights) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  const absl::Status refused = loop->Submit(Request("a"), std::make_shared<WaitingSink>());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(refused), "ASLEEP");
+  EXPECT_EQ(ErrorReason(loop->BeginAttempt()), "HELD");
+  EXPECT_EQ(ErrorReason(loop->Install({1, 1}, 1, kDeadline).status()), "HELD");
+  EXPECT_EQ(ErrorReason(loop->Relabel({1, 1}, kDeadline).status()), "HELD");
+  EXPECT_EQ(loop->shadow(), nullptr);
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_TRUE(loop->BeginAttempt().ok());
+  loop->EndAttempt();
+}
+
+TEST(EngineLoopSleepTest, TwiceIsOnceAndADeeperSleepDropsWhatWasKept) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  EXPECT_TRUE(loop->WakeUp().ok());  // awake already
+  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  EXPECT_EQ(loop->Sleep(1, kDeadline).value(), 0);
+  const int64_t kept = loop->GetStatus().weight_bytes;
+  EXPECT_EQ(loop->Sleep(2, kDeadline).value(), kept);
+  EXPECT_EQ(loop->Sleep(1, kDeadline).value(), 0);
+  EXPECT_TRUE(loop->GetStatus().serving.IsNone());
+  ASSERT_TRUE(loop->WakeUp().ok());
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
+  EXPECT_EQ(ErrorReason(loop->Sleep(3, kDeadline).status()), "BAD_REQUEST");
+}
+
+TEST(EngineLoopSleepTest, PauseResumeAndDrainMeanTheSameAsleepAndAfterwards) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  ASSERT_TRUE(loop->Drain(kDeadline).ok());
+  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  loop->Pause();
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
+  EXPECT_EQ(loop->Abort(""), 0);
+  EXPECT_TRUE(loop->Drain(kDeadline).ok());
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_TRUE(loop->Drain(kDeadline).ok());  // until the thread has looked what there is
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kDrained);
+  EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "DRAINING");
+  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  loop->Resume();
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);  // neither pause nor drain, but a sleep of its own
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_EQ(TokensOf(*loop, "c"), expected);
+}
+
+TEST(EngineLoopSleepTest, WaitsForAWeightSyncUnderWayAndHoldsTheNextOneBack) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  ASSERT_TRUE(loop->BeginAttempt().ok());
+  EXPECT_EQ(ErrorReason(loop->Sleep(1, absl::Milliseconds(10)).status()), "BUSY");
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kRunning);
+  absl::StatusOr<int64_t> freed = 0;
+  std::thread sleeper([&] { freed = loop->Sleep(1, kDeadline); });
+  const absl::Time limit = Clock::Real()->Now() + kDeadline;
+  // Refused as soon as the sleep waits; until then an attempt may begin, within the one that is under way.
+  while (loop->BeginAttempt().ok()) {
+    loop->EndAttempt();
+    ASSERT_LT(Clock::Real()->Now(), limit);
+  }
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());  // the attempt goes on to its end
+  loop->EndAttempt();
+  sleeper.join();
+  ASSERT_TRUE(freed.ok()) << freed.status();
+  EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{1, 1}));
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
+}
+
+TEST(EngineLoopSleepTest, AStoppedEngineSleepsNoMore) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
+  loop->Stop();
+  EXPECT_EQ(ErrorReason(loop->Sleep(1, kDeadline).status()), "STOPPING");
+  EXPECT_EQ(ErrorReason(loop->WakeUp()), "STOPPING");
+}
+
 TEST(EngineLoopTest, ManyCallersAtOnceGetTheirOwnTokens) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());

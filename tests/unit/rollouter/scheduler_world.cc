@@ -32,6 +32,7 @@ Scheduler::Options SchedulerWorld::RandomOptions() {
   options.max_kept_blocks = Int(0, options.blocks);
   options.max_prefill_tokens = Int(3, 60);
   options.max_passed_over = Int(2, 6);
+  options.follow_usage = Chance(0.5);
   options.preemption = Chance(0.5) ? Scheduler::Preemption::kSwap : Scheduler::Preemption::kRecompute;
   return options;
 }

@@ -355,6 +355,25 @@ TEST_F(ControlPlaneTest, AHeartbeatOfAPublishedVersionIsBelieved) {
   EXPECT_EQ(plane_.coordinator().behind(), 0);
 }
 
+TEST_F(ControlPlaneTest, ARollouterThatSaysItSleepsIsSentTheNewestVersionWhenItSaysThatItIsAwake) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  SyncAll(2);
+  plane_.OnHeartbeat(2, {1, 0}, DigestOf({1, 0}), now_, "ASLEEP");
+  ASSERT_TRUE(Publish("t", {1, 1}).ok());
+  EXPECT_TRUE(Sent<Prepare>(2).empty());
+  plane_.OnHeartbeat(2, {}, 0, now_, "ASLEEP");  // it has dropped its weights
+  Take();
+  EXPECT_TRUE(Sent<Prepare>(2).empty());
+  plane_.OnHeartbeat(2, {}, 0, now_);
+  Take();
+  ASSERT_EQ(Sent<Prepare>(2).size(), 1u);
+  EXPECT_EQ(Sent<Prepare>(2)[0].version, (PolicyVersion{1, 1}));
+  SyncAll(2);
+  EXPECT_EQ(plane_.coordinator().behind(), 0);
+}
+
 TEST_F(ControlPlaneTest, AMemberThatServesOtherBitsThanWerePublishedIsOutWithTheReason) {
   Join(1, TrainerId("t"));
   Join(2, RollouterId(0, "r"));

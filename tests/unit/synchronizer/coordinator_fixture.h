@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "synchronizer/attempts/sync_coordinator.h"
 #include "tests/support/synchronizer_fixtures.h"
 
@@ -34,13 +34,14 @@ class SyncCoordinatorTest : public ::testing::Test {
     Take(coordinator_.SetSources(std::move(sources), now_));
   }
 
-  void AddReceiver(int index, PolicyVersion serving = {}, int32_t world = 1) {
+  void AddReceiver(int index, PolicyVersion serving = {}, int32_t world = 1, const std::string& held = "") {
     ReceiverReplica replica;
     replica.replica_id = absl::StrCat("rollouter-", index);
     for (int32_t rank = 0; rank < world; ++rank) {
       replica.ranks.push_back({RollouterId(index, "r", rank, world), transports_});
     }
     replica.serving = serving;
+    replica.held = held;
     Take(coordinator_.SetReceiver(std::move(replica), now_));
   }
 

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/unit/synchronizer/simulation.h"
 

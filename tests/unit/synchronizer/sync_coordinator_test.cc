@@ -304,6 +304,47 @@ TEST_F(SyncCoordinatorTest, TheDeadlineIsFourMediansButAtLeastTheFloor) {
   EXPECT_NEAR(absl::ToDoubleSeconds(coordinator_.CurrentDeadline()), 4 * 8.25, 1e-6);
 }
 
+TEST_F(SyncCoordinatorTest, AReceiverThatHoldsInstallsBackIsNeitherFailedNorALaggardAndIsAskedAgain) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1);
+  Publish(1);
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare, Failure("HELD")));
+  EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"})) << "nobody waits for it";
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_TRUE(records_[0].held());
+  EXPECT_FALSE(records_[0].failed());
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  now_ = At(2);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"}));
+  FromReceiver(1, Report(SyncStage::kPrepare, Failure("HELD")));
+  now_ = At(4);
+  Publish(2);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"})) << "with the others, not alone";
+}
+
+TEST_F(SyncCoordinatorTest, WhoSaysThatItTakesNoVersionIsLeftOutUntilItTakesOneAgain) {
+  SetSources();
+  AddReceiver(0);
+  AddReceiver(1, {}, 1, "ASLEEP");
+  Publish(1);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
+  EXPECT_EQ(coordinator_.behind(), 1);
+  EXPECT_THAT(coordinator_.WhyLeftAlone("rollouter-1"), ::testing::HasSubstr("ASLEEP"));
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kPrepare));
+  FromReceiver(0, Report(SyncStage::kTransfer));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(coordinator_.behind(), 0);
+  AddReceiver(1);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once";
+  EXPECT_EQ(coordinator_.WhyLeftAlone("rollouter-1"), "");
+}
+
 TEST_F(SyncCoordinatorTest, ATriggerForgetsBackOffs) {
   SetSources();
   AddReceiver(0);

@@ -205,6 +205,95 @@ TEST_F(WeightReceiverTest, TheServingVersionNeverGoesBack) {
   EXPECT_THAT(rig_.receiver()->receiver->Prepare(older).status(), HasReason("OLD_VERSION"));
 }
 
+// Holds installs back and loses its weights when the test says so, and counts who uses it.
+class SleepyTarget final : public WeightTarget {
+ public:
+  explicit SleepyTarget(int64_t bytes) : arenas_(bytes) {}
+  char* shadow() override { return arenas_.shadow(); }
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                        absl::Duration deadline) override {
+    sleep_.slept = false;
+    return arenas_.Install(version, digest, deadline);
+  }
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override {
+    return arenas_.Relabel(version, deadline);
+  }
+  absl::Status BeginAttempt() override {
+    if (held_) return Error(absl::StatusCode::kUnavailable, kHeld, "asleep");
+    ++attempts_;
+    return absl::OkStatus();
+  }
+  void EndAttempt() override { --attempts_; }
+  void RestoreShadow() override {
+    EXPECT_GT(attempts_, 0) << "the weight sets may be gone";
+    ++restored_;
+  }
+  ReceiverWeights LastSleep() const override { return sleep_; }
+
+  bool held_ = false;
+  int attempts_ = 0;  // under way
+  int restored_ = 0;
+  ReceiverWeights sleep_;
+
+ private:
+  ArenaPair arenas_;
+};
+
+class SleepyReceiverTest : public WeightReceiverTest {
+ protected:
+  SleepyReceiverTest() {
+    rig_.receiver()->receiver =
+        std::make_unique<WeightReceiver>(WeightReceiver::Options{SmallModel(), rig_.receiver()->id}, &target_,
+                                         std::vector<ReceiverTransport*>{harness_.receiver()});
+  }
+  SleepyTarget target_{SmallModel().arena_bytes()};
+};
+
+TEST_F(SleepyReceiverTest, ATargetThatHoldsInstallsBackIsNotTouched) {
+  target_.held_ = true;
+  EXPECT_THAT(rig_.Sync(rig_.receiver()), HasReason("HELD"));
+  EXPECT_EQ(target_.attempts_, 0);
+  target_.held_ = false;
+  EXPECT_TRUE(rig_.Sync(rig_.receiver()).ok());
+  EXPECT_EQ(target_.attempts_, 0);
+}
+
+TEST_F(SleepyReceiverTest, TheTargetKnowsOfEachAttemptUntilItsEndHoweverItEnds) {
+  const Prepare moved = rig_.Offer();
+  ASSERT_TRUE(rig_.Move(rig_.receiver(), moved).ok());
+  EXPECT_EQ(target_.attempts_, 1);
+  EXPECT_THAT(rig_.receiver()->receiver->Prepare(rig_.Offer()).status(), HasReason("BUSY"));
+  EXPECT_EQ(target_.attempts_, 1);
+  rig_.Finish(rig_.receiver(), moved.attempt);
+  EXPECT_EQ(target_.attempts_, 0);
+  Prepare none = rig_.Offer();
+  none.version = PolicyVersion();
+  EXPECT_THAT(rig_.receiver()->receiver->Prepare(none).status(), HasReason("OLD_VERSION"));
+  EXPECT_EQ(target_.attempts_, 0);
+}
+
+TEST_F(SleepyReceiverTest, WhatIsDoneAfterAReportIsLeftIfTheTargetSleepsByThen) {
+  ASSERT_TRUE(rig_.Sync(rig_.receiver()).ok());
+  rig_.receiver()->receiver->WorkAfterReport();
+  EXPECT_EQ(target_.restored_, 1);
+  target_.held_ = true;
+  rig_.receiver()->receiver->WorkAfterReport();
+  EXPECT_EQ(target_.restored_, 1);
+  EXPECT_EQ(target_.attempts_, 0);
+}
+
+TEST_F(SleepyReceiverTest, WeightsThatASleepDroppedAreSentAgainAndThoseThatItKeptAreNot) {
+  ASSERT_TRUE(rig_.Sync(rig_.receiver()).ok());
+  const PolicyVersion served = rig_.receiver()->receiver->serving();
+  target_.sleep_ = {.sleep_level = 1, .free_cache_engine = true, .slept = true};
+  EXPECT_EQ(rig_.receiver()->receiver->serving(), served);
+  EXPECT_THAT(rig_.Sync(rig_.receiver()), HasReason("OLD_VERSION"));
+  target_.sleep_.sleep_level = 2;
+  EXPECT_TRUE(rig_.receiver()->receiver->serving().IsNone());
+  ASSERT_TRUE(rig_.Sync(rig_.receiver()).ok());
+  EXPECT_EQ(rig_.receiver()->receiver->serving(), served);
+}
+
 TEST_F(WeightReceiverTest, TakesOneAttemptAtATime) {
   Prepare first = rig_.Offer();
   ASSERT_TRUE(rig_.Move(rig_.receiver(), first).ok());

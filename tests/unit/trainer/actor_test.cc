@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 
 namespace syncopate::trainer {
@@ -47,24 +48,6 @@ class MovedActor {
   const model::ModelConfig config_ = testing::SmallModel();
   Actor actor_;
   at::Tensor before_;
-};
-
-// Three arenas to restore from.
-class Arenas final : public PolicySource {
- public:
-  Arenas(const Manifest& manifest, const at::Tensor& parameters, const at::Tensor& moments, int64_t updates)
-      : manifest_(manifest), parameters_(parameters), moments_(moments), updates_(updates) {}
-  absl::string_view Tensor(PolicyPart part, size_t index) const override {
-    const at::Tensor& arena = part == PolicyPart::kParameters ? parameters_ : moments_;
-    return {static_cast<const char*>(arena.data_ptr()) + manifest_.ranges()[index].begin,
-            static_cast<size_t>(manifest_.ranges()[index].size())};
-  }
-  int64_t updates() const override { return updates_; }
-
- private:
-  const Manifest manifest_;
-  const at::Tensor parameters_, moments_;
-  const int64_t updates_;
 };
 
 AdamWOptions Plain() {
@@ -146,7 +129,7 @@ TEST(ActorTest, TheCopyThatComputesIsTheRoundedWeightsAfterEachUpdateAndRestore)
   EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
   EXPECT_TRUE(is_renewed());
   const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
-  actor.Restore(Arenas(manifest, ones, zeros, 1));
+  actor.Restore(testing::ArenaSource(actor.manifest(), ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 1));
   EXPECT_TRUE(is_renewed());
   EXPECT_EQ(actor.weights().norm.min().item<double>(), 1);
 }
@@ -161,7 +144,7 @@ TEST(ActorTest, WeightDecayLeavesNormsAndBiasesAloneWhereItIsToldTo) {
     options.decay_all = decay_all;
     Actor actor(config, manifest, options, 3);
     const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
-    actor.Restore(Arenas(manifest, ones, zeros, 0));
+    actor.Restore(testing::ArenaSource(actor.manifest(), ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 0));
     EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());  // by gradients of 0: decay is all that there is
     int matrices = 0, vectors = 0;
     for (const at::Tensor& tensor : actor.weights().Distinct()) {
@@ -207,7 +190,7 @@ TEST(ActorTest, UpdatesGoByTheScheduleAlsoAfterARestore) {
   auto way = [&](int64_t made) {
     Actor actor(config, manifest, options, 3);
     const at::Tensor zeros = at::zeros_like(actor.parameters()), start = actor.parameters().clone();
-    actor.Restore(Arenas(manifest, start, zeros, made));
+    actor.Restore(testing::ArenaSource(actor.manifest(), start.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), made));
     std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
     EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
     return (actor.parameters() - start).abs().max().item<double>();

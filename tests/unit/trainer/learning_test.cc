@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, LearningTest, ::testing::Values(0, 1, 2));
 TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
   auto loop = twin::SynchronousLoop::Create(ReverseConfig(GetParam()));
   ASSERT_TRUE(loop.ok()) << loop.status();
-  double best = (*loop)->EvaluateExact().value();
+  double best = (*loop)->EvaluateExact().value().value();
   EXPECT_LT(best, 0.1);  // it starts from nothing
   trainer::LearningAlarms alarms;
   while ((*loop)->step() < 100 && best < 0.95) {
@@ -36,7 +36,7 @@ TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
     ASSERT_TRUE(step.ok());
     alarms.AddStep(Figures(step->metrics));
     EXPECT_THAT(alarms.Standing(), ::testing::IsEmpty()) << "at step " << step->step;
-    if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
+    if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value().value());
   }
   EXPECT_GE(best, 0.95);
 }
@@ -76,7 +76,7 @@ TEST_P(RecipeTest, ReverseIsLearnedFromNothing) {
   while ((*loop)->step() < 120 && best < 0.95) {
     auto step = (*loop)->Step();
     ASSERT_TRUE(step.ok()) << step.status();
-    if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
+    if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value().value());
   }
   EXPECT_GE(best, 0.95);
 }
@@ -88,7 +88,7 @@ TEST(ExamplesTest, EveryExampleOfAnAlgorithmLearnsWithinAHundredSteps) {
     double best = 0;
     while ((*loop)->step() < 100 && best < 0.95) {
       ASSERT_TRUE((*loop)->Step().ok());
-      if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value());
+      if ((*loop)->step() % 10 == 0) best = std::max(best, (*loop)->EvaluateExact().value().value());
     }
     EXPECT_GE(best, 0.95) << name;
   }

@@ -141,6 +141,26 @@ TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
   }
 }
 
+TEST(ShardedActorTest, ASupervisedStepDoesNotDependOnHowManyRanksThereAre) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const auto groups = RandomGroups(config, 6, 1, 23);
+  auto run = [&](Communicator& ranks) {
+    Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+    TrainStepOptions options = TrainStepOptions().Supervised();
+    options.micro_batch_tokens = 20;
+    auto metrics = TrainStep(actor, ranks, options).RunSupervised(Pointers(groups));
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    return Outcome{GatherGradient(actor, ranks), {}, metrics.value_or(TrainStepMetrics())};
+  };
+  SingleRank single;
+  const Outcome whole = run(single);
+  for (int32_t world : {2, 4}) {
+    const std::vector<Outcome> ranks = OnRanks<Outcome>(world, run);
+    EXPECT_LT(LargestDifference(ranks[0].gradient, whole.gradient), 1e-6);
+    EXPECT_NEAR(ranks[0].metrics.loss, whole.metrics.loss, 1e-6);
+  }
+}
+
 TEST(ShardedActorTest, MoreRanksThanSequencesLeaveSomeWithoutWork) {
   const model::ModelConfig config = testing::GroupedQueryModel();
   const auto groups = RandomGroups(config, 1, 2, 4);

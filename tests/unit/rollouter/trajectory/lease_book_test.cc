@@ -194,6 +194,15 @@ TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
   EXPECT_EQ(book_.Credits(), 3);
 }
 
+TEST_F(LeaseBookTest, AsksForNothingAndTakesNothingAsleep) {
+  book_.SetAsleep(true);
+  EXPECT_EQ(book_.Credits(), 0);
+  EXPECT_EQ(ErrorReason(Take(LeaseOf(1))), "ASLEEP");
+  EXPECT_TRUE(book_.idle());
+  book_.SetAsleep(false);
+  EXPECT_EQ(book_.Credits(), 3);
+}
+
 TEST_F(LeaseBookTest, ExpectsNoAcknowledgementForWhatItHandedBack) {
   EXPECT_TRUE(Take(LeaseOf(1)).ok());
   EXPECT_EQ(book_.OnEnded(stream_, LeaseOf(1).id, false), Ended::kHeld);

@@ -111,7 +111,8 @@ TEST_F(ConfigRecordTest, ADamagedRecordIsNotTakenForNone) {
 TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
   const ConfigSchema schema;
   for (const char* key : {"run.seed", "run.id", "data.task", "data.length", "data.alphabet", "data.batch_groups",
-                          "rollout.samples", "rollout.temperature", "reward.name", "eval.seed", "eval.prompts"}) {
+                          "rollout.samples", "rollout.temperature", "reward.name", "eval.seed", "eval.prompts",
+                          "train.objective", "train.sft_steps", "data.response_field"}) {
     EXPECT_TRUE(schema.Find(key)->option.fixed()) << key;
   }
   for (const ConfigKey& key : schema.keys()) {
@@ -121,7 +122,9 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
     if (model) {
       EXPECT_TRUE(key.option.fixed()) << key.path;
     }
-    const bool free = key.section->name() == "train" || key.path == "model.dtype" || key.path == "run.steps";
+    const bool supervised = key.path == "train.objective" || key.path == "train.sft_steps";
+    const bool free =
+        (key.section->name() == "train" && !supervised) || key.path == "model.dtype" || key.path == "run.steps";
     if (free) {
       EXPECT_FALSE(key.option.fixed()) << key.path;
     }

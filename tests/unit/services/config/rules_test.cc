@@ -151,6 +151,30 @@ INSTANTIATE_TEST_SUITE_P(Train, RulesTest,
                                          Case{{"train.max_grad_growth=1.5"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Supervised, RulesTest,
+    testing::Values(
+        Case{{"train.objective=sft"}, nullptr}, Case{{"train.sft_steps=10", "run.steps=11"}, nullptr},
+        Case{{"train.sft_steps=10", "run.steps=10"}, "train.sft_steps: fewer than run.steps 10"},
+        Case{{"train.sft_steps=1", "train.objective=sft"}, "train.sft_steps: 0, as with objective sft"},
+        Case{{"train.sft_steps=1", "train.kl_coef=0.1"}, "train.kl_coef: 0, as the reference policy"},
+        Case{{"train.objective=sft", "train.kl_coef=0.1"}, "train.kl_coef: 0, as the reference policy"},
+        Case{{"data.response_field=text", "data.files=a.jsonl", "model.path=m"},
+             "data.response_field: empty, as no step of this run is supervised"},
+        Case{{"data.response_field=text", "train.sft_steps=1"}, "data.response_field: empty, or data.files files"},
+        Case{{"data.response_field=text", "data.files=a.jsonl", "model.path=m", "train.sft_steps=1"}, nullptr}));
+
+TEST(UpdatesTest, ASupervisedStepIsOneUpdate) {
+  v1::RunConfig config;
+  config.mutable_run()->set_steps(10);
+  config.mutable_train()->set_updates_per_batch(4);
+  EXPECT_EQ(UpdatesOf(config), 40);
+  config.mutable_train()->set_sft_steps(3);
+  EXPECT_EQ(UpdatesOf(config), 3 + 7 * 4);
+  config.mutable_train()->set_objective("sft");
+  EXPECT_EQ(UpdatesOf(config), 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(
     Staleness, RulesTest,
     testing::Values(Case{{"staleness.target_staleness=4.5"}, "from 0 to max_staleness 4"},
                     Case{{"staleness.target_staleness=-0.5"}, "staleness.target_staleness: -1, or"},

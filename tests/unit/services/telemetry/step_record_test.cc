@@ -8,19 +8,20 @@ namespace syncopate::telemetry {
 namespace {
 
 constexpr char kStep[] =
-    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"grad_norm":0.9,"entropy":1.016,)"
-    R"("staleness_mean":0.94,"staleness_max":2,"tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
+    R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"gradient_norm":0.9,"entropy":1.016,)"
+    R"("staleness_mean":0.94,"staleness_max":2,"trained_tokens":1280,"step_seconds":0.05,"wait_seconds":0.006,)"
     R"("weights_digest":"ab"})";
-constexpr char kEvaluation[] = R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,)"
-                               R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
+constexpr char kEvaluation[] =
+    R"({"kind":"eval","step":40,"epoch":1,"eval_exact":0.91,"eval_reward":0.955,"eval_prompts":256,)"
+    R"("samples":[{"prompt":"1 2","answer":"2 1","expected":"2 1"}]})";
 
 TEST(StepRecordTest, ReadsALineOfAStep) {
   auto record = ParseStepRecord(kStep);
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_FALSE(record->is_evaluation);
   EXPECT_EQ(record->step, 42);
-  EXPECT_EQ(record->reward_mean, 0.8125);
-  EXPECT_EQ(record->staleness_max, 2);
+  EXPECT_EQ(record->figures.reward_mean, 0.8125);
+  EXPECT_EQ(record->figures.staleness_max, 2);
   EXPECT_FALSE(record->eval_exact.has_value());
 }
 
@@ -30,6 +31,8 @@ TEST(StepRecordTest, ReadsALineOfAnEvaluation) {
   EXPECT_TRUE(record->is_evaluation);
   EXPECT_EQ(record->step, 40);
   EXPECT_EQ(record->eval_exact, 0.91);
+  EXPECT_EQ(record->eval_reward, 0.955);
+  EXPECT_EQ(record->eval_prompts, 256);
   ASSERT_EQ(record->samples.size(), 1u);
   EXPECT_EQ(record->samples[0].answer, "2 1");
 }
@@ -37,7 +40,8 @@ TEST(StepRecordTest, ReadsALineOfAnEvaluation) {
 TEST(StepRecordTest, IsOneLineForPeople) {
   EXPECT_EQ(ToString(*ParseStepRecord(kStep)),
             "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  25,600 tokens/s  idle 12%");
-  EXPECT_EQ(ToString(*ParseStepRecord(kEvaluation)), "step 40  exact 0.910 (greedy, on the evaluation prompts)");
+  EXPECT_EQ(ToString(*ParseStepRecord(kEvaluation)),
+            "step 40  evaluation 0.955  exact 0.910 (greedy, on the evaluation prompts)");
 }
 
 TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {
@@ -47,6 +51,20 @@ TEST(StepRecordTest, LeavesOutWhatIsMissingAndIgnoresWhatIsOfAnotherType) {
   EXPECT_FALSE(record->eval_exact.has_value());
   EXPECT_EQ(record->samples.size(), 1u);
   EXPECT_EQ(ToString(*record), "step 0  reward 0.000  loss 0.0000  entropy 0.00  staleness 0.0/0");
+}
+
+TEST(StepRecordTest, AnEvaluationWithoutKnownAnswersHasItsRewardAlone) {
+  const auto record = ParseStepRecord(
+      R"({"kind":"eval","step":7,"eval_reward":0.25,"samples":[{"prompt":"p","answer":"a","expected":"","reward":0.5}]})");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(EvaluationText(*record), "evaluation 0.250");
+  EXPECT_EQ(record->samples[0].reward, 0.5);
+}
+
+TEST(StepRecordTest, ReadsThePartsOfARewardThatAreNumbers) {
+  const auto record = ParseStepRecord(R"({"kind":"step","step":1,"reward_parts":{"format":0.5,"bad":"x"}})");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(record->reward_parts, (std::map<std::string, double>{{"format", 0.5}}));
 }
 
 TEST(StepRecordTest, NamesTheAlarmsThatStandInWords) {

@@ -44,6 +44,10 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   auto take = DecodeLogRecord(EncodeLogRecord(trainer::TakeRecord{{4, 8}, {lease.id}}));
   ASSERT_THAT(take, IsOk());
   EXPECT_EQ(std::get<trainer::TakeRecord>(*take).groups[0], lease.id);
+  EXPECT_FALSE(std::get<trainer::TakeRecord>(*take).supervised);
+  auto taught = DecodeLogRecord(EncodeLogRecord(trainer::TakeRecord{{4, 8}, {lease.id}, true}));
+  ASSERT_THAT(taught, IsOk());
+  EXPECT_TRUE(std::get<trainer::TakeRecord>(*taught).supervised);
   auto skip = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kSkipped}));
   ASSERT_TRUE(skip.ok()) << skip.status();
   EXPECT_EQ(std::get<trainer::DropRecord>(*skip).reason, trainer::DropReason::kSkipped);
@@ -63,6 +67,7 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                                     .dropped_stale = 2,
                                     .rolled_back = 3,
                                     .trained = 4,
+                                    .supervised_tokens = 8,
                                     .skipped = 6,
                                     .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
                                     .counted_to = 17}};

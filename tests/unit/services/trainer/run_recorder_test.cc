@@ -19,6 +19,11 @@ using ::testing::HasSubstr;
 // The three that it hands things on to, over a disk in memory.
 class RunRecorderTest : public ::testing::Test {
  protected:
+  void Step(int64_t step) {
+    trainer::StepReport report;
+    report.version = {1, step};
+    recorder_.RecordStep(report);
+  }
   std::string Metrics() { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
   std::string Lines() { return ReadFile(&disk_, "/metrics.jsonl", 1 << 20).value(); }
 
@@ -41,6 +46,49 @@ TEST_F(RunRecorderTest, AStepIsALineAMetricAndAnObservationForEachSample) {
   EXPECT_THAT(Lines(), HasSubstr("\"loss\":0.25"));
   EXPECT_THAT(Metrics(), HasSubstr("syncopate_steps_total 1"));
   EXPECT_THAT(Metrics(), HasSubstr("_count 3"));
+}
+
+TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
+  recorder_.SetTensorBoard(telemetry::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 2}).value());
+  trainer::StepReport report;
+  report.version = {1, 3};
+  report.metrics.data.reward_parts = {{"format", 0.5}};
+  recorder_.RecordStep(report);
+  trainer::EvaluationReport evaluation;
+  evaluation.version = {1, 3};
+  evaluation.reward_mean = 0.5;
+  recorder_.RecordEvaluation(evaluation);
+  const std::string events = ReadFile(&disk_, "/tensorboard/events.out.tfevents.0000000001.syncopate", 1 << 20).value();
+  for (const char* tag :
+       {"policy/loss", "time/rollouters_idle_ratio", "reward_parts/format", "evaluation/reward_mean"}) {
+    EXPECT_THAT(events, HasSubstr(tag));
+  }
+  EXPECT_EQ(events.find("evaluation/exact"), std::string::npos);  // right answers are unknown
+  EXPECT_THAT(Lines(), HasSubstr("\"reward_parts\":{\"format\":0.5}"));
+  EXPECT_EQ(Lines().find("eval_exact"), std::string::npos);
+}
+
+TEST_F(RunRecorderTest, WhatAFullDiskLosesIsCountedAndNothingEnds) {
+  recorder_.SetTensorBoard(telemetry::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 0}).value());
+  disk_.SetCapacity(0);
+  Step(1);
+  Step(2);
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_lost_records_total{kind=\"metrics.jsonl\"} 2"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_lost_records_total{kind=\"tensorboard\"} 2"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_steps_total 2"));
+}
+
+TEST_F(RunRecorderTest, RolloutersIdleIsTheShareSinceTheStepBefore) {
+  trainer::RolloutRoster::Work work;
+  recorder_.SetRolloutWork([&work] { return work; });
+  work = {.busy_seconds = 3, .idle_seconds = 1};
+  Step(1);
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_rollouters_idle_ratio 0.25"));
+  Step(2);  // nothing was said meanwhile
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_rollouters_idle_ratio 0.25"));
+  work = {.busy_seconds = 4, .idle_seconds = 4};
+  Step(3);
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_rollouters_idle_ratio 0.75"));
 }
 
 TEST_F(RunRecorderTest, ACheckpointThatCouldNotBeSavedIsCountedAsOne) {

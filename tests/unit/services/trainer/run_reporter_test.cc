@@ -37,7 +37,7 @@ class RunReporterTest : public ::testing::Test {
     report.version = {1, step};
     report.step_seconds = 2;
     report.wait_seconds = 0.5;
-    reporter_->RecordStep(report);
+    reporter_->RecordStep(report, MakeStepFigures(report));
   }
 
   // What one watcher was told, in order: a step's number, or "end".
@@ -119,18 +119,31 @@ TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
   report.metrics.data.reward_by_age[3] = 3;
   report.metrics.data.tokens = 10;
   report.metrics.data.trained_tokens = 5;
-  reporter_->RecordStep(report);
+  reporter_->RecordStep(report, MakeStepFigures(report));
   std::ifstream file(path_);
   std::string text;
   std::getline(file, text);
   const nlohmann::json line = nlohmann::json::parse(text);
   EXPECT_EQ(line.at("chi2_token"), 0.25);
-  EXPECT_EQ(line.at("trained_token_fraction"), 0.5);
+  EXPECT_EQ(line.at("trained_token_ratio"), 0.5);
   ASSERT_EQ(line.at("ages").size(), 2u);  // those that have tokens or samples
   EXPECT_EQ(line.at("ages")[0].at("age"), 2);
   EXPECT_EQ(line.at("ages")[0].at("k3"), 0.125);
   EXPECT_FALSE(line.at("ages")[0].contains("reward_mean"));
   EXPECT_EQ(line.at("ages")[1].at("reward_mean"), 0.75);
+}
+
+TEST_F(RunReporterTest, ALongSampleIsCutAndHasItsReward) {
+  trainer::EvaluationReport report;
+  report.version = {1, 2};
+  report.reward_mean = 0.5;
+  report.samples = {{std::string(40000, 'p'), "a", "", 0.25}};
+  reporter_->RecordEvaluation(report);
+  std::ifstream file(path_);
+  const nlohmann::json line = nlohmann::json::parse(file);
+  EXPECT_FALSE(line.contains("eval_exact"));
+  EXPECT_EQ(line.at("samples")[0].at("prompt"), std::string(16384, 'p') + " ...");
+  EXPECT_EQ(line.at("samples")[0].at("reward"), 0.25);
 }
 
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {

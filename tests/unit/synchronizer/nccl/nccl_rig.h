@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "synchronizer/attempts/group_name.h"
+#include "synchronizer/attempts/sync_attempt.h"
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
 #include "synchronizer/plan/layout_text.h"

@@ -30,6 +30,7 @@ telemetry::StepRecord SampledEvaluation(int64_t step, double exact) {
   telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
+  record.eval_reward = exact;
   record.eval_exact = exact;
   record.samples = {{"1 2 ->", "2 1", "2 1"}};
   return record;
@@ -58,7 +59,7 @@ class RunDisplayTest : public ::testing::Test {
 };
 
 TEST_F(RunDisplayTest, TheStartSaysWhereToLookAndWhatToTry) {
-  MakeDisplay(RunOutput::kPlain, "bin/syncopate", &out_)->Started("/runs/a", kDaemons);
+  MakeDisplay(RunOutput::kPlain, "bin/syncopate", &out_)->Started("/runs/a", kDaemons, "");
   EXPECT_THAT(Printed(),
               AllOf(HasSubstr("/runs/a"), HasSubstr("http://127.0.0.1:4/metrics"),
                     HasSubstr("  bin/syncopate ctl --run /runs/a watch"), HasSubstr("kill -9 4242   rollouter-1")));
@@ -83,13 +84,13 @@ TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) 
 
 TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   auto display = MakeDisplay(RunOutput::kQuiet, "bin/syncopate", &out_);
-  display->Started("/runs/a", kDaemons);
+  display->Started("/runs/a", kDaemons, "");
   display->Step(SampledEvaluation(0, 0), "{}");
   display->Daemon("rollouter-1", "died");
   display->Refresh(View());
   EXPECT_THAT(Printed(), IsEmpty());
   display->Ended(View(), "/runs/a", Summary("completed"));
-  EXPECT_THAT(Printed(), HasSubstr("exact match     0.980 last, 0.990 best (step 140)"));
+  EXPECT_THAT(Printed(), HasSubstr("evaluation      0.980 last, 0.990 best (step 140)\nexact match     0.980 last\n"));
 }
 
 TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
@@ -140,7 +141,7 @@ TEST_F(RunDisplayTest, LiveDrawsTheTableOverTheOneBeforeAndKeepsNotesAboveIt) {
 
 TEST_F(RunDisplayTest, JsonIsOneObjectALine) {
   auto display = MakeDisplay(RunOutput::kJson, "bin/syncopate", &out_);
-  display->Started("/runs/a", kDaemons);
+  display->Started("/runs/a", kDaemons, "");
   json started = json::parse(Printed(), nullptr, false);
   EXPECT_EQ(started["event"], "started");
   EXPECT_EQ(started["daemons"][0]["pid"], 4242);

@@ -13,10 +13,7 @@ using ::testing::ElementsAre;
 telemetry::StepRecord Step(int64_t step, double reward) {
   telemetry::StepRecord record;
   record.step = step;
-  record.reward_mean = reward;
-  record.tokens = 1000;
-  record.step_seconds = 0.1;
-  record.wait_seconds = 0.025;
+  record.figures = {.reward_mean = reward, .trained_tokens = 1000, .step_seconds = 0.1, .wait_seconds = 0.025};
   return record;
 }
 
@@ -24,19 +21,20 @@ telemetry::StepRecord Evaluation(int64_t step, double exact) {
   telemetry::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
+  record.eval_reward = exact + 0.01;
   record.eval_exact = exact;
   return record;
 }
 
 TEST(StepFiguresTest, KeepsTheBestEvaluationAndTheLast) {
   StepFigures figures;
-  EXPECT_FALSE(figures.best_exact().has_value());
+  EXPECT_FALSE(figures.best_evaluation().has_value());
   figures.Add(Evaluation(0, 0));
-  EXPECT_EQ(figures.best_exact(), 0);
+  EXPECT_EQ(figures.best_evaluation()->step, 0);
   figures.Add(Evaluation(10, 0.9));
   figures.Add(Evaluation(20, 0.8));
-  EXPECT_EQ(figures.best_exact(), 0.9);
-  EXPECT_EQ(figures.best_exact_step(), 10);
+  EXPECT_EQ(figures.best_evaluation()->eval_exact, 0.9);
+  EXPECT_EQ(figures.best_evaluation()->step, 10);
   EXPECT_EQ(figures.last_evaluation()->eval_exact, 0.8);
 }
 
@@ -44,7 +42,7 @@ TEST(StepFiguresTest, RatesAreOfTheLastTwentySteps) {
   StepFigures figures;
   EXPECT_EQ(figures.TokensPerSecond(), 0);
   telemetry::StepRecord slow = Step(1, 0);
-  slow.step_seconds = 100;
+  slow.figures.step_seconds = 100;
   figures.Add(slow);
   for (int64_t step = 2; step <= 21; ++step) figures.Add(Step(step, 0));
   EXPECT_DOUBLE_EQ(figures.TokensPerSecond(), 10000);
@@ -57,10 +55,10 @@ RunView Sample() {
   view.steps_total = 150;
   view.elapsed_seconds = 7;
   telemetry::StepRecord step = Step(42, 0.8125);
-  step.entropy = 1.01;
-  step.grad_norm = 0.5;
-  step.staleness_mean = 0.94;
-  step.staleness_max = 2;
+  step.figures.entropy = 1.01;
+  step.figures.gradient_norm = 0.5;
+  step.figures.staleness_mean = 0.94;
+  step.figures.staleness_max = 2;
   view.steps.Add(step);
   view.steps.Add(Evaluation(40, 0.91));
   view.syncs = {84, 1, 0.0058, 0.0061, 0.0001};
@@ -74,14 +72,15 @@ RunView Sample() {
 TEST(RenderTableTest, ShowsTheRunItsFiguresAndItsDaemons) {
   EXPECT_THAT(
       RenderTable(Sample(), 200),
-      ElementsAre("", "reverse   step 42 of 150   0:07",
-                  "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01   gradient norm 0.50",
-                  "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed   pause 0.10 ms",
-                  "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
-                  "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
-                  "synchronizer-0  running  4240  e1-s42                                  1",
-                  "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
-                  "the trainer waits for groups on rollouter-1"));
+      ElementsAre(
+          "", "reverse   step 42 of 150   0:07",
+          "reward 0.812   evaluation 0.920  exact 0.910 (best 0.920 at step 40)   entropy 1.01   gradient norm 0.50",
+          "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed   pause 0.10 ms",
+          "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
+          "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
+          "synchronizer-0  running  4240  e1-s42                                  1",
+          "trainer-0       running  4241  e1-s42      672    10,000   25%         0",
+          "the trainer waits for groups on rollouter-1"));
 }
 
 TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
@@ -90,7 +89,8 @@ TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
       "the trainer waits for answers of rollouter-1, which has been silent for 3 s; a sign of life ends that";
   EXPECT_THAT(RenderTable(view, 79),
               ElementsAre("", "reverse   step 42 of 150   0:07",
-                          "reward 0.812   exact 0.910 (best 0.910 at step 40)   entropy 1.01", "gradient norm 0.50",
+                          "reward 0.812   evaluation 0.920  exact 0.910 (best 0.920 at step 40)",
+                          "entropy 1.01   gradient norm 0.50",
                           "staleness 0.94 mean, 2 max   sync 6.1 ms median, 5.8 ms last, 84 ok, 1 failed",
                           "pause 0.10 ms", "DAEMON          STATE     PID  VERSION  GROUPS  TOKENS/S  IDLE  RESTARTS",
                           "rollouter-0     running  4242  e1-s42      350    40,112    9%         0",
@@ -119,6 +119,13 @@ TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
   telemetry::StepRecord evaluation = Evaluation(0, 0.5);
   evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
   EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
+}
+
+TEST(RenderSamplesTest, SaysTheRewardOfTextThatNothingCanBeComparedWith) {
+  telemetry::StepRecord evaluation = Evaluation(0, 0.5);
+  evaluation.samples = {{"hello", "good day", "", 0.75}, {"2 + 2", "It is 4", "4", 1}};
+  EXPECT_THAT(RenderSamples(evaluation),
+              ElementsAre("  hello  good day   reward 0.75", "  2 + 2  It is 4   reward 1   expected 4"));
 }
 
 }  // namespace

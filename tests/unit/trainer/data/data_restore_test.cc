@@ -153,7 +153,7 @@ TEST(DataRestoreTest, WhileLoggedStepsAreRepeatedLeasesOnlyWhatLaterStepsCanTrai
     ASSERT_TRUE(take.has_value());
     EXPECT_TRUE(take->is_replay);
     EXPECT_EQ(take->record.produces, (PolicyVersion{2, ledger.version().step + 1}));
-    ledger.OnTakeLogged();
+    ledger.OnTakeLogged(0);
   };
   EXPECT_THAT(ledger.NextLeases(absl::UnixEpoch()), IsEmpty()) << "version 0 may be taken at step 2 at the latest";
   replay();

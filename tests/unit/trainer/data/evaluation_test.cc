@@ -108,6 +108,43 @@ TEST_F(EvaluationTest, SpreadsThePromptsEvenlyWhateverRoomTheRolloutersHave) {
   for (const auto& [session, count] : given) EXPECT_EQ(count, 2) << session;
 }
 
+// Prompts of which only the reward knows what is right.
+class UnknownAnswers final : public PromptSource {
+ public:
+  Prompt At(const GroupId&) const override {
+    return {.prompt_ids = {1, 2},
+            .answer_ids = {},
+            .task = {.environment = "math", .row_json = R"({"ground_truth": "4"})"}};
+  }
+  std::string Render(const std::vector<int32_t>&) const override { return ""; }
+  int64_t prompts_per_pass() const override { return 0; }
+  int32_t vocab_size() const override { return 16; }
+  std::vector<int32_t> stop_token_ids() const override { return {0}; }
+  int64_t max_prompt_tokens() const override { return 2; }
+  int64_t max_answer_tokens() const override { return 0; }
+};
+
+TEST_F(EvaluationTest, WithoutAnswerIdsTheFigureIsTheMeanRewardAlone) {
+  const UnknownAnswers prompts;
+  Evaluation::Options options = evaluation_->options();
+  Evaluation evaluation(options, &prompts);
+  rules_.vocab_size = prompts.vocab_size();
+  const SessionId session = Join("a", kVersion, 8);
+  const std::vector<IssuedLease> issued = evaluation.NextLeases(&sessions_, now_);
+  ASSERT_THAT(issued, SizeIs(4));
+  for (const IssuedLease& one : issued) {
+    TrajectoryGroup group = AnswerTo(one.lease, kVersion);
+    group.samples[0].reward = 0.5f;
+    EXPECT_EQ(evaluation.Submit(session, group, rules_).result, Result::kAccepted);
+  }
+  const EvaluationResult result = evaluation.Result();
+  EXPECT_FALSE(result.exact.has_value());
+  EXPECT_DOUBLE_EQ(result.reward_mean, 0.5);
+  ASSERT_THAT(result.samples, SizeIs(2));
+  EXPECT_EQ(result.samples[0].row_json, R"({"ground_truth": "4"})");
+  EXPECT_FLOAT_EQ(result.samples[0].reward, 0.5f);
+}
+
 TEST_F(EvaluationTest, CountsExactAnswersAndShowsTheFirst) {
   SessionId session = Join("a", kVersion, 8);
   std::vector<IssuedLease> issued = Leases();
@@ -120,7 +157,8 @@ TEST_F(EvaluationTest, CountsExactAnswersAndShowsTheFirst) {
   ASSERT_TRUE(evaluation_->done());
   EvaluationResult result = evaluation_->Result();
   EXPECT_EQ(result.prompts, 4);
-  EXPECT_DOUBLE_EQ(result.exact, 0.75);
+  ASSERT_TRUE(result.exact.has_value());
+  EXPECT_DOUBLE_EQ(*result.exact, 0.75);
   EXPECT_DOUBLE_EQ(result.reward_mean, 0.875);
   ASSERT_THAT(result.samples, SizeIs(2));
   EXPECT_EQ(result.samples[0].answer_ids, result.samples[0].expected_ids);

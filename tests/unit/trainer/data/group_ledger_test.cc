@@ -62,7 +62,7 @@ class GroupLedgerTest : public ::testing::Test {
 
   void Step() {
     ASSERT_TRUE(ledger_->TakeBatch().has_value());
-    ledger_->OnTakeLogged();
+    ledger_->OnTakeLogged(0);
     ledger_->OnStepDone(now_);
     ledger_->OnPublished(ledger_->version());
   }
@@ -221,7 +221,7 @@ TEST_F(GroupLedgerTest, OnPolicyTakesTheNextPromptsOfEachStepInOrder) {
     EXPECT_EQ(take->record.produces, (PolicyVersion{1, step + 1}));
     for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(take->groups[i]->lease.group.ordinal, 3 * step + i);
     EXPECT_EQ(take->staleness.Max(), 0);
-    ledger_->OnTakeLogged();
+    ledger_->OnTakeLogged(0);
     ledger_->OnStepDone(now_);
     ledger_->OnPublished({1, step + 1});
   }
@@ -554,7 +554,7 @@ TEST_F(GroupLedgerTest, TrainsAPartialLastBatchWhenTheDataEnd) {
   auto last = ledger_->TakeBatch();
   ASSERT_TRUE(last.has_value());
   EXPECT_THAT(last->groups, SizeIs(1));
-  ledger_->OnTakeLogged();
+  ledger_->OnTakeLogged(0);
   ledger_->OnStepDone(now_);
   EXPECT_TRUE(ledger_->DataEnded());
   EXPECT_EQ(ledger_->Explain(now_).waiting_for, "end");

@@ -49,7 +49,7 @@ void LedgerWorld::BeginStep(GroupLedger::Take take) {
   auto train = [this, record = take.record](bool, uint64_t) {
     durable_takes_[record.produces.step] = record.groups;
     history_[record.produces.step] = record.groups;
-    ledger_->OnTakeLogged();
+    ledger_->OnTakeLogged(0);
     TrainerAfter(step_time_, [this] { EndStep(); });
   };
   if (take.is_replay) {

@@ -60,6 +60,35 @@ TEST(PromptWriterTest, AnswersEndWithTheFirstStopToken) {
   EXPECT_TRUE(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr)->answer_ids.empty());
 }
 
+TEST(PromptWriterTest, ResponsesAreTheAnswerOrAFieldOfTheirOwnAndEndWithTheFirstStopToken) {
+  const TextFiles files;
+  const auto writer = files.Writer({.stop_token_ids = {3, 4}, .with_response_ids = true});
+  auto expect = [&](const PromptRow& row, const std::string& text) {
+    const auto prompt = writer->Write(row, nullptr);
+    ASSERT_THAT(prompt, IsOk());
+    std::vector<int32_t> expected = writer->tokenizer().Encode(text, false).value();
+    expected.push_back(3);
+    EXPECT_EQ(prompt->response_ids, expected);
+    EXPECT_TRUE(prompt->answer_ids.empty());
+  };
+  expect(RowOf(kText), "So.");
+  const char* const with_text = R"({"prompt": "Why?", "answer": "So.", "text": "Because."})";
+  expect(RowOf(with_text), "So.");
+  expect(ParsePromptRow(with_text, {.response = "text"}, 1 << 20).value(), "Because.");
+  EXPECT_THAT(ParsePromptRow(kText, {.response = "text"}, 1 << 20), HasMessage(HasSubstr("data.response_field")));
+  EXPECT_TRUE(files.Writer()->Write(RowOf(kText), nullptr)->response_ids.empty());
+}
+
+TEST(PromptWriterTest, RefusesResponsesThatCannotBeLearned) {
+  const TextFiles files;
+  const auto writer = files.Writer({.stop_token_ids = {3}, .with_response_ids = true, .max_response_tokens = 3});
+  EXPECT_THAT(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr), HasReason("NO_RESPONSE"));
+  EXPECT_THAT(writer->Write(RowOf(R"({"prompt": "x", "answer": "0 1 2 3 4"})"), nullptr),
+              HasMessage(HasSubstr("rollout.max_new_tokens")));
+  EXPECT_THAT(files.Writer({.with_response_ids = true})->Write(RowOf(R"({"prompt": "x", "answer": ""})"), nullptr),
+              HasReason("NO_RESPONSE"));
+}
+
 TEST(PromptWriterTest, RefusesPromptsThatNoModelTakes) {
   const TextFiles files;
   EXPECT_THAT(files.Writer()->Write(RowOf(R"({"prompt": ""})"), nullptr), HasReason("EMPTY_PROMPT"));

@@ -88,6 +88,49 @@ TEST_F(StepLoopTest, AStepThatIsNotPublishedIsReportedWithTheDigestOfItsWeights)
   EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}));
 }
 
+TEST(SupervisedLoopTest, NothingIsPublishedBeforeTheLastSupervisedStepAndThenRolloutersTakeOver) {
+  StepLoopWorld world(/*supervised_steps=*/2);
+  StepLoop::Options options = Steps(4);
+  options.supervised_steps = 2;
+  options.evaluate_every_steps = 1;
+  world.Start(options);
+  const auto outcome = world.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_THAT(world.published.All(), ElementsAre(PolicyVersion{1, 2}, PolicyVersion{1, 3}, PolicyVersion{1, 4}));
+  const auto taught = world.policy.supervised.All();
+  ASSERT_EQ(taught.size(), 2u);
+  EXPECT_THAT(taught[0], ElementsAre(GroupId{0, 0}, GroupId{0, 1}));
+  EXPECT_THAT(taught[1], ElementsAre(GroupId{0, 2}, GroupId{0, 3}));
+  const std::vector<StepReport> steps = world.observer.steps.All();
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_TRUE(steps[0].supervised && steps[1].supervised);
+  EXPECT_FALSE(steps[2].supervised || steps[3].supervised);
+  EXPECT_THAT(steps[1].sample_staleness, IsEmpty());
+  for (const Lease& lease : world.rollouter().leases.All()) {
+    EXPECT_GE(lease.version.step, 2);
+    const bool taught_before = lease.kind == LeaseKind::kTraining && lease.id.group.ordinal < 4;
+    EXPECT_FALSE(taught_before) << lease.id.group.ToString();
+  }
+}
+
+TEST(SupervisedLoopTest, ARunOfSupervisedStepsAloneNeedsNoRollouterEvaluatesNothingAndIsSaved) {
+  constexpr int64_t kAll = int64_t{1} << 40;
+  StepLoopWorld world(kAll);
+  StepLoop::Options options = Steps(5);
+  options.supervised_steps = kAll;
+  options.evaluate_every_steps = 1;
+  options.checkpoint_every_steps = 2;
+  world.Start(options);
+  const auto outcome = world.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kCompleted);
+  EXPECT_EQ(world.policy.begun(), 5);
+  EXPECT_TRUE(world.published.All().empty());
+  EXPECT_TRUE(world.rollouter().leases.All().empty());
+  EXPECT_THAT(world.Checkpoints(), ElementsAre("e1-s4", "e1-s5"));
+}
+
 TEST_F(StepLoopTest, ALifeThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
   StepLoop::Options options = Steps(0);
   options.evaluate_every_steps = 1;

@@ -67,6 +67,14 @@ class FakePolicy final : public Policy {
     metrics.tokens = 10;
     return metrics;
   }
+  // The same; what it was given is kept.
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
+    std::vector<GroupId> ids;
+    for (const TrajectoryGroup* group : groups) ids.push_back(group->lease.group);
+    supervised.Put(ids);
+    return Step(groups, 0);
+  }
+  Mailbox<std::vector<GroupId>> supervised;
   absl::Status WriteTensor(PolicyPart part, size_t, const model::ByteSink& sink) const override {
     const std::vector<float>& arena = part == PolicyPart::kParameters ? weights_ : moments_;
     return sink({reinterpret_cast<const char*>(arena.data()), kNumbers * sizeof(float)});
@@ -223,7 +231,11 @@ class RecordingObserver final : public RunObserver {
 // A whole step loop over fakes: TrainingData over a disk in memory, checkpoints on another one.
 class StepLoopWorld {
  public:
-  StepLoopWorld() : data_(world_.Open().value()), rollouter_(std::make_shared<FakeRollouter>(data_.get())) {
+  // `supervised_steps` is that of the data; give the loop the same.
+  explicit StepLoopWorld(int64_t supervised_steps = 0)
+      : world_(supervised_steps),
+        data_(world_.Open().value()),
+        rollouter_(std::make_shared<FakeRollouter>(data_.get())) {
     session_ = data_->Connect(TrainingDataWorld::Member("rollouter-0"), TrainingDataWorld::kRunId, rollouter_).value();
   }
   ~StepLoopWorld() {
@@ -294,7 +306,10 @@ class StepLoopWorld {
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
 
  private:
-  TrainingDataWorld world_;
+  struct Data : TrainingDataWorld {
+    explicit Data(int64_t supervised_steps) { options.ledger.supervised_steps = supervised_steps; }
+  };
+  Data world_;
   std::unique_ptr<TrainingData> data_;
   std::shared_ptr<FakeRollouter> rollouter_;
   SessionId session_ = 0;

@@ -9,6 +9,7 @@ namespace {
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 Trajectory Sample(int length, float reward, std::vector<RewardPart> parts = {}) {
   Trajectory sample;
@@ -97,7 +98,10 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   group.samples[0].spans = {{{1, 1}, 0, 1}, {{1, 3}, 1, 4}};
   LossOptions options;
   options.overlong = Overlong::kMask;
+  group.samples[0].reward_parts = {{"math", 1}, {"format", 0.5f}};
+  group.samples[1].reward_parts = {{"math", 0}};
   const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
+  EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.5), Pair("math", 0.5)));
   EXPECT_EQ(figures.samples, 2);
   EXPECT_EQ(figures.truncated, 1);
   EXPECT_EQ(figures.masked, 1);

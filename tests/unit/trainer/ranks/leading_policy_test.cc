@@ -27,6 +27,10 @@ class NotingPolicy final : public Policy {
     Note("step " + std::to_string(step) + " of " + std::to_string(groups.size()));
     return TrainStepMetrics();
   }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
+    Note("supervised step of " + std::to_string(groups.size()));
+    return TrainStepMetrics();
+  }
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink&) const override {
     Note("write " + std::to_string(static_cast<int>(part)) + "/" + std::to_string(index));
     return absl::OkStatus();
@@ -68,13 +72,15 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   policy.Lead(&follower);
   const TrajectoryGroup group;
   EXPECT_TRUE(policy.Step({&group, &group}, 7).ok());
+  EXPECT_TRUE(policy.SupervisedStep({&group}).ok());
   EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
   // What rank 0 finds it reports itself; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
   EXPECT_EQ(policy.updates(), 3);
-  EXPECT_THAT(notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: write 1/4", "0: write 1/4", "1: digest",
-                                 "0: digest", "1: check", "0: check"));
+  EXPECT_THAT(notes,
+              ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
+                          "1: write 1/4", "0: write 1/4", "1: digest", "0: digest", "1: check", "0: check"));
 }
 
 TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {

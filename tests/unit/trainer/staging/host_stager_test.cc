@@ -32,6 +32,9 @@ class StillPolicy final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     return TrainStepMetrics();
   }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>&) override {
+    return TrainStepMetrics();
+  }
   // In two pieces, as from a device.
   absl::Status WriteTensor(PolicyPart, size_t index, const model::ByteSink& sink) const override {
     if (!error_.ok()) return error_;

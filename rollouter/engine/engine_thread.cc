@@ -1,0 +1,474 @@
+#include "rollouter/engine/engine_thread.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "model/torch_error.h"
+#include "synchronizer/superseded.h"
+
+namespace syncopate::rollouter {
+
+namespace {
+
+// What WeightArenas::Exchange says when it could not even restore what was.
+constexpr char kWeightsUnmapped[] = "WEIGHTS_UNMAPPED";
+
+}  // namespace
+
+using synchronizer::InstallResult;
+using synchronizer::ReceiverWeights;
+
+absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
+  // CheckShape() reads what never changes; whether weights are there is mirrored in status_.
+  MutexLock lock(&mutex_);
+  if (status_.sleep_level > 0 && !stopping_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ASLEEP",
+                 "this rollouter sleeps and has given its memory back; wake it up, or ask another one");
+  }
+  if (draining_ || stopping_) {
+    return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter takes no new work; ask another one");
+  }
+  SYNCOPATE_RETURN_IF_ERROR(engine_->CheckShape(request));
+  if (status_.serving.IsNone()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS",
+                 "no weights yet: they arrive with the first weight sync; wait for it or trigger one");
+  }
+  auto shared = std::make_shared<GenerationRequest>(std::move(request));
+  shared->arrived = Clock::Real()->Now();
+  ++added_;
+  commands_.push_back([this, shared, sink] {
+    engine_->Add(std::move(*shared), sink);
+    MutexLock inner(&mutex_);
+    --added_;
+  });
+  return absl::OkStatus();
+}
+
+int32_t EngineThread::Abort(const std::string& id) {
+  auto ended = std::make_shared<std::atomic<int32_t>>(0);
+  RunOnThread([this, id, ended] { *ended = engine_->Abort(id); });
+  return *ended;
+}
+
+void EngineThread::Pause() {
+  {
+    MutexLock lock(&mutex_);
+    paused_ = true;
+  }
+  // When it has run, no decode step is under way, and the status counts all tokens.
+  RunOnThread([this] {
+    broken_.Update(engine_->AwaitLaunched());
+    MutexLock lock(&mutex_);
+    status_.generated_tokens = engine_->generated_tokens();
+  });
+}
+
+void EngineThread::Resume() {
+  MutexLock lock(&mutex_);
+  paused_ = false;
+  draining_ = false;
+}
+
+absl::Status EngineThread::Drain(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  draining_ = true;
+  auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopped_ || !draining_ || (commands_.empty() && !has_work_);
+  };
+  if (!mutex_.AwaitWithTimeout(Condition(&drained), deadline)) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "DRAIN_DEADLINE",
+                 absl::StrCat("requests still run after ", absl::FormatDuration(deadline),
+                              "; drain again to go on waiting, or abort them"));
+  }
+  if (draining_) return absl::OkStatus();
+  return Error(absl::StatusCode::kAborted, "RESUMED", "the rollouter was resumed before it was drained");
+}
+
+void EngineThread::SetInstallListener(std::function<void(const PolicyVersion&)> listener) {
+  MutexLock lock(&mutex_);
+  install_listener_ = std::move(listener);
+}
+
+EngineStatus EngineThread::GetStatus() const {
+  MutexLock lock(&mutex_);
+  EngineStatus status = status_;
+  const absl::Duration idle = Clock::Real()->Now() - idle_since_;
+  if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
+  if (round_since_ != absl::InfiniteFuture()) {
+    status.round_seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - round_since_);
+  }
+  if (status.sleep_level > 0) {
+    status.state = EngineStatus::State::kAsleep;
+  } else if (status.serving.IsNone()) {
+    status.state = EngineStatus::State::kWaitingForWeights;
+  } else if (draining_) {
+    status.state = has_work_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
+  } else {
+    status.state = paused_ ? EngineStatus::State::kPaused : EngineStatus::State::kRunning;
+  }
+  if (!status.failure.ok()) status.state = EngineStatus::State::kFailed;
+  return status;
+}
+
+void EngineThread::Stop() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+bool EngineThread::RunOnThread(std::function<void()> command) {
+  auto done = std::make_shared<bool>(false);  // guarded by mutex_
+  MutexLock lock(&mutex_);
+  if (stopping_) return false;
+  commands_.push_back([this, command = std::move(command), done] {
+    command();
+    MutexLock inner(&mutex_);
+    *done = true;
+  });
+  auto ended = [this, &done]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *done || stopped_; };
+  mutex_.Await(Condition(&ended));
+  return *done;
+}
+
+void EngineThread::Run() {
+  absl::Status why;
+  try {
+    why = Loop();
+  } catch (const std::exception& error) {
+    why = model::TorchError(error, "the engine cannot go on");
+  }
+  if (!why.ok()) SYNCOPATE_LOG(kError, "this rollouter generates nothing any more: %s", why.ToString());
+  End(why);
+}
+
+absl::Status EngineThread::Loop() {
+  at::set_num_threads(threads_);
+  engine_->BindThread();
+  while (AwaitWork()) {
+    RunCommands();
+    SYNCOPATE_RETURN_IF_ERROR(RunChange());
+    SYNCOPATE_RETURN_IF_ERROR(broken_);
+    bool step;
+    {
+      MutexLock lock(&mutex_);
+      step = MayStepLocked() && engine_->HasWork();
+      status_.idle_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - idle_since_);
+      idle_since_ = absl::InfiniteFuture();
+    }
+    if (step) SYNCOPATE_RETURN_IF_ERROR(StepOnce());
+    PublishStatus();
+  }
+  return absl::OkStatus();
+}
+
+bool EngineThread::AwaitWork() {
+  MutexLock lock(&mutex_);
+  idle_since_ = Clock::Real()->Now();
+  auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked(install_held_);
+  };
+  round_since_ = absl::InfiniteFuture();
+  mutex_.Await(Condition(&something_to_do));
+  round_since_ = Clock::Real()->Now();
+  return !stopping_;
+}
+
+void EngineThread::End(const absl::Status& why) {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    status_.failure = why;  // before anybody hears of an aborted request
+  }
+  engine_->UnbindThread();
+  RunCommands();  // requests accepted before the end still get their OnFinished
+  engine_->Abort("");
+  PublishStatus();
+  MutexLock lock(&mutex_);
+  const absl::Duration idle = Clock::Real()->Now() - idle_since_;
+  if (idle > absl::ZeroDuration()) status_.idle_seconds += absl::ToDoubleSeconds(idle);
+  idle_since_ = round_since_ = absl::InfiniteFuture();
+  stopped_ = true;
+}
+
+void EngineThread::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  {
+    MutexLock lock(&mutex_);
+    commands.swap(commands_);
+    if (!commands.empty()) has_work_ = true;  // until PublishStatus() knows: a drain must not slip in between
+  }
+  for (std::function<void()>& command : commands) command();
+}
+
+absl::Status EngineThread::StepOnce() {
+  const absl::Time begin = Clock::Real()->Now();
+  absl::Status stepped = engine_->Step();
+  MutexLock lock(&mutex_);
+  status_.busy_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - begin);
+  return stepped;
+}
+
+void EngineThread::PublishStatus() {
+  MutexLock lock(&mutex_);
+  has_work_ = engine_->HasWork();
+  install_held_ = engine_->InstallHeld();
+  status_.running_sequences = engine_->running_sequences();
+  status_.waiting_sequences = engine_->waiting_sequences();
+  status_.kv_usage = engine_->kv_usage();
+  PublishMemoryLocked();
+  status_.generated_tokens = engine_->generated_tokens();
+  status_.prefilled_tokens = engine_->prefilled_tokens();
+  status_.prompt_tokens = engine_->counters().prompt_tokens;
+  status_.prefix_tokens = engine_->counters().shared_tokens;
+  status_.preemptions = engine_->counters().preemptions;
+  status_.requests = engine_->request_figures();
+}
+
+void EngineThread::PublishMemoryLocked() {
+  status_.kv_bytes = engine_->kv_bytes();
+  status_.weight_bytes = engine_->weight_bytes();
+}
+
+absl::StatusOr<InstallResult> EngineThread::Install(const PolicyVersion& version, uint64_t digest,
+                                                    absl::Duration deadline) {
+  return ChangeWeights(Change::kInstall, version, digest, deadline);
+}
+
+absl::StatusOr<InstallResult> EngineThread::Relabel(const PolicyVersion& version, absl::Duration deadline) {
+  return ChangeWeights(Change::kRelabel, version, /*digest=*/0, deadline);
+}
+
+absl::Status EngineThread::BeginInPlace(absl::Duration deadline) {
+  if (!in_place()) return WeightTarget::BeginInPlace(deadline);
+  return ChangeWeights(Change::kBeginInPlace, PolicyVersion(), /*digest=*/0, deadline).status();
+}
+
+absl::StatusOr<InstallResult> EngineThread::ChangeWeights(Change kind, const PolicyVersion& version, uint64_t digest,
+                                                          absl::Duration deadline) {
+  auto change = std::make_shared<PendingChange>();
+  change->change = kind;
+  change->version = version;
+  change->digest = digest;
+  change->deadline = Clock::Real()->Now() + deadline;
+  MutexLock lock(&mutex_);
+  SYNCOPATE_RETURN_IF_ERROR(CheckChangeLocked(*change));
+  change_ = change;
+  auto ended = [this, &change]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return change->done || stopped_; };
+  const bool in_time = mutex_.AwaitWithTimeout(Condition(&ended), deadline);
+  if (!in_time && change->begun) mutex_.Await(Condition(&ended));  // it has the deadline, too
+  change_ = nullptr;
+  if (change->done) return change->result;
+  if (stopped_) return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "the engine has stopped");
+  return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
+               absl::StrCat("no decode step ended within ", absl::FormatDuration(deadline), " to install ",
+                            version.ToString(), "; the older version goes on serving"));
+}
+
+absl::Status EngineThread::CheckChangeLocked(const PendingChange& change) const {
+  if (change.change != Change::kBeginInPlace && change.version <= status_.serving) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "OLD_VERSION",
+        absl::StrCat(change.version.ToString(), " is not newer than ", status_.serving.ToString(), ", which serves"));
+  }
+  if (change.change == Change::kRelabel && status_.serving.IsNone()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS", "there are no weights to relabel");
+  }
+  if (status_.sleep_level > 0) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld, "the engine sleeps and takes no weights");
+  }
+  if (stopping_ || change_ != nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "another install is under way or the engine stops");
+  }
+  return absl::OkStatus();
+}
+
+void EngineThread::CancelInPlace() {
+  MutexLock lock(&mutex_);
+  // After a transfer that failed there are no weights to go on with.
+  if (!status_.serving.IsNone()) transferring_in_place_ = false;
+}
+
+void EngineThread::Invalidate() {
+  MutexLock lock(&mutex_);
+  if (!transferring_in_place_) return;
+  status_.serving = PolicyVersion();
+  status_.serving_digest = 0;
+  // Before whatever the thread does next; no step runs.
+  commands_.push_back([this] { engine_->policy().Invalidate(); });
+}
+
+absl::Status EngineThread::RunChange() {
+  std::shared_ptr<PendingChange> change;
+  {
+    MutexLock lock(&mutex_);
+    if (!ChangeIsDueLocked(engine_->InstallHeld())) return absl::OkStatus();
+    change = change_;
+    change->begun = true;
+  }
+  const absl::Time begin = Clock::Real()->Now();
+  const absl::Status applied = Apply(*change);
+  std::function<void(const PolicyVersion&)> listener;
+  {
+    MutexLock lock(&mutex_);
+    if (applied.ok()) {
+      change->result = FinishChangeLocked(*change, begin);
+    } else {
+      change->result = applied;
+    }
+    if (applied.ok() && change->change != Change::kBeginInPlace) listener = install_listener_;
+  }
+  if (listener) listener(change->version);
+  {
+    MutexLock lock(&mutex_);
+    change->done = true;
+  }
+  return ErrorReason(applied) == kWeightsUnmapped ? applied : absl::OkStatus();
+}
+
+absl::Status EngineThread::Apply(const PendingChange& change) {
+  broken_.Update(engine_->Synchronize());
+  SYNCOPATE_RETURN_IF_ERROR(broken_);
+  switch (change.change) {
+    case Change::kInstall:
+      return engine_->policy().Install(change.version, change.digest, change.deadline - Clock::Real()->Now());
+    case Change::kRelabel:
+      engine_->policy().Relabel(change.version);
+      return absl::OkStatus();
+    case Change::kBeginInPlace:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+InstallResult EngineThread::FinishChangeLocked(const PendingChange& change, absl::Time begin) {
+  if (change.change == Change::kBeginInPlace) {
+    transferring_in_place_ = true;
+    stands_still_since_ = begin;
+    return InstallResult();
+  }
+  if (std::exchange(transferring_in_place_, false)) begin = stands_still_since_;
+  status_.serving = change.version;
+  status_.serving_digest = engine_->policy().digest();
+  ++status_.installs;
+  last_sleep_.slept = false;
+  return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
+}
+
+absl::StatusOr<int64_t> EngineThread::Sleep(int32_t level, absl::Duration deadline) {
+  if (level != 1 && level != 2) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST",
+                 absl::StrCat("sleep level is ", level, ", expected 1 (weights go to host memory) or 2 (dropped)"));
+  }
+  auto fall_asleep = [this, level] { return FallAsleep(level); };
+  absl::StatusOr<int64_t> freed = RunFallible(fall_asleep);
+  if (!absl::IsUnavailable(freed.status())) return freed;
+  // A weight sync is under way. It ends by itself, and no other may begin before this sleep has.
+  if (AwaitReceived(deadline)) freed = RunFallible(fall_asleep);
+  MutexLock lock(&mutex_);
+  --waiting_sleeps_;
+  return freed;
+}
+
+bool EngineThread::AwaitReceived(absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  ++waiting_sleeps_;
+  auto received = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (receiving_ == 0 && change_ == nullptr);
+  };
+  return mutex_.AwaitWithTimeout(Condition(&received), deadline);
+}
+
+absl::Status EngineThread::WakeUp() {
+  return RunFallible([this] { return Wake(); }).status();
+}
+
+absl::Status EngineThread::CheckMaySleepLocked() const {
+  // Requests that Submit() has taken are counted, also those whose turn to be added comes after this sleep's.
+  if (engine_->HasWork() || added_ > 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "BUSY",
+                 "requests run or wait: drain this rollouter first, or abort them");
+  }
+  if (receiving_ > 0 || change_ != nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync is under way; try again when it has ended");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
+  int32_t before = 0;
+  {
+    MutexLock lock(&mutex_);
+    before = status_.sleep_level;
+    if (before >= level) return 0;
+    SYNCOPATE_RETURN_IF_ERROR(CheckMaySleepLocked());
+    status_.sleep_level = level;  // from here on nothing is taken: neither requests nor weights
+  }
+  absl::StatusOr<int64_t> freed = engine_->Sleep(/*keep_weights=*/level == 1);
+  MutexLock lock(&mutex_);
+  if (absl::IsResourceExhausted(freed.status())) {
+    status_.sleep_level = before;
+    return freed;
+  }
+  broken_.Update(freed.status());
+  PublishMemoryLocked();  // before the caller looks
+  last_sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
+  if (level == 2) {
+    status_.serving = PolicyVersion();
+    status_.serving_digest = 0;
+  }
+  return freed;
+}
+
+absl::StatusOr<int64_t> EngineThread::Wake() {
+  {
+    MutexLock lock(&mutex_);
+    if (status_.sleep_level == 0) return 0;
+  }
+  const absl::Status woken = engine_->WakeUp();
+  if (!woken.ok() && !absl::IsResourceExhausted(woken)) broken_.Update(woken);
+  SYNCOPATE_RETURN_IF_ERROR(woken);
+  MutexLock lock(&mutex_);
+  PublishMemoryLocked();
+  status_.sleep_level = 0;
+  return 0;
+}
+
+absl::StatusOr<int64_t> EngineThread::RunFallible(std::function<absl::StatusOr<int64_t>()> command) {
+  auto result = std::make_shared<absl::StatusOr<int64_t>>(
+      Error(absl::StatusCode::kCancelled, "STOPPING", "this rollouter stops"));
+  RunOnThread([command = std::move(command), result] { *result = command(); });
+  return *result;
+}
+
+absl::Status EngineThread::BeginAttempt() {
+  MutexLock lock(&mutex_);
+  if (status_.sleep_level > 0 || waiting_sleeps_ > 0) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
+                 "this rollouter sleeps; it takes weights again when it is woken");
+  }
+  ++receiving_;
+  return absl::OkStatus();
+}
+
+void EngineThread::EndAttempt() {
+  MutexLock lock(&mutex_);
+  --receiving_;
+}
+
+ReceiverWeights EngineThread::LastSleep() const {
+  MutexLock lock(&mutex_);
+  return last_sleep_;
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rollouter/engine/engine.h"
+#include "rollouter/engine/engine_loop.h"
+
+namespace syncopate::rollouter {
+
+// EngineLoop, as a thread that makes all steps. Callers leave commands in a queue; the thread runs them between decode
+// steps. Everything that the engine owns is touched by that thread only; the shadow's bytes by the one receiver.
+class EngineThread final : public EngineLoop {
+ public:
+  EngineThread(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
+      : manifest_(std::move(manifest)), threads_(threads), engine_(std::move(engine)) {
+    status_.kv_bytes = engine_->kv_bytes();
+    status_.weight_bytes = engine_->weight_bytes();
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~EngineThread() override { Stop(); }
+
+  const Manifest& manifest() const override { return manifest_; }
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
+  int32_t Abort(const std::string& id) override;
+  void Pause() override;
+  void Resume() override;
+  absl::Status Drain(absl::Duration deadline) override;
+  absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline) override;
+  absl::Status WakeUp() override;
+
+  char* shadow() override { return engine_->policy().shadow(); }
+  const char* live() const override { return engine_->policy().live(); }
+  absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                                      absl::Duration deadline) override;
+  absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
+  absl::Status BeginAttempt() override;
+  void EndAttempt() override;
+  synchronizer::ReceiverWeights LastSleep() const override;
+  void ExpectInstall() override { arenas().ExpectExchange(); }
+  void RestoreShadow() override { shadow(); }  // which brings it back to its address
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return arenas().BeginCheck(std::move(contents));
+  }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas().CopyLive(ranges); }
+  bool in_place() const override { return arenas().in_place(); }
+  absl::Status BeginInPlace(absl::Duration deadline) override;
+  void CancelInPlace() override;
+  void Invalidate() override;
+
+  void SetInstallListener(std::function<void(const PolicyVersion&)> listener) override;
+  EngineStatus GetStatus() const override;
+  void Stop() override;
+
+ private:
+  // What a caller wants done to the weights between two decode steps.
+  enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
+  // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
+  struct PendingChange {
+    Change change = Change::kInstall;
+    PolicyVersion version;
+    uint64_t digest = 0;
+    absl::Time deadline;
+    bool begun = false;
+    bool done = false;
+    absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
+  };
+
+  WeightArenas& arenas() const { return engine_->backend().arenas(); }
+  // `version` and `digest` are not looked at by kBeginInPlace.
+  absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
+                                                            uint64_t digest, absl::Duration deadline);
+  absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Requests that hold installs and have waited for a transfer in place have no token yet: they cannot hold its end up.
+  bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
+  }
+  bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ && !transferring_in_place_; }
+
+  void Run();
+  // Until Stop(), or an error after which no step can be made. May throw what libtorch throws.
+  absl::Status Loop();
+  // Blocks until there is something to do; false if that is to end.
+  bool AwaitWork();
+  void End(const absl::Status& why);
+  void RunCommands();
+  // An error only if there are no weights any more; whoever asked for the change hears of every one.
+  absl::Status RunChange();
+  absl::Status Apply(const PendingChange& change);
+  // Takes note of a change that was applied, between `begin` and now.
+  synchronizer::InstallResult FinishChangeLocked(const PendingChange& change, absl::Time begin)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StepOnce();
+  void PublishStatus();
+  void PublishMemoryLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
+  bool RunOnThread(std::function<void()> command);
+  // The same for a command that can fail; CANCELLED (reason STOPPING) if the loop has stopped.
+  absl::StatusOr<int64_t> RunFallible(std::function<absl::StatusOr<int64_t>()> command);
+  // Holds further attempts back, and waits for the present one to end.
+  bool AwaitReceived(absl::Duration deadline);
+  absl::Status CheckMaySleepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On the thread.
+  absl::StatusOr<int64_t> FallAsleep(int32_t level);
+  absl::StatusOr<int64_t> Wake();
+
+  const Manifest manifest_;
+  const int threads_;                     // intra-op
+  const std::unique_ptr<Engine> engine_;  // the thread's own
+  absl::Status broken_;                   // the thread's own: why the engine cannot go on
+  std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
+
+  mutable Mutex mutex_;
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<PendingChange> change_ ABSL_GUARDED_BY(mutex_);
+  // The live weights are being overwritten, or are what such a transfer left.
+  bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
+  int receiving_ ABSL_GUARDED_BY(mutex_) = 0;              // BeginAttempt() without its EndAttempt()
+  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // for that to end
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;              // requests among commands_, or just being added
+  synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
+  bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
+  EngineStatus status_ ABSL_GUARDED_BY(mutex_);
+  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();   // infinite: not idle
+  absl::Time round_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the thread waits
+  std::thread thread_;
+};
+
+}  // namespace syncopate::rollouter

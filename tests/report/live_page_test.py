@@ -1,0 +1,133 @@
+"""The page of a run that goes on: who may see it, and that it follows the run.
+
+usage: live_page_test.py BINARY_FOLDER
+"""
+
+import http.client
+import json
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from chromium import Chromium, find
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+PATIENCE = 120
+
+binaries = pathlib.Path()
+
+
+class LivePageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp())
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.daemons = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
+             f"run.dir={cls.folder}/live", "run.steps=1000000", "--json", "--web", "reward.name=dense + 0.5*exact"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        cls.addClassCleanup(cls.stop)
+        started = json.loads(cls.daemons.stdout.readline())
+        cls.url = started["page"]
+        cls.port = int(cls.url.rstrip("/").rsplit(":", 1)[1])
+
+    @classmethod
+    def stop(cls):
+        cls.daemons.send_signal(signal.SIGINT)
+        try:
+            cls.daemons.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            cls.daemons.kill()
+            cls.daemons.communicate()
+
+    def get(self, path, host=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{self.port}"})
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), body
+
+    def steps(self, have=""):
+        status, _, body = self.get(f"/new.json{have}")
+        self.assertEqual(status, 200)
+        return json.loads(body)["steps"]
+
+    def wait_for_steps(self, count):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            steps = self.steps()
+            if len(steps["at"]) >= count:
+                return steps
+            time.sleep(0.2)
+        raise AssertionError(f"no {count} steps within {PATIENCE} s")
+
+    def test_it_is_a_page_that_no_other_site_may_frame_or_read(self):
+        status, headers, body = self.get("/")
+        self.assertEqual(status, 200)
+        self.assertIn("<!doctype html>", body)
+        self.assertIn("frame-ancestors 'none'", headers["Content-Security-Policy"])
+        self.assertIn("connect-src 'self'", headers["Content-Security-Policy"])
+        self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+
+    def test_a_request_in_another_name_is_refused(self):
+        for host in ("evil.example", f"evil.example:{self.port}", "127.0.0.1", f"127.0.0.1:{self.port}.evil.example", "localhost:1"):
+            for path in ("/", "/new.json"):
+                status, _, body = self.get(path, host)
+                self.assertEqual(status, 421, host)
+                self.assertNotIn("reward", body)
+        self.assertEqual(self.get("/", f"localhost:{self.port}")[0], 200)
+
+    def test_there_is_nothing_else(self):
+        for path in ("/metrics", "/../config.resolved.yaml", "/new.json/x"):
+            self.assertEqual(self.get(path)[0], 404)
+
+    def test_only_this_machine_can_reach_it(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # sends nothing: asks which address would be ours
+            except OSError:
+                self.skipTest("this machine has no other address")
+            own = probe.getsockname()[0]
+        with socket.socket() as other:
+            self.assertNotEqual(other.connect_ex((own, self.port)), 0)
+
+    def test_an_address_that_is_not_loopback_is_refused(self):
+        for address in ("0.0.0.0:0", "192.0.2.1:80", "[::]:0"):
+            done = subprocess.run([str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
+                                   f"run.dir={self.folder}/refused", "--web", address], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, address)
+            self.assertIn("for this machine alone", done.stderr)
+
+    def test_what_is_new_continues_what_one_has(self):
+        whole = self.wait_for_steps(5)
+        have = len(whole["at"]) - 2
+        rest = self.steps(f"?steps={have}&steps_span={whole['span']}")
+        self.assertEqual(rest["from"], have - 1)
+        self.assertEqual(rest["at"][:3], whole["at"][have - 1:])
+        self.assertEqual(self.steps(f"?steps={have}&steps_span={whole['span'] * 2}")["from"], 0)
+        self.assertEqual(self.steps("?steps=-1&steps_span=x&steps=9999999999999999999999")["from"], 0)
+
+    @unittest.skipUnless(find(), "no Chromium")
+    def test_a_browser_follows_the_run(self):
+        with Chromium(PATIENCE) as browser:
+            browser.open(self.url, 1280)
+            before = browser.evaluate("data.runs[0].steps.at.length")
+            browser.wait_for(f"data.runs[0].steps.at.length > {before + 5} && data.runs[0].syncs.at.length > 1")
+            browser.wait_for("document.querySelectorAll('.answer').length > 0")
+            browser.wait_for("[...document.querySelectorAll('h3')].some(one => one.textContent === 'Parts of the reward')")
+            self.assertEqual(browser.evaluate("document.getElementById('subtitle').textContent").split(" ")[0], "running")
+            self.assertEqual(browser.complaints(), [])
+            self.assertTrue(all(url.startswith(self.url) for url in browser.requests()), browser.requests())
+
+
+if __name__ == "__main__":
+    binaries = pathlib.Path(sys.argv.pop())
+    unittest.main()

@@ -1,0 +1,134 @@
+#include "tools/report/live_page.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/host_port.h"
+#include "base/status.h"
+#include "services/telemetry/sync_outcome.h"
+#include "services/wire/codec.h"
+#include "tools/report/report_page.h"
+
+namespace syncopate::report {
+namespace {
+
+// Browsers send more headers than a scraper, and cookies of other services of this host.
+constexpr size_t kMaxRequestBytes = 32 << 10;
+constexpr absl::Duration kSendTimeout = absl::Seconds(10);
+
+absl::StatusOr<HostPort> Loopback(const std::string& address) {
+  int port = 0;
+  const bool is_port = absl::SimpleAtoi(address, &port);
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort place, ParseHostPort(is_port ? absl::StrCat("127.0.0.1:", address) : address));
+  if (place.IsLoopback()) return place;
+  return Error(absl::StatusCode::kInvalidArgument, "NOT_LOOPBACK",
+               absl::StrCat("the page is not served on ", place.ToString(),
+                            ": it asks nobody who they are, so it is for this machine alone; give a port, and reach it "
+                            "from elsewhere through a tunnel, such as ssh -L"));
+}
+
+// Of a Host header: a name that leads here whoever asks. Anything else was told to a browser by somebody else's server.
+bool IsThisMachine(const std::string& host, int port) {
+  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
+    if (host == absl::StrCat(name, ":", port)) return true;
+  }
+  return false;
+}
+
+RunHistory::Have HaveOf(const std::string& query) {
+  const auto number = [&query](const char* name) {
+    uint64_t value = 0;
+    return absl::SimpleAtoi(telemetry::QueryValue(query, name), &value) ? value : 0;
+  };
+  return {.step_span = static_cast<int64_t>(number("steps_span")),
+          .sync_span = static_cast<int64_t>(number("syncs_span")),
+          .version_span = static_cast<int64_t>(number("versions_span")),
+          .steps = number("steps"),
+          .syncs = number("syncs"),
+          .versions = number("versions"),
+          .evaluations_revision = number("revision")};
+}
+
+double Seconds(const v1::SyncRecord& record, const char* phase) {
+  auto found = record.seconds().find(phase);
+  return found == record.seconds().end() ? 0 : found->second;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort place, Loopback(address));
+  std::unique_ptr<LivePage> page(new LivePage());
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      page->responder_, telemetry::HttpResponder::Start({.what = "the page of the run",
+                                                         .address = place.ToString(),
+                                                         .max_request_bytes = kMaxRequestBytes,
+                                                         .timeout = kSendTimeout},
+                                                        [self = page.get()](const telemetry::HttpRequest& request) {
+                                                          return self->Answer(request);
+                                                        }));
+  return page;
+}
+
+std::string LivePage::url() const { return absl::StrCat("http://", responder_->address(), "/"); }
+
+std::string LivePage::Answer(const telemetry::HttpRequest& request) const {
+  constexpr char kPages[] = "/ and /new.json";
+  if (request.code != 200) return telemetry::HttpRefusal(request.code, kPages);
+  if (!IsThisMachine(request.host, ParseHostPort(responder_->address())->port)) {
+    return telemetry::HttpPage(421, "text/plain; charset=utf-8", "421: this page is for this machine alone\n");
+  }
+  const std::vector<std::string> headers = {
+      "Cache-Control: no-store",
+      "X-Content-Type-Options: nosniff",
+      "X-Frame-Options: DENY",
+      "Referrer-Policy: no-referrer",
+      "Cross-Origin-Resource-Policy: same-origin",
+      absl::StrCat("Content-Security-Policy: ", PagePolicy(/*live=*/true), "; frame-ancestors 'none'")};
+  MutexLock lock(&mutex_);
+  if (request.path == "/new.json") {
+    return telemetry::HttpPage(200, "application/json", EscapedJson(history_.ToJson(HaveOf(request.query))), headers);
+  }
+  if (request.path != "/") return telemetry::HttpRefusal(404, kPages);
+  return telemetry::HttpPage(200, "text/html; charset=utf-8", MakePage({history_.ToJson()}, {.live = true}), headers);
+}
+
+void LivePage::SetHistory(RunHistory history) {
+  MutexLock lock(&mutex_);
+  history_ = std::move(history);
+}
+
+void LivePage::AddRecord(const telemetry::StepRecord& record) {
+  MutexLock lock(&mutex_);
+  history_.AddRecord(record);
+  if (!record.is_evaluation) history_.AddVersion("trainer", Clock::Real()->UnixSeconds(), record.step);
+}
+
+void LivePage::AddSync(const v1::SyncRecord& record) {
+  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
+  const bool moved = outcome == telemetry::SyncOutcome::kDone;
+  if (!moved && outcome != telemetry::SyncOutcome::kRelabelled) return;
+  MutexLock lock(&mutex_);
+  history_.AddVersion(record.replica_id(), record.ended_unix_seconds(), record.version().step());
+  if (!moved) return;
+  const PolicyVersion version = wire::FromProto(record.version());
+  history_.AddPause(version, record.pause_seconds());
+  history_.AddSync({.version = version,
+                    .stage = Seconds(record, "stage"),
+                    .prepare = Seconds(record, "prepare"),
+                    .transfer = Seconds(record, "transfer"),
+                    .verify = Seconds(record, "verify"),
+                    .install = Seconds(record, "install"),
+                    .total = Seconds(record, "total")});
+}
+
+void LivePage::SetStatus(const std::string& status, const std::string& reason) {
+  MutexLock lock(&mutex_);
+  history_.description()->status = status;
+  history_.description()->reason = reason;
+}
+
+}  // namespace syncopate::report

@@ -1,0 +1,384 @@
+'use strict';
+// The page of one run or of several: what is read from #data, and, while a run is watched, from what is polled.
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const byId = id => document.getElementById(id);
+const palette = Array.from({length: 8}, (_, i) => `var(--c${i})`);
+const vocabulary = new Map(data.vocabulary.map(figure => [figure.name, figure]));
+const phases = ['stage', 'prepare', 'transfer', 'verify', 'install'];
+data.runs.forEach((run, i) => { run.color = palette[i % palette.length]; run.visible = true; });
+const several = data.runs.length > 1;
+const visibleRuns = () => data.runs.filter(run => run.visible);
+const figuresOf = series => (series && series.figures) || {};
+
+function last(run, figure, series = run.steps) {
+  const values = (figuresOf(series)[figure] || {mean: []}).mean;
+  for (let i = values.length - 1; i >= 0; --i) if (values[i] !== null) return values[i];
+  return null;
+}
+// The mean over the newest tenth, at least 20 points: one step is noise.
+function recent(run, figure) {
+  const values = (figuresOf(run.steps)[figure] || {mean: []}).mean.filter(value => value !== null);
+  const tail = values.slice(-Math.max(20, Math.floor(values.length / 10)));
+  return tail.length ? tail.reduce((sum, value) => sum + value, 0) / tail.length : null;
+}
+function evaluation(run) {
+  const scored = (run.evaluations || []).filter(one => one.reward_mean !== undefined);
+  if (!scored.length) return null;
+  const best = scored.reduce((a, b) => (b.reward_mean > a.reward_mean ? b : a));
+  return {last: scored[scored.length - 1], best};
+}
+const shown = (value, format) => (value === null || value === undefined ? '-' : formats[format](value));
+
+// Lines over one of a run's series. Several runs: a colour a run, a dash for further figures; one run: a colour a figure.
+function lines(series, wanted) {
+  const made = [];
+  for (const run of visibleRuns()) {
+    wanted.forEach(([figure, label], i) => {
+      const source = run[series] || {at: []}, values = figuresOf(source)[figure];
+      if (!values && several) return;
+      const mean = values ? values.mean : [];
+      made.push({label: several ? (wanted.length > 1 ? `${run.name}: ${label}` : run.name) : label,
+        color: several ? run.color : palette[i % palette.length], dash: several && i > 0, at: source.at || [], mean,
+        low: values && values.low, high: values && values.high});
+    });
+  }
+  return made;
+}
+
+function evaluationLines() {
+  const made = [];
+  for (const run of visibleRuns()) {
+    [['reward_mean', 'mean reward'], ['exact', 'exact']].forEach(([key, label], i) => {
+      const points = (run.evaluations || []).filter(one => one[key] !== undefined);
+      if (!points.length) return;
+      made.push({label: several ? `${run.name}: ${label}` : label, color: several ? run.color : palette[i], dash: several && i > 0,
+        at: points.map(one => one.step), mean: points.map(one => one[key])});
+    });
+  }
+  return made;
+}
+
+// A stack cannot be laid over another: with several runs it is their sums.
+function stackLines(series, wanted) {
+  if (!several) return lines(series, wanted);
+  return visibleRuns().map(run => {
+    const source = run[series] || {at: []}, figures = figuresOf(source);
+    return {label: run.name, color: run.color, at: source.at || [],
+      mean: (source.at || []).map((_, i) => wanted.reduce((sum, [figure]) => sum + ((figures[figure] || {mean: []}).mean[i] || 0), 0))};
+  });
+}
+
+function rollouterLines() {
+  const made = [];
+  for (const run of visibleRuns()) {
+    Object.keys(figuresOf(run.versions)).sort().forEach((who, i) => {
+      // A value holds until the next one.
+      let held = null;
+      const mean = figuresOf(run.versions)[who].mean.map(value => (held = value === null ? held : value));
+      made.push({label: several ? `${run.name}: ${who}` : who, color: several ? run.color : palette[i % palette.length],
+        dash: several && i > 0, at: run.versions.at, mean});
+    });
+  }
+  return made;
+}
+
+const alarmsOf = () => (several ? [] : data.runs[0].alarms.map(alarm => [alarm.from, alarm.to]));
+const of = (figure, label) => [figure, label || figure.replaceAll('_', ' ')];
+const helpOf = name => {
+  const figure = vocabulary.get(name);
+  return figure ? figure.help + (figure.unit ? ` (${figure.unit})` : '') : '';
+};
+function over(title, wanted, more = {}) {
+  const list = typeof wanted === 'string' ? [of(wanted)] : wanted;
+  return {title, axis: 'step', help: helpOf(list[0][0]), lines: () => lines('steps', list), alarms: alarmsOf, ...more};
+}
+const partNames = () => [...new Set(data.runs.flatMap(run => Object.keys(figuresOf(run.steps)).filter(name => name.startsWith('part:'))))].sort();
+
+const sections = [
+  ['Reward', () => [
+    over('Reward', [of('reward_mean', 'mean reward')]),
+    {title: 'Evaluation', axis: 'step', help: 'Greedy answers to the evaluation prompts', lines: evaluationLines, dotted: true,
+      alarms: alarmsOf, empty: 'no evaluation yet'},
+    ...(partNames().length > 1 ? [over('Parts of the reward', partNames().map(name => of(name, name.slice(5))), {help: 'Mean of each part over the batch'})] : []),
+    over('Groups without signal', [of('zero_variance_ratio', 'share')], {format: 'share', zero: true}),
+  ]],
+  ['Policy', () => [
+    over('Loss', 'loss'), over('Entropy', 'entropy', {zero: true}), over('Gradient norm', 'gradient_norm', {zero: true}),
+    over('Clipped and rejected tokens', [of('clip_ratio', 'clipped'), of('rejected_ratio', 'rejected')], {format: 'share', zero: true}),
+  ]],
+  ['Data', () => [
+    over('Staleness', [of('staleness_mean', 'mean'), of('staleness_max', 'oldest')], {zero: true, format: 'count'}),
+    over('KL to the behaviour policy', [of('kl', 'KL')]),
+    over('Effective share of samples', [of('effective_sample_ratio', 'share')], {format: 'share'}),
+    over('Length of answers', [of('response_tokens_mean', 'mean tokens')], {zero: true, format: 'count'}),
+    over('Cut off at the longest answer', [of('truncated_samples', 'samples'), of('masked_samples', 'not trained on')],
+        {zero: true, format: 'count', help: helpOf('truncated_samples')}),
+  ]],
+  ['Speed', () => [
+    over('Throughput', [of('tokens_per_second', 'trained tokens / s')], {zero: true, help: 'Trained tokens per second of a step, waiting included'}),
+    over('Idle', [of('idle_ratio', 'trainer'), of('rollouters_idle_ratio', 'rollouters')], {format: 'share', zero: true,
+      help: 'Share of the time in which the trainer had no batch, and rollouters no prompt'}),
+    {title: 'Where a step\'s time goes', axis: 'step', help: 'From the end of the step before to the end of this one', format: 'seconds',
+      stacked: !several, zero: true, alarms: alarmsOf,
+      lines: () => stackLines('steps', ['wait_seconds', 'forward_backward_seconds', 'optimizer_seconds', 'proximal_seconds',
+        'reference_seconds', 'stage_seconds'].map(name => of(name, name.replace('_seconds', '').replaceAll('_', ' '))))},
+  ]],
+  ['Weight sync', () => [
+    {title: 'Phases of a weight sync', axis: 'step', help: 'Mean over receivers, by the version that was sent', format: 'seconds',
+      stacked: !several, zero: true, empty: 'no weight sync yet', lines: () => stackLines('syncs', phases.map(name => of(name)))},
+    {title: 'From publication to use', axis: 'step', help: 'What a version took to serve, and what its install cost the decode loop',
+      format: 'seconds', zero: true, empty: 'no weight sync yet', lines: () => lines('syncs', [of('total', 'whole sync'), of('pause', 'pause')])},
+    {title: 'Versions by rollouter', axis: 'time', help: 'The version that each serves, over time', format: 'count', steps: true,
+      dotted: false, empty: 'no version published yet', lines: rollouterLines},
+  ]],
+];
+
+const charts = [];
+let drawnParts = '';
+function chart(spec) {
+  const made = new Chart(spec);
+  charts.push(made);
+  return made.card;
+}
+// Again when a run that goes on has told which parts its reward has.
+function buildCharts() {
+  if (charts.length && drawnParts === partNames().join()) return;
+  drawnParts = partNames().join();
+  charts.length = 0;
+  view.charts.clear();
+  const root = byId('charts');
+  root.replaceChildren();
+  for (const [title, specs] of sections) {
+    root.append(element('section', {className: 'group', ariaLabel: title}, element('h2', {textContent: title}),
+        element('div', {className: 'grid'}, ...specs().map(chart))));
+  }
+  const grid = element('div', {className: 'grid'});
+  const all = element('details', {className: 'group'}, element('summary', {textContent: 'Every figure of a step'}), grid);
+  all.addEventListener('toggle', () => {
+    if (!all.open || grid.childElementCount) return;
+    for (const figure of data.vocabulary) {
+      const more = {format: figure.unit === 'seconds' ? 'seconds' : figure.name.endsWith('_ratio') ? 'share' : 'number'};
+      grid.append(chart(over(figure.name, [of(figure.name)], more)));
+    }
+    for (const made of charts) made.draw();
+  });
+  root.append(all);
+}
+
+function statusPill(run) {
+  const kind = {completed: 'good', failed: 'bad', interrupted: 'warn', stopped: 'warn'}[run.status] || 'plain';
+  return element('span', {className: 'pill ' + kind, textContent: run.status || 'unknown'});
+}
+
+function renderHeading() {
+  const title = several ? `${data.runs.length} runs` : data.runs[0].name || 'run';
+  byId('title').textContent = title;
+  document.title = `${title} - Syncopate`;
+  if (!several) {
+    const run = data.runs[0];
+    const steps = `step ${run.last_step.toLocaleString('en-US')}${run.steps_total ? ' of ' + run.steps_total.toLocaleString('en-US') : ''}`;
+    byId('subtitle').replaceChildren(statusPill(run), ` ${steps} · ${run.folder}`);
+  } else {
+    byId('subtitle').textContent = 'Side by side; a button hides its run.';
+    byId('runs').replaceChildren(...data.runs.map(run => {
+      const swatch = element('span', {className: 'swatch'});
+      swatch.style.background = run.color;
+      const button = element('button', {className: 'run', type: 'button', title: run.folder}, swatch,
+          element('span', {textContent: run.name}), statusPill(run));
+      button.setAttribute('aria-pressed', String(run.visible));
+      button.addEventListener('click', () => { run.visible = !run.visible; render(); });
+      return button;
+    }));
+  }
+  byId('footer').textContent = data.live ? 'Live: it follows the run for as long as this page is open.' : `Made ${data.made} by syncopate report.`;
+}
+
+function renderNotices() {
+  const notices = [];
+  for (const run of data.runs) {
+    const name = several ? run.name + ': ' : '';
+    if (run.status === 'failed') notices.push(['bad', `${name}the run failed${run.reason ? ': ' + run.reason : ''}`]);
+    for (const alarm of run.alarms.filter(one => one.to === null)) notices.push(['', `${name}${alarm.words}, since step ${alarm.from}`]);
+    for (const warning of run.warnings) notices.push(['', name + warning]);
+  }
+  if (data.lost) notices.push(['bad', 'The run does not answer any more: this is what it was like when it did.']);
+  byId('notices').replaceChildren(...notices.map(([kind, text]) => element('p', {className: 'notice ' + kind, textContent: text})));
+}
+
+function glanceOf(run) {
+  const scores = evaluation(run), syncs = (run.summary.syncs || {}).total_ms, bound = (run.summary.staleness || {}).bound;
+  const stale = recent(run, 'staleness_mean');
+  return [
+    ['Reward', shown(recent(run, 'reward_mean'), 'number'), 'mean of the newest steps'],
+    ['Evaluation', shown(scores && scores.last.reward_mean, 'number'), scores ? `best ${formats.number(scores.best.reward_mean)} at step ${scores.best.step}` : 'none yet'],
+    ['Entropy', shown(recent(run, 'entropy'), 'number'), 'nats a token'],
+    ['Staleness', shown(stale, 'number'), bound === undefined ? 'steps' : `steps; bound ${bound}`],
+    ['Throughput', shown(recent(run, 'tokens_per_second'), 'number'), 'trained tokens / s'],
+    ['Trainer idle', shown(recent(run, 'idle_ratio'), 'share'), 'of a step'],
+    ['Answers', shown(recent(run, 'response_tokens_mean'), 'number'), 'mean tokens'],
+    ['Weight sync', syncs ? shown(syncs.p50 / 1000, 'seconds') : shown(last(run, 'total', run.syncs), 'seconds'), syncs ? 'median' : 'the last one'],
+  ];
+}
+
+function renderGlance() {
+  if (!several) {
+    byId('glance').replaceChildren(element('dl', {className: 'tiles'}, ...glanceOf(data.runs[0]).map(([name, value, more]) =>
+      element('div', {className: 'tile'}, element('dt', {textContent: name}), element('dd', {className: 'value', textContent: value}),
+          element('dd', {className: 'more', textContent: more})))));
+    return;
+  }
+  const rows = data.runs.map(run => [run, glanceOf(run)]);
+  byId('glance').replaceChildren(element('div', {className: 'scroll block', tabIndex: 0}, element('table', {className: 'facts'},
+      element('thead', {}, element('tr', {}, element('th', {textContent: 'Run'}), element('th', {textContent: 'Steps'}),
+          ...rows[0][1].map(([name]) => element('th', {textContent: name})))),
+      element('tbody', {}, ...rows.map(([run, values]) => element('tr', {}, element('th', {scope: 'row', textContent: run.name}),
+          element('td', {textContent: formats.number(run.last_step)}),
+          ...values.map(([, value, more]) => element('td', {textContent: value, title: more}))))))));
+}
+
+const picked = {run: 0, sample: -1, onlyDifferences: several, filter: ''};
+function renderSamples() {
+  const block = byId('samples'), run = data.runs[picked.run], all = run.samples || [];
+  const shows = `${picked.run} ${run.revision}`;
+  if (block.dataset.shows === shows) return;  // what somebody reads stays where it is
+  block.dataset.shows = shows;
+  block.hidden = !data.runs.some(one => (one.samples || []).length);
+  if (block.hidden) return;
+  const place = picked.sample < 0 || picked.sample >= all.length ? all.length - 1 : picked.sample;
+  const picker = element('div', {className: 'picker'});
+  if (several) {
+    const choice = element('select', {ariaLabel: 'Run'}, ...data.runs.map((one, i) => element('option', {value: i, textContent: one.name})));
+    choice.value = picked.run;
+    choice.addEventListener('change', () => { picked.run = Number(choice.value); picked.sample = -1; renderSamples(); });
+    picker.append(choice);
+  }
+  const slider = element('input', {type: 'range', min: 0, max: Math.max(0, all.length - 1), ariaLabel: 'Evaluation'});
+  slider.value = place;
+  const at = element('output', {textContent: all.length ? `step ${all[place].step}` : 'none'});
+  picker.append(slider, at);
+  const answers = element('div', {className: 'answers'});
+  const fill = i => {
+    at.textContent = all.length ? `step ${all[i].step}` : 'none';
+    answers.replaceChildren(...(all.length ? all[i].answers.map(answerCard) : []));
+  };
+  slider.addEventListener('input', () => { picked.sample = Number(slider.value) === all.length - 1 ? -1 : Number(slider.value); fill(Number(slider.value)); });
+  fill(place);
+  block.replaceChildren(element('div', {className: 'block-head'}, element('h2', {textContent: 'Sample answers'}), picker), answers);
+}
+
+function answerCard(sample) {
+  const entry = (name, text, note) => [element('dt', {}, element('span', {textContent: name}), note || null), element('dd', {textContent: text, tabIndex: text.length > 600 ? 0 : -1})];
+  const reward = sample.reward === undefined ? null : element('span', {textContent: 'reward ' + formats.number(sample.reward)});
+  return element('dl', {className: 'answer'}, ...entry('Prompt', sample.prompt), ...entry('Answer', sample.answer, reward),
+      ...(sample.expected === undefined ? [] : entry('Expected', sample.expected)));
+}
+
+function factsTable(heads, rows) {
+  return element('div', {className: 'scroll', tabIndex: 0}, element('table', {className: 'facts'},
+      element('thead', {}, element('tr', {}, ...heads.map(text => element('th', {textContent: text})))),
+      element('tbody', {}, ...rows.map(([name, values, differs]) => element('tr', {className: differs ? 'differs' : ''},
+          element('th', {scope: 'row', textContent: name}), ...values.map(text => element('td', {textContent: text})))))));
+}
+
+function renderConfiguration() {
+  const maps = data.runs.map(run => new Map(run.config || []));
+  const keys = [...new Set(maps.flatMap(map => [...map.keys()]))];
+  const rows = keys.map(key => {
+    const values = maps.map(map => (map.has(key) ? map.get(key) : 'not set'));
+    return [key, values, several && values.some(value => value !== values[0])];
+  }).filter(([key, values, differs]) => (!picked.onlyDifferences || differs) &&
+      (key + ' ' + values.join(' ')).toLowerCase().includes(picked.filter.toLowerCase()));
+  const table = factsTable(['Key', ...(several ? data.runs.map(run => run.name) : ['Value'])], rows);
+  const block = byId('configuration');
+  const old = block.querySelector('.scroll');
+  if (old) { old.replaceWith(table); return; }
+  const search = element('input', {type: 'search', placeholder: 'filter', ariaLabel: 'Filter keys and values'});
+  search.addEventListener('input', () => { picked.filter = search.value; renderConfiguration(); });
+  const picker = element('div', {className: 'picker'}, search);
+  if (several) {
+    const box = element('input', {type: 'checkbox', checked: picked.onlyDifferences});
+    box.addEventListener('change', () => { picked.onlyDifferences = box.checked; renderConfiguration(); });
+    picker.append(element('label', {}, box, ' differences only'));
+  }
+  block.replaceChildren(element('details', {open: several}, element('summary', {textContent: 'Configuration'}),
+      element('div', {className: 'block-head'}, picker), table));
+}
+
+function flat(value, path, rows) {
+  if (value !== null && typeof value === 'object') {
+    for (const [key, inner] of Object.entries(value)) flat(inner, path ? `${path}.${key}` : key, rows);
+  } else {
+    rows.set(path, typeof value === 'number' ? formats.number(value) : String(value));
+  }
+  return rows;
+}
+function renderStatus() {
+  const maps = data.runs.map(run => flat(run.summary, '', new Map()));
+  const keys = [...new Set(maps.flatMap(map => [...map.keys()]))];
+  byId('status').hidden = !keys.length;
+  const open = byId('status').querySelector('details[open]') !== null;
+  byId('status').replaceChildren(element('details', {open}, element('summary', {textContent: 'Summary'}),
+      factsTable(['Figure', ...(several ? data.runs.map(run => run.name) : ['Value'])],
+          keys.map(key => [key, maps.map(map => map.get(key) || '-'), false]))));
+}
+
+function render() {
+  for (const step of [renderHeading, renderNotices, renderGlance, renderSamples, renderConfiguration, renderStatus]) step();
+  for (const made of charts) made.draw();
+}
+
+function setTheme(theme) {
+  if (theme === 'auto') delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
+}
+function listen() {
+  const slider = byId('smoothing'), theme = byId('theme');
+  slider.addEventListener('input', () => {
+    view.smoothing = Number(slider.value);
+    byId('smoothing-value').textContent = view.smoothing ? view.smoothing.toFixed(2) : 'off';
+    for (const made of charts) made.draw();
+  });
+  theme.addEventListener('change', () => setTheme(theme.value));
+  byId('controls').addEventListener('submit', event => event.preventDefault());
+  addEventListener('beforeprint', () => { for (const made of charts) made.draw(); });
+}
+
+// Puts what is new of a series behind what is there.
+function extend(old, fresh) {
+  if (fresh.from === 0) return fresh;
+  old.at = old.at.slice(0, fresh.from).concat(fresh.at);
+  for (const name of new Set([...Object.keys(old.figures), ...Object.keys(fresh.figures)])) {
+    const before = old.figures[name] || {mean: []}, after = fresh.figures[name] || {mean: fresh.at.map(() => null)};
+    const head = list => Array.from({length: fresh.from}, (_, i) => (list && list[i] !== undefined ? list[i] : null));
+    const joined = {mean: head(before.mean).concat(after.mean)};
+    for (const edge of before.low || after.low ? ['low', 'high'] : []) {
+      joined[edge] = head(before[edge] || before.mean).concat(after[edge] || after.mean);
+    }
+    old.figures[name] = joined;
+  }
+  old.from = 0;
+  return old;
+}
+async function poll() {
+  const run = data.runs[0];
+  const have = ['steps', 'syncs', 'versions'].map(name => `${name}=${run[name].at.length}&${name}_span=${run[name].span}`);
+  try {
+    const answer = await fetch(`new.json?${have.join('&')}&revision=${run.revision}`, {cache: 'no-store'});
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const fresh = await answer.json();
+    for (const name of ['steps', 'syncs', 'versions']) fresh[name] = extend(run[name], fresh[name]);
+    Object.assign(run, fresh);
+    data.lost = false;
+    buildCharts();
+  } catch (error) {
+    data.lost = true;
+  }
+  render();
+  setTimeout(poll, document.hidden ? 5000 : 1000);
+}
+
+buildCharts();
+listen();
+render();
+if (data.live) setTimeout(poll, 1000);
+document.documentElement.dataset.ready = 'true';

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/policy_version.h"
+#include "services/telemetry/step_record.h"
+#include "syncopate/v1/records.pb.h"
+#include "tools/report/series.h"
+
+namespace syncopate::report {
+
+// What the page shows of a run, as it is read or while it goes on. Bounded: series have at most their points,
+// evaluations and samples the newest kMaxEvaluations. Plain state, no lock; ToJson is what page/page.js reads.
+class RunHistory {
+ public:
+  static constexpr size_t kMaxEvaluations = 2048;
+  static constexpr size_t kMaxSampledEvaluations = 256;  // besides the first
+  static constexpr size_t kMaxRollouters = 16;           // whose versions are drawn
+  static constexpr size_t kMaxSampleBytes = 4096;        // of one text; more is cut
+
+  // What does not change while it is shown, or is replaced as a whole.
+  struct Description {
+    std::string name;
+    std::string folder;
+    std::string status;  // "running", "completed", ...
+    std::string reason;
+    int64_t steps_total = 0;                                  // 0: unknown
+    std::vector<std::pair<std::string, std::string>> config;  // key, value
+    nlohmann::json summary = nlohmann::json::object();        // summary.json
+    std::vector<std::string> warnings;                        // of what could not be read
+  };
+
+  void SetDescription(Description description) { description_ = std::move(description); }
+  Description* description() { return &description_; }
+
+  // In the order of metrics.jsonl. A step or an evaluation that a newer epoch repeats replaces the older one and all
+  // that came after it.
+  void AddRecord(const telemetry::StepRecord& record);
+  // One receiver's part of a weight sync that ended well; times in seconds, of phases that did not run 0.
+  struct Sync {
+    PolicyVersion version;
+    double stage = 0, prepare = 0, transfer = 0, verify = 0, install = 0, total = 0;
+  };
+  void AddSync(const Sync& sync);
+  // What the install of a version cost a decode loop.
+  void AddPause(const PolicyVersion& version, double seconds);
+  // `who` ("rollouter-0", "trainer") serves or has made the version of `step`.
+  void AddVersion(const std::string& who, double unix_seconds, int64_t step);
+  // Whichever of the above an event log's entry is; others are left out. By time.
+  void AddEvent(const v1::Event& event);
+
+  // How much of it somebody has already: the query of a page that polls.
+  struct Have {
+    int64_t step_span = 0, sync_span = 0, version_span = 0;
+    size_t steps = 0, syncs = 0, versions = 0;
+    uint64_t evaluations_revision = 0;
+  };
+  nlohmann::json ToJson(const Have& have) const;
+  nlohmann::json ToJson() const { return ToJson(Have()); }
+
+ private:
+  struct Evaluation {
+    int64_t epoch = 0;
+    int64_t step = 0;
+    std::optional<double> reward_mean;
+    std::optional<double> exact;
+    int64_t prompts = 0;
+    std::vector<telemetry::SampleAnswer> samples;
+  };
+  struct Alarm {
+    std::string name;
+    int64_t from = 0;           // step
+    std::optional<int64_t> to;  // none: it stands
+  };
+
+  int64_t SyncPlace(const PolicyVersion& version);
+  void AddEvaluation(const telemetry::StepRecord& record);
+  void NoteAlarms(const telemetry::StepRecord& record);
+  nlohmann::json EvaluationsJson() const;
+  nlohmann::json SamplesJson() const;
+
+  Description description_;
+  Series steps_, syncs_, versions_;
+  std::map<std::string, int64_t> version_now_;  // by who
+  std::optional<double> first_seconds_;         // of versions_, whose places are milliseconds since
+  long long last_version_ms_ = 0;
+  std::vector<Evaluation> evaluations_;  // by step
+  uint64_t evaluations_revision_ = 1;    // rises with each change
+  std::vector<Alarm> alarms_;
+  int64_t last_step_ = -1;
+  int64_t sync_epoch_ = 0;
+  int64_t last_sync_step_ = 0;
+};
+
+}  // namespace syncopate::report
