@@ -1,9 +1,11 @@
 #include "model/transformer.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "model/arena_parts.h"
 #include "model/rope.h"
 
 namespace syncopate::model {
@@ -21,7 +23,7 @@ at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 // Finds tensors of an arena by name.
 class ArenaIndex {
  public:
-  ArenaIndex(const Manifest& manifest, const at::Tensor& arena) : manifest_(manifest), arena_(arena) {
+  ArenaIndex(const Manifest& manifest, const std::vector<ArenaPart>& parts) : manifest_(manifest), parts_(parts) {
     for (size_t i = 0; i < manifest.tensors().size(); ++i) index_[manifest.tensors()[i].name] = i;
   }
 
@@ -47,8 +49,11 @@ class ArenaIndex {
     std::vector<int64_t> shape = manifest_.tensors()[i].shape;
     if (rows > 0) shape[0] = rows;
     std::vector<int64_t> strides = shape.size() == 1 ? std::vector<int64_t>{1} : std::vector<int64_t>{shape[1], 1};
-    const int64_t offset = manifest_.ranges()[i].begin / DTypeBytes(manifest_.tensors()[i].dtype);
-    return arena_.as_strided(shape, strides, offset).detach();
+    const int64_t begin = manifest_.ranges()[i].begin;
+    const auto part =
+        std::find_if(parts_.begin(), parts_.end(), [begin](const ArenaPart& one) { return begin < one.range.end; });
+    const int64_t offset = (begin - part->range.begin) / DTypeBytes(manifest_.tensors()[i].dtype);
+    return part->memory.as_strided(shape, strides, part->memory.storage_offset() + offset).detach();
   }
 
  private:
@@ -62,7 +67,7 @@ class ArenaIndex {
   }
 
   const Manifest& manifest_;
-  const at::Tensor& arena_;
+  const std::vector<ArenaPart>& parts_;
   std::map<std::string, size_t> index_;
 };
 
@@ -115,7 +120,12 @@ std::vector<at::Tensor> TransformerWeights::Distinct() const {
 }
 
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena) {
-  ArenaIndex index(manifest, arena);
+  return ViewWeights(config, manifest, std::vector<ArenaPart>{{{0, manifest.arena_bytes()}, arena}});
+}
+
+TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest,
+                               const std::vector<ArenaPart>& parts) {
+  ArenaIndex index(manifest, parts);
   TransformerWeights weights;
   weights.tokens = index.View("model.embed_tokens.weight");
   if (config.learned_positions) weights.positions = index.View("model.embed_positions.weight");

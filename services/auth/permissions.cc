@@ -24,6 +24,7 @@ std::vector<Permission> MakeTable() {
   const std::string trainer = "syncopate.v1.TrainerService";
   const std::string rollouter = "syncopate.v1.RolloutService";
   const std::string weights = "syncopate.v1.WeightService";
+  const std::string ranks = "syncopate.v1.RankService";
   const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
@@ -38,6 +39,8 @@ std::vector<Permission> MakeTable() {
       {synchronizer, "EvictMember", kActs, kOperators},
 
       {trajectories, "Exchange", kActs, {kRollouter}},
+
+      {ranks, "Attend", kActs, {kTrainer}},
 
       {trainer, "GetStatus", kReads, kObservers},
       {trainer, "WatchSteps", kReads, kObservers},

@@ -1,8 +1,7 @@
 #include "services/config/model_options.h"
 
-#include "synchronizer/transport/transport_traits.h"
-
 #include "absl/strings/str_cat.h"
+#include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
 namespace {
@@ -45,6 +44,11 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
 }
 
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {
+  if (config.trainer().world() > 1 && model::IsCuda(device)) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+                 absl::StrCat("trainer.world = ", config.trainer().world(), " and train.device chose ", device,
+                              ": ranks compute on CPUs only; set train.device=cpu, or trainer.world=1"));
+  }
   return CheckTransport(config, TrainDeviceRequest(config), device);
 }
 

@@ -41,6 +41,17 @@ void CheckRun(const v1::RunSection& run, Rules* rules) {
                 "false, or run.dir to name the run to resume");
 }
 
+void CheckRanks(const v1::RunConfig& config, Rules* rules) {
+  const v1::TrainerSection& trainer = config.trainer();
+  rules->Expect(trainer.rank() < trainer.world(), {"trainer.rank", "trainer.world"},
+                "a rank below trainer.world, or -1");
+  rules->Expect(trainer.rank0().empty() || ParseHostPort(trainer.rank0()).ok(), {"trainer.rank0"}, "host:port");
+  // Two ranks on GPUs would move their shards through host memory.
+  const bool on_gpus = config.train().device() != "cpu" && config.train().device() != "auto";
+  rules->Expect(trainer.world() == 1 || !on_gpus, {"trainer.world", "train.device"},
+                "trainer.world=1 on GPUs, or train.device=cpu: ranks compute on CPUs only");
+}
+
 void CheckRollouterName(const std::string& name, Rules* rules) {
   rules->Expect(name.empty() || IsReplicaName(name), {"rollouter.name"}, "1 to 63 of a-z, 0-9 and '-', or nothing");
   // Files in the run directory are named by it.
@@ -342,6 +353,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   Rules rules;
   CheckRun(config.run(), &rules);
   CheckAddresses(config, &rules);
+  CheckRanks(config, &rules);
   CheckRollouterName(config.rollouter().name(), &rules);
   CheckSecurity(config.security(), &rules);
   CheckModel(config.model(), &rules);

@@ -13,6 +13,7 @@
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
+#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
 #include "services/rpc/accept/descriptor_limit.h"
 #include "services/telemetry/certificate_metrics.h"
@@ -61,7 +62,9 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
     : role_(std::move(role)),
       command_line_(std::move(command_line)),
       config_(std::move(config)),
-      index_(role_ == "rollouter" ? config_.rollouter().index() : 0),
+      index_(role_ == "rollouter" ? config_.rollouter().index()
+             : role_ == "trainer" ? config::TrainerRankOf(config_.trainer()).value_or(0)
+                                  : 0),
       grace_(config::CheckedDuration(config_.run().grace())),
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),

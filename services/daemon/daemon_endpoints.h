@@ -22,6 +22,10 @@ struct DaemonEndpoint {
   friend bool operator==(const DaemonEndpoint&, const DaemonEndpoint&) = default;
 };
 
+// Below the run directory: where rank 0 of a trainer says that it listens for the other ranks, which it needs before it
+// is ready. A file like those of daemons, in the place of one of a run directory.
+inline constexpr char kRanksFolder[] = "state/trainer";
+
 // Where a run directory keeps those of daemons without a name of their own.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
 

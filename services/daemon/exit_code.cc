@@ -38,6 +38,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"NO_MODEL", kExitBadConfig},
     {"NO_ROLE", kExitBadConfig},
     {"RUN_DIR_TAKEN", kExitBadConfig},
+    {"TOO_MANY_RANKS", kExitBadConfig},
     {"UNKNOWN_MODEL", kExitBadConfig},
     // Starting again would take the place back from its new owner.
     {reason::kFenced, kExitFenced},
@@ -50,6 +51,8 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"DIGEST_CHANGED", kExitLostPeer},
     {"MODEL_CHANGED", kExitLostPeer},
     {reason::kNotJoined, kExitLostPeer},
+    {"RANK_LOST", kExitLostPeer},
+    {"RANK_MISMATCH", kExitLostPeer},
     {"SYNCHRONIZER_LOST", kExitLostPeer},
     {"SYNC_FAILING", kExitLostPeer},
     {"VERSION_ORDER", kExitLostPeer},

@@ -48,10 +48,14 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config:
   const int slots = static_cast<int>(config.sync().send_slots());
   TrainDevice device;
   device.model = std::move(model);
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto options, InitialPolicyOptions(config, device.model));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device.model));
+  const auto world = static_cast<int32_t>(config.trainer().world());
+  if (world > 1) device.ranks = std::make_unique<trainer::LateRanks>(0, world);
+  options.ranks = device.ranks.get();
   SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
+  if (world > 1) device.leading = std::make_unique<trainer::LeadingPolicy>(device.policy.get());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.policy.get(), std::move(wire),
+  SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire),
                                                                         slots == 0 ? kDefaultSlots : slots));
   return device;
 }

@@ -11,6 +11,8 @@
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
+#include "trainer/ranks/late_ranks.h"
+#include "trainer/ranks/leading_policy.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy_trainer.h"
 
@@ -21,7 +23,13 @@ struct TrainDevice {
   std::string name = "cpu";  // or "cuda:N"
   int64_t arena_bytes = 0;   // that send slots take of the device beside its allocator of tensors
   config::RunModel model;
+  std::unique_ptr<trainer::LateRanks> ranks;  // those that share the policy, this being rank 0; null: this alone
   std::unique_ptr<trainer::PolicyTrainer> policy;
+  std::unique_ptr<trainer::LeadingPolicy> leading;  // of `policy`, with `ranks`
+  // What takes steps, is staged and saved.
+  trainer::Policy* shared_policy() const {
+    return leading != nullptr ? static_cast<trainer::Policy*>(leading.get()) : policy.get();
+  }
   std::unique_ptr<trainer::WeightStager> stager;
   std::vector<std::shared_ptr<const void>> borrowed;  // by the transports
   // Beside "grpc", which reads the stager's store and is there if `offers_grpc`.

@@ -1,5 +1,7 @@
 #include "services/trainer/trainer_daemon.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <future>
@@ -17,12 +19,15 @@
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
+#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
 #include "services/rpc/status.h"
 #include "services/trainer/completion_notice.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/run_summary.h"
+#include "services/wire/codec.h"
 #include "trainer/checkpoint/policy_files.h"
+#include "trainer/ranks/socket_ranks.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -138,6 +143,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daem
   SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, trainer->Join(restored));
   SYNCOPATE_ASSIGN_OR_RETURN(restored, trainer->RestoreNewer(std::move(restored)));
+  SYNCOPATE_RETURN_IF_ERROR(trainer->AssembleRanks(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
@@ -230,18 +236,65 @@ absl::Status TrainerDaemon::Listen() {
   const rpc::StreamOptions exchange = {.silent_after = config::CheckedDuration(config.sync().dead_after())};
   trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
   trainer_service_ = std::make_unique<TrainerServiceImpl>(&control_, reporter_.get());
+  std::vector<grpc::Service*> services = {weight_service_.get(), trajectory_service_.get(), trainer_service_.get()};
+  std::vector<std::string> names = {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService",
+                                    "syncopate.v1.TrainerService"};
+  if (device_.ranks != nullptr) {
+    rank_service_ = std::make_unique<RankServiceImpl>(
+        RankServiceImpl::Options{.world = device_.ranks->world(),
+                                 .config_digest = config::RankConfigDigest(config),
+                                 .manifest_fingerprint = device_.policy->manifest().fingerprint(),
+                                 .build = daemon::BuildVersion(),
+                                 .on_lost = [this](const absl::Status& why) {
+                                   device_.ranks->Abort(std::string(why.message()));
+                                   GiveUp(why);
+                                 }});
+    services.push_back(rank_service_.get());
+    names.push_back("syncopate.v1.RankService");
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      server_,
-      daemon_->StartServer(
-          config.trainer().listen(), {weight_service_.get(), trajectory_service_.get(), trainer_service_.get()},
-          {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService", "syncopate.v1.TrainerService"}));
+  SYNCOPATE_ASSIGN_OR_RETURN(server_, daemon_->StartServer(config.trainer().listen(), services, names));
+  if (rank_service_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(AnnounceToRanks());
   const std::string address = config.trainer().advertise().empty() ? server_->address() : config.trainer().advertise();
   grpc_source_ = std::make_unique<member::GrpcSource>(address);
   for (const auto& transport : device_.transports) transports_.push_back(transport.get());
   if (device_.offers_grpc) transports_.push_back(grpc_source_.get());
   source_ = std::make_unique<synchronizer::WeightSource>(device_.stager->store(), transports_);
   participant_ = std::make_unique<member::SourceParticipant>(source_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::AnnounceToRanks() const {
+  return daemon::WriteDaemonEndpoint(
+      daemon_->Path(daemon::kRanksFolder),
+      {.role = "trainer", .grpc = server_->address(), .metrics = metrics_address_, .pid = getpid()});
+}
+
+absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome) {
+  if (rank_service_ == nullptr) return absl::OkStatus();
+  auto go_on = [this]() -> absl::Status {
+    if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
+    return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
+  };
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
+  const trainer::RankSecret secret = trainer::DrawRankSecret();
+  SYNCOPATE_ASSIGN_OR_RETURN(trainer::RankMeeting meeting, trainer::RankMeeting::Open(bound.host, secret));
+  told.port = meeting.port();
+  v1::AttendResponse::Welcome message;
+  message.set_run_id(welcome.run_id);
+  message.set_start(daemon_->incarnation());
+  message.set_epoch(welcome.epoch);
+  if (!restored.version.IsNone()) *message.mutable_restore() = wire::ToProto(restored.version);
+  message.set_ranks_address(told.ToString());
+  message.set_ranks_secret(secret.data(), secret.size());
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(message));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto ranks,
+                             meeting.Meet(device_.ranks->world(), kRanksMeetWithin, kRankCallDeadline, go_on));
+  device_.ranks->Connect(std::move(ranks));
+  device_.leading->Lead(rank_service_.get());
+  SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());
   return absl::OkStatus();
 }
 
@@ -341,7 +394,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   loop_ = std::make_unique<trainer::StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
-          .policy = device_.policy.get(),
+          .policy = device_.shared_policy(),
           .data = data_.get(),
           .stager = device_.stager.get(),
           .checkpoints = checkpoints_.get(),
@@ -354,7 +407,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           },
           .syncs_fail = [this] { return sync_watch_->failing(); }},
       start);
-  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.policy.get()});
+  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.shared_policy()});
   return Refused();
 }
 
@@ -408,12 +461,14 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outco
     const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                                   absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
                                           : refused;
+    if (rank_service_ != nullptr) rank_service_->Stop(why, /*completed=*/false);
     daemon_->BeginStop("a newer trainer has taken over", why);
     member_->Leave("a newer trainer has taken over");
     return why;
   }
   const bool completed = outcome.ok() && *outcome == trainer::StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
+  if (rank_service_ != nullptr) rank_service_->Stop(outcome.ok() ? Refused() : outcome.status(), completed);
   const trainer::FlowSums flow = FlowSoFar(wall_seconds);
   flow_file_->Write(flow);
   // A life that has made no step has nothing to add to what an earlier one has said.

@@ -12,6 +12,7 @@
 #include "services/member/weight_service.h"
 #include "services/trainer/flow_file.h"
 #include "services/trainer/prompt_sources.h"
+#include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
 #include "services/trainer/run_recorder.h"
 #include "services/trainer/run_reporter.h"
@@ -27,7 +28,7 @@
 
 namespace syncopate::trainerd {
 
-// A whole trainer, rank 0 of a world of one: policy, data, checkpoints, services, membership and the step thread.
+// Rank 0 of a trainer, which is all that others see of it: policy, data, checkpoints, services, membership and the step thread.
 class TrainerDaemon {
  public:
   // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
@@ -64,6 +65,10 @@ class TrainerDaemon {
   absl::StatusOr<Restored> RestoreCheckpoint();
   absl::StatusOr<Restored> RestoreNewer(Restored restored);
   absl::Status Listen();
+  // Tells the other ranks where this one listens, if they look in the run directory.
+  absl::Status AnnounceToRanks() const;
+  // Waits for the other ranks, tells them what to begin with, and forms their communicator.
+  absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::Status OfferModel(const std::string& run_id);
@@ -97,6 +102,7 @@ class TrainerDaemon {
   std::unique_ptr<RunRecorder> recorder_;
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
   std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
+  std::unique_ptr<RankServiceImpl> rank_service_;  // null without other ranks
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::string metrics_address_;
   std::unique_ptr<trainer::TrainingData> data_;

@@ -29,6 +29,17 @@ void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& c
   }
 }
 
+using Addresses = std::vector<std::pair<const char*, std::string>>;
+
+// A child that is not the first of its role listens that many ports further on.
+void AppendShifted(const Addresses& addresses, int64_t index, std::vector<std::string>* arguments) {
+  if (index == 0) return;
+  for (const auto& [key, address] : addresses) {
+    std::string shifted = Shifted(address, index);
+    if (shifted != address) arguments->push_back(absl::StrCat(key, "=", shifted));
+  }
+}
+
 // A shell reads the command, and becomes it: signals reach the worker itself.
 Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const std::string& log) {
   return {.binary = "/bin/sh",
@@ -48,7 +59,8 @@ std::string ResolvedConfigPath(const std::string& run_dir) {
 }
 
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
-                  const ChildId& child, const std::string& synchronizer, const std::string& digest) {
+                  const ChildId& child, const std::string& synchronizer, const std::string& digest,
+                  const std::string& rank0) {
   namespace fs = std::filesystem;
   Launch launch;
   launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
@@ -58,20 +70,22 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
   const bool told = child.role != "synchronizer" && config.environment().digest().empty() && !digest.empty();
   if (told) launch.arguments.push_back(absl::StrCat("environment.digest=", digest));
-  if (child.role == "trainer") launch.arguments.push_back("--exit-on-completion");  // its end is the run's
+  if (child.role == "trainer") {
+    launch.arguments.push_back("--exit-on-completion");  // its end is the run's
+    if (config.trainer().world() > 1) launch.arguments.push_back(absl::StrCat("trainer.rank=", child.index));
+    if (child.index > 0) launch.arguments.push_back(absl::StrCat("trainer.rank0=", rank0));
+    AppendShifted({{"trainer.health_listen", config.trainer().health_listen()},
+                   {"metrics.trainer_listen", config.metrics().trainer_listen()}},
+                  child.index, &launch.arguments);
+  }
   if (child.role != "rollouter") return launch;
   launch.arguments.push_back(absl::StrCat("rollouter.index=", child.index));
   if (!config.rollouter().name().empty()) launch.arguments.push_back("rollouter.name=");  // they are numbered here
-  if (child.index == 0) return launch;
-  const std::pair<const char*, std::string> addresses[] = {
-      {"rollouter.listen", config.rollouter().listen()},
-      {"rollouter.advertise", config.rollouter().advertise()},
-      {"rollouter.health_listen", config.rollouter().health_listen()},
-      {"metrics.rollouter_listen", config.metrics().rollouter_listen()}};
-  for (const auto& [key, address] : addresses) {
-    std::string shifted = Shifted(address, child.index);
-    if (shifted != address) launch.arguments.push_back(absl::StrCat(key, "=", shifted));
-  }
+  AppendShifted({{"rollouter.listen", config.rollouter().listen()},
+                 {"rollouter.advertise", config.rollouter().advertise()},
+                 {"rollouter.health_listen", config.rollouter().health_listen()},
+                 {"metrics.rollouter_listen", config.metrics().rollouter_listen()}},
+                child.index, &launch.arguments);
   return launch;
 }
 

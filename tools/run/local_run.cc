@@ -41,6 +41,7 @@ constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
   options.rollouters = config::RolloutersOf(config);
+  options.trainer_ranks = config.trainer().world();
   options.environment = !config.environment().command().empty();
   options.grace = config::CheckedDuration(config.run().grace());
   return options;
@@ -78,6 +79,7 @@ class LocalRun {
     while (!supervision_.done()) {
       daemon::SignalInbox::Received received = signals_.Wait(kTick);
       if (received.interrupt) Interrupt();
+      NoticeRank0();
       NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
       if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
@@ -114,14 +116,35 @@ class LocalRun {
         StartOne(action.child);
         continue;
       }
+      if (awaiting_rank0_.erase(action.child) > 0) {
+        Perform(supervision_.OnExit(action.child, {true, SIGTERM}, Now()));  // it was never there
+        continue;
+      }
       for (const auto& [pid, process] : processes_) {
         if (process.child == action.child) ::kill(pid, action.kind == ChildAction::Kind::kKill ? SIGKILL : SIGTERM);
       }
     }
   }
 
+  static bool IsFollower(const ChildId& child) { return child.role == "trainer" && child.index > 0; }
+
+  // The other ranks of the trainer are started when it is known where rank 0 listens for them.
+  void NoticeRank0() {
+    if (awaiting_rank0_.empty()) return;
+    auto endpoint =
+        daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(daemon::kRanksFolder), "trainer", 0));
+    const bool is_ours = endpoint.ok() && processes_.count(static_cast<pid_t>(endpoint->pid)) > 0;
+    if (!is_ours) return;  // not yet, or what an earlier life wrote
+    rank0_ = endpoint->grpc;
+    for (const ChildId& child : std::exchange(awaiting_rank0_, {})) StartOne(child);
+  }
+
   void StartOne(const ChildId& child) {
-    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_);
+    if (IsFollower(child) && rank0_.empty()) {
+      awaiting_rank0_.insert(child);
+      return;
+    }
+    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0_);
     // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
@@ -162,6 +185,12 @@ class LocalRun {
         if (!ReadAnnouncement()) continue;
         process.ready = true;
         ready.push_back(process.child);
+        continue;
+      }
+      if (IsFollower(process.child)) {
+        // Rank 0 is ready when all its ranks are.
+        process.ready = endpoints_.count({"trainer", 0}) > 0;
+        if (process.ready) ready.push_back(process.child);
         continue;
       }
       auto endpoint =
@@ -248,7 +277,7 @@ class LocalRun {
       if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
       if (row.state.empty()) row.state = "ready";  // and not asked yet
       row.restarts = restarts;
-      if (child.role == "trainer") {
+      if (child.role == "trainer" && child.index == 0) {
         row.tokens_per_second = view_.steps.TokensPerSecond();
         row.idle = view_.steps.Idle();
       }
@@ -296,7 +325,9 @@ class LocalRun {
   absl::Time next_refresh_ = absl::InfinitePast();
   bool announced_ = false;    // that all daemons are ready
   std::string synchronizer_;  // its address, "" before it was first ready
-  std::string digest_;        // of the worker's code, "" before it was first ready
+  std::string rank0_;         // where the trainer's rank 0 listens for the others, "" before it does
+  std::set<ChildId> awaiting_rank0_;
+  std::string digest_;  // of the worker's code, "" before it was first ready
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };

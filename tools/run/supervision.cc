@@ -32,7 +32,7 @@ std::string ChildExit::ToString() const {
 
 RunSupervision::RunSupervision(const Options& options) : options_(options) {
   children_[kSynchronizerId];
-  children_[kTrainerId];
+  for (int64_t i = 0; i < options_.trainer_ranks; ++i) children_[{kTrainer, i}];
   if (options_.environment) children_[kEnvironmentId];
   for (int64_t i = 0; i < options_.rollouters; ++i) children_[{kRollouter, i}];
 }
@@ -85,6 +85,13 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
       Settle(RunOutcome::kCompleted, now, &actions);
     } else {
       Fail(id.Name(), exit.ToString(), now, &actions);
+    }
+  } else if (id.role == kTrainer) {
+    // Rank 0 tells the others when the run is over, and ends a little later. One that fails is the end of all.
+    if (exit.by_signal || exit.code != 0) {
+      Fail(id.Name(), exit.ToString(), now, &actions);
+    } else {
+      child.state = State::kGivenUp;
     }
   } else if (refused) {
     Fail(id.Name(), "refuses its configuration", now, &actions);

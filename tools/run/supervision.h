@@ -14,6 +14,7 @@ namespace syncopate::run {
 // A daemon of a local run.
 struct ChildId {
   std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", the worker of users' Python
+                     // of a trainer the index is the rank
   int64_t index = 0;
   std::string Name() const;  // "rollouter-1"
   friend auto operator<=>(const ChildId&, const ChildId&) = default;
@@ -41,13 +42,14 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 //
 // The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
 // the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff. The run ends
-// when the trainer exits (code 0: completed), when a daemon refuses its configuration, or when one keeps failing.
+// when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its configuration, or when one keeps failing.
 // Stopping has two stages within the grace: the trainer is asked first, so that it can save with the others alive, then
 // the others; whoever is late is killed.
 class RunSupervision {
  public:
   struct Options {
     int64_t rollouters = 1;
+    int64_t trainer_ranks = 1;
     bool environment = false;                          // there is a worker of users' Python
     absl::Duration grace = absl::Seconds(5);           // for all of an orderly stop
     absl::Duration start_timeout = absl::Seconds(60);  // from start to ready

@@ -6,13 +6,16 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+
+#include "base/digest.h"
+#include "trainer/actor/arena_checks.h"
 
 namespace syncopate::trainer {
 namespace {
 
-at::Tensor FlatArena(const Manifest& manifest, at::Device device) {
-  return at::zeros({manifest.arena_bytes() / static_cast<int64_t>(sizeof(float))},
-                   at::TensorOptions(at::kFloat).device(device));
+at::Tensor FlatArena(int64_t elements, at::Device device) {
+  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
 }
 
 // Numbers that are in host memory at a time when they go to or come from another device.
@@ -33,15 +36,11 @@ void CopyBytes(absl::string_view bytes, at::Tensor to) {
   }
 }
 
-// Tensor by tensor, so that a GPU's weights need little host memory on their way.
-void CopyWeights(const model::WeightFiles& files, const Manifest& manifest, at::Tensor& arena) {
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    at::Tensor there = arena.narrow(0, begin, manifest.tensors()[i].NumElements());
-    at::Tensor here = arena.is_cpu() ? there : at::empty(there.sizes(), at::kFloat);
-    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(here.numel())));
-    if (!arena.is_cpu()) there.copy_(here);
-  }
+// What the constructor's caller has made sure of.
+FlatShards MustCut(const model::ModelConfig& config, const Manifest& manifest, const Communicator& ranks) {
+  auto shards = FlatShards::Create(config, manifest, ranks.rank(), ranks.world());
+  SYNCOPATE_CHECK(shards.ok());
+  return *std::move(shards);
 }
 
 // `factor`, or NaN if one of the others is not finite.
@@ -52,9 +51,9 @@ at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const 
 
 }  // namespace
 
-std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all) {
+std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards) {
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  if (decay_all) return {{0, elements, true}};
+  if (decay_all) return {{0, shards.local_elements(), true}};
   std::vector<Range> ranges;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
@@ -63,46 +62,124 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
     if (ranges.empty() || ranges.back().decays != decays) ranges.push_back({begin, 0, decays});
   }
   ranges.back().count = elements - ranges.back().begin;
-  return ranges;
+  std::vector<Range> local;
+  for (const Range& range : ranges) {
+    for (const FlatShards::Piece& piece : shards.PiecesOf(range.begin, range.count)) {
+      const bool goes_on = !local.empty() && local.back().decays == range.decays &&
+                           local.back().begin + local.back().count == piece.local_begin;
+      if (goes_on) {
+        local.back().count += piece.count;
+      } else {
+        local.push_back({piece.local_begin, piece.count, range.decays});
+      }
+    }
+  }
+  return local;
 }
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-             at::Device device, const model::WeightFiles* files, at::ScalarType compute)
+             at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks)
     : manifest_(manifest),
       options_(options),
       ops_(model::OpsFor(device)),
       transformer_(config, device),
-      ranges_(DecayRanges(manifest, options.decay_all)),
-      parameters_(FlatArena(manifest, device)),
-      gradients_(FlatArena(manifest, device)),
-      first_moment_(FlatArena(manifest, device)),
-      second_moment_(FlatArena(manifest, device)),
-      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))),
-      weights_(model::ViewWeights(config, manifest, copy_.defined() ? copy_ : parameters_)),
-      gradient_views_(model::ViewWeights(config, manifest, gradients_)) {
-  if (files != nullptr) {
-    CopyWeights(*files, manifest, parameters_);
+      ranks_(ranks == nullptr ? single_ : *ranks),
+      shards_(MustCut(config, manifest, ranks_)),
+      ranges_(DecayRanges(manifest, options.decay_all, shards_)),
+      parameters_(FlatArena(shards_.local_elements(), device)),
+      gradients_(FlatArena(shards_.local_elements(), device)),
+      first_moment_(FlatArena(shards_.local_elements(), device)),
+      second_moment_(FlatArena(shards_.local_elements(), device)),
+      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))) {
+  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  if (shards_.is_whole()) {
+    weights_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, computing));
+    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, gradients_));
   } else {
-    at::Tensor initial = device.is_cpu() ? parameters_ : FlatArena(manifest, at::kCPU);
-    model::InitialiseWeights(config, manifest, seed, initial.data_ptr<float>());
-    if (!initial.is_same(parameters_)) parameters_.copy_(initial);
+    auto gathered = std::make_unique<GatheredWeights>(config, manifest_, shards_, computing, ranks_);
+    auto reduced = std::make_unique<ReducedGradients>(config, manifest_, shards_, gradients_, ranks_);
+    gathered_ = gathered.get();
+    reduced_ = reduced.get();
+    weights_ = std::move(gathered);
+    gradient_units_ = std::move(reduced);
+  }
+  if (files != nullptr) {
+    CopyWeights(*files);
+  } else {
+    Initialise(config, seed);
   }
   RenewCopy();
 }
 
-void Actor::RenewCopy() {
-  if (copy_.defined()) copy_.copy_(parameters_);
+void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
+  if (shards_.is_whole() && parameters_.is_cpu()) {
+    model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
+    return;
+  }
+  // The same on every device and any number of ranks: made whole, and of it what this rank holds.
+  at::Tensor whole = FlatArena(manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float)), at::kCPU);
+  model::InitialiseWeights(config, manifest_, seed, whole.data_ptr<float>());
+  for (const FlatShards::Piece& piece : shards_.PiecesOf(0, whole.numel())) {
+    parameters_.narrow(0, piece.local_begin, piece.count).copy_(whole.narrow(0, piece.whole_begin, piece.count));
+  }
 }
 
-at::Tensor Actor::ClipFactor(const at::Tensor& norm, const at::Tensor& guard) const {
-  const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
-  at::Tensor wide = norm.to(at::kDouble);
-  at::Tensor limit = at::scalar_tensor(most, wide.options());
-  if (options_.max_grad_growth > 0 && updates_ > 0) {
-    const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
+// Tensor by tensor, so that a GPU's or a rank's weights need little host memory on their way.
+void Actor::CopyWeights(const model::WeightFiles& files) {
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    const int64_t count = manifest_.tensors()[i].NumElements();
+    const auto pieces = shards_.PiecesOf(begin, count);
+    if (pieces.empty()) continue;
+    const bool in_place = shards_.is_whole() && parameters_.is_cpu();
+    at::Tensor here = in_place ? parameters_.narrow(0, begin, count) : at::empty({count}, at::kFloat);
+    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(count)));
+    if (in_place) continue;
+    for (const FlatShards::Piece& piece : pieces) {
+      parameters_.narrow(0, piece.local_begin, piece.count)
+          .copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
+    }
+  }
+}
+
+void Actor::ZeroGradients() {
+  if (reduced_ != nullptr) {
+    reduced_->Zero();
+  } else {
+    gradients_.zero_();
+  }
+}
+
+absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
+
+void Actor::RenewCopy() {
+  if (copy_.defined()) copy_.copy_(parameters_);
+  if (gathered_ != nullptr) gathered_->Expire();
+  written_ = Written();
+}
+
+absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
+  // The CPU adds floats up in long rows: five digits would be left, and as many of how alike ranks clip.
+  Norms norms{gradients_.is_cpu() ? at::norm(gradients_, 2, at::kDouble) : at::norm(gradients_), {}};
+  if (remembers()) {
     // On a GPU a sum in float64 would first copy all of it to float64; one in float32 is a tree, and exact enough.
-    at::Tensor sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
-    at::Tensor remembered = at::sqrt(sum / correction);
+    norms.moment_sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
+  }
+  if (shards_.is_whole()) return norms;
+  at::Tensor sums = at::zeros({2}, gradients_.options().dtype(at::kDouble));
+  sums[0].copy_(norms.gradient.to(at::kDouble).square());
+  if (remembers()) sums[1].copy_(norms.moment_sum);
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(sums.data_ptr(), 2, Element::kFloat64, Reduction::kSum));
+  return Norms{sums[0].sqrt(), sums[1]};
+}
+
+at::Tensor Actor::ClipFactor(const Norms& norms, const at::Tensor& guard) const {
+  const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
+  at::Tensor wide = norms.gradient.to(at::kDouble);
+  at::Tensor limit = at::scalar_tensor(most, wide.options());
+  if (remembers()) {
+    const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
+    at::Tensor remembered = at::sqrt(norms.moment_sum / correction);
     // Gradients that were all 0 say nothing about the next one.
     limit = at::where(remembered.gt(0), at::minimum(limit, remembered * options_.max_grad_growth), limit);
   }
@@ -111,10 +188,10 @@ at::Tensor Actor::ClipFactor(const at::Tensor& norm, const at::Tensor& guard) co
   return OnlyIfFinite(factor, wide, guard.to(at::kDouble)).to(at::kFloat);
 }
 
-at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
+absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   at::NoGradGuard no_grad;
-  const at::Tensor norm = at::norm(gradients_);
-  const at::Tensor factor = ClipFactor(norm, guard);
+  SYNCOPATE_ASSIGN_OR_RETURN(const Norms norms, MeasureNorms());
+  const at::Tensor factor = ClipFactor(norms, guard);
   const int64_t update = updates_ + 1;
   model::Ops::AdamW adamw;
   adamw.learning_rate = LearningRateAt(options_, update);
@@ -131,7 +208,9 @@ at::Tensor Actor::QueueUpdate(const at::Tensor& guard) {
     ops_.UpdateByAdamW(adamw, factor,
                        {part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), part(copy_)});
   }
-  return norm;
+  if (gathered_ != nullptr) gathered_->Expire();
+  written_ = Written();
+  return norms.gradient;
 }
 
 const at::Tensor& Actor::PartOf(PolicyPart part) const {
@@ -146,14 +225,23 @@ const at::Tensor& Actor::PartOf(PolicyPart part) const {
   return parameters_;
 }
 
-at::Tensor Actor::FlatTensor(PolicyPart part, size_t index) const {
-  return PartOf(part).narrow(0, manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float)),
-                             manifest_.tensors()[index].NumElements());
+absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
+  if (shards_.is_whole()) return PartOf(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
+  if (written_.part == part && written_.unit == unit) return written_.numbers;
+  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, PartOf(part), ranks_));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  written_ = {part, unit, shards_.rank() == 0 ? numbers : at::Tensor()};
+  return written_.numbers;
 }
 
-absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
+absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) {
   at::NoGradGuard no_grad;
-  const at::Tensor numbers = FlatTensor(part, index);
+  const int64_t begin_of_tensor = manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
+  const int unit = shards_.UnitAt(begin_of_tensor);
+  SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor gathered, GatherUnit(part, unit));
+  if (shards_.rank() != 0) return absl::OkStatus();
+  const at::Tensor numbers =
+      gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, manifest_.tensors()[index].NumElements());
   // What is on the host is handed on as it is, the rest piece by piece.
   const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
   for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
@@ -163,11 +251,43 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> Actor::Digest() const {
+  if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, parameters_));
+  at::NoGradGuard no_grad;
+  // A bucket's digest is made of a sum over its words, of which each rank has some.
+  const auto count = static_cast<int64_t>(manifest_.buckets().size());
+  at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_);
+  at::Tensor all = at::empty({shards_.world(), count}, mine.options());
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllGather(mine.data_ptr(), all.data_ptr(), static_cast<int64_t>(mine.nbytes())));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  return CombineDigests(DigestsOfSums(manifest_, all.sum(0)));
+}
+
+absl::Status Actor::CheckFinite() const {
+  if (shards_.is_whole()) return trainer::CheckFinite(manifest_, parameters_);
+  at::NoGradGuard no_grad;
+  // The first tensor that is not, over all ranks: minus its index is the largest.
+  at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));
+  if (const auto bad = FirstNonFinitePiece(manifest_, shards_, parameters_); bad.has_value()) {
+    first.fill_(-static_cast<double>(*bad));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(first.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  const double found = -first.item<double>();
+  return std::isinf(found) ? absl::OkStatus() : NotFinite(manifest_.tensors()[static_cast<size_t>(found)]);
+}
+
 void Actor::Restore(const PolicySource& source) {
   at::NoGradGuard no_grad;
   for (PolicyPart part : kPolicyParts) {
     for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
-      CopyBytes(source.Tensor(part, i), FlatTensor(part, i));
+      const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+      const absl::string_view numbers = source.Tensor(part, i);
+      for (const FlatShards::Piece& piece : shards_.PiecesOf(begin, manifest_.tensors()[i].NumElements())) {
+        CopyBytes(numbers.substr(static_cast<size_t>(piece.whole_begin - begin) * sizeof(float),
+                                 static_cast<size_t>(piece.count) * sizeof(float)),
+                  PartOf(part).narrow(0, piece.local_begin, piece.count));
+      }
     }
   }
   RenewCopy();

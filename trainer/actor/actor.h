@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -11,6 +12,10 @@
 #include "model/ops.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
+#include "trainer/actor/flat_shards.h"
+#include "trainer/actor/sharded_units.h"
+#include "trainer/actor/unit_access.h"
+#include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 
@@ -18,33 +23,41 @@ namespace syncopate::trainer {
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
 // device, so that the optimizer is a handful of operators and staging a version is one copy. Forward and backward read
-// the parameters themselves, or a bfloat16 copy that each update renews. Not thread-safe: the step thread owns it. May
-// throw c10::Error.
+// the parameters themselves, or a bfloat16 copy that each update renews. With several ranks each holds a shard of every
+// unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; what is said to be of a
+// rank's arena is that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
 class Actor {
  public:
   // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
-  // device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16.
+  // device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
+  // the policy, which outlive this, on the memory of `device`, and for which FlatShards::Create() has no error; null: one.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-        at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat);
+        at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
+        Communicator* ranks = nullptr);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
   at::Device device() const { return parameters_.device(); }
   const model::Transformer& transformer() const { return transformer_; }
+  const FlatShards& shards() const { return shards_; }
   // What forward and backward multiply, in the dtype `compute`.
-  const model::TransformerWeights& weights() const { return weights_; }
-  // float32, shaped as the weights are: views of gradients().
-  const model::TransformerWeights& gradient_views() const { return gradient_views_; }
+  UnitAccess& weight_units() { return *weights_; }
+  // With one rank; with several they are there from Acquire to Release.
+  const model::TransformerWeights& weights() const { return weights_->views(); }
+  // float32, shaped as the weights are.
+  UnitAccess& gradient_units() { return *gradient_units_; }
 
-  void ZeroGradients() { gradients_.zero_(); }
-  // All gradients in wire order, for the ranks to sum; memory of device().
+  void ZeroGradients();
+  // After the last micro-batch: sums those that are not yet, over ranks.
+  absl::Status FlushGradients();
+  // Of this rank's arena; memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
 
   // Clips, then makes one AdamW update by the gradients, which it may scale in place; on a GPU nothing waits for it.
-  // Nothing changes if the gradient's norm or `guard`, a scalar such as the loss, is not finite.
+  // Nothing changes if the gradient's norm or `guard`, a scalar such as the loss, the same on all ranks, is not finite.
   //
   // Clipped is the norm: to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
   // corrected), which is the norm that gradients have had lately. Without the latter, one gradient that comes after
@@ -52,21 +65,25 @@ class Actor {
   // in one direction (5.8 with the defaults) before the moments have forgotten it, however small it is: AdamW divides
   // its size away. Late in an easy task that undid what was learned (docs/learning.md).
   //
-  // Returns the gradient's norm before clipping, [] float32 on device(). Whoever has read it, and the guard, calls
-  // CountUpdate() if both were finite.
-  at::Tensor QueueUpdate(const at::Tensor& guard);
+  // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). Whoever has read it, and the guard,
+  // calls CountUpdate() if both were finite. Errors are those of Communicator; with one rank there are none.
+  absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
 
-  // Owned by this object; a checkpoint holds the three and the number of updates.
+  // This rank's arenas, owned by this object; a checkpoint holds the three of all ranks and the number of updates.
   const at::Tensor& parameters() const { return parameters_; }
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Copies all of `source`, through a buffer of some MiB where the actor is not on the host.
+  // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
+  // the host.
   void Restore(const PolicySource& source);
-  // As Policy::WriteTensor.
-  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const;
+  // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
+  // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
+  absl::StatusOr<uint64_t> Digest() const;
+  absl::Status CheckFinite() const;
 
  private:
   // What weight decay treats alike.
@@ -75,24 +92,46 @@ class Actor {
     int64_t count = 0;
     bool decays = true;
   };
-  static std::vector<Range> DecayRanges(const Manifest& manifest, bool decay_all);
+  static std::vector<Range> DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards);
 
+  // Norms over all ranks: of the gradient, and the sum of the second moment, undefined if nothing asks for it.
+  struct Norms {
+    at::Tensor gradient;
+    at::Tensor moment_sum;  // [] float64
+  };
   const at::Tensor& PartOf(PolicyPart part) const;
-  // Tensor `index` of a part, [elements].
-  at::Tensor FlatTensor(PolicyPart part, size_t index) const;
-
-  // What gradients of this norm are multiplied by, [] float32; NaN if norm or guard is not finite.
-  at::Tensor ClipFactor(const at::Tensor& norm, const at::Tensor& guard) const;
+  // A unit of a part, of all ranks, on the actor's device. [world * shard]
+  absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
+  absl::StatusOr<Norms> MeasureNorms() const;
+  // What the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
+  at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
+  void Initialise(const model::ModelConfig& config, uint64_t seed);
+  void CopyWeights(const model::WeightFiles& files);
+  // The weights have changed.
   void RenewCopy();
+  bool remembers() const { return options_.max_grad_growth > 0 && updates_ > 0; }
 
   const Manifest manifest_;
   const AdamWOptions options_;
   const model::Ops& ops_;
   const model::Transformer transformer_;
+  SingleRank single_;
+  Communicator& ranks_;
+  const FlatShards shards_;
   const std::vector<Range> ranges_;
-  at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [arena elements]
+  at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
   at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
-  const model::TransformerWeights weights_, gradient_views_;
+  std::unique_ptr<UnitAccess> weights_, gradient_units_;
+  GatheredWeights* gathered_ = nullptr;  // the two, with several ranks
+  ReducedGradients* reduced_ = nullptr;
+  // The unit that was written last, of a part, until it changes: WriteTensor is asked for all of its tensors. On ranks
+  // other than 0 it is empty.
+  struct Written {
+    PolicyPart part = PolicyPart::kParameters;
+    int unit = -1;
+    at::Tensor numbers;
+  };
+  Written written_;
   int64_t updates_ = 0;
 };
 

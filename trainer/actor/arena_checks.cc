@@ -67,13 +67,53 @@ std::vector<uint64_t> BucketDigestsByOperators(const Manifest& manifest, const a
   if (const int64_t rest = total - whole * each; rest > 0) {
     sums.push_back(SumsOfBuckets(words.narrow(0, whole * each, rest).unsqueeze(0), positions.narrow(1, 0, rest)));
   }
-  const at::Tensor all = at::cat(sums).cpu();
+  return DigestsOfSums(manifest, at::cat(sums));
+}
+
+std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& sums) {
+  const at::Tensor all = sums.cpu();
   std::vector<uint64_t> digests;
   for (size_t i = 0; i < manifest.buckets().size(); ++i) {
     const auto sum = static_cast<uint64_t>(all.data_ptr<int64_t>()[i]);
     digests.push_back(Mix64(sum + static_cast<uint64_t>(manifest.buckets()[i].size())));
   }
   return digests;
+}
+
+at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local) {
+  at::NoGradGuard no_grad;
+  constexpr int64_t kWordFloats = kWordBytes / kFloatBytes;
+  const at::Tensor words = local.view(at::kLong);
+  at::Tensor sums = at::zeros({static_cast<int64_t>(manifest.buckets().size())}, words.options());
+  for (size_t i = 0; i < manifest.buckets().size(); ++i) {
+    const int64_t begin = manifest.buckets()[i].begin / kFloatBytes;
+    // Cuts are at multiples of 256 bytes: no word lies across one.
+    for (const FlatShards::Piece& piece : shards.PiecesOf(begin, manifest.buckets()[i].size() / kFloatBytes)) {
+      const int64_t first = (piece.whole_begin - begin) / kWordFloats + 1, count = piece.count / kWordFloats;
+      const at::Tensor positions =
+          at::arange(first, first + count, words.options()).mul_(static_cast<int64_t>(kDigestStride)).unsqueeze(0);
+      const at::Tensor held = words.narrow(0, piece.local_begin / kWordFloats, count).unsqueeze(0);
+      sums.narrow(0, static_cast<int64_t>(i), 1).add_(SumsOfBuckets(held, positions));
+    }
+  }
+  return sums;
+}
+
+std::optional<size_t> FirstNonFinitePiece(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const int64_t begin = manifest.ranges()[i].begin / kFloatBytes;
+    for (const FlatShards::Piece& piece : shards.PiecesOf(begin, manifest.tensors()[i].NumElements())) {
+      if (!at::isfinite(local.narrow(0, piece.local_begin, piece.count)).all().item<bool>()) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status NotFinite(const TensorSpec& spec) {
+  return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
+               absl::StrFormat("%s is not finite; these weights must not be served", spec.name),
+               {{"tensor", spec.name}});
 }
 
 std::vector<uint64_t> BucketDigests(const Manifest& manifest, const at::Tensor& arena) {

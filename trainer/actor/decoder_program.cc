@@ -149,24 +149,38 @@ void DecoderProgram::Trim(LayerTape* tape) const {
   }
 }
 
-at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::Tensor& ids,
-                                   const PackedSequences& sequences, Tape* tape) const {
-  Stream stream{at::embedding(weights.tokens, ids), {}};
-  if (config_.learned_positions) stream.delta = at::embedding(weights.positions, sequences.positions());
-  for (const LayerWeights& layer : weights.layers) {
+absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at::Tensor& ids,
+                                                   const PackedSequences& sequences, Tape* tape) const {
+  const TransformerWeights& views = weights.views();
+  SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(FlatShards::kEmbeddings));
+  Stream stream{at::embedding(views.tokens, ids), {}};
+  if (config_.learned_positions) stream.delta = at::embedding(views.positions, sequences.positions());
+  SYNCOPATE_RETURN_IF_ERROR(weights.Release(FlatShards::kEmbeddings));
+  for (size_t i = 0; i < views.layers.size(); ++i) {
+    const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
+    SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(unit));
     at::Tensor delta;
-    LayerTape ran = RunLayer(layer, stream, sequences, &delta);
+    LayerTape ran = RunLayer(views.layers[i], stream, sequences, &delta);
+    SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
     stream = {ran.middle, delta};
     if (tape == nullptr) continue;
     Trim(&ran);
     tape->layers.push_back(std::move(ran));
   }
-  Ops::Normed output = ops_.AddNorm(stream.delta, stream.base, weights.norm, config_.rms_norm_eps);
+  SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(output_unit()));
+  Ops::Normed output = ops_.AddNorm(stream.delta, stream.base, views.norm, config_.rms_norm_eps);
+  SYNCOPATE_RETURN_IF_ERROR(weights.Release(output_unit()));
   if (tape != nullptr) {
     tape->output = output.sum;
     tape->output_rstd = output.rstd;
   }
   return output.y;
+}
+
+at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::Tensor& ids,
+                                   const PackedSequences& sequences, Tape* tape) const {
+  WholeUnits whole(weights);
+  return Forward(whole, ids, sequences, tape).value();  // no unit of them can fail
 }
 
 at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
@@ -192,24 +206,57 @@ at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerT
   return input.dsum;
 }
 
-void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tensor& ids,
-                              const PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
-                              const TransformerWeights& gradients) const {
+absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids, const PackedSequences& sequences,
+                                      const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const {
+  const TransformerWeights& views = weights.views();
+  const TransformerWeights& into = gradients.views();
+  SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(output_unit()));
+  SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(output_unit()));
   at::Tensor d =
-      ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, weights.norm, {}, gradients.norm, /*wanted=*/false)
-          .dsum;
+      ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, views.norm, {}, into.norm, /*wanted=*/false).dsum;
+  SYNCOPATE_RETURN_IF_ERROR(gradients.Release(output_unit()));
+  SYNCOPATE_RETURN_IF_ERROR(weights.Release(output_unit()));
   tape->output = at::Tensor();
-  for (size_t i = weights.layers.size(); i-- > 0;) {
+  for (size_t i = views.layers.size(); i-- > 0;) {
+    const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
+    SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(unit));
+    SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(unit));
     LayerTape layer = std::move(tape->layers[i]);
     tape->layers.pop_back();
     if (recompute_ == Recompute::kFull) {
       at::Tensor delta;
-      layer = RunLayer(weights.layers[i], {layer.input, {}}, sequences, &delta);
+      layer = RunLayer(views.layers[i], {layer.input, {}}, sequences, &delta);
     }
-    d = BackwardLayer(weights.layers[i], layer, sequences, d, gradients.layers[i]);
+    d = BackwardLayer(views.layers[i], layer, sequences, d, into.layers[i]);
+    SYNCOPATE_RETURN_IF_ERROR(gradients.Release(unit));
+    SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
   }
-  ops_.AddEmbeddingGradient(gradients.tokens, ids, d);
-  if (config_.learned_positions) ops_.AddEmbeddingGradient(gradients.positions, sequences.positions(), d);
+  SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(FlatShards::kEmbeddings));
+  ops_.AddEmbeddingGradient(into.tokens, ids, d);
+  if (config_.learned_positions) ops_.AddEmbeddingGradient(into.positions, sequences.positions(), d);
+  return gradients.Release(FlatShards::kEmbeddings);
+}
+
+void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tensor& ids,
+                              const PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
+                              const TransformerWeights& gradients) const {
+  WholeUnits whole(weights), into(gradients);
+  const absl::Status status = Backward(whole, ids, sequences, dhidden, tape, into);
+  SYNCOPATE_CHECK(status.ok());  // no unit of them can fail
+}
+
+absl::Status DecoderProgram::Accompany(UnitAccess& weights, UnitAccess* gradients) const {
+  auto ask = [](UnitAccess& units, int unit) {
+    const absl::Status acquired = units.Acquire(unit);
+    return acquired.ok() ? units.Release(unit) : acquired;
+  };
+  for (int unit = 0; unit <= output_unit(); ++unit) SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit));
+  if (gradients == nullptr) return absl::OkStatus();
+  for (int unit = output_unit(); unit > FlatShards::kEmbeddings; --unit) {
+    SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit));
+    SYNCOPATE_RETURN_IF_ERROR(ask(*gradients, unit));
+  }
+  return ask(*gradients, FlatShards::kEmbeddings);
 }
 
 }  // namespace syncopate::trainer

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "model/ops.h"
 #include "model/transformer.h"
+#include "trainer/actor/flat_shards.h"
+#include "trainer/actor/unit_access.h"
 #include "trainer/step/options.h"
 
 namespace syncopate::trainer {
@@ -14,7 +17,7 @@ namespace syncopate::trainer {
 // The decoder's forward and backward as an explicit list of operations over packed sequences, without autograd: what is
 // kept for backward stands in LayerTape, and nothing else is. Equal to autograd over model::Transformer, which a test
 // says. The weights' dtype is that of the activations; gradients of weights are float32. Stateless; work is queued on
-// the current stream of the device.
+// the current stream of the device. Weights and gradients are asked for unit by unit; errors are those of UnitAccess.
 // T packed rows, D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate.
 class DecoderProgram {
  public:
@@ -44,16 +47,30 @@ class DecoderProgram {
   };
 
   // ids [T] int64 -> final-normed hidden states [T, D]. `tape` may be null: nothing is kept then.
+  absl::StatusOr<at::Tensor> Forward(UnitAccess& weights, const at::Tensor& ids,
+                                     const model::PackedSequences& sequences, Tape* tape) const;
+  // Of weights that are all there.
   at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
                      const model::PackedSequences& sequences, Tape* tape) const;
 
   // dhidden [T, D], in the weights' dtype: adds to `gradients`, float32 tensors shaped as the weights are. Consumes the
   // tape, layer by layer, so that its memory is free for what comes after.
+  absl::Status Backward(UnitAccess& weights, const at::Tensor& ids, const model::PackedSequences& sequences,
+                        const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const;
   void Backward(const model::TransformerWeights& weights, const at::Tensor& ids,
                 const model::PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
                 const model::TransformerWeights& gradients) const;
 
+  // Asks for the units that Forward, and with `gradients` Backward, ask for, in their order, and computes nothing: what
+  // a rank without sequences does while others compute theirs.
+  absl::Status Accompany(UnitAccess& weights, UnitAccess* gradients) const;
+
+  // The unit of the weights that multiply hidden states into logits.
+  int head_unit() const { return config_.tie_word_embeddings ? FlatShards::kEmbeddings : output_unit(); }
+
  private:
+  int output_unit() const { return FlatShards::LayerUnit(config_.num_hidden_layers); }
+
   struct Stream;  // the residual stream as sum + what the next norm adds to it
 
   LayerTape RunLayer(const model::LayerWeights& layer, const Stream& stream, const model::PackedSequences& sequences,

@@ -5,11 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
 #include "model/torch_error.h"
 #include "trainer/actor/actor.h"
-#include "trainer/actor/arena_checks.h"
-#include "trainer/actor/rank_group.h"
 #include "trainer/actor/reference_policy.h"
 #include "trainer/step/train_step.h"
 
@@ -34,16 +31,18 @@ class PolicyTrainer::Core {
  public:
   Core(const Options& options, const Manifest& manifest)
       : compute(options.compute_dtype.value_or(DefaultDType(options.device))),
+        ranks(options.ranks == nullptr ? single : *options.ranks),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get(), model::ScalarTypeOf(compute)),
+              options.weights.get(), model::ScalarTypeOf(compute), &ranks),
         reference(options.step.loss.needs_reference()
-                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute))
+                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks)
                       : nullptr),
         step(actor, ranks, options.step, reference.get()),
         supervised(actor, ranks, options.step.Supervised()) {}
 
   const DType compute;
-  SingleRank ranks;
+  SingleRank single;
+  Communicator& ranks;
   Actor actor;
   const std::unique_ptr<const ReferencePolicy> reference;
   TrainStep step;
@@ -58,6 +57,10 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
+  if (options.ranks != nullptr) {
+    const Communicator& ranks = *options.ranks;
+    SYNCOPATE_RETURN_IF_ERROR(FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()).status());
+  }
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
   try {
@@ -96,7 +99,7 @@ absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const mod
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
   try {
-    return CombineDigests(BucketDigests(manifest(), core_->actor.parameters()));
+    return core_->actor.Digest();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the weights cannot be digested");
   }
@@ -104,7 +107,7 @@ absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
 
 absl::Status PolicyTrainer::CheckFinite() const {
   try {
-    return trainer::CheckFinite(manifest(), core_->actor.parameters());
+    return core_->actor.CheckFinite();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the weights cannot be looked at");
   }

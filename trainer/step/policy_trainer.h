@@ -11,13 +11,16 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
+#include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 
 // The policy under training and everything that changes it: actor, loss, optimizer. The border to libtorch: this header
-// needs none of it. Owned by the step thread; not thread-safe.
+// needs none of it. Owned by the step thread; not thread-safe. With several ranks Step(), WriteTensor(), Digest() and
+// CheckFinite() are calls that all ranks make in the same order, with the same groups, and whose errors Communicator's
+// may be; all give the same on every rank, but for WriteTensor(), which writes on rank 0 alone.
 class PolicyTrainer final : public Policy {
  public:
   struct Options {
@@ -34,9 +37,11 @@ class PolicyTrainer final : public Policy {
     // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
     // float32 beside it.
     std::optional<DType> compute_dtype = std::nullopt;
+    // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone.
+    Communicator* ranks = nullptr;
   };
 
-  // Builds the model. INVALID_ARGUMENT for options that cannot be; DATA_LOSS (reason NON_FINITE) naming file and
+  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); DATA_LOSS (reason NON_FINITE) naming file and
   // tensor, before anything is allocated, if a weight is not finite; RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying
   // how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
@@ -55,10 +60,10 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   int64_t updates() const override;
-  // Copies all of `source`, which has the tensors of manifest(), tensor by tensor.
+  // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
-  // The current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
+  // Of one rank: the current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
   // queued on the device's default stream.
   const void* device_parameters() const;
   DType compute_dtype() const;

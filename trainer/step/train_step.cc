@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "trainer/loss/advantages.h"
 #include "trainer/loss/loss_figures.h"
 #include "trainer/loss/outcomes.h"
@@ -43,6 +44,22 @@ absl::Status TooManySkipped(int64_t skipped) {
                             " times in a row; lower train.learning_rate or look at the batch's rewards"));
 }
 
+uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
+  uint64_t digest = static_cast<uint64_t>(step);
+  auto add = [&digest](const auto& values) {
+    digest = HashCombine(digest, DigestBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(values[0]))));
+  };
+  for (const TrajectoryGroup* group : groups) {
+    add(group->prompt_ids);
+    for (const Trajectory& sample : group->samples) {
+      add(sample.tokens);
+      add(sample.logprobs);
+      digest = HashCombine(digest, DigestBytes(&sample.reward, sizeof(sample.reward)));
+    }
+  }
+  return digest;
+}
+
 // What people watch of all figures, under their own names.
 void ShowFigures(const loss::LossFigures& figures, TrainStepMetrics& metrics) {
   metrics.figures = figures;
@@ -68,7 +85,8 @@ struct TrainStep::Totals {
   std::vector<double> maxima = std::vector<double>(loss::kLossMaxima, -std::numeric_limits<double>::infinity());
 };
 
-TrainStep::TrainStep(Actor& actor, RankGroup& ranks, const TrainStepOptions& options, const ReferencePolicy* reference)
+TrainStep::TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
+                     const ReferencePolicy* reference)
     : actor_(actor),
       ranks_(ranks),
       options_(options),
@@ -85,6 +103,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   TrainStepMetrics metrics;
   DescribeRewards(groups, metrics);
   metrics.data = DescribeData(groups, options_.loss, step);
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, step));
   std::vector<std::vector<float>> reference;
   if (options_.loss.needs_reference() && options_.loss.kl_in_reward) {
     PhaseClock clock(actor_.device());
@@ -93,7 +112,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
     clock.Mark();
     metrics.reference_seconds = clock.Seconds(0);
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, ranks_, reference));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, reference));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
   SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
   metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
@@ -111,6 +130,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<cons
       metrics.data.tokens += static_cast<double>(sequence.trajectory->tokens.size());
     }
   }
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/-1));
   metrics.data.samples = metrics.sequences;
   metrics.data.trained_tokens = metrics.data.tokens;
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
@@ -131,8 +151,9 @@ absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics
     PhaseClock clock(actor_.device());
     clock.Mark();
     for (Update& update : updates) {
-      for (const auto& micro_batch : update.micro_batches) {
-        update.proximal.push_back(LogProbs(Pack(micro_batch, actor_.device())));
+      for (const MicroBatch& micro_batch : update.micro_batches) {
+        SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor logprobs, LogProbs(micro_batch, actor_.weight_units()));
+        update.proximal.push_back(std::move(logprobs));
       }
     }
     clock.Mark();
@@ -145,15 +166,38 @@ absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainStep::MicroBatches> TrainStep::DealSequences(const std::vector<TrainingSequence>& sequences) const {
-  if (sequences.empty()) return MicroBatches();  // all answers are masked
+absl::Status TrainStep::CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const {
+  if (ranks_.world() == 1) return absl::OkStatus();
+  const uint64_t digest = HashCombine(DigestBatch(groups, step), static_cast<uint64_t>(actor_.updates()));
+  // In memory of the device, where ranks move theirs.
+  const auto world = static_cast<int64_t>(ranks_.world());
+  at::Tensor all = at::zeros({world}, at::TensorOptions(at::kLong).device(actor_.device()));
+  at::Tensor mine = at::full({1}, static_cast<int64_t>(digest), all.options());
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllGather(mine.data_ptr(), all.data_ptr(), sizeof(int64_t)));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  const at::Tensor seen = all.to(at::kCPU);
+  for (int64_t rank = 1; rank < world; ++rank) {
+    if (seen.data_ptr<int64_t>()[rank] == seen.data_ptr<int64_t>()[0]) continue;
+    return Error(
+        absl::StatusCode::kInternal, "RANK_MISMATCH",
+        absl::StrCat("trainer rank ", rank, " has another batch, step or count of updates than rank 0 at step ", step,
+                     "; all ranks need the same checkpoint and configuration"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Deal> TrainStep::DealToRanks(const std::vector<TrainingSequence>& sequences) const {
   std::vector<int64_t> lengths;
   for (const TrainingSequence& sequence : sequences) lengths.push_back(sequence.input_length());
-  // These are this rank's already.
-  SYNCOPATE_ASSIGN_OR_RETURN(const Deal deal, DealByCost(lengths, /*ranks=*/1, options_.micro_batch_tokens, cost_));
+  return DealByCost(lengths, ranks_.world(), options_.micro_batch_tokens, cost_);
+}
+
+absl::StatusOr<TrainStep::MicroBatches> TrainStep::DealSequences(const std::vector<TrainingSequence>& sequences) const {
+  if (sequences.empty()) return MicroBatches();  // all answers are masked
+  SYNCOPATE_ASSIGN_OR_RETURN(const Deal deal, DealToRanks(sequences));
   MicroBatches micro_batches;
-  for (const std::vector<size_t>& indices : deal[0]) {
-    std::vector<TrainingSequence>& micro_batch = micro_batches.emplace_back();
+  for (const std::vector<size_t>& indices : deal[static_cast<size_t>(ranks_.rank())]) {
+    MicroBatch& micro_batch = micro_batches.emplace_back();
     for (size_t index : indices) micro_batch.push_back(sequences[index]);
   }
   return micro_batches;
@@ -168,7 +212,7 @@ absl::StatusOr<std::vector<TrainStep::Update>> TrainStep::DealUpdates(
     const auto end = groups.begin() + static_cast<int64_t>(groups.size() * (u + 1) / count);
     const std::vector<std::vector<TrainingSequence>> dealt(std::make_move_iterator(begin),
                                                            std::make_move_iterator(end));
-    SYNCOPATE_ASSIGN_OR_RETURN(updates[u].extent, MeasureExtent(dealt, ranks_));
+    updates[u].extent = MeasureExtent(dealt);
     std::vector<TrainingSequence> sequences;
     for (const auto& group : dealt) sequences.insert(sequences.end(), group.begin(), group.end());
     SYNCOPATE_ASSIGN_OR_RETURN(updates[u].micro_batches, DealSequences(sequences));
@@ -176,40 +220,68 @@ absl::StatusOr<std::vector<TrainStep::Update>> TrainStep::DealUpdates(
   return updates;
 }
 
-at::Tensor TrainStep::LogProbs(const PackedBatch& batch, const model::TransformerWeights& weights) const {
+absl::StatusOr<at::Tensor> TrainStep::LogProbs(const PackedBatch& batch, UnitAccess& weights) const {
   at::NoGradGuard no_grad;
-  const at::Tensor hidden = program_.Forward(weights, batch.ids, batch.sequences, /*tape=*/nullptr);
-  return head_.Forward(hidden.index_select(0, batch.predicts), weights.head, batch.targets).logprob;
+  SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor hidden,
+                             program_.Forward(weights, batch.ids, batch.sequences, /*tape=*/nullptr));
+  SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(program_.head_unit()));
+  const at::Tensor logprob =
+      head_.Forward(hidden.index_select(0, batch.predicts), weights.views().head, batch.targets).logprob;
+  SYNCOPATE_RETURN_IF_ERROR(weights.Release(program_.head_unit()));
+  return logprob;
+}
+
+absl::StatusOr<at::Tensor> TrainStep::LogProbs(const MicroBatch& micro_batch, UnitAccess& weights) const {
+  if (!micro_batch.empty()) return LogProbs(Pack(micro_batch, actor_.device()), weights);
+  SYNCOPATE_RETURN_IF_ERROR(program_.Accompany(weights, /*gradients=*/nullptr));
+  return at::Tensor();
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> TrainStep::ReferenceLogProbs(
     const std::vector<const TrajectoryGroup*>& groups) const {
   std::vector<TrainingSequence> sequences;
+  std::vector<int64_t> begins;  // of each sequence's tokens among all
+  int64_t total = 0;
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
       sequences.push_back({.prompt_ids = &group->prompt_ids, .trajectory = &sample});
+      begins.push_back(total);
+      total += static_cast<int64_t>(sample.tokens.size());
     }
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const MicroBatches micro_batches, DealSequences(sequences));
-  std::map<const Trajectory*, std::vector<float>> known;
-  for (const auto& micro_batch : micro_batches) {
-    const at::Tensor logprobs = LogProbs(Pack(micro_batch, actor_.device()), reference_->weights()).to(at::kCPU);
-    const float* next = logprobs.data_ptr<float>();
-    for (const TrainingSequence& sequence : micro_batch) {
-      const size_t tokens = sequence.trajectory->tokens.size();
-      known[sequence.trajectory].assign(next, next + tokens);
+  SYNCOPATE_ASSIGN_OR_RETURN(const Deal deal, DealToRanks(sequences));
+  at::Tensor all = at::zeros({total}, at::TensorOptions(at::kFloat).device(actor_.device()));
+  for (const std::vector<size_t>& indices : deal[static_cast<size_t>(ranks_.rank())]) {
+    MicroBatch micro_batch;
+    for (size_t index : indices) micro_batch.push_back(sequences[index]);
+    SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor logprobs, LogProbs(micro_batch, reference_->weight_units()));
+    int64_t next = 0;
+    for (size_t index : indices) {
+      const auto tokens = static_cast<int64_t>(sequences[index].trajectory->tokens.size());
+      all.narrow(0, begins[index], tokens).copy_(logprobs.narrow(0, next, tokens));
       next += tokens;
     }
   }
+  // Each rank has its own, and 0 for those of others.
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(all.data_ptr(), total, Element::kFloat32, Reduction::kSum));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  const at::Tensor known = all.to(at::kCPU);
   std::vector<std::vector<float>> ordered;
-  for (const TrainingSequence& sequence : sequences) ordered.push_back(std::move(known[sequence.trajectory]));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const float* const first = known.data_ptr<float>() + begins[i];
+    ordered.emplace_back(first, first + sequences[i].trajectory->tokens.size());
+  }
   return ordered;
 }
 
-at::Tensor TrainStep::HeadGradient(const PackedBatch& batch, const at::Tensor& hidden, const loss::BatchExtent& extent,
-                                   loss::TokenBatch* tokens) const {
+absl::StatusOr<at::Tensor> TrainStep::HeadGradient(const PackedBatch& batch, const at::Tensor& hidden,
+                                                   const loss::BatchExtent& extent, loss::TokenBatch* tokens) {
+  const int unit = program_.head_unit();
+  SYNCOPATE_RETURN_IF_ERROR(actor_.weight_units().Acquire(unit));
+  SYNCOPATE_RETURN_IF_ERROR(actor_.gradient_units().Acquire(unit));
   const at::Tensor& head = actor_.weights().head;
-  const at::Tensor& dhead = actor_.gradient_views().head;
+  const at::Tensor& dhead = actor_.gradient_units().views().head;
+  at::Tensor drows;
   if (options_.loss.needs_whole_answers()) {
     // The head's forward half is made twice: to keep its logits in between would take [A, vocabulary].
     const FusedHead::Rows rows = head_.Forward(hidden, head, batch.targets);
@@ -222,41 +294,71 @@ at::Tensor TrainStep::HeadGradient(const PackedBatch& batch, const at::Tensor& h
       };
       return FusedHead::RowGradients{part(gradients.dlogprob), part(gradients.dentropy)};
     };
-    return head_.ForwardBackward(hidden, head, batch.targets, part_of, dhead);
+    drows = head_.ForwardBackward(hidden, head, batch.targets, part_of, dhead);
+  } else {
+    tokens->current = at::empty_like(tokens->behaviour);
+    tokens->entropy = at::empty_like(tokens->behaviour);
+    auto loss_of = [&](int64_t begin, const FusedHead::Rows& rows) {
+      const int64_t count = rows.logprob.size(0);
+      tokens->current.narrow(0, begin, count).copy_(rows.logprob);
+      tokens->entropy.narrow(0, begin, count).copy_(rows.entropy);
+      const loss::LossGradients gradients =
+          DifferentiateLoss(SliceTokens(*tokens, begin, count), extent, options_.loss);
+      return FusedHead::RowGradients{gradients.dlogprob, gradients.dentropy};
+    };
+    drows = head_.ForwardBackward(hidden, head, batch.targets, loss_of, dhead);
   }
-  tokens->current = at::empty_like(tokens->behaviour);
-  tokens->entropy = at::empty_like(tokens->behaviour);
-  auto loss_of = [&](int64_t begin, const FusedHead::Rows& rows) {
-    const int64_t count = rows.logprob.size(0);
-    tokens->current.narrow(0, begin, count).copy_(rows.logprob);
-    tokens->entropy.narrow(0, begin, count).copy_(rows.entropy);
-    const loss::LossGradients gradients = DifferentiateLoss(SliceTokens(*tokens, begin, count), extent, options_.loss);
-    return FusedHead::RowGradients{gradients.dlogprob, gradients.dentropy};
-  };
-  return head_.ForwardBackward(hidden, head, batch.targets, loss_of, dhead);
+  SYNCOPATE_RETURN_IF_ERROR(actor_.gradient_units().Release(unit));
+  SYNCOPATE_RETURN_IF_ERROR(actor_.weight_units().Release(unit));
+  return drows;
 }
 
-loss::LossMeasurement TrainStep::RunMicroBatch(const PackedBatch& batch, const at::Tensor& proximal,
-                                               const loss::BatchExtent& extent, bool is_made) const {
-  const model::TransformerWeights& weights = actor_.weights();
+absl::StatusOr<loss::LossMeasurement> TrainStep::RunMicroBatch(const MicroBatch& micro_batch,
+                                                               const at::Tensor& proximal,
+                                                               const loss::BatchExtent& extent, bool is_made) {
+  if (!micro_batch.empty()) return RunBatch(Pack(micro_batch, actor_.device()), proximal, extent, is_made);
+  // Other ranks compute one, with this rank's shards.
+  if (options_.loss.needs_reference() && !options_.loss.kl_in_reward) {
+    SYNCOPATE_RETURN_IF_ERROR(program_.Accompany(reference_->weight_units(), /*gradients=*/nullptr));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(program_.Accompany(actor_.weight_units(), is_made ? &actor_.gradient_units() : nullptr));
+  return loss::LossMeasurement::Nothing(actor_.device());
+}
+
+absl::StatusOr<loss::LossMeasurement> TrainStep::RunBatch(const PackedBatch& batch, const at::Tensor& proximal,
+                                                          const loss::BatchExtent& extent, bool is_made) {
+  UnitAccess& weights = actor_.weight_units();
   loss::TokenBatch tokens = batch.tokens;
   tokens.proximal = proximal;
   if (options_.loss.needs_reference() && !tokens.reference.defined()) {
-    tokens.reference = LogProbs(batch, reference_->weights());
+    SYNCOPATE_ASSIGN_OR_RETURN(tokens.reference, LogProbs(batch, reference_->weight_units()));
   }
   DecoderProgram::Tape tape;
-  const at::Tensor hidden = program_.Forward(weights, batch.ids, batch.sequences, is_made ? &tape : nullptr);
+  SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor hidden,
+                             program_.Forward(weights, batch.ids, batch.sequences, is_made ? &tape : nullptr));
   const at::Tensor rows = hidden.index_select(0, batch.predicts);
   if (is_made) {
-    const at::Tensor drows = HeadGradient(batch, rows, extent, &tokens);
+    SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor drows, HeadGradient(batch, rows, extent, &tokens));
     const at::Tensor dhidden = at::zeros_like(hidden).index_copy_(0, batch.predicts, drows);
-    program_.Backward(weights, batch.ids, batch.sequences, dhidden, &tape, actor_.gradient_views());
+    SYNCOPATE_RETURN_IF_ERROR(
+        program_.Backward(weights, batch.ids, batch.sequences, dhidden, &tape, actor_.gradient_units()));
   } else {
-    const FusedHead::Rows forward = head_.Forward(rows, weights.head, batch.targets);
+    SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(program_.head_unit()));
+    const FusedHead::Rows forward = head_.Forward(rows, weights.views().head, batch.targets);
+    SYNCOPATE_RETURN_IF_ERROR(weights.Release(program_.head_unit()));
     tokens.current = forward.logprob;
     tokens.entropy = forward.entropy;
   }
   return MeasureLoss(tokens, extent, options_.loss);
+}
+
+absl::Status TrainStep::AddOverRanks(const loss::LossMeasurement& measured, bool is_made) {
+  if (ranks_.world() == 1) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(
+      ranks_.AllReduce(measured.sums.data_ptr(), measured.sums.numel(), Element::kFloat64, Reduction::kSum));
+  SYNCOPATE_RETURN_IF_ERROR(
+      ranks_.AllReduce(measured.maxima.data_ptr(), measured.maxima.numel(), Element::kFloat64, Reduction::kMax));
+  return is_made ? actor_.FlushGradients() : absl::OkStatus();
 }
 
 absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metrics, Totals& totals) {
@@ -269,16 +371,19 @@ absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metric
   if (is_made) actor_.ZeroGradients();
   loss::LossMeasurement measured = loss::LossMeasurement::Nothing(actor_.device());
   for (size_t i = 0; i < update.micro_batches.size(); ++i) {
-    measured.Add(RunMicroBatch(Pack(update.micro_batches[i], actor_.device()),
-                               update.proximal.empty() ? at::Tensor() : update.proximal[i], extent, is_made));
+    const at::Tensor proximal = update.proximal.empty() ? at::Tensor() : update.proximal[i];
+    SYNCOPATE_ASSIGN_OR_RETURN(const loss::LossMeasurement part,
+                               RunMicroBatch(update.micro_batches[i], proximal, extent, is_made));
+    measured.Add(part);
   }
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(
-      absl::MakeSpan(measured.sums.data_ptr<double>(), static_cast<size_t>(measured.sums.numel()))));
-  if (is_made) SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduceSum(actor_.gradients()));
+  SYNCOPATE_RETURN_IF_ERROR(AddOverRanks(measured, is_made));
   clock.Mark();
   at::Tensor norm;
-  if (is_made) norm = actor_.QueueUpdate(measured.sums[loss::kSumLoss]);
+  if (is_made) {
+    SYNCOPATE_ASSIGN_OR_RETURN(norm, actor_.QueueUpdate(measured.sums[loss::kSumLoss]));
+  }
   clock.Mark();
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   SYNCOPATE_RETURN_IF_ERROR(FinishUpdate(measured, norm, metrics, totals));
   metrics.tokens += static_cast<int64_t>(std::llround(extent.tokens));
   metrics.forward_backward_seconds += clock.Seconds(0);

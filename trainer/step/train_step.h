@@ -8,9 +8,9 @@
 #include "trainer/actor/actor.h"
 #include "trainer/actor/decoder_program.h"
 #include "trainer/actor/fused_head.h"
-#include "trainer/actor/rank_group.h"
 #include "trainer/actor/reference_policy.h"
 #include "trainer/loss/policy_loss.h"
+#include "trainer/ranks/communicator.h"
 #include "trainer/step/deal.h"
 #include "trainer/step/options.h"
 #include "trainer/step/packed_batch.h"
@@ -23,6 +23,10 @@ namespace syncopate::trainer {
 //
 // Forward and backward are a DecoderProgram's and a FusedHead's; autograd sees the loss of a few thousand tokens alone.
 // On a GPU the whole of an update is queued, and waited for once, when its figures are read.
+//
+// With several ranks each is given the whole batch: advantages, denominators and the deal of sequences to ranks are pure
+// functions of it, so every rank makes them itself; of forward and backward it makes those that it is dealt. What it
+// returns is of the whole batch, the same on every rank.
 class TrainStep {
  public:
   // Updates in a row that may be skipped before it is an error.
@@ -30,16 +34,18 @@ class TrainStep {
 
   // All but the options must outlive this object. `options` must be valid; `reference` may be null unless
   // options.loss.needs_reference().
-  TrainStep(Actor& actor, RankGroup& ranks, const TrainStepOptions& options,
+  // `ranks` are those of the actor.
+  TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
             const ReferencePolicy* reference = nullptr);
 
   // `groups` in training order, not empty; `step` is the trainer's, which their tokens' staleness is counted to. An
-  // update whose advantages are all 0, on all ranks, and whose loss has no other terms, is not made: its metrics are
+  // update whose advantages are all 0 and whose loss has no other terms, is not made: its metrics are
   // measured, and weights, moments and the number of updates stand still. So does one whose loss or gradient norm
   // is not finite, which is counted as skipped; kMostSkippedInRow of those without one that was made between them are
   // FAILED_PRECONDITION (reason NON_FINITE_GRADIENT). INVALID_ARGUMENT (reason SEQUENCE_TOO_LONG) as DealByCost,
-  // (NO_REWARD_PARTS) as SequencesByGroup.
-  // Errors leave the actor as it was before the failing update.
+  // (NO_REWARD_PARTS) as SequencesByGroup. INTERNAL (reason RANK_MISMATCH) before anything is computed if ranks were
+  // given different batches, and what Communicator returns.
+  // Errors leave the actor as it was before the failing update, but for those of ranks.
   absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
 
   // The same with `groups` whose samples are answers to learn, with tokens alone: one update by the mean cross-entropy of
@@ -47,35 +53,46 @@ class TrainStep {
   absl::StatusOr<TrainStepMetrics> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
-  at::Tensor LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weights()); }
+  absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weight_units()); }
 
  private:
-  using MicroBatches = std::vector<std::vector<TrainingSequence>>;
+  using MicroBatch = std::vector<TrainingSequence>;  // empty: other ranks have one at this place
+  using MicroBatches = std::vector<MicroBatch>;
   struct Update;  // what one update is made of
   // Sums of updates on the host.
   struct Totals;
 
-  at::Tensor LogProbs(const PackedBatch& batch, const model::TransformerWeights& weights) const;
+  absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch, UnitAccess& weights) const;
+  // Undefined for an empty one.
+  absl::StatusOr<at::Tensor> LogProbs(const MicroBatch& micro_batch, UnitAccess& weights) const;
+  absl::Status CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const;
   // Of all answers under the reference policy, in the order of groups and samples; waits for the device.
   absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(
       const std::vector<const TrajectoryGroup*>& groups) const;
+  // The micro-batches of each rank, as many of each; by index into `sequences`.
+  absl::StatusOr<Deal> DealToRanks(const std::vector<TrainingSequence>& sequences) const;
+  // Those of this rank.
   absl::StatusOr<MicroBatches> DealSequences(const std::vector<TrainingSequence>& sequences) const;
   absl::StatusOr<std::vector<Update>> DealUpdates(std::vector<std::vector<TrainingSequence>> groups);
   // All updates of the step, their figures added to the metrics.
   absl::Status RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
-  loss::LossMeasurement RunMicroBatch(const PackedBatch& batch, const at::Tensor& proximal,
-                                      const loss::BatchExtent& extent, bool is_made) const;
+  absl::StatusOr<loss::LossMeasurement> RunMicroBatch(const MicroBatch& micro_batch, const at::Tensor& proximal,
+                                                      const loss::BatchExtent& extent, bool is_made);
+  absl::StatusOr<loss::LossMeasurement> RunBatch(const PackedBatch& batch, const at::Tensor& proximal,
+                                                 const loss::BatchExtent& extent, bool is_made);
+  // Figures of all ranks; gradients too, if `is_made`.
+  absl::Status AddOverRanks(const loss::LossMeasurement& measured, bool is_made);
   // Forward and backward of the head: the gradient of `hidden` [A, D]. Sets current and entropy of `tokens`.
-  at::Tensor HeadGradient(const PackedBatch& batch, const at::Tensor& hidden, const loss::BatchExtent& extent,
-                          loss::TokenBatch* tokens) const;
+  absl::StatusOr<at::Tensor> HeadGradient(const PackedBatch& batch, const at::Tensor& hidden,
+                                          const loss::BatchExtent& extent, loss::TokenBatch* tokens);
   absl::Status RunUpdate(const Update& update, TrainStepMetrics& metrics, Totals& totals);
   // Reads what is on the device: the one wait of an update. `norm` is undefined if the update was not queued.
   absl::Status FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm, TrainStepMetrics& metrics,
                             Totals& totals);
 
   Actor& actor_;
-  RankGroup& ranks_;
+  Communicator& ranks_;
   const TrainStepOptions options_;
   const ReferencePolicy* const reference_;  // null without
   const SequenceCost cost_;

@@ -1,23 +1,12 @@
 #include "trainer/step/training_sequences.h"
 
-#include <array>
 #include <utility>
 
 #include "trainer/loss/outcomes.h"
 
 namespace syncopate::trainer {
-namespace {
-
-absl::StatusOr<loss::BatchMoments> AddUp(const loss::BatchMoments& moments, RankGroup& ranks) {
-  std::array<double, 3> sums = {moments.count, moments.sum, moments.squares};
-  SYNCOPATE_RETURN_IF_ERROR(ranks.AllReduceSum(absl::MakeSpan(sums)));
-  return loss::BatchMoments{sums[0], sums[1], sums[2]};
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
-    const std::vector<const TrajectoryGroup*>& groups, const loss::LossOptions& options, int64_t step, RankGroup& ranks,
+    const std::vector<const TrajectoryGroup*>& groups, const loss::LossOptions& options, int64_t step,
     const std::vector<std::vector<float>>& reference) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<loss::RewardWeight> parts, PartWeights(groups, options.advantage));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<loss::GroupOutcomes> outcomes,
@@ -25,11 +14,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
   std::vector<double> weights;
   for (const loss::RewardWeight& part : parts) weights.push_back(part.weight);
   loss::AdvantageBatch batch(options.advantage, outcomes, weights);
-  loss::BatchMoments moments = batch.moments();
-  if (options.advantage.needs_batch_moments()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(moments, AddUp(moments, ranks));
-  }
-  std::vector<loss::SampleAdvantage> advantages = batch.Finish(moments);
+  std::vector<loss::SampleAdvantage> advantages = batch.Finish(batch.moments());
   std::vector<std::vector<TrainingSequence>> sequences;
   size_t index = 0;
   for (const TrajectoryGroup* group : groups) {
@@ -64,18 +49,17 @@ std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector
   return sequences;
 }
 
-absl::StatusOr<UpdateExtent> MeasureExtent(const std::vector<std::vector<TrainingSequence>>& groups, RankGroup& ranks) {
-  std::array<double, 4> sums{};
+UpdateExtent MeasureExtent(const std::vector<std::vector<TrainingSequence>>& groups) {
+  UpdateExtent extent;
   for (const std::vector<TrainingSequence>& group : groups) {
     for (const TrainingSequence& sequence : group) {
-      sums[0] += static_cast<double>(sequence.trajectory->tokens.size());
-      sums[1] += 1;
-      sums[3] += sequence.advantage.HasSignal() ? 1 : 0;
+      extent.batch.tokens += static_cast<double>(sequence.trajectory->tokens.size());
+      extent.batch.answers += 1;
+      extent.with_signal += sequence.advantage.HasSignal() ? 1 : 0;
     }
-    sums[2] += group.empty() ? 0 : 1;
+    extent.batch.groups += group.empty() ? 0 : 1;
   }
-  SYNCOPATE_RETURN_IF_ERROR(ranks.AllReduceSum(absl::MakeSpan(sums)));
-  return UpdateExtent{{.tokens = sums[0], .answers = sums[1], .groups = sums[2]}, sums[3]};
+  return extent;
 }
 
 }  // namespace syncopate::trainer

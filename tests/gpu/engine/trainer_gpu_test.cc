@@ -197,7 +197,7 @@ TEST(CudaPolicyTrainerTest, LogProbsInBFloat16AreThoseOfTheRolloutersTransformer
   const at::Tensor logits = actor.transformer().Logits(actor.weights(), hidden.index_select(0, batch.predicts));
   const at::Tensor expected =
       at::log_softmax(logits, -1).gather(1, batch.targets.unsqueeze(1)).squeeze(1).to(at::kDouble);
-  const at::Tensor log_ratio = step.LogProbs(batch).to(at::kDouble) - expected;
+  const at::Tensor log_ratio = step.LogProbs(batch)->to(at::kDouble) - expected;
   const at::Tensor k3 = log_ratio.exp() - 1 - log_ratio;
   // bf16 keeps 8 bits: of logits that are about 1, differences of some thousandths.
   EXPECT_LT(k3.mean().item<double>(), 1e-5);

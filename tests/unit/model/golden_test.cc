@@ -112,9 +112,9 @@ TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
               [share](int64_t, const trainer::FusedHead::Rows& rows) {
                 return trainer::FusedHead::RowGradients{at::full_like(rows.logprob, share), {}};
               },
-              actor.gradient_views().head);
+              actor.gradient_units().views().head);
   program.Backward(actor.weights(), ids, sequences, at::zeros_like(hidden).index_copy_(0, predicts, drows), &tape,
-                   actor.gradient_views());
+                   actor.gradient_units().views());
   const at::Tensor gradients =
       at::from_blob(actor.gradients().data(), {static_cast<int64_t>(actor.gradients().size())}, at::kFloat);
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {

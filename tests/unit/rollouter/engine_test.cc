@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/actor.h"
-#include "trainer/actor/rank_group.h"
+#include "trainer/ranks/communicator.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::rollouter {
@@ -150,7 +150,7 @@ TEST_P(EngineOverModels, LogProbsEqualTheTrainersForward) {
   std::vector<trainer::TrainingSequence> sequences;
   for (int i = 0; i < 20; ++i) sequences.push_back({&requests[i].prompt_ids, &sinks[i]->finished.at(0), 0.0});
   const trainer::PackedBatch batch = trainer::Pack(sequences);
-  EXPECT_LE((step.LogProbs(batch) - batch.tokens.behaviour).abs().max().item<double>(), 1e-5);
+  EXPECT_LE((*step.LogProbs(batch) - batch.tokens.behaviour).abs().max().item<double>(), 1e-5);
 }
 
 // Everything that may differ between two engines without changing a token.

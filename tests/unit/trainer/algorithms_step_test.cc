@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tests/support/policy_copy.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
 #include "trainer/actor/actor.h"
@@ -116,21 +117,49 @@ struct StepResult {
   TrainStepMetrics metrics;
 };
 
-StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
+StepResult StepOnRank(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups,
+                      Communicator& ranks) {
   const model::ModelConfig config = testing::SmallModel();
-  Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
-  const ReferencePolicy reference(actor, config, at::kFloat);
-  SingleRank ranks;
+  Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+  const ReferencePolicy reference(actor, config, at::kFloat, &ranks);
+  auto metrics = TrainStep(actor, ranks, options, &reference).Run(Pointers(groups), /*step=*/4);
+  EXPECT_TRUE(metrics.ok()) << metrics.status();
+  return {testing::GatherGradient(actor, ranks), metrics.value_or(TrainStepMetrics())};
+}
+
+StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
+  SingleRank single;
   TrainStepOptions several = options;
   several.updates_per_batch = updates;
-  auto metrics = TrainStep(actor, ranks, several, &reference).Run(Pointers(groups), /*step=*/4);
-  EXPECT_TRUE(metrics.ok()) << metrics.status();
-  return {{actor.gradients().begin(), actor.gradients().end()}, *metrics};
+  return StepOnRank(several, groups, single);
 }
 
 class AlgorithmsStepTest : public ::testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(All, AlgorithmsStepTest, ::testing::Range<size_t>(0, Algorithms().size()),
                          [](const auto& info) { return Algorithms()[info.param].name; });
+
+TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnRanks) {
+  const Algorithm& algorithm = Algorithms()[GetParam()];
+  const auto groups = RandomGroups(8, 4, 5);
+  for (int updates : {1, 2}) {
+    const StepResult whole = StepOf(OptionsOf(algorithm, 1 << 20), groups, updates);
+    TrainStepOptions options = OptionsOf(algorithm, 40);
+    options.updates_per_batch = updates;
+    for (int32_t world : {2, 3}) {
+      const std::vector<StepResult> ranks = testing::OnRanks<StepResult>(
+          world, [&](Communicator& communicator) { return StepOnRank(options, groups, communicator); });
+      EXPECT_NEAR(ranks[0].metrics.loss, whole.metrics.loss, 1e-6);
+      EXPECT_NEAR(ranks[0].metrics.figures.chi2_answer, whole.metrics.figures.chi2_answer, 1e-6);
+      EXPECT_NEAR(ranks[0].metrics.ratio_max, whole.metrics.ratio_max, 1e-5);
+      EXPECT_EQ(ranks[0].metrics.tokens, whole.metrics.tokens);
+      // The second update's gradient is at weights that AdamW has moved, by the whole of tiny gradients too.
+      if (updates == 1) {
+        EXPECT_LT(testing::LargestDifference(ranks[0].gradient, whole.gradient), 1e-6) << world;
+      }
+      for (const StepResult& other : ranks) EXPECT_EQ(other.metrics.loss, ranks[0].metrics.loss);
+    }
+  }
+}
 
 TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnMicroBatches) {
   const Algorithm& algorithm = Algorithms()[GetParam()];
@@ -210,58 +239,22 @@ TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
   EXPECT_EQ(made.metrics.loss, 0);
 }
 
-// A rank whose sums are known beforehand, beside this one.
-class OtherRank final : public RankGroup {
- public:
-  explicit OtherRank(std::vector<double> sums) : sums_(std::move(sums)) {}
-  int32_t rank() const override { return 0; }
-  int32_t world() const override { return 2; }
-  absl::Status AllReduceSum(absl::Span<double> values) override {
-    EXPECT_EQ(values.size(), sums_.size());
-    for (size_t i = 0; i < values.size(); ++i) values[i] += sums_[i];
-    return absl::OkStatus();
-  }
-  absl::Status AllReduceSum(absl::Span<float>) override { return absl::InternalError("not expected"); }
-
- private:
-  const std::vector<double> sums_;
-};
-
-TEST(TrainingSequencesTest, AdvantagesOfABatchDoNotDependOnWhichRankHoldsAGroup) {
-  const auto groups = RandomGroups(5, 4, 11);
-  const auto all = Pointers(groups);
-  const std::vector<const TrajectoryGroup*> mine(all.begin(), all.begin() + 2), theirs(all.begin() + 2, all.end());
-  loss::LossOptions options;
-  options.advantage.estimator = loss::AdvantageEstimator::kReinforcePlusPlusBaseline;
-  SingleRank single;
-  const auto whole = SequencesByGroup(all, options, 4, single, {}).value();
-  const loss::AdvantageBatch other(options.advantage, OutcomesOf(theirs, options).value());
-  OtherRank ranks({other.moments().count, other.moments().sum, other.moments().squares});
-  const auto dealt = SequencesByGroup(mine, options, 4, ranks, {}).value();
-  ASSERT_EQ(dealt.size(), 2u);
-  for (size_t g = 0; g < 2; ++g) {
-    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(dealt[g][i].advantage.value, whole[g][i].advantage.value, 1e-12);
-  }
-}
-
-TEST(TrainingSequencesTest, ExtentsAreOfAllRanksAndLeaveOutWhatIsMasked) {
+TEST(TrainingSequencesTest, ExtentsLeaveOutWhatIsMasked) {
   auto groups = RandomGroups(2, 3, 12);
   for (Trajectory& sample : groups[1].samples) sample.finish = FinishReason::kLength;
   for (Trajectory& sample : groups[0].samples) sample.finish = FinishReason::kStop;
   loss::LossOptions options;
   options.overlong = loss::Overlong::kMask;
-  SingleRank single;
-  const auto sequences = SequencesByGroup(Pointers(groups), options, 4, single, {}).value();
+  const auto sequences = SequencesByGroup(Pointers(groups), options, 4, {}).value();
   ASSERT_EQ(sequences.size(), 2u);
   EXPECT_TRUE(sequences[1].empty());
   double tokens = 0;
   for (const Trajectory& sample : groups[0].samples) tokens += static_cast<double>(sample.tokens.size());
-  OtherRank ranks({100, 10, 2, 5});
-  const UpdateExtent extent = MeasureExtent(sequences, ranks).value();
-  EXPECT_EQ(extent.batch.tokens, tokens + 100);
-  EXPECT_EQ(extent.batch.answers, 13);
-  EXPECT_EQ(extent.batch.groups, 3);
-  EXPECT_GE(extent.with_signal, 5);
+  const UpdateExtent extent = MeasureExtent(sequences);
+  EXPECT_EQ(extent.batch.tokens, tokens);
+  EXPECT_EQ(extent.batch.answers, 3);
+  EXPECT_EQ(extent.batch.groups, 1);
+  EXPECT_LE(extent.with_signal, 3);
   EXPECT_EQ(sequences[0][0].group_tokens, tokens);
 }
 
@@ -270,8 +263,7 @@ TEST(TrainingSequencesTest, GdpoWithoutPartsSaysWhatToDo) {
   for (Trajectory& sample : groups[0].samples) sample.reward_parts.clear();
   loss::LossOptions options;
   options.advantage.estimator = loss::AdvantageEstimator::kGdpo;
-  SingleRank single;
-  EXPECT_EQ(ErrorReason(SequencesByGroup(Pointers(groups), options, 0, single, {}).status()), "NO_REWARD_PARTS");
+  EXPECT_EQ(ErrorReason(SequencesByGroup(Pointers(groups), options, 0, {}).status()), "NO_REWARD_PARTS");
 }
 
 }  // namespace

@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <future>
 
 #include "base/digest.h"
-#include "base/mutex.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
@@ -157,107 +155,6 @@ TEST(TrainStepTest, OfSeveralUpdatesThoseWithSignalAreMade) {
   EXPECT_EQ(metrics->updates, 1);
   EXPECT_EQ(trainer->updates(), 1);
   EXPECT_GT(metrics->gradient_norm, 0);
-}
-
-// Ranks in threads: a sum is there when all have called.
-class Ranks {
- public:
-  explicit Ranks(int32_t world) : world_(world) {}
-
-  class Rank final : public RankGroup {
-   public:
-    Rank(Ranks* ranks, int32_t rank) : ranks_(ranks), rank_(rank) {}
-    int32_t rank() const override { return rank_; }
-    int32_t world() const override { return ranks_->world_; }
-    absl::Status AllReduceSum(absl::Span<double> values) override { return ranks_->Sum(rank_, values); }
-    absl::Status AllReduceSum(absl::Span<float> values) override { return ranks_->Sum(rank_, values); }
-
-   private:
-    Ranks* const ranks_;
-    const int32_t rank_;
-  };
-
- private:
-  template <typename Number>
-  absl::Status Sum(int32_t rank, absl::Span<Number> values) {
-    MutexLock lock(&mutex_);
-    // In rank order, so that the sum is the same whoever comes first.
-    auto is_my_turn = [this, rank]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_ == 0 && given_ == rank; };
-    auto is_summed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return given_ == world_; };
-    if (!mutex_.AwaitWithTimeout(Condition(&is_my_turn), absl::Seconds(30))) {
-      return absl::DeadlineExceededError("the ranks before this one do not make this call");
-    }
-    if (rank == 0) sums_.assign(values.size(), 0);
-    if (sums_.size() != values.size()) return absl::InternalError("the ranks make different calls");
-    for (size_t i = 0; i < values.size(); ++i) sums_[i] += values[i];
-    ++given_;
-    if (!mutex_.AwaitWithTimeout(Condition(&is_summed), absl::Seconds(30))) {
-      return absl::DeadlineExceededError("the other ranks do not make this call");
-    }
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Number>(sums_[i]);
-    if (++taken_ == world_) given_ = taken_ = 0;
-    return absl::OkStatus();
-  }
-
-  const int32_t world_;
-  Mutex mutex_;
-  std::vector<double> sums_ ABSL_GUARDED_BY(mutex_);
-  int32_t given_ ABSL_GUARDED_BY(mutex_) = 0;
-  int32_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-TEST(TrainStepTest, ARankWithoutSignalMakesTheUpdateOfOneThatHasIt) {
-  const model::ModelConfig config = testing::SmallModel();
-  const auto with_signal = RandomGroups(config, 3, 4, 14);
-  const auto without = WithoutSignal(RandomGroups(config, 3, 4, 15));
-  Ranks both(2);
-  auto run = [&](int32_t rank, const std::vector<TrajectoryGroup>& groups) {
-    Ranks::Rank ranks(&both, rank);
-    Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
-    auto metrics = TrainStep(actor, ranks, {}).Run(Pointers(groups));
-    EXPECT_TRUE(metrics.ok()) << metrics.status();
-    EXPECT_EQ(actor.updates(), 1);
-    return CombineDigests(DigestBuckets(actor.manifest(), actor.parameters().data_ptr()));
-  };
-  auto other = std::async(std::launch::async, [&] { return run(1, without); });
-  const uint64_t weights = run(0, with_signal);
-  EXPECT_EQ(other.get(), weights);
-}
-
-TEST(TrainStepTest, TheGradientDoesNotDependOnHowManyRanksShareTheBatch) {
-  const model::ModelConfig config = testing::SmallModel();
-  const auto groups = RandomGroups(config, 8, 4, 19);
-  struct Outcome {
-    std::vector<float> gradient;
-    TrainStepMetrics metrics;
-  };
-  auto of_rank = [&](Ranks* all, int32_t rank, int32_t world) {
-    Ranks::Rank ranks(all, rank);
-    Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
-    std::vector<const TrajectoryGroup*> share;
-    for (size_t g = static_cast<size_t>(rank); g < groups.size(); g += static_cast<size_t>(world)) {
-      share.push_back(&groups[g]);
-    }
-    auto metrics = TrainStep(actor, ranks, {}).Run(share);
-    EXPECT_TRUE(metrics.ok()) << metrics.status();
-    return Outcome{{actor.gradients().begin(), actor.gradients().end()}, metrics.value_or(TrainStepMetrics())};
-  };
-  const std::vector<float> whole = GradientOf(1 << 20, groups);
-  for (int32_t world = 1; world <= 4; ++world) {
-    Ranks all(world);
-    std::vector<std::future<Outcome>> others;
-    for (int32_t rank = 1; rank < world; ++rank) {
-      others.push_back(std::async(std::launch::async, of_rank, &all, rank, world));
-    }
-    const Outcome first = of_rank(&all, 0, world);
-    EXPECT_LT(LargestDifference(whole, first.gradient), 1e-6) << world;
-    for (auto& other : others) {
-      const Outcome same = other.get();
-      EXPECT_EQ(same.gradient, first.gradient) << world;
-      EXPECT_EQ(same.metrics.loss, first.metrics.loss);
-      EXPECT_EQ(same.metrics.tokens, first.metrics.tokens);
-    }
-  }
 }
 
 TEST(TrainStepTest, ReportsWhatTheBatchWas) {

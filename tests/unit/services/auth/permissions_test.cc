@@ -83,7 +83,8 @@ TEST(PermissionsTest, DaemonsMayActInTheirOwnPartOnly) {
       {"/syncopate.v1.SynchronizerService/Join", {AuthRole::kTrainer, AuthRole::kRollouter}},
       {"/syncopate.v1.SynchronizerService/PublishVersion", {AuthRole::kTrainer}},
       {"/syncopate.v1.SynchronizerService/CompleteRun", {AuthRole::kTrainer}},
-      {"/syncopate.v1.TrajectoryService/Exchange", {AuthRole::kRollouter}}};
+      {"/syncopate.v1.TrajectoryService/Exchange", {AuthRole::kRollouter}},
+      {"/syncopate.v1.RankService/Attend", {AuthRole::kTrainer}}};
   for (const Permission& one : AllPermissions()) {
     if (one.effect != CallEffect::kActs) continue;
     auto part = parts.find(Path(one));

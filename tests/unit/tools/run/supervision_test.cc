@@ -266,5 +266,40 @@ TEST_F(RunSupervisionWithWorkerTest, AWorkerThatNeverStartsEndsTheRun) {
   EXPECT_EQ(supervision_.culprit(), "environment-0");
 }
 
+class TrainerRanksTest : public ::testing::Test {
+ protected:
+  TrainerRanksTest() {
+    supervision_.Start(start_);
+    supervision_.OnReady(kSynchronizer, start_);
+    for (const ChildId& child : {kTrainer, kOtherRank, kFirst}) supervision_.OnReady(child, start_);
+  }
+  static RunSupervision::Options TwoRanks() {
+    RunSupervision::Options options;
+    options.trainer_ranks = 2;
+    return options;
+  }
+  const ChildId kOtherRank{"trainer", 1};
+  const absl::Time start_ = absl::UnixEpoch() + absl::Hours(1);
+  RunSupervision supervision_{TwoRanks()};
+};
+
+TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
+  EXPECT_THAT(supervision_.OnExit(kOtherRank, kCrash, start_), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.culprit(), "trainer-1");
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kError, start_),
+              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+}
+
+TEST_F(TrainerRanksTest, OneThatEndsWellIsNotStartedAgainAndTheRunGoesOnToRankZerosEnd) {
+  EXPECT_THAT(supervision_.OnExit(kOtherRank, kWell, start_), IsEmpty());
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
+  supervision_.OnExit(kFirst, kCrash, start_);
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(StartOf(kFirst)));
+  EXPECT_THAT(supervision_.OnReady(kFirst, start_ + absl::Seconds(1)), IsEmpty());
+  supervision_.OnExit(kTrainer, kWell, start_);
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kCompleted);
+}
+
 }  // namespace
 }  // namespace syncopate::run

@@ -1,0 +1,56 @@
+#include "services/config/trainer_ranks.h"
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/sha256.h"
+#include "base/status.h"
+#include "services/config/run_config.h"
+
+namespace syncopate::config {
+namespace {
+
+absl::Status BadRank(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer) {
+  int64_t rank = trainer.rank();
+  std::string source = "trainer.rank";
+  if (rank < 0) {
+    // A job of one rank may be started by anything that sets RANK for reasons of its own.
+    const char* const said = trainer.world() > 1 ? std::getenv("RANK") : nullptr;
+    rank = 0;
+    source = "RANK";
+    if (said != nullptr && !absl::SimpleAtoi(said, &rank))
+      return BadRank(absl::StrCat("RANK is '", said, "', no rank"));
+  }
+  if (rank < 0 || rank >= trainer.world()) {
+    return BadRank(absl::StrCat(source, " is ", rank, ", but trainer.world has only ranks 0 to ", trainer.world() - 1));
+  }
+  if (rank > 0 && trainer.rank0().empty()) {
+    return BadRank(absl::StrCat("trainer rank ", rank, " needs trainer.rank0, the host:port of rank 0's gRPC server"));
+  }
+  return static_cast<int32_t>(rank);
+}
+
+std::string RankConfigDigest(const v1::RunConfig& config) {
+  v1::RunConfig common = config;
+  v1::TrainerSection* trainer = common.mutable_trainer();
+  trainer->clear_rank();
+  trainer->clear_rank0();
+  trainer->clear_listen();
+  trainer->clear_advertise();
+  trainer->clear_health_listen();
+  common.clear_synchronizer();
+  common.clear_rollouter();
+  common.clear_metrics();
+  common.clear_security();                       // each has its own certificate
+  common.mutable_environment()->clear_digest();  // told when its worker is there
+  return Sha256Hex(ToYaml(common));
+}
+
+}  // namespace syncopate::config

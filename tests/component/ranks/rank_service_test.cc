@@ -1,0 +1,197 @@
+#include "services/trainer/rank_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainerd {
+namespace {
+
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// A rank by hand: says what a test wants, and keeps what it is told.
+class FakeRank {
+ public:
+  explicit FakeRank(const std::string& address) {
+    auto channel = rpc::MakeChannel(address).value();
+    auto stub = v1::RankService::NewStub(channel);
+    stream_->Start([&stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); },
+                   {.on_message =
+                        [state = state_](v1::AttendResponse message) {
+                          MutexLock lock(&state->mutex);
+                          state->told.push_back(std::move(message));
+                        },
+                    .on_done =
+                        [state = state_](const absl::Status& status) {
+                          MutexLock lock(&state->mutex);
+                          state->ended = status;
+                        }});
+  }
+  ~FakeRank() { stream_->Cancel(); }
+
+  void Hello(int32_t rank, const std::string& config = "config") {
+    v1::AttendRequest message;
+    message.mutable_hello()->set_rank(rank);
+    message.mutable_hello()->set_world(3);
+    message.mutable_hello()->set_config_digest(config);
+    message.mutable_hello()->set_manifest_fingerprint(7);
+    message.mutable_hello()->set_build("0.1");
+    stream_->Write(std::move(message));
+  }
+  void Leave() { stream_->Cancel(); }
+
+  v1::AttendResponse Next() {
+    MutexLock lock(&state_->mutex);
+    auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) { return !state_->told.empty(); };
+    if (!state_->mutex.AwaitWithTimeout(Condition(&is_there), kPatience)) return {};
+    v1::AttendResponse next = state_->told.front();
+    state_->told.pop_front();
+    return next;
+  }
+  absl::Status End() {
+    MutexLock lock(&state_->mutex);
+    auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) { return state_->ended.has_value(); };
+    if (!state_->mutex.AwaitWithTimeout(Condition(&is_over), kPatience)) return absl::DeadlineExceededError("no end");
+    return *state_->ended;
+  }
+
+ private:
+  struct State {
+    Mutex mutex;
+    std::deque<v1::AttendResponse> told ABSL_GUARDED_BY(mutex);
+    std::optional<absl::Status> ended ABSL_GUARDED_BY(mutex);
+  };
+  using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
+
+  const std::shared_ptr<State> state_ = std::make_shared<State>();  // the stream's callbacks have it too
+  const std::shared_ptr<Stream> stream_ = Stream::Create();
+};
+
+class RankServiceTest : public ::testing::Test {
+ protected:
+  void Start(absl::Duration silent_after = kPatience) {
+    service_ = std::make_unique<RankServiceImpl>(RankServiceImpl::Options{.world = 3,
+                                                                          .config_digest = "config",
+                                                                          .manifest_fingerprint = 7,
+                                                                          .build = "0.1",
+                                                                          .on_lost =
+                                                                              [this](const absl::Status& why) {
+                                                                                MutexLock lock(&mutex_);
+                                                                                lost_ = why;
+                                                                              },
+                                                                          .silent_after = silent_after});
+    server_ = rpc::Server::Start({}, {service_.get()}).value();
+    for (auto* rank : {&first_, &second_}) *rank = std::make_unique<FakeRank>(server_->address());
+  }
+  void Assemble() {
+    second_->Hello(2);
+    first_->Hello(1);
+    ASSERT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
+  }
+  ~RankServiceTest() override {
+    first_.reset();
+    second_.reset();
+    if (server_ != nullptr) server_->Stop(absl::Seconds(2));
+  }
+  absl::Status AwaitLost() {
+    MutexLock lock(&mutex_);
+    auto is_lost = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !lost_.ok(); };
+    mutex_.AwaitWithTimeout(Condition(&is_lost), kPatience);
+    return lost_;
+  }
+
+  Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RankServiceImpl> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<FakeRank> first_, second_;
+};
+
+TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
+  Start();
+  Assemble();
+  v1::AttendResponse::Welcome welcome;
+  welcome.set_run_id("run");
+  welcome.set_epoch(4);
+  ASSERT_THAT(service_->Welcome(welcome), IsOk());
+  TrajectoryGroup group;
+  group.prompt_ids = {5, 6};
+  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kStep, .step = 9}, {&group, &group}), IsOk());
+  ASSERT_THAT(
+      service_->Send(
+          {.kind = trainer::RankCommand::Kind::kWriteTensor, .part = trainer::PolicyPart::kSecondMoment, .tensor = 3},
+          {}),
+      IsOk());
+  service_->Stop(absl::OkStatus(), /*completed=*/true);
+  for (FakeRank* rank : {first_.get(), second_.get()}) {
+    EXPECT_EQ(rank->Next().welcome().epoch(), 4);
+    EXPECT_EQ(rank->Next().group().prompt_ids_size(), 2);
+    EXPECT_TRUE(rank->Next().has_group());
+    const v1::AttendResponse step = rank->Next();
+    EXPECT_EQ(step.step().step(), 9);
+    EXPECT_EQ(step.step().groups(), 2);
+    const v1::AttendResponse write = rank->Next();
+    EXPECT_EQ(write.write_tensor().part(), 2);
+    EXPECT_EQ(write.write_tensor().tensor(), 3);
+    EXPECT_TRUE(rank->Next().stop().completed());
+    EXPECT_THAT(rank->End(), IsOk());
+  }
+  EXPECT_THAT(service_->lost(), IsOk());
+}
+
+TEST_F(RankServiceTest, ARankThatDisagreesIsTheEndOfTheGroupAndIsToldWhy) {
+  Start();
+  first_->Hello(1);
+  second_->Hello(2, "another");
+  const absl::Status status = service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); });
+  EXPECT_THAT(status, HasReason("RANK_MISMATCH"));
+  EXPECT_THAT(status.message(), HasSubstr("trainer rank 2 has another configuration"));
+  EXPECT_THAT(second_->End(), HasReason("RANK_MISMATCH"));
+  EXPECT_THAT(AwaitLost(), HasReason("RANK_MISMATCH"));
+}
+
+TEST_F(RankServiceTest, ARankThatGoesIsNamedAndNothingIsSentAnyMore) {
+  Start();
+  Assemble();
+  first_->Leave();
+  EXPECT_THAT(AwaitLost().message(), HasSubstr("trainer rank 1 is lost"));
+  EXPECT_THAT(service_->Send({}, {}), HasReason("RANK_LOST"));
+}
+
+TEST_F(RankServiceTest, ARankThatFallsSilentIsLost) {
+  Start(absl::Milliseconds(200));
+  Assemble();
+  EXPECT_THAT(AwaitLost(), HasReason("RANK_LOST"));
+}
+
+TEST_F(RankServiceTest, ASecondProcessOfARankIsRefusedAndHarmsNobody) {
+  Start();
+  Assemble();
+  FakeRank late(server_->address());
+  late.Hello(1);
+  EXPECT_THAT(late.End(), HasReason("RANK_TAKEN"));
+  EXPECT_THAT(service_->lost(), IsOk());
+}
+
+TEST_F(RankServiceTest, ThoseWhoDoNotComeAreNamed) {
+  Start();
+  first_->Hello(1);
+  const absl::Status status = service_->AwaitRanks(absl::Milliseconds(300), [] { return absl::OkStatus(); });
+  EXPECT_THAT(status, HasReason("RANK_LOST"));
+  EXPECT_THAT(status.message(), HasSubstr("trainer rank 2 of 3 has not come"));
+  EXPECT_TRUE(absl::IsCancelled(service_->AwaitRanks(kPatience, [] { return absl::CancelledError("stop"); })));
+}
+
+}  // namespace
+}  // namespace syncopate::trainerd

@@ -1,0 +1,161 @@
+// A trainer of two processes: it learns, repeats its bits, and ends whole when one of them is gone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "tests/fault/fault_support.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kGroupEndsWithin = absl::Seconds(10);
+constexpr int kLostPeer = 4;
+
+std::vector<std::string> TwoRanks(std::vector<std::string> more) {
+  more.push_back("trainer.world=2");
+  return more;
+}
+
+// The process that is this rank of the trainer.
+pid_t PidOfRank(const RunHarness& run, int rank) {
+  const auto found = ProcessesNaming(absl::StrCat("trainer.rank=", rank));
+  for (pid_t pid : found) {
+    const auto ours = ProcessesNaming(run.run_dir());
+    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
+  }
+  return 0;
+}
+
+TEST(TrainerRanksTest, TwoLearnToReverseFourSymbols) {
+  RunHarness run(TwoRanks({"run.steps=80", "run.seed=1"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_GE(summary["eval"]["best"], 0.95) << summary["eval"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(run.Digests().size(), 80u);
+  EXPECT_THAT(run.Log("trainer-1"), HasSubstr("trainer rank 1 of run"));
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
+TEST(TrainerRanksTest, TwoGiveTheSameBitsEachTime) {
+  auto digests = [] {
+    RunHarness run(TwoRanks({"run.steps=12", "staleness.max_staleness=0", "run.seed=3"}));
+    auto process = run.Run();
+    EXPECT_THAT(process, IsOk());
+    auto exit = (*process)->WaitExit(2 * kPatience);
+    EXPECT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    return run.Digests();
+  };
+  const auto first = digests();
+  EXPECT_EQ(first.size(), 12u);
+  EXPECT_EQ(digests(), first);
+}
+
+TEST(TrainerRanksTest, TwoAreTaughtBeforeTheyAreRewarded) {
+  RunHarness run(TwoRanks({"run.steps=6", "train.sft_steps=4", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.LastStep(), 6);
+}
+
+// (rank, signal)
+class LostRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankTest,
+                         ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(0, SIGSTOP),
+                                           std::pair(1, SIGSTOP)),
+                         [](const auto& info) {
+                           return absl::StrCat("Rank", info.param.first,
+                                               info.param.second == SIGKILL ? "Killed" : "Stopped");
+                         });
+
+TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
+  const auto& [rank, signal] = GetParam();
+  RunHarness run(TwoRanks({"run.steps=1000", "checkpoint.every_steps=5", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(8), IsOk());
+  const pid_t victim = PidOfRank(run, rank);
+  ASSERT_GT(victim, 0);
+  const absl::Time hit = Clock::Real()->Now();
+  ASSERT_EQ(kill(victim, signal), 0);
+  auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  // The ranks have ended; the run then stops rollouters and synchronizer within run.grace.
+  EXPECT_LT(Clock::Real()->Now() - hit, kGroupEndsWithin + absl::Seconds(5)) << (*process)->Log();
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+  EXPECT_THAT(run.Log(absl::StrCat("trainer-", 1 - rank)), HasSubstr("RANK_LOST"));
+  for (const auto& entry : std::filesystem::directory_iterator(run.Path("checkpoints"))) {
+    EXPECT_FALSE(absl::StartsWith(entry.path().filename().string(), ".tmp")) << entry.path();
+  }
+
+  const int64_t before = run.LastStep();
+  auto resumed = run.Resume({absl::StrCat("run.steps=", before + 5)});
+  ASSERT_THAT(resumed, IsOk());
+  auto end = (*resumed)->WaitExit(2 * kPatience);
+  ASSERT_THAT(end, IsOk());
+  EXPECT_EQ(end->code, 0) << (*resumed)->Log();
+  EXPECT_EQ(run.LastStep(), before + 5);
+}
+
+TEST(TrainerRanksTest, ACheckpointOfTwoIsGoneOnWithByOneAndBackAgain) {
+  RunHarness run({"run.steps=6", "eval.every_steps=0"});
+  auto step_on = [&run](int ranks, int64_t steps, bool resume) {
+    const std::vector<std::string> more = {absl::StrCat("trainer.world=", ranks), absl::StrCat("run.steps=", steps)};
+    auto process = resume ? run.Resume(more) : run.Run(more);
+    ASSERT_THAT(process, IsOk());
+    auto exit = (*process)->WaitExit(kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    EXPECT_EQ(run.LastStep(), steps);
+  };
+  ASSERT_NO_FATAL_FAILURE(step_on(2, 6, false));
+  ASSERT_NO_FATAL_FAILURE(step_on(1, 9, true));
+  ASSERT_NO_FATAL_FAILURE(step_on(3, 12, true));
+}
+
+TEST(TrainerRanksTest, RanksByHandThatDisagreeAllEndWithTheReason) {
+  RunHarness run(TwoRanks({"run.steps=6", "eval.every_steps=0", "trainer.listen=127.0.0.1:0"}));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  auto first = run.LaunchDaemon("trainer", 0, {"trainer.rank=0"});
+  ASSERT_THAT(first, IsOk());
+  const std::string announced = daemon::EndpointPath(run.Path(daemon::kRanksFolder), "trainer", 0);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return daemon::ReadDaemonEndpoint(announced).ok(); }));
+  const std::string rank0 = daemon::ReadDaemonEndpoint(announced)->grpc;
+  auto second = run.LaunchDaemon("trainer", 1,
+                                 {"trainer.rank=1", absl::StrCat("trainer.rank0=", rank0), "train.learning_rate=0.5"});
+  ASSERT_THAT(second, IsOk());
+  for (Process* rank : {first->get(), second->get()}) {
+    auto exit = rank->WaitExit(kGroupEndsWithin);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, kLostPeer) << rank->Log();
+    EXPECT_THAT(rank->Log(), HasSubstr("trainer rank 1 has another configuration than rank 0"));
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::testing

@@ -1,0 +1,112 @@
+#include "trainer/ranks/leading_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/reasons.h"
+#include "trainer/ranks/late_ranks.h"
+#include "trainer/ranks/thread_ranks.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Notes what it is asked, with the name of whoever has it.
+class NotingPolicy final : public Policy {
+ public:
+  NotingPolicy(std::string name, std::vector<std::string>* notes) : name_(std::move(name)), notes_(notes) {}
+
+  const Manifest& manifest() const override { return manifest_; }
+  int64_t updates() const override { return 3; }
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override {
+    Note("step " + std::to_string(step) + " of " + std::to_string(groups.size()));
+    return TrainStepMetrics();
+  }
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
+    Note("supervised step of " + std::to_string(groups.size()));
+    return TrainStepMetrics();
+  }
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink&) const override {
+    Note("write " + std::to_string(static_cast<int>(part)) + "/" + std::to_string(index));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> Digest() const override {
+    Note("digest");
+    return 5;
+  }
+  absl::Status CheckFinite() const override {
+    Note("check");
+    return Error(absl::StatusCode::kDataLoss, reason::kNonFinite, "NaN");
+  }
+
+ private:
+  void Note(const std::string& what) const { notes_->push_back(name_ + " " + what); }
+
+  const Manifest manifest_;
+  const std::string name_;
+  std::vector<std::string>* const notes_;
+};
+
+// Another rank in this process, which obeys at once; or one that is gone.
+class NearFollower final : public RankFollowers {
+ public:
+  explicit NearFollower(Policy* policy) : policy_(policy) {}
+  absl::Status Send(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) override {
+    return policy_ == nullptr ? RankLost("gone") : ObeyCommand(*policy_, command, groups);
+  }
+
+ private:
+  Policy* const policy_;
+};
+
+TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
+  std::vector<std::string> notes;
+  NotingPolicy mine("0:", &notes), theirs("1:", &notes);
+  NearFollower follower(&theirs);
+  LeadingPolicy policy(&mine);
+  policy.Lead(&follower);
+  const TrajectoryGroup group;
+  EXPECT_TRUE(policy.Step({&group, &group}, 7).ok());
+  EXPECT_TRUE(policy.SupervisedStep({&group}).ok());
+  EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
+  EXPECT_EQ(policy.Digest().value_or(0), 5u);
+  // What rank 0 finds it reports itself; the others go on.
+  EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
+  EXPECT_EQ(policy.updates(), 3);
+  EXPECT_THAT(notes,
+              ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
+                          "1: write 1/4", "0: write 1/4", "1: digest", "0: digest", "1: check", "0: check"));
+}
+
+TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {
+  std::vector<std::string> notes;
+  NotingPolicy mine("0:", &notes);
+  NearFollower gone(nullptr);
+  LeadingPolicy policy(&mine);
+  policy.Lead(&gone);
+  const TrajectoryGroup group;
+  EXPECT_EQ(ErrorReason(policy.Step({&group}, 1).status()), "RANK_LOST");
+  EXPECT_EQ(ErrorReason(policy.Digest().status()), "RANK_LOST");
+  EXPECT_TRUE(notes.empty());
+}
+
+TEST(LateRanksTest, CallsFailUntilTheRanksHaveMetAndAnAbortBeforeThatIsKept) {
+  LateRanks late(0, 2), aborted(0, 2);
+  EXPECT_EQ(ErrorReason(late.Barrier()), "RANKS_APART");
+  auto ranks = MakeThreadRanks(2, absl::Seconds(20));
+  late.Connect(std::move(ranks[0]));
+  std::thread other([&] { EXPECT_TRUE(ranks[1]->Barrier().ok()); });
+  EXPECT_TRUE(late.Barrier().ok());
+  other.join();
+  aborted.Abort("told to stop");
+  aborted.Connect(std::move(MakeThreadRanks(2, absl::Seconds(20))[0]));
+  EXPECT_EQ(ErrorReason(aborted.Barrier()), "RANK_LOST");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

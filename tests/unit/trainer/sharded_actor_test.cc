@@ -1,0 +1,368 @@
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "tests/support/policy_copy.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/small_model.h"
+#include "tests/support/training_groups.h"
+#include "trainer/actor/flat_shards.h"
+#include "trainer/step/policy_trainer.h"
+#include "trainer/step/train_step.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::GatherArena;
+using testing::GatherGradient;
+using testing::LargestDifference;
+using testing::OnRanks;
+using testing::Pointers;
+using testing::PolicyCopy;
+
+std::vector<model::ModelConfig> Models() {
+  model::ModelConfig untied = testing::GroupedQueryModel();
+  untied.qk_norm = true;
+  untied.tie_word_embeddings = false;
+  return {testing::SmallModel(), testing::GroupedQueryModel(), untied, testing::BiasedModel()};
+}
+
+Manifest ManifestOf(const model::ModelConfig& config) { return *model::MakeManifest(config, DType::kFloat32); }
+
+std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int groups, int samples, uint64_t seed) {
+  return testing::RandomGroups(config.vocab_size, groups, samples, seed,
+                               [](Trajectory& sample, const testing::Draw& draw) {
+                                 sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
+                                 sample.reward = 0.2f * draw(6);
+                               });
+}
+
+// Weights that the drawn log-probs, which are far from those of a model, leave above 0.
+TrainStepOptions StepOptions() {
+  TrainStepOptions options;
+  options.loss.correction = loss::Correction::kTis;
+  return options;
+}
+
+TEST(FlatShardsTest, EveryElementIsHeldByOneRankAndCutsAreAtBlocks) {
+  for (const model::ModelConfig& config : Models()) {
+    const Manifest manifest = ManifestOf(config);
+    const int64_t elements = manifest.arena_bytes() / 4;
+    for (int32_t world : {1, 2, 3, 4, 7}) {
+      std::vector<int> held(static_cast<size_t>(elements), 0);
+      for (int32_t rank = 0; rank < world; ++rank) {
+        const FlatShards shards = FlatShards::Create(config, manifest, rank, world).value();
+        ASSERT_EQ(shards.units(), config.num_hidden_layers + 2);
+        int64_t next = 0;
+        for (int u = 0; u < shards.units(); ++u) {
+          EXPECT_EQ(shards.unit(u).begin, next);
+          EXPECT_GT(shards.unit(u).count, 0);
+          EXPECT_EQ(shards.unit(u).shard % 64, 0);
+          next += shards.unit(u).count;
+        }
+        EXPECT_EQ(next, elements);
+        for (const FlatShards::Piece& piece : shards.PiecesOf(0, elements)) {
+          EXPECT_LE(piece.local_begin + piece.count, shards.local_elements());
+          EXPECT_TRUE(world > 1 || piece.local_begin == piece.whole_begin);
+          for (int64_t i = 0; i < piece.count; ++i) ++held[static_cast<size_t>(piece.whole_begin + i)];
+        }
+      }
+      EXPECT_THAT(held, ::testing::Each(1)) << world;
+    }
+  }
+}
+
+TEST(FlatShardsTest, MoreRanksThanALayerDividesIntoAreRefused) {
+  const model::ModelConfig config = testing::SmallModel();
+  const absl::Status status = FlatShards::Create(config, ManifestOf(config), 0, 100000).status();
+  EXPECT_EQ(ErrorReason(status), "TOO_MANY_RANKS");
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("100000 ranks"));
+}
+
+struct Outcome {
+  std::vector<float> gradient, parameters;  // whole, of rank 0
+  TrainStepMetrics metrics;
+};
+
+Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& options,
+                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks, int steps = 1) {
+  at::set_num_threads(1);  // of this thread: more of them on tensors this small wait for each other
+  Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+  TrainStep step(actor, ranks, options);
+  Outcome outcome;
+  for (int i = 0; i < steps; ++i) {
+    auto metrics = step.Run(Pointers(groups), /*step=*/i);
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    outcome.metrics = metrics.value_or(TrainStepMetrics());
+  }
+  outcome.gradient = GatherGradient(actor, ranks);
+  outcome.parameters = GatherArena(actor, actor.parameters(), ranks);
+  return outcome;
+}
+
+std::vector<Outcome> StepOnRanks(int32_t world, const model::ModelConfig& config, const TrainStepOptions& options,
+                                 const std::vector<TrajectoryGroup>& groups, int steps = 1) {
+  return OnRanks<Outcome>(world,
+                          [&](Communicator& ranks) { return StepOnRank(config, options, groups, ranks, steps); });
+}
+
+TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
+  for (const model::ModelConfig& config : Models()) {
+    const auto groups = RandomGroups(config, 6, 4, 19);
+    SingleRank single;
+    const Outcome whole = StepOnRank(config, StepOptions(), groups, single);
+    for (int32_t world : {1, 2, 3, 4}) {
+      // Micro-batches of one or two sequences, and so large that some ranks have none.
+      for (int64_t tokens : {16, 60, 1 << 20}) {
+        for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+          TrainStepOptions options = StepOptions();
+          options.micro_batch_tokens = tokens;
+          options.recompute = recompute;
+          const std::vector<Outcome> ranks = StepOnRanks(world, config, options, groups);
+          EXPECT_LT(LargestDifference(ranks[0].gradient, whole.gradient), 1e-6) << world << " ranks, " << tokens;
+          for (const Outcome& rank : ranks) {
+            EXPECT_NEAR(rank.metrics.loss, whole.metrics.loss, 1e-7);  // of terms of about 1
+            EXPECT_NEAR(rank.metrics.gradient_norm, whole.metrics.gradient_norm, 1e-5 * whole.metrics.gradient_norm);
+            EXPECT_NEAR(rank.metrics.entropy, whole.metrics.entropy, 1e-6);
+            EXPECT_EQ(rank.metrics.tokens, whole.metrics.tokens);
+            EXPECT_EQ(rank.metrics.sequences, whole.metrics.sequences);
+            EXPECT_EQ(rank.metrics.updates, 1);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedActorTest, ASupervisedStepDoesNotDependOnHowManyRanksThereAre) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const auto groups = RandomGroups(config, 6, 1, 23);
+  auto run = [&](Communicator& ranks) {
+    Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+    TrainStepOptions options = TrainStepOptions().Supervised();
+    options.micro_batch_tokens = 20;
+    auto metrics = TrainStep(actor, ranks, options).RunSupervised(Pointers(groups));
+    EXPECT_TRUE(metrics.ok()) << metrics.status();
+    return Outcome{GatherGradient(actor, ranks), {}, metrics.value_or(TrainStepMetrics())};
+  };
+  SingleRank single;
+  const Outcome whole = run(single);
+  for (int32_t world : {2, 4}) {
+    const std::vector<Outcome> ranks = OnRanks<Outcome>(world, run);
+    EXPECT_LT(LargestDifference(ranks[0].gradient, whole.gradient), 1e-6);
+    EXPECT_NEAR(ranks[0].metrics.loss, whole.metrics.loss, 1e-6);
+  }
+}
+
+TEST(ShardedActorTest, MoreRanksThanSequencesLeaveSomeWithoutWork) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const auto groups = RandomGroups(config, 1, 2, 4);
+  SingleRank single;
+  const Outcome whole = StepOnRank(config, StepOptions(), groups, single);
+  const std::vector<Outcome> ranks = StepOnRanks(4, config, StepOptions(), groups);
+  EXPECT_LT(LargestDifference(ranks[0].gradient, whole.gradient), 1e-6);
+}
+
+TEST(ShardedActorTest, TheSameNumberOfRanksGivesTheSameBits) {
+  const model::ModelConfig config = testing::SmallModel();
+  const auto groups = RandomGroups(config, 6, 4, 20);
+  TrainStepOptions options;
+  options.micro_batch_tokens = 40;
+  for (int32_t world : {2, 3}) {
+    const Outcome first = StepOnRanks(world, config, options, groups, 3)[0];
+    const Outcome second = StepOnRanks(world, config, options, groups, 3)[0];
+    EXPECT_EQ(first.parameters, second.parameters);
+    EXPECT_EQ(first.metrics.loss, second.metrics.loss);
+  }
+}
+
+TEST(ShardedActorTest, TheFirstWeightsAreThoseOfOneRank) {
+  for (const model::ModelConfig& config : Models()) {
+    const Manifest manifest = ManifestOf(config);
+    SingleRank single;
+    auto weights_of = [&](Communicator& ranks) {
+      Actor actor(config, manifest, {}, 5, at::kCPU, nullptr, at::kFloat, &ranks);
+      return GatherArena(actor, actor.parameters(), ranks);
+    };
+    EXPECT_EQ(OnRanks<std::vector<float>>(3, weights_of)[0], weights_of(single));
+  }
+}
+
+// Gradients of the same values everywhere, as large as is said, one update each; what the last were multiplied by.
+double LastFactor(const AdamWOptions& options, const std::vector<double>& norms, Communicator& ranks) {
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = ManifestOf(config);
+  Actor actor(config, manifest, options, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+  const double elements = static_cast<double>(manifest.arena_bytes()) / 4;
+  double factor = 0;
+  for (double norm : norms) {
+    const float element = static_cast<float>(norm / std::sqrt(elements));
+    auto gradients = actor.gradients();
+    std::fill(gradients.begin(), gradients.end(), 0.0f);
+    for (const FlatShards::Piece& piece : actor.shards().PiecesOf(0, manifest.arena_bytes() / 4)) {
+      std::fill_n(gradients.begin() + piece.local_begin, piece.count, element);
+    }
+    const auto measured = actor.QueueUpdate(at::zeros({}));
+    EXPECT_TRUE(measured.ok());
+    EXPECT_NEAR(measured->item<double>(), norm, 1e-5 * norm);
+    actor.CountUpdate();
+    factor = double{gradients[0]} / element;
+  }
+  return factor;
+}
+
+TEST(ShardedActorTest, GradientsAreClippedByTheNormsOfAllRanks) {
+  AdamWOptions by_norm;
+  by_norm.max_grad_growth = 0;
+  for (const auto& [options, norms] : std::vector<std::pair<AdamWOptions, std::vector<double>>>{
+           {by_norm, {4.0}}, {AdamWOptions(), {0.1, 0.1, 0.1, 0.9}}}) {
+    SingleRank single;
+    const double expected = LastFactor(options, norms, single);
+    EXPECT_LT(expected, 0.5);
+    for (double factor :
+         OnRanks<double>(3, [&, o = options, n = norms](Communicator& ranks) { return LastFactor(o, n, ranks); })) {
+      EXPECT_NEAR(factor, expected, 1e-6);
+    }
+  }
+}
+
+TEST(ShardedActorTest, WeightDecayReachesTheSameWeightsOnAnyNumberOfRanks) {
+  const model::ModelConfig config = testing::BiasedModel();
+  const Manifest manifest = ManifestOf(config);
+  AdamWOptions options;
+  options.weight_decay = 0.5;
+  options.learning_rate = 0.5;
+  options.decay_all = false;
+  auto decayed = [&](Communicator& ranks) {
+    Actor actor(config, manifest, options, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+    EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
+    return GatherArena(actor, actor.parameters(), ranks);
+  };
+  SingleRank single;
+  const std::vector<float> expected = decayed(single);
+  for (int32_t world : {2, 4}) EXPECT_EQ(OnRanks<std::vector<float>>(world, decayed)[0], expected);
+}
+
+PolicyTrainer::Options OptionsOn(Communicator& ranks) {
+  PolicyTrainer::Options options;
+  options.model = testing::GroupedQueryModel();
+  options.seed = 3;
+  options.ranks = &ranks;
+  return options;
+}
+
+// What a checkpoint holds, and what is asked of the whole of it.
+struct Saved {
+  std::shared_ptr<const PolicyCopy> state;  // of rank 0; of others it is empty
+  uint64_t digest = 0;
+};
+
+Saved Save(const PolicyTrainer& trainer) {
+  Saved saved;
+  saved.state = std::make_shared<PolicyCopy>(trainer);
+  saved.digest = trainer.Digest().value_or(0);
+  EXPECT_TRUE(trainer.CheckFinite().ok());
+  return saved;
+}
+
+TEST(ShardedActorTest, AStateIsRestoredBitByBitOnAnotherNumberOfRanks) {
+  SingleRank single;
+  const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 30);
+  const std::vector<Saved> saved = OnRanks<Saved>(3, [&](Communicator& ranks) {
+    auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
+    return Save(*trainer);
+  });
+  EXPECT_EQ(saved[0].state->updates(), 2);
+  EXPECT_EQ(saved[1].digest, saved[0].digest);
+  auto restored = [&](Communicator& ranks) {
+    auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+    EXPECT_TRUE(trainer->Restore(*saved[0].state).ok());
+    return Save(*trainer);
+  };
+  const Saved alone = restored(single);
+  EXPECT_TRUE(*alone.state == *saved[0].state);
+  EXPECT_EQ(alone.digest, saved[0].digest);
+  for (int32_t world : {2, 3, 4}) {
+    const std::vector<Saved> again = OnRanks<Saved>(world, restored);
+    EXPECT_TRUE(*again[0].state == *saved[0].state) << world;
+    for (const Saved& rank : again) EXPECT_EQ(rank.digest, saved[0].digest) << world;
+  }
+}
+
+TEST(ShardedActorTest, WeightsThatAreNotFiniteAreNamedOnAllRanks) {
+  SingleRank single;
+  const Saved good = Save(*PolicyTrainer::Create(OptionsOn(single)).value());
+  PolicyCopy bad = *good.state;
+  const Manifest manifest = ManifestOf(testing::GroupedQueryModel());
+  for (size_t tensor : {size_t{0}, size_t{5}, manifest.tensors().size() - 1}) {
+    PolicyCopy spoilt = bad;
+    spoilt.arena_of(PolicyPart::kParameters)[static_cast<size_t>(manifest.ranges()[tensor].begin) / 4] = NAN;
+    const auto statuses = OnRanks<absl::Status>(3, [&](Communicator& ranks) {
+      auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+      EXPECT_TRUE(trainer->Restore(spoilt).ok());
+      return trainer->CheckFinite();
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(ErrorReason(status), "NON_FINITE");
+      EXPECT_EQ(ErrorDetails(status).at("tensor"), manifest.tensors()[tensor].name);
+    }
+  }
+}
+
+TEST(ShardedActorTest, AnUpdateThatIsNotFiniteIsSkippedOnAllRanks) {
+  const model::ModelConfig config = testing::SmallModel();
+  auto poisoned = RandomGroups(config, 2, 4, 10);
+  poisoned[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
+  for (const Outcome& rank : StepOnRanks(3, config, {}, poisoned)) {
+    EXPECT_EQ(rank.metrics.skipped, 1);
+    EXPECT_EQ(rank.metrics.updates, 0);
+  }
+}
+
+TEST(ShardedActorTest, RanksThatWereGivenDifferentBatchesAllSayWho) {
+  const model::ModelConfig config = testing::SmallModel();
+  const auto groups = RandomGroups(config, 4, 4, 1), others = RandomGroups(config, 4, 4, 2);
+  const auto results = OnRanks<absl::Status>(3, [&](Communicator& ranks) {
+    auto options = OptionsOn(ranks);
+    options.model = config;
+    auto trainer = PolicyTrainer::Create(options).value();
+    return trainer->Step(Pointers(ranks.rank() == 2 ? others : groups)).status();
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(ErrorReason(result), "RANK_MISMATCH");
+    EXPECT_THAT(result.message(), ::testing::HasSubstr("trainer rank 2 has another batch"));
+  }
+}
+
+TEST(ShardedActorTest, ALostRankEndsTheStepOfTheOthers) {
+  const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 1);
+  const auto results = OnRanks<absl::Status>(3, [&](Communicator& ranks) {
+    auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+    if (ranks.rank() == 1) return absl::OkStatus();
+    return trainer->Step(Pointers(groups)).status();
+  });
+  EXPECT_EQ(ErrorReason(results[0]), "RANK_LOST");
+  EXPECT_EQ(ErrorReason(results[2]), "RANK_LOST");
+}
+
+TEST(ShardedActorTest, MoreRanksThanALayerHoldsAreRefusedBeforeAnythingIsMade) {
+  class Many final : public Communicator {
+   public:
+    int32_t rank() const override { return 0; }
+    int32_t world() const override { return 64000; }
+    void Abort(const std::string&) override {}
+    absl::Status Perform(const Collective&, void*, void*) override { return absl::InternalError("not expected"); }
+  } many;
+  EXPECT_EQ(ErrorReason(PolicyTrainer::Create(OptionsOn(many)).status()), "TOO_MANY_RANKS");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

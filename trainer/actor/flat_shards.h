@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/manifest.h"
+#include "base/status.h"
+#include "model/model_config.h"
+
+namespace syncopate::trainer {
+
+// How the ranks of a trainer hold what belongs to its weights (themselves, moments, gradients), and in which units they
+// gather it: the embeddings; each layer; the last norm and, unless tied, the head. A unit is a byte range of the
+// manifest, cut into one flat shard a rank, of equal size, at boundaries of 256 bytes of float32; the last ones reach
+// beyond its end, where there are zeros. A rank's own arena holds its shard of each unit, in the order of units; with
+// one rank it is the manifest's whole arena. All numbers are elements. Immutable.
+class FlatShards {
+ public:
+  // `rank` of `world`. The manifest is the float32 manifest of `config`. INVALID_ARGUMENT (reason TOO_MANY_RANKS) if a
+  // layer has fewer blocks of 256 bytes than there are ranks.
+  static absl::StatusOr<FlatShards> Create(const model::ModelConfig& config, const Manifest& manifest, int32_t rank,
+                                           int32_t world);
+
+  static constexpr int kEmbeddings = 0;
+  static constexpr int LayerUnit(int64_t layer) { return static_cast<int>(layer) + 1; }
+  int output_unit() const { return units() - 1; }
+  int units() const { return static_cast<int>(units_.size()); }
+
+  int32_t rank() const { return rank_; }
+  int32_t world() const { return world_; }
+  bool is_whole() const { return world_ == 1; }
+
+  struct Unit {
+    int64_t begin = 0;        // in the manifest's arena
+    int64_t count = 0;        // its elements there
+    int64_t shard = 0;        // of each rank, padding included
+    int64_t local_begin = 0;  // of this rank's shard, in its own arena
+  };
+  const Unit& unit(int index) const { return units_[static_cast<size_t>(index)]; }
+  int UnitAt(int64_t element) const;  // of the manifest's arena
+  ByteRange bytes(int index) const;   // of the unit in the manifest's arena
+  int64_t local_elements() const { return local_elements_; }
+
+  // What of elements [begin, begin + count) of the manifest's arena this rank holds: pieces of both arenas.
+  struct Piece {
+    int64_t whole_begin = 0;
+    int64_t local_begin = 0;
+    int64_t count = 0;
+  };
+  std::vector<Piece> PiecesOf(int64_t begin, int64_t count) const;
+
+ private:
+  FlatShards() = default;
+
+  int32_t rank_ = 0;
+  int32_t world_ = 1;
+  std::vector<Unit> units_;
+  int64_t local_elements_ = 0;
+};
+
+}  // namespace syncopate::trainer

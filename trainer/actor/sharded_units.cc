@@ -1,0 +1,92 @@
+#include "trainer/actor/sharded_units.h"
+
+#include <algorithm>
+
+#include "model/arena_parts.h"
+
+namespace syncopate::trainer {
+namespace {
+
+absl::Status GatherInto(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks,
+                        const at::Tensor& into) {
+  const FlatShards::Unit& one = shards.unit(unit);
+  const at::Tensor mine = local.narrow(0, one.local_begin, one.shard);
+  return ranks.AllGather(mine.data_ptr(), into.data_ptr(), static_cast<int64_t>(mine.nbytes()));
+}
+
+}  // namespace
+
+UnitBuffers::UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+                         const at::TensorOptions& options) {
+  int64_t layer = 0;
+  for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
+  const at::Tensor of_layers = at::zeros({layer * shards.world()}, options);
+  std::vector<model::ArenaPart> parts;
+  for (int unit = 0; unit < shards.units(); ++unit) {
+    const int64_t elements = shards.unit(unit).shard * shards.world();
+    const bool is_layer = unit != FlatShards::kEmbeddings && unit != shards.output_unit();
+    memory_.push_back(is_layer ? of_layers.narrow(0, 0, elements) : at::zeros({elements}, options));
+    parts.push_back({shards.bytes(unit), memory_.back()});
+  }
+  views_ = model::ViewWeights(config, manifest, parts);
+}
+
+GatheredWeights::GatheredWeights(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+                                 const at::Tensor& local, Communicator& ranks)
+    : shards_(shards),
+      local_(local),
+      ranks_(ranks),
+      buffers_(config, manifest, shards, local.options()),
+      held_(static_cast<size_t>(shards.units()), false) {}
+
+absl::Status GatheredWeights::Acquire(int unit) {
+  if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit)));
+  const at::Tensor here = buffers_.Of(unit);
+  for (int other = 0; other < shards_.units(); ++other) {
+    if (buffers_.Of(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
+  }
+  return absl::OkStatus();
+}
+
+ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+                                   const at::Tensor& local, Communicator& ranks)
+    : shards_(shards), local_(local), ranks_(ranks), buffers_(config, manifest, shards, local.options()) {
+  int64_t largest = 0;
+  for (int unit = 0; unit < shards.units(); ++unit) largest = std::max(largest, shards.unit(unit).shard);
+  reduced_ = at::empty({largest}, local.options());
+}
+
+void ReducedGradients::Zero() {
+  local_.zero_();
+  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.Of(unit).zero_();
+}
+
+absl::Status ReducedGradients::Acquire(int unit) {
+  if (is_layer(unit)) buffers_.Of(unit).zero_();
+  return absl::OkStatus();
+}
+
+absl::Status ReducedGradients::Release(int unit) { return is_layer(unit) ? Reduce(unit) : absl::OkStatus(); }
+
+absl::Status ReducedGradients::Flush() {
+  SYNCOPATE_RETURN_IF_ERROR(Reduce(shards_.output_unit()));
+  return Reduce(FlatShards::kEmbeddings);
+}
+
+absl::Status ReducedGradients::Reduce(int unit) {
+  const FlatShards::Unit& one = shards_.unit(unit);
+  SYNCOPATE_RETURN_IF_ERROR(
+      ranks_.ReduceScatter(buffers_.Of(unit).data_ptr(), reduced_.data_ptr(), one.shard, Element::kFloat32));
+  local_.narrow(0, one.local_begin, one.shard).add_(reduced_.narrow(0, 0, one.shard));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local,
+                                      Communicator& ranks) {
+  at::Tensor all = at::empty({shards.unit(unit).shard * shards.world()}, local.options());
+  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards, unit, local, ranks, all));
+  return all;
+}
+
+}  // namespace syncopate::trainer

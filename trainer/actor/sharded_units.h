@@ -1,0 +1,84 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "base/manifest.h"
+#include "model/model_config.h"
+#include "trainer/actor/flat_shards.h"
+#include "trainer/actor/unit_access.h"
+#include "trainer/ranks/communicator.h"
+
+namespace syncopate::trainer {
+
+// Memory for units that ranks hold in shards: one buffer that all layers take turns in, one for the embeddings and one
+// for the last norm and the head, each with room for the shards of all ranks, padding included.
+class UnitBuffers {
+ public:
+  UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+              const at::TensorOptions& options);
+
+  // [world * shard] of this unit. Layers share it.
+  at::Tensor Of(int unit) const { return memory_[static_cast<size_t>(unit)]; }
+  const model::TransformerWeights& views() const { return views_; }
+
+ private:
+  std::vector<at::Tensor> memory_;  // of each unit
+  model::TransformerWeights views_;
+};
+
+// Weights, gathered unit by unit from the shards of all ranks. A unit is gathered if its buffer holds another one, or
+// weights from before Expire(): so the embeddings and the head are once an update, and the last layer's forward leaves
+// it there for its backward.
+class GatheredWeights final : public UnitAccess {
+ public:
+  // `local` is this rank's arena (FlatShards), which must outlive this, as must `shards` and `ranks`.
+  GatheredWeights(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+                  const at::Tensor& local, Communicator& ranks);
+
+  absl::Status Acquire(int unit) override;
+  absl::Status Release(int) override { return absl::OkStatus(); }
+  const model::TransformerWeights& views() const override { return buffers_.views(); }
+  // The weights have changed.
+  void Expire() { held_.assign(held_.size(), false); }
+
+ private:
+  const FlatShards& shards_;
+  const at::Tensor local_;
+  Communicator& ranks_;
+  const UnitBuffers buffers_;
+  std::vector<bool> held_;  // of each unit: its buffer has it
+};
+
+// Gradients. Those of a layer are summed over ranks when it is released, and added to this rank's shard; those of the
+// units of the vocabulary, which several of a step's operations add to, once, by Flush().
+class ReducedGradients final : public UnitAccess {
+ public:
+  // As GatheredWeights; `local` is float32.
+  ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
+                   const at::Tensor& local, Communicator& ranks);
+
+  absl::Status Acquire(int unit) override;
+  absl::Status Release(int unit) override;
+  const model::TransformerWeights& views() const override { return buffers_.views(); }
+  // Before the first micro-batch of an update: all gradients are 0.
+  void Zero();
+  // After its last one, on all ranks: this rank's arena has the sums of all.
+  absl::Status Flush();
+
+ private:
+  bool is_layer(int unit) const { return unit != FlatShards::kEmbeddings && unit != shards_.output_unit(); }
+  absl::Status Reduce(int unit);
+
+  const FlatShards& shards_;
+  at::Tensor local_;
+  Communicator& ranks_;
+  const UnitBuffers buffers_;
+  at::Tensor reduced_;  // [largest shard]
+};
+
+// A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.
+absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks);
+
+}  // namespace syncopate::trainer

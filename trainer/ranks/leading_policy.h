@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "base/trajectory.h"
+#include "trainer/step/policy.h"
+
+namespace syncopate::trainer {
+
+// A call of a Policy that all ranks make together, as rank 0 tells it to the others.
+struct RankCommand {
+  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite };
+  Kind kind = Kind::kDigest;
+  int64_t step = 0;                           // kStep: that it begins with
+  PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
+  size_t tensor = 0;                          // kWriteTensor
+};
+
+// How rank 0 reaches the others.
+class RankFollowers {
+ public:
+  virtual ~RankFollowers() = default;
+  // Tells all of them, in the order of calls; `groups` are those of a step. Does not wait for them. UNAVAILABLE (reason
+  // RANK_LOST) if one is gone.
+  virtual absl::Status Send(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) = 0;
+};
+
+// Rank 0's end of a policy that several ranks share: whoever has it need not know of the others. Each call is told to
+// them and then made here. One order of commands is one order of collectives, so that ranks cannot cross.
+class LeadingPolicy final : public Policy {
+ public:
+  // `policy` is borrowed.
+  explicit LeadingPolicy(Policy* policy) : policy_(policy) {}
+  // Before the first call of those below, but for manifest() and updates(); borrowed.
+  void Lead(RankFollowers* followers) { followers_ = followers; }
+
+  const Manifest& manifest() const override { return policy_->manifest(); }
+  int64_t updates() const override { return policy_->updates(); }
+  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
+  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::StatusOr<uint64_t> Digest() const override;
+  absl::Status CheckFinite() const override;
+
+ private:
+  absl::Status Tell(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
+
+  Policy* const policy_;
+  RankFollowers* followers_ = nullptr;
+};
+
+// What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
+// rank 0 has made too and deals with (reason NON_FINITE).
+absl::Status ObeyCommand(Policy& policy, const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups);
+
+}  // namespace syncopate::trainer
