@@ -77,7 +77,7 @@ class ExamplesTest : public ::testing::Test {
 TEST_F(ExamplesTest, GradeSchoolMathematicsRunsOnATinyModel) {
   Make(R"({"question": "QUESTION", "answer": "Count them. #### ANSWER"})");
   ExpectARun("gsm8k.yaml", Small());
-  const Json& sample = run_->Records("eval").back()["samples"][0];
+  const Json sample = run_->Records("eval").back()["samples"][0];
   EXPECT_THAT(sample["prompt"].get<std::string>(), HasSubstr("end with ####"));
   EXPECT_TRUE(sample["reward"].is_number());
 }

@@ -163,6 +163,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"data.response_field=text", "train.sft_steps=1"}, "data.response_field: empty, or data.files files"},
         Case{{"data.response_field=text", "data.files=a.jsonl", "model.path=m", "train.sft_steps=1"}, nullptr}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, RulesTest,
+    testing::Values(Case{{"trainer.world=4", "train.device=cpu"}, nullptr},
+                    Case{{"trainer.world=2", "trainer.rank=1", "trainer.rank0=127.0.0.1:7071"}, nullptr},
+                    Case{{"trainer.world=2", "trainer.rank=2"}, "a rank below trainer.world"},
+                    Case{{"trainer.world=2", "trainer.rank0=somewhere"}, "trainer.rank0: host:port"},
+                    Case{{"trainer.world=2", "train.device=cuda"}, "ranks compute on CPUs only"}));
+
 TEST(UpdatesTest, ASupervisedStepIsOneUpdate) {
   v1::RunConfig config;
   config.mutable_run()->set_steps(10);

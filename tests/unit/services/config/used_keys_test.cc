@@ -60,7 +60,7 @@ TEST(UsedKeysTest, AKeyThatNoDaemonReadsHasOneValueOnly) {
   for (const ConfigKey& key : schema.keys()) {
     if (!IsRead(key, sources)) unread.push_back(key.path);
   }
-  EXPECT_THAT(unread, UnorderedElementsAre("trainer.world", "staleness.on_deadline"));
+  EXPECT_THAT(unread, UnorderedElementsAre("staleness.on_deadline"));
 }
 
 std::vector<ConfigProblem> ProblemsOf(const std::string& setting) {
@@ -68,9 +68,7 @@ std::vector<ConfigProblem> ProblemsOf(const std::string& setting) {
 }
 
 TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
-  const std::vector<std::vector<std::string>> cases = {{"trainer.world", "2", "1, which is all that is built"},
-                                                       {"trainer.world", "0", "1, which is all that is built"},
-                                                       {"staleness.on_deadline", "mask", "stall; mask is not built"},
+  const std::vector<std::vector<std::string>> cases = {{"staleness.on_deadline", "mask", "stall; mask is not built"},
                                                        {"staleness.on_deadline", "migrate", "migrate is not built"},
                                                        {"staleness.on_deadline", "drop", "drop is not built"},
                                                        {"staleness.on_deadline", "reweight", "reweight is not built"}};
@@ -81,9 +79,7 @@ TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
     EXPECT_THAT(problems[0].key, HasSubstr(one[0]));
     EXPECT_THAT(problems[0].expected, HasSubstr(one[2]));
   }
-  for (const char* built : {"trainer.world=1", "staleness.on_deadline=stall"}) {
-    EXPECT_TRUE(ProblemsOf(built).empty()) << built;
-  }
+  EXPECT_TRUE(ProblemsOf("staleness.on_deadline=stall").empty());
 }
 
 }  // namespace
