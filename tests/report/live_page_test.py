@@ -30,7 +30,7 @@ class LivePageTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         cls.daemons = subprocess.Popen(
             ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
-             f"run.dir={cls.folder}/live", "run.steps=1000000", "--json", "--web", "reward.name=dense + 0.5*exact"],
+             f"run.dir={cls.folder}/live", "run.steps=1000000", "reward.name=dense + 0.5*exact", "--json", "--web"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         cls.addClassCleanup(cls.stop)
         started = json.loads(cls.daemons.stdout.readline())

@@ -287,7 +287,8 @@ TEST_F(RunCheckerTest, ReadsWhatATrainerWroteWithoutChangingIt) {
     }
     ASSERT_THAT((*log)->Commit(), IsOk());
   }
-  const std::string line = R"({"kind":"step","epoch":1,"step":1,"replay":false,"weights_digest":"aa","trained_tokens":8})";
+  const std::string line =
+      R"({"kind":"step","epoch":1,"step":1,"replay":false,"weights_digest":"aa","trained_tokens":8})";
   std::ofstream(JoinPath(run.path(), "metrics.jsonl")) << line << "\n" << line.substr(0, 20) << "\n";
   std::ofstream(JoinPath(run.path(), "summary.json"))
       << R"({"status":"completed","steps":2,"staleness":{"violations":0},"groups":{"acked":5,"trained":4},"tokens":{"trained":16}})";
