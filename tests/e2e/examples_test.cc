@@ -77,7 +77,10 @@ class ExamplesTest : public ::testing::Test {
 TEST_F(ExamplesTest, GradeSchoolMathematicsRunsOnATinyModel) {
   Make(R"({"question": "QUESTION", "answer": "Count them. #### ANSWER"})");
   ExpectARun("gsm8k.yaml", Small());
-  const Json sample = run_->Records("eval").back()["samples"][0];
+  const std::vector<Json> evaluations = run_->Records("eval");
+  ASSERT_FALSE(evaluations.empty());
+  ASSERT_FALSE(evaluations.back()["samples"].empty()) << evaluations.back();
+  const Json& sample = evaluations.back()["samples"][0];
   EXPECT_THAT(sample["prompt"].get<std::string>(), HasSubstr("end with ####"));
   EXPECT_TRUE(sample["reward"].is_number());
 }
