@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "base/status.h"
@@ -37,5 +39,11 @@ void Combine(const Collective& call, void* accumulated, const void* values, int6
 absl::Status RankLost(const std::string& message);
 // INTERNAL reason RANK_MISMATCH: `theirs`, of `rank`, is not `ours`, of rank 0.
 absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence);
+
+// Copies `bytes` between places that do not overlap, or are one. A call of no bytes may come with null, which memcpy may
+// not be given.
+inline void CopyBytes(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
 
 }  // namespace syncopate::trainer

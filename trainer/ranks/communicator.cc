@@ -37,7 +37,7 @@ absl::Status Communicator::Broadcast(void* data, int64_t bytes, int32_t root) {
 absl::Status Communicator::Barrier() { return Perform({.kind = Collective::Kind::kBarrier}, nullptr, nullptr); }
 
 absl::Status SingleRank::Perform(const Collective& call, void* in, void* out) {
-  if (in != out && call.bytes > 0) std::memcpy(out, in, static_cast<size_t>(call.bytes));
+  CopyBytes(out, in, static_cast<size_t>(call.bytes));
   return absl::OkStatus();
 }
 

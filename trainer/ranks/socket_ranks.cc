@@ -137,13 +137,13 @@ class MiddleRank final : public SocketRank {
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(&header, sizeof(header), until).status());
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(from, bytes, until).status());
     }
-    if (call.kind == Collective::Kind::kReduceScatter) std::memcpy(out, in, static_cast<size_t>(call.bytes));
+    if (call.kind == Collective::Kind::kReduceScatter) CopyBytes(out, in, static_cast<size_t>(call.bytes));
     return absl::OkStatus();
   }
 
   // Rank 0's own part.
   static void Begin(const Collective& call, char* in, char* out) {
-    if (call.kind == Collective::Kind::kAllGather && in != out) std::memcpy(out, in, static_cast<size_t>(call.bytes));
+    if (call.kind == Collective::Kind::kAllGather) CopyBytes(out, in, static_cast<size_t>(call.bytes));
   }
 
   absl::Status ReceiveFrom(int32_t rank, const Collective& call, char* in, char* out, absl::Time until) {

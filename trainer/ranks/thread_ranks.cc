@@ -76,14 +76,14 @@ class Board {
         for (auto& to : calls_) {
           for (size_t r = 0; r < calls_.size(); ++r) {
             char* place = to->out + r * bytes;
-            if (place != calls_[r]->in) std::memcpy(place, calls_[r]->in, bytes);
+            CopyBytes(place, calls_[r]->in, bytes);
           }
         }
         break;
       case Collective::Kind::kReduceScatter:
         for (size_t r = 0; r < calls_.size(); ++r) {
           char* into = calls_[r]->out;
-          std::memcpy(into, calls_[0]->in + r * bytes, bytes);
+          CopyBytes(into, calls_[0]->in + r * bytes, bytes);
           for (size_t from = 1; from < calls_.size(); ++from) {
             Combine(call, into, calls_[from]->in + r * bytes, call.bytes);
           }
@@ -91,12 +91,12 @@ class Board {
         break;
       case Collective::Kind::kAllReduce:
         for (size_t r = 1; r < calls_.size(); ++r) Combine(call, calls_[0]->in, calls_[r]->in, call.bytes);
-        for (size_t r = 1; r < calls_.size(); ++r) std::memcpy(calls_[r]->in, calls_[0]->in, bytes);
+        for (size_t r = 1; r < calls_.size(); ++r) CopyBytes(calls_[r]->in, calls_[0]->in, bytes);
         break;
       case Collective::Kind::kBroadcast:
         for (size_t r = 0; r < calls_.size(); ++r) {
           if (static_cast<int32_t>(r) != call.root) {
-            std::memcpy(calls_[r]->out, calls_[static_cast<size_t>(call.root)]->in, bytes);
+            CopyBytes(calls_[r]->out, calls_[static_cast<size_t>(call.root)]->in, bytes);
           }
         }
         break;
