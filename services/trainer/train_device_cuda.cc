@@ -64,7 +64,8 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
   if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
   const int index = daemon::CudaIndex(name);
-  TrainDevice device{.name = name};
+  TrainDevice device;
+  device.name = name;
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));

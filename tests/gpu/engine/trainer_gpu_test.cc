@@ -168,7 +168,7 @@ TEST(CudaPolicyTrainerTest, AnUpdateThatIsNotFiniteIsSkippedOnTheDevice) {
     ASSERT_TRUE(skipped.ok()) << skipped.status();
     EXPECT_EQ(skipped->skipped, 1);
     EXPECT_EQ(LargestDifference(*trainer, *untouched), 0);
-    EXPECT_EQ(trainer->state()->updates, 0);
+    EXPECT_EQ(trainer->updates(), 0);
     const auto made = StepOn(*trainer, 1);
     ASSERT_TRUE(made.ok()) << made.status();
     EXPECT_EQ(made->updates, 1);
