@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -125,6 +126,30 @@ TEST(CudnnAttentionTest, AttentionOfASequenceDependsOnNoOtherOne) {
       EXPECT_LT(RelativeDifference(RowsOf(together.y, all, i), alone.y), 1e-2) << "length " << all.lengths[i];
       EXPECT_LT(RelativeDifference(RowsOf(together.dqkv, all, i), alone.dqkv), 1e-2) << "length " << all.lengths[i];
     }
+  }
+}
+
+// On the GPU, with numbers behind them that are none.
+at::Tensor BeforeNan(const at::Tensor& rows) {
+  const at::Tensor memory = at::full({rows.size(0) + 512, rows.size(1)}, std::nan(""), rows.options());
+  memory.narrow(0, 0, rows.size(0)).copy_(rows);
+  return memory.to(kGpu, at::kBFloat16).narrow(0, 0, rows.size(0));
+}
+
+// Tiles of keys and values reach behind the last row, and 0 times NaN is NaN.
+TEST(CudnnAttentionTest, WhatLiesBehindTheLastRowIsNotUsed) {
+  SYNCOPATE_NEED_GPUS(1);
+  const at::NoGradGuard no_grad;
+  for (const Case& one : kCases) {
+    const Drawn drawn = Draw(one);
+    const Results expected = Attend(OpsFor(kGpu), one, drawn, kGpu, at::kBFloat16);
+    const at::Tensor qkv = BeforeNan(drawn.qkv);
+    const PackedSequences sequences(one.lengths, kGpu);
+    const Ops::Attended forward = OpsFor(kGpu).Attend(qkv, one.heads, one.kv_heads, sequences);
+    EXPECT_TRUE(forward.y.equal(expected.y)) << one.rows() << " rows";
+    const at::Tensor dqkv =
+        OpsFor(kGpu).AttendBackward(BeforeNan(drawn.dy), qkv, forward, one.heads, one.kv_heads, sequences);
+    EXPECT_LT(RelativeDifference(dqkv, expected.dqkv), 1e-2) << one.rows() << " rows";
   }
 }
 
