@@ -19,6 +19,7 @@ struct GenerateArguments {
   float top_p = 1;
   int32_t top_k = 0;
   int64_t prefill_tokens = 4096;
+  bool deterministic = false;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -46,6 +47,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
   app->add_option("--prefill-tokens", arguments->prefill_tokens, "Prompt tokens of one step")
       ->check(CLI::Range(16, 65536))
       ->capture_default_str();
+  app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

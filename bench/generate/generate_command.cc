@@ -28,7 +28,8 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--repeats=", arguments.repeats),
                                           absl::StrCat("--top-p=", arguments.top_p),
                                           absl::StrCat("--top-k=", arguments.top_k),
-                                          absl::StrCat("--prefill-tokens=", arguments.prefill_tokens)};
+                                          absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
+                                          absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -13,9 +13,9 @@
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/serving_policy.h"
 #include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
+#include "rollouter/engine/serving_policy.h"
 
 namespace syncopate::rollouter {
 
@@ -34,7 +34,8 @@ class Engine {
     int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
-    bool follow_usage = true;  // as Scheduler::Options::follow_usage
+    bool follow_usage = true;    // as Scheduler::Options::follow_usage
+    bool deterministic = false;  // as RunnerOptions::deterministic
     absl::Status Validate() const;
   };
 
