@@ -30,6 +30,7 @@ class TimedRunner final : public ModelRunner {
       : runner_(std::move(runner)), times_(std::move(times)) {}
   Capacity capacity() const override { return runner_->capacity(); }
   int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
   absl::Status ReleaseBlocks() override { return runner_->ReleaseBlocks(); }
   absl::Status RestoreBlocks() override { return runner_->RestoreBlocks(); }
   void BindThread() override { runner_->BindThread(); }

@@ -56,6 +56,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                              .top_k = arguments.top_k};
     if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureFixed(*world, fixed)));
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureInstall(*world, fixed)));
+    if (wants("sync")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureSyncs(*world, batch, arguments.sync_seconds)));
   }
   return wants("mix") ? Print(model, MeasureMix(*world)) : absl::OkStatus();
 }

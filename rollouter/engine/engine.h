@@ -86,6 +86,7 @@ class Engine {
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const { return runner_->buffer_bytes(); }
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }
