@@ -19,9 +19,6 @@
 namespace syncopate::trainerd {
 namespace {
 
-// A sync's messages and a step's calls must both find room on the GPU.
-constexpr int kSyncCtasBesideRanks = 16;
-
 int SlotsOf(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
@@ -41,11 +38,11 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
   synchronizer::NcclSource::Options options;
   options.manifest = std::make_shared<const Manifest>(device->stager->manifest());
   SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
-  const int max_ctas = config.trainer().world() > 1 ? kSyncCtasBesideRanks : 0;
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto source,
       synchronizer::NcclSource::Create(
-          options, memory.get(), synchronizer::NcclDevices({.device = index, .max_ctas = max_ctas}), cuda::NewNcclId));
+          options, memory.get(), synchronizer::NcclDevices({.device = index, .max_ctas = daemon::SyncMaxCtas(config)}),
+          cuda::NewNcclId));
   device->borrowed.push_back(memory);
   device->transports.push_back(std::move(source));
   return absl::OkStatus();

@@ -254,27 +254,26 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
 absl::Status Actor::CopyParameters(at::ScalarType dtype, void* whole) {
   at::NoGradGuard no_grad;
   const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  const bool as_computing = dtype == computing.scalar_type();
   const int64_t elements = manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  at::Tensor to =
-      whole == nullptr ? at::Tensor() : at::from_blob(whole, {elements}, parameters_.options().dtype(dtype));
+  at::Tensor to;
+  if (whole != nullptr) to = at::from_blob(whole, {elements}, parameters_.options().dtype(dtype));
   if (shards_.is_whole()) {
-    to.copy_(dtype == computing.scalar_type() ? computing : parameters_);
-    return ranks_.Finish();
+    to.copy_(as_computing ? computing : parameters_);
+    return absl::OkStatus();
   }
   for (int unit = 0; unit < shards_.units(); ++unit) {
+    const FlatShards::Unit& one = shards_.unit(unit);
     at::Tensor numbers;
-    if (dtype == computing.scalar_type()) {
+    if (as_computing) {
       SYNCOPATE_RETURN_IF_ERROR(gathered_->Acquire(unit));
       if (unit < shards_.output_unit()) SYNCOPATE_RETURN_IF_ERROR(gathered_->Expect(unit + 1));
       numbers = gathered_->numbers(unit);
     } else {
-      SYNCOPATE_ASSIGN_OR_RETURN(numbers, GatherUnit(PolicyPart::kParameters, unit));
+      SYNCOPATE_ASSIGN_OR_RETURN(numbers, GatherUnit(PolicyPart::kParameters, unit));  // of other ranks empty
     }
-    // Of what GatherUnit() keeps there is nothing on other ranks.
-    if (to.defined())
-      to.narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count)
-          .copy_(numbers.narrow(0, 0, shards_.unit(unit).count));
-    if (dtype == computing.scalar_type()) SYNCOPATE_RETURN_IF_ERROR(gathered_->Release(unit));
+    if (to.defined()) to.narrow(0, one.begin, one.count).copy_(numbers.narrow(0, 0, one.count));
+    if (as_computing) SYNCOPATE_RETURN_IF_ERROR(gathered_->Release(unit));
   }
   return ranks_.Finish();
 }

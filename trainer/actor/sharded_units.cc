@@ -67,14 +67,15 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
       ranks_(ranks),
       buffers_(config, manifest, shards, local.options()),
       side_(local.device()),
-      added_(static_cast<size_t>(shards.units())) {
+      added_(static_cast<size_t>(shards.units())),
+      empty_(added_.size(), false) {
   int64_t largest = 0;
   for (int unit = 0; unit < shards.units(); ++unit) largest = std::max(largest, shards.unit(unit).shard);
   reduced_ = at::empty({largest}, local.options());
 }
 
 void ReducedGradients::Zero() {
-  local_.zero_();
+  empty_.assign(empty_.size(), true);
   for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.Of(unit).zero_();
 }
 
@@ -92,6 +93,10 @@ absl::Status ReducedGradients::Release(int unit) { return is_layer(unit) ? Reduc
 absl::Status ReducedGradients::Flush() {
   SYNCOPATE_RETURN_IF_ERROR(Reduce(shards_.output_unit()));
   SYNCOPATE_RETURN_IF_ERROR(Reduce(FlatShards::kEmbeddings));
+  for (int unit = 0; unit < shards_.units(); ++unit) {
+    const FlatShards::Unit& one = shards_.unit(unit);
+    if (empty_[static_cast<size_t>(unit)]) local_.narrow(0, one.local_begin, one.shard).zero_();
+  }
   side_.Await(added_[FlatShards::kEmbeddings]);  // and so after all others
   return absl::OkStatus();
 }
@@ -99,9 +104,13 @@ absl::Status ReducedGradients::Flush() {
 absl::Status ReducedGradients::Reduce(int unit) {
   SYNCOPATE_ASSIGN_OR_RETURN(added_[static_cast<size_t>(unit)], side_.Run([this, unit]() -> absl::Status {
     const FlatShards::Unit& one = shards_.unit(unit);
-    SYNCOPATE_RETURN_IF_ERROR(
-        ranks_.ReduceScatter(buffers_.Of(unit).data_ptr(), reduced_.data_ptr(), one.shard, Element::kFloat32));
-    local_.narrow(0, one.local_begin, one.shard).add_(reduced_.narrow(0, 0, one.shard));
+    const at::Tensor mine = local_.narrow(0, one.local_begin, one.shard);
+    // The first sum of an update needs no place of its own.
+    const bool is_first = empty_[static_cast<size_t>(unit)];
+    empty_[static_cast<size_t>(unit)] = false;
+    SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(
+        buffers_.Of(unit).data_ptr(), is_first ? mine.data_ptr() : reduced_.data_ptr(), one.shard, Element::kFloat32));
+    if (!is_first) mine.add_(reduced_.narrow(0, 0, one.shard));
     return absl::OkStatus();
   }));
   return absl::OkStatus();

@@ -86,6 +86,7 @@ class ReducedGradients final : public UnitAccess {
   at::Tensor reduced_;  // [largest shard]
   SideStream side_;
   std::vector<SideStream::Mark> added_;  // of each unit: when what its buffer had last is in the arena
+  std::vector<bool> empty_;              // of each unit: its shard has nothing of this update yet
 };
 
 // A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.

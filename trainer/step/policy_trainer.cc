@@ -18,12 +18,13 @@ DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// Parameters, gradients and two moments, the copy that computes, and the reference policy.
+// Parameters, gradients and two moments, the copy that computes, and the reference policy: a rank's share of them.
 int64_t StateBytes(const Manifest& manifest, const PolicyTrainer::Options& options) {
   const DType compute = options.compute_dtype.value_or(DefaultDType(options.device));
   const int64_t copy = compute == DType::kBFloat16 ? manifest.arena_bytes() / 2 : 0;
   const int64_t reference = copy > 0 ? copy : manifest.arena_bytes();
-  return 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
+  const int64_t all = 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
+  return all / (options.ranks == nullptr ? 1 : options.ranks->world());
 }
 
 }  // namespace
