@@ -16,7 +16,8 @@ namespace {
 constexpr char kFooter[] =
     "Runs an engine of random weights on the first GPU and prints a JSON object a line as each case ends: prefill (16 "
     "prompts), fixed (decode steps at one context), install (what one costs beside these), mix (256 requests of 100 to "
-    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate).";
+    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), sleep (what is given back, and "
+    "what it takes).";
 
 // Becomes the program, which links what the command line does not.
 int RunGenerate(const std::string& program, const GenerateArguments& arguments) {

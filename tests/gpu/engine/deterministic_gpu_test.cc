@@ -101,7 +101,7 @@ TEST_P(DeterministicOnGpu, RequestsUnderInstallsAbortsAndPreemptionsEqualCalmRun
                        .follow_usage = false,
                        .deterministic = true});
   const DisturbedRun run =
-      RunDisturbed(rig.tried(), requests, kWeightSets, /*install_every=*/by_graphs ? 100 : 60, /*seed=*/5);
+      RunDisturbed(rig.tried(), requests, kWeightSets, /*install_every=*/by_graphs ? 100 : 150, /*seed=*/5);
   const Scheduler::Counters& counters = rig.engine().counters();
   EXPECT_GT(run.installs, 10);
   EXPECT_GT(counters.preemptions, 20);
@@ -111,7 +111,7 @@ TEST_P(DeterministicOnGpu, RequestsUnderInstallsAbortsAndPreemptionsEqualCalmRun
   const Agreement agreement = CompareWithCalm(run, calm);
   EXPECT_EQ(agreement.differ, 0) << agreement.example;
   EXPECT_LE(static_cast<int64_t>(agreement.requests_between_versions.size()), run.installs) << "one prompt at a time";
-  EXPECT_GT(agreement.whole, by_graphs ? 100 : 20);
+  EXPECT_GT(agreement.whole, by_graphs ? 100 : 10);
   EXPECT_GT(agreement.parts, by_graphs ? 100 : 20);
   RecordProperty("whole", static_cast<int>(agreement.whole));
   RecordProperty("preemptions", static_cast<int>(counters.preemptions));
@@ -125,7 +125,7 @@ TEST_P(DeterministicOnGpu, AnAnswerHasTheSameBitsAloneAndInAnyBatch) {
   Rig crowded(GetParam(), {.max_sequences = 48, .deterministic = true});
   DisturbedRun together;
   together.sinks = RunCalmly(crowded.tried(), requests, 0);
-  Rig alone(GetParam(), {.max_sequences = 40, .max_prefill_tokens = 33, .max_kept_blocks = 0, .deterministic = true});
+  Rig alone(GetParam(), {.max_sequences = 5, .max_prefill_tokens = 33, .max_kept_blocks = 0, .deterministic = true});
   alone.tried().install({1, 0}, 0);
   Sinks apart;
   for (const GenerationRequest& request : requests) {
