@@ -39,9 +39,10 @@ constexpr int64_t kLeastLength = 128;
 constexpr int64_t kLeastRows = 1024;
 constexpr int64_t kAlignment = 256;  // of the workspace
 
-// Tensors of a graph, by the numbers that an execution names them with. Offsets have those of RaggedOffsets after them.
+// Tensors of a graph, by the numbers that an execution names them with; offsets follow. The frontend gives its own tensors
+// the lowest numbers that a graph does not use, and an execution names tensors that its graph has not: so these are high.
 enum Number : int64_t {
-  kQueries = 1,
+  kQueries = 1 << 20,
   kKeys,
   kValues,
   kAttended,
