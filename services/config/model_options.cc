@@ -32,6 +32,11 @@ absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model
   return model::MakeManifest(shape, WireDTypeOf(config), config.sync().bucket_bytes());
 }
 
+int SyncMaxCtas(const v1::RunConfig& config) {
+  constexpr int kBesideRanks = 16;  // fewer would halve the rate
+  return config.trainer().world() > 1 ? kBesideRanks : 0;
+}
+
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank) {
   return {.key = "train.device", .wanted = config.train().device(), .member = rank};
 }

@@ -29,11 +29,6 @@ bool MayOffer(const v1::RunConfig& config, const std::string& name) {
   return config.sync().transport() == "auto" || config.sync().transport() == name;
 }
 
-int SyncMaxCtas(const v1::RunConfig& config) {
-  constexpr int kBesideRanks = 16;
-  return config.trainer().world() > 1 ? kBesideRanks : 0;
-}
-
 absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts gpu, cuda::ReadGpuFacts(device));
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts nccl, synchronizer::ReadNcclFacts(device));

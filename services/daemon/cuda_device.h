@@ -17,11 +17,6 @@ int CudaIndex(const std::string& device);
 // Whether sync.transport lets members use the transport `name`.
 bool MayOffer(const v1::RunConfig& config, const std::string& name);
 
-// Multiprocessors that a message of a weight sync over NCCL may occupy on either side; 0: NCCL's choice. Beside a trainer
-// of several ranks a sync and the calls of a step must both find room on a GPU. Members whose numbers differ cannot
-// exchange anything, so all ask here.
-int SyncMaxCtas(const v1::RunConfig& config);
-
 // What the synchronizer chooses transports by. FAILED_PRECONDITION reason NO_GPU.
 absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device);
 

@@ -41,7 +41,7 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, RolloutDevice* devi
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto receiver,
       synchronizer::NcclReceiver::Create(
-          options, synchronizer::NcclDevices({.device = index, .max_ctas = daemon::SyncMaxCtas(config)})));
+          options, synchronizer::NcclDevices({.device = index, .max_ctas = config::SyncMaxCtas(config)})));
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }

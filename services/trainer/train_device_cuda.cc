@@ -41,7 +41,7 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto source,
       synchronizer::NcclSource::Create(
-          options, memory.get(), synchronizer::NcclDevices({.device = index, .max_ctas = daemon::SyncMaxCtas(config)}),
+          options, memory.get(), synchronizer::NcclDevices({.device = index, .max_ctas = config::SyncMaxCtas(config)}),
           cuda::NewNcclId));
   device->borrowed.push_back(memory);
   device->transports.push_back(std::move(source));

@@ -77,10 +77,11 @@ class AbortableComm {
 
  private:
   void Watch() {
-    mutex_.Lock();
-    auto is_due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || (!broken_.ok() && !is_used_); };
-    mutex_.Await(Condition(&is_due));
-    mutex_.Unlock();
+    {
+      MutexLock lock(&mutex_);
+      auto is_due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || (!broken_.ok() && !is_used_); };
+      mutex_.Await(Condition(&is_due));
+    }
     // Nobody enters any more.
     const absl::Status aborted = comm_.Abort();
     if (!aborted.ok()) SYNCOPATE_LOG(kError, "trainer ranks: %s", aborted.ToString());
@@ -134,7 +135,7 @@ class NcclRanks final : public Communicator {
     absl::Time until = Clock::Real()->Now() + options_.deadline;
     while (true) {
       SYNCOPATE_ASSIGN_OR_RETURN(const bool any, DropPassed());
-      if (pending_.empty()) return absl::OkStatus();
+      if (pending_.empty()) return comm_.broken();  // an abort too ends what is queued
       const absl::Time now = Clock::Real()->Now();
       if (any) until = now + options_.deadline;
       if (now >= until) {

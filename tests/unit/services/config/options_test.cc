@@ -73,6 +73,11 @@ TEST(OptionsTest, EachRankOfTheTrainerTakesAGpuOfItsOwnAsLongAsThereAreAny) {
   EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), one), "cuda:0");
 }
 
+TEST(OptionsTest, ASyncLeavesRoomForTheCallsOfRanks) {
+  EXPECT_EQ(SyncMaxCtas(Config({})), 0);
+  EXPECT_EQ(SyncMaxCtas(Config({"trainer.world=2"})), 16);
+}
+
 TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
   const v1::RunConfig ipc = Config({"train.device=auto", "rollout.device=auto", "sync.transport=ipc"});
   EXPECT_TRUE(CheckTrainDevice(ipc, "cuda:0").ok());
