@@ -96,7 +96,7 @@ json ToJson(const char* name, const Stretch& stretch) {
 // fixed.context tokens on average over these.
 absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps) {
   // Sequences that are prefilled first are ahead of the last ones by a token a plan.
-  const int64_t plans = int64_t{fixed.batch} * fixed.context / 4096;
+  const int64_t plans = int64_t{fixed.batch} * fixed.context / world.prefill_tokens();
   const int64_t prompt = std::max<int64_t>(16, fixed.context - plans / 2 - steps / 2);
   const int32_t answer = static_cast<int32_t>(2 * plans + steps + 2 * kWindow);
   const int64_t prefilled = world.engine().prefilled_tokens() + fixed.batch * prompt;

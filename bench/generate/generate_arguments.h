@@ -18,7 +18,7 @@ struct GenerateArguments {
   int repeats = 5;
   float top_p = 1;
   int32_t top_k = 0;
-  int64_t prefill_tokens = 4096;
+  int64_t prefill_tokens = 0;
   double sync_seconds = 60;
   bool deterministic = false;
 };
@@ -45,8 +45,9 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
   app->add_option("--top-k", arguments->top_k, "Of the case fixed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app->add_option("--prefill-tokens", arguments->prefill_tokens, "Prompt tokens of one step")
-      ->check(CLI::Range(16, 65536))
+  app->add_option("--prefill-tokens", arguments->prefill_tokens,
+                  "Prompt tokens of one step; 0: the engine's own choice")
+      ->check(CLI::Range(0, 65536))
       ->capture_default_str();
   app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
       ->check(CLI::Range(2.0, 600.0))

@@ -39,6 +39,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
   SYNCOPATE_RETURN_IF_ERROR(Print(model, json({{"event", "engine"},
                                                {"create_s", world->create_s()},
                                                {"deterministic", arguments.deterministic},
+                                               {"prefill_tokens", world->prefill_tokens()},
                                                {"used_mib", world->used_bytes() >> 20},
                                                {"kv_mib", world->engine().kv_bytes() >> 20},
                                                {"weights_mib", world->engine().weight_bytes() >> 20}})));

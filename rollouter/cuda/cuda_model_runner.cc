@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   }
   decoder.attend_packed = [heads = shape.heads, device = options.device](const PackedAttention& call,
                                                                          cudaStream_t stream) {
-    return AttendPackedByFlash(call, heads, device, stream);
+    return AttendPacked(call, heads, device, stream);
   };
   const cuda::DeviceScope scope(options.device);
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));

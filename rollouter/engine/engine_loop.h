@@ -54,9 +54,9 @@ class EngineLoop : public synchronizer::WeightTarget {
   struct Options {
     model::ModelConfig model;
     int64_t max_sequences = 256;
-    int64_t max_prefill_tokens = 4096;
-    int64_t kv_tokens = 0;       // room for keys and values; 0: for max_sequences of the longest
-    bool deterministic = false;  // as RunnerOptions::deterministic
+    int64_t max_prefill_tokens = 0;  // as Engine::Options
+    int64_t kv_tokens = 0;           // room for keys and values; 0: for max_sequences of the longest
+    bool deterministic = false;      // as RunnerOptions::deterministic
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     DType dtype = DType::kFloat32;  // of the weights, on the wire and here
     int threads = 1;                // intra-op threads of libtorch

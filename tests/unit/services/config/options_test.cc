@@ -62,6 +62,22 @@ TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), one), "cuda:0");
 }
 
+TEST(OptionsTest, EachRankOfTheTrainerTakesAGpuOfItsOwnAsLongAsThereAreAny) {
+  const v1::RunConfig config = Config({"trainer.world=2", "train.device=cuda", "rollout.device=cuda"});
+  const model::Hardware three{.built_with_cuda = true, .gpus = 3}, two{.built_with_cuda = true, .gpus = 2};
+  EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), three), "cuda:1");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), three), "cuda:2");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), two), "cuda:0");
+  // In a pod that has one.
+  const model::Hardware one{.built_with_cuda = true, .gpus = 1};
+  EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), one), "cuda:0");
+}
+
+TEST(OptionsTest, ASyncLeavesRoomForTheCallsOfRanks) {
+  EXPECT_EQ(SyncMaxCtas(Config({})), 0);
+  EXPECT_EQ(SyncMaxCtas(Config({"trainer.world=2"})), 16);
+}
+
 TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
   const v1::RunConfig ipc = Config({"train.device=auto", "rollout.device=auto", "sync.transport=ipc"});
   EXPECT_TRUE(CheckTrainDevice(ipc, "cuda:0").ok());
