@@ -65,6 +65,7 @@ rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config, cons
   options.model = shape;
   options.max_sequences = config.rollout().max_sequences();
   options.kv_tokens = config.rollout().kv_tokens();
+  options.deterministic = config.rollout().deterministic();
   options.bucket_bytes = config.sync().bucket_bytes();
   options.dtype = WireDTypeOf(config);
   options.threads = static_cast<int>(config.run().threads());

@@ -49,6 +49,11 @@ TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
   EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"}), {}).dtype, DType::kBFloat16);
 }
 
+TEST(OptionsTest, TheEngineHearsOfDeterminismIfAsked) {
+  EXPECT_FALSE(EngineOptionsOf(Config({}), {}).deterministic);
+  EXPECT_TRUE(EngineOptionsOf(Config({"rollout.deterministic=true"}), {}).deterministic);
+}
+
 TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
   const v1::RunConfig config = Config({"train.device=cuda", "rollout.device=cuda", "rollouter.index=2"});
   const model::Hardware four{.built_with_cuda = true, .gpus = 4}, one{.built_with_cuda = true, .gpus = 1};
