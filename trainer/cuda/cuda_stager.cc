@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/status.h"
 #include "synchronizer/plan/layout_text.h"
@@ -57,10 +58,12 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(const PolicyTrain
 }
 
 absl::StatusOr<CudaStager::Staged> CudaStager::Stage(const PolicyVersion& version) {
+  const absl::Time begin = Clock::Real()->Now();
   if (leading_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(leading_->CopyParameters(gathered_dtype_, gathered_.data()));
+  const double gathering = absl::ToDoubleSeconds(Clock::Real()->Now() - begin);
   SYNCOPATE_ASSIGN_OR_RETURN(auto staged, arena_->Stage(version, bases_, /*stream=*/nullptr, kStageDeadline));
   const uint64_t digest = CombineDigests(staged.digests);
-  return Staged{staged.version, std::move(staged.digests), digest, staged.seconds};
+  return Staged{staged.version, std::move(staged.digests), digest, staged.seconds + gathering};
 }
 
 }  // namespace syncopate::trainer
