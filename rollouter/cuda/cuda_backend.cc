@@ -256,8 +256,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
                                              at::TensorOptions(model::ScalarTypeOf(dtype_)).device(device_));
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options.max_sequences,
-                                           capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity);
 }
 
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }

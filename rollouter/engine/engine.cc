@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
                                                   .max_context = max_context,
                                                   .blocks = options.kv_blocks,
                                                   .host_blocks = options.host_kv_blocks,
-                                                  .plans_under_way = options.plans_under_way}));
+                                                  .plans_under_way = options.plans_under_way,
+                                                  .deterministic = options.deterministic}));
   Scheduler::Options scheduling;
   scheduling.blocks = runner->capacity().blocks;
   scheduling.host_blocks = runner->capacity().host_blocks;

@@ -34,7 +34,8 @@ class Engine {
     int64_t max_kept_blocks = -1;    // blocks without a user that are kept for their prefix; -1: the runner's
     int32_t plans_under_way = 0;     // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
-    bool follow_usage = true;  // as Scheduler::Options::follow_usage
+    bool follow_usage = true;    // as Scheduler::Options::follow_usage
+    bool deterministic = false;  // as RunnerOptions::deterministic
     absl::Status Validate() const;
   };
 
@@ -85,6 +86,7 @@ class Engine {
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const { return runner_->buffer_bytes(); }
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }

@@ -43,17 +43,23 @@ model::MemoryUse ReadMemoryUse(const TrainDevice& device) {
   return use;
 }
 
+absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model));
+  const auto world = static_cast<int32_t>(config.trainer().world());
+  if (world > 1) device->ranks = std::make_unique<trainer::LateRanks>(0, world);
+  options.ranks = device->ranks.get();
+  options.device = device->name;
+  SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
+  if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   constexpr int kDefaultSlots = 2;  // a reader of the last version goes on while the next one is staged
   const int slots = static_cast<int>(config.sync().send_slots());
   TrainDevice device;
   device.model = std::move(model);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device.model));
-  const auto world = static_cast<int32_t>(config.trainer().world());
-  if (world > 1) device.ranks = std::make_unique<trainer::LateRanks>(0, world);
-  options.ranks = device.ranks.get();
-  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
-  if (world > 1) device.leading = std::make_unique<trainer::LeadingPolicy>(device.policy.get());
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire),
                                                                         slots == 0 ? kDefaultSlots : slots));

@@ -1,6 +1,7 @@
 #include "trainer/step/policy_trainer.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <utility>
 
@@ -17,12 +18,13 @@ DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// Parameters, gradients and two moments, the copy that computes, and the reference policy.
+// Parameters, gradients and two moments, the copy that computes, and the reference policy: a rank's share of them.
 int64_t StateBytes(const Manifest& manifest, const PolicyTrainer::Options& options) {
   const DType compute = options.compute_dtype.value_or(DefaultDType(options.device));
   const int64_t copy = compute == DType::kBFloat16 ? manifest.arena_bytes() / 2 : 0;
   const int64_t reference = copy > 0 ? copy : manifest.arena_bytes();
-  return 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
+  const int64_t all = 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
+  return all / (options.ranks == nullptr ? 1 : options.ranks->world());
 }
 
 }  // namespace
@@ -64,6 +66,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
   try {
+    const c10::DeviceGuard guard{at::Device(options.device)};
     return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
   } catch (const std::exception& error) {
     return model::TorchError(error, absl::StrCat("parameters, gradients and optimizer state need ",
@@ -75,6 +78,7 @@ const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest()
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     return core_->step.Run(groups, step);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the training step has failed");
@@ -83,6 +87,7 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const Tra
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     return core_->supervised.RunSupervised(groups);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the supervised step has failed");
@@ -91,14 +96,25 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector
 
 absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     return core_->actor.WriteTensor(part, index, sink);
   } catch (const std::exception& error) {
     return model::TorchError(error, "the policy cannot be copied to the host");
   }
 }
 
+absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
+  try {
+    const c10::DeviceGuard guard(core_->actor.device());
+    return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "the weights cannot be gathered");
+  }
+}
+
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     return core_->actor.Digest();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the weights cannot be digested");
@@ -107,6 +123,7 @@ absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
 
 absl::Status PolicyTrainer::CheckFinite() const {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     return core_->actor.CheckFinite();
   } catch (const std::exception& error) {
     return model::TorchError(error, "the weights cannot be looked at");
@@ -117,6 +134,7 @@ int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
 
 absl::Status PolicyTrainer::Restore(const PolicySource& source) {
   try {
+    const c10::DeviceGuard guard(core_->actor.device());
     core_->actor.Restore(source);
     return absl::OkStatus();
   } catch (const std::exception& error) {
@@ -127,5 +145,7 @@ absl::Status PolicyTrainer::Restore(const PolicySource& source) {
 const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
 
 DType PolicyTrainer::compute_dtype() const { return core_->compute; }
+
+bool PolicyTrainer::is_sharded() const { return !core_->actor.shards().is_whole(); }
 
 }  // namespace syncopate::trainer

@@ -79,6 +79,10 @@ class FakePolicy final : public Policy {
     const std::vector<float>& arena = part == PolicyPart::kParameters ? weights_ : moments_;
     return sink({reinterpret_cast<const char*>(arena.data()), kNumbers * sizeof(float)});
   }
+  absl::Status CopyParameters(DType, void* whole) const override {
+    std::memcpy(whole, weights_.data(), weights_.size() * sizeof(float));
+    return absl::OkStatus();
+  }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_.data())); }
   absl::Status CheckFinite() const override {
     return synchronizer::CheckFinite(manifest_, reinterpret_cast<const char*>(weights_.data()));
