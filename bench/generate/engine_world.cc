@@ -62,7 +62,7 @@ class TimedBackend final : public EngineBackend {
   at::Device device() const override { return backend_->device(); }
   DType dtype() const override { return backend_->dtype(); }
   rollouter::WeightArenas& arenas() override { return backend_->arenas(); }
-  int64_t prefill_tokens() const override { return backend_->prefill_tokens(); }
+  int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const rollouter::RunnerOptions& options) override {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
     return std::make_unique<TimedRunner>(std::move(runner), times_);
@@ -105,7 +105,8 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
-  world->prefill_tokens_ = options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens();
+  world->prefill_tokens_ =
+      options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens(options.deterministic);
   SYNCOPATE_ASSIGN_OR_RETURN(world->engine_,
                              rollouter::Engine::Create(config, std::make_shared<TimedBackend>(backend, world->times_),
                                                        {.max_sequences = options.max_sequences,

@@ -233,10 +233,10 @@ CudaBackend::~CudaBackend() = default;
 WeightArenas& CudaBackend::arenas() { return *arenas_; }
 
 // A pass fills the GPU better the larger it is, and everybody who decodes, and an install, waits for it.
-int64_t CudaBackend::prefill_tokens() const {
+int64_t CudaBackend::prefill_tokens(bool deterministic) const {
   constexpr int64_t kLeast = 4096, kMost = 16384;
   constexpr double kOperations = 0.05 * 500e12;  // of 50 ms
-  if (!ViewForDecoding(config_, arenas_->weights()).ok()) return EngineBackend::prefill_tokens();
+  if (deterministic || !ViewForDecoding(config_, arenas_->weights()).ok()) return kLeast;
   const int64_t weights = config_.num_hidden_layers * config_.hidden_size *
                           (2 * config_.query_size() + 2 * config_.key_value_size() + 3 * config_.intermediate_size);
   int64_t tokens = kLeast;

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
         absl::StrCat("max_context ", options.max_context, " is above the model's ", config.max_position_embeddings));
   }
   const int64_t prefill_tokens =
-      options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens();
+      options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens(options.deterministic);
   const int64_t max_context = options.max_context > 0 ? options.max_context : config.max_position_embeddings;
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                              backend->MakeRunner({.max_sequences = options.max_sequences,

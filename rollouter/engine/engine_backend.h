@@ -80,8 +80,9 @@ class EngineBackend {
   virtual at::Device device() const = 0;
   virtual DType dtype() const = 0;  // of weights and activations
   virtual WeightArenas& arenas() = 0;
-  // Prompt tokens of a step that suit device and model, where nobody asks for another number.
-  virtual int64_t prefill_tokens() const { return 4096; }
+  // Prompt tokens of a step that suit device and model, where nobody asks for another number; `deterministic` as
+  // RunnerOptions::deterministic.
+  virtual int64_t prefill_tokens(bool deterministic) const { return 4096; }
   // A runner of the arenas' weights, which must not outlive the backend. RESOURCE_EXHAUSTED if there is no memory for
   // it; may throw c10::Error.
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;

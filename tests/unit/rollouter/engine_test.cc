@@ -31,9 +31,11 @@ struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)
       : Rig(config, Engine::Options{.max_sequences = max_sequences, .max_prefill_tokens = max_prefill_tokens}) {}
   Rig(const model::ModelConfig& config, const Engine::Options& options)
+      : Rig(config, options, std::make_shared<HostBackend>(config, *model::MakeManifest(config, DType::kFloat32))) {}
+  Rig(const model::ModelConfig& config, const Engine::Options& options, std::shared_ptr<EngineBackend> backend)
       : config(config),
         manifest(*model::MakeManifest(config, DType::kFloat32)),
-        made(Engine::Create(config, std::make_shared<HostBackend>(config, manifest), options).value()),
+        made(Engine::Create(config, std::move(backend), options).value()),
         engine(*made) {
     at::set_num_threads(1);
     Install({1, 0}, 7);
@@ -104,6 +106,38 @@ TEST_P(EngineOverModels, GivesTheSameTokensWhenThePromptIsPrefilledInChunks) {
   rig.RunDry();
   EXPECT_EQ(sink->finished.at(0).tokens, whole.tokens);
   EXPECT_EQ(sink->finished.at(0).logprobs, whole.logprobs);
+}
+
+// The CPU's, that likes few prompt tokens at once, and fewer where determinism is asked for.
+class PatientBackend final : public EngineBackend {
+ public:
+  explicit PatientBackend(const model::ModelConfig& config)
+      : host_(config, *model::MakeManifest(config, DType::kFloat32)) {}
+  at::Device device() const override { return host_.device(); }
+  DType dtype() const override { return host_.dtype(); }
+  WeightArenas& arenas() override { return host_.arenas(); }
+  int64_t prefill_tokens(bool deterministic) const override { return deterministic ? 2 : 3; }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
+    return host_.MakeRunner(options);
+  }
+
+ private:
+  HostBackend host_;
+};
+
+TEST(EngineTest, TheBackendChoosesHowManyPromptTokensAStepTakesUnlessANumberIsGiven) {
+  const model::ModelConfig config = testing::SmallModel();
+  auto of_a_step = [&](const Engine::Options& options) {
+    Rig rig(config, options, std::make_shared<PatientBackend>(config));
+    GenerationRequest request = RandomRequest(config, 1);
+    request.prompt_ids.assign(6, 1);
+    rig.Add(request);
+    rig.Step();
+    return rig.engine.prefilled_tokens();
+  };
+  EXPECT_EQ(of_a_step({}), 3);
+  EXPECT_EQ(of_a_step({.deterministic = true}), 2);
+  EXPECT_EQ(of_a_step({.max_prefill_tokens = 5}), 5);
 }
 
 TEST_P(EngineOverModels, SamplesOfOneGroupEqualRequestsOfTheirOwn) {
