@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
                                                  : GraphDecoder::kMostUnderWay};
+  PreparePacked(shape.heads, options.device, runner.max_sequences, runner.max_context);
   std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
   SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
   SYNCOPATE_LOG(kInfo, "decodes by graphs: %d sequences, keys and values of %d tokens in %d MiB, buffers of %d MiB",

@@ -21,6 +21,14 @@ at::Tensor View(const void* data, at::IntArrayRef shape, at::ScalarType type, at
       .make_tensor();
 }
 
+model::AttentionInputs ShapeOf(const HeadCounts& heads) {
+  return {.heads = heads.heads,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
+          .query_stride = int64_t{heads.heads} * heads.head_dim,
+          .key_stride = int64_t{heads.kv_heads} * heads.head_dim};
+}
+
 absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& heads, int device,
                                  cudaStream_t stream) {
   const c10::InferenceMode inference;
@@ -31,18 +39,14 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
     scratch = at::empty({bytes}, at::TensorOptions(at::kByte).device(place));
     return scratch.mutable_data_ptr();
   };
-  model::AttentionInputs inputs{.heads = heads.heads,
-                                .kv_heads = heads.kv_heads,
-                                .head_dim = heads.head_dim,
-                                .sequences = call.sequences,
-                                .starts = call.query_starts,
-                                .rows = call.query_count,
-                                .longest = call.longest_query,
-                                .queries = call.queries,
-                                .keys = call.keys,
-                                .values = call.values,
-                                .query_stride = int64_t{heads.heads} * heads.head_dim,
-                                .key_stride = int64_t{heads.kv_heads} * heads.head_dim};
+  model::AttentionInputs inputs = ShapeOf(heads);
+  inputs.sequences = call.sequences;
+  inputs.starts = call.query_starts;
+  inputs.rows = call.query_count;
+  inputs.longest = call.longest_query;
+  inputs.queries = call.queries;
+  inputs.keys = call.keys;
+  inputs.values = call.values;
   // Else all prompts are whole: none goes on from keys of an earlier pass or of a shared prefix.
   if (call.key_count != call.query_count) {
     inputs.key_starts = call.key_starts;
@@ -53,6 +57,13 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
 }
 
 }  // namespace
+
+void PreparePacked(const HeadCounts& heads, int device, int64_t sequences, int64_t longest) {
+  model::AttentionInputs most = ShapeOf(heads);
+  most.sequences = static_cast<int32_t>(sequences);
+  most.longest_key = longest;
+  model::CudnnAttention::On(device).Prepare(most);
+}
 
 absl::Status AttendPacked(const PackedAttention& call, const HeadCounts& heads, int device, cudaStream_t stream) {
   const absl::Status status = AttendPackedByCudnn(call, heads, device, stream);

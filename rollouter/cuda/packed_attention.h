@@ -8,9 +8,11 @@
 namespace syncopate::rollouter {
 
 // GraphDecoder::Options::attend_packed: by cuDNN, and by libtorch's FlashAttention-2 where cuDNN refuses. Queues and
-// returns, but for the first prompts of a size, of which cuDNN makes a plan (model/cuda/cudnn_attention.h); may throw
-// c10::Error.
+// returns, but for what PreparePacked() has made no plan for; may throw c10::Error.
 absl::Status AttendPacked(const PackedAttention& call, const HeadCounts& heads, int device, cudaStream_t stream);
+
+// Makes the plans for passes of up to `sequences` prompts, of up to `longest` tokens.
+void PreparePacked(const HeadCounts& heads, int device, int64_t sequences, int64_t longest);
 
 // All by FlashAttention-2. Its bits of a sequence depend on no other one.
 absl::Status AttendPackedByFlash(const PackedAttention& call, const HeadCounts& heads, int device, cudaStream_t stream);

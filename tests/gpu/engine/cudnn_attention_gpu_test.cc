@@ -196,6 +196,29 @@ TEST(CudnnAttentionTest, QueriesThatGoOnFromEarlierKeysAttendToAllOfThem) {
   }
 }
 
+TEST(CudnnAttentionTest, WhatIsPreparedNeedsNoPlanLater) {
+  SYNCOPATE_NEED_GPUS(1);
+  Case one{.heads = 10, .kv_heads = 2, .head_dim = 64};
+  const at::Tensor qkv = at::randn({900, 14 * 64}, at::TensorOptions(kGpu).dtype(at::kBFloat16));
+  at::Tensor y = at::empty({900, 10 * 64}, qkv.options());
+  AttentionInputs most = InputsOf(one, qkv, PackedSequences(one.lengths, kGpu));
+  most.sequences = 20;
+  most.longest_key = 2000;
+  CudnnAttention::On(0).Prepare(most);
+  const int prepared = CudnnAttention::On(0).effort().plans;
+  for (int64_t sequences : {1, 8, 9, 20}) {
+    one.lengths.assign(static_cast<size_t>(sequences), 45);
+    const PackedSequences packed(one.lengths, kGpu);
+    AttentionInputs inputs = InputsOf(one, qkv, packed);
+    EXPECT_TRUE(Forward(inputs, {.attended = y.mutable_data_ptr()}).ok());
+    inputs.key_starts = inputs.starts;
+    inputs.key_rows = inputs.rows;
+    inputs.longest_key = inputs.longest;
+    EXPECT_TRUE(Forward(inputs, {.attended = y.mutable_data_ptr()}).ok());
+  }
+  EXPECT_EQ(CudnnAttention::On(0).effort().plans, prepared);
+}
+
 TEST(CudnnAttentionTest, WhereDeterminismIsAskedForFlashAttentionIsUsedAndRepeatsItsBits) {
   SYNCOPATE_NEED_GPUS(1);
   const Case one = kCases[5];
