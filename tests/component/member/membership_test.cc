@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "base/clock.h"
@@ -53,6 +54,31 @@ TEST(MemberClientTest, HeartbeatsSayWhatIsServedAlsoWhileACommandIsCarriedOut) {
   EXPECT_EQ(fake.heartbeats().All().back().serving().step(), 2);
   EXPECT_EQ(fake.heartbeats().All().back().serving_digest(), 5u);
   EXPECT_EQ(fake.reports().size(), 0u) << "the transfer still waits";
+}
+
+TEST(MemberClientTest, WhatIsAnnouncedIsHeardBeforeTheNextHeartbeat) {
+  synchronizer::Welcome welcome = SomeWelcome();
+  welcome.heartbeat = absl::Hours(1);
+  FakeSynchronizer fake(FakeSynchronizer::WelcomeAll(welcome));
+  std::atomic<bool> held = false;
+  std::function<void()> announce;
+  {
+    MemberClient::Options options = TestMember::OptionsOf(fake.address());
+    options.serving = [&held] { return MemberClient::Serving{{1, 1}, 5, held ? "EVALUATING" : ""}; };
+    TestMember member(options);
+    announce = member->Announcer();
+    ASSERT_TRUE(member.Joins());
+    held = true;
+    announce();
+    ASSERT_TRUE(fake.heartbeats().WaitFor(1));
+    held = false;
+    announce();
+    ASSERT_TRUE(fake.heartbeats().WaitFor(2));
+    EXPECT_EQ(fake.heartbeats().All()[0].held(), "EVALUATING");
+    EXPECT_EQ(fake.heartbeats().All()[1].held(), "");
+  }
+  announce();  // nobody is there any more
+  EXPECT_EQ(fake.heartbeats().size(), 2u);
 }
 
 TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
