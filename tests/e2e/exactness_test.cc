@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/run_harness.h"
@@ -33,6 +34,23 @@ TEST_P(ExactnessTest, StrictlyOnPolicyEveryStepHasTheBitsOfTheSynchronousTwin) {
 
 INSTANTIATE_TEST_SUITE_P(Rollouters, ExactnessTest, ::testing::Values(1, 2),
                          [](const auto& info) { return absl::StrCat("With", info.param, "Rollouters"); });
+
+// On the CPU passes of one number of rows give the same bits as others, so the twin need not have them.
+TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {
+  constexpr int64_t kFewSteps = 8;
+  RunHarness run({"staleness.max_staleness=0", "run.seed=3", "run.rollouters=2", "rollout.deterministic=true",
+                  absl::StrCat("run.steps=", kFewSteps)});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  std::vector<std::string> plain = run.overrides();
+  plain.emplace_back("rollout.deterministic=false");
+  auto twin = TwinDigests(run.config(), plain, kFewSteps);
+  ASSERT_THAT(twin, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.Digests(), *twin);
+}
 
 TEST(ExactnessTest, AnotherSeedHasOtherBits) {
   auto digest_of = [](int seed) {
