@@ -253,6 +253,12 @@ class Follower {
       case v1::AttendResponse::kCheckFinite:
         command.kind = Kind::kCheckFinite;
         break;
+      case v1::AttendResponse::kMoveState:
+        command = {.kind = Kind::kMoveState, .move = static_cast<trainer::RankCommand::Move>(said.move_state().to())};
+        if (said.move_state().to() < 0 || command.move > trainer::RankCommand::Move::kTrainerMode) {
+          return trainer::RankLost("rank 0 orders no move that there is");
+        }
+        break;
       default:
         return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");
     }

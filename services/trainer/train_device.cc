@@ -1,9 +1,12 @@
 #include "services/trainer/train_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/file_system.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
@@ -24,23 +27,27 @@ bool WillRestore(const v1::RunConfig& config) {
          });
 }
 
+// Of this machine, or what the process's control group may have of it. What others hold of that nobody can count on.
+int64_t HostMemoryBytes() {
+  const int64_t machine = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  constexpr int64_t kMostDigits = 32;
+  int64_t limit = 0;  // "max" is none
+  const auto text = ReadFile(FileSystem::Real(), "/sys/fs/cgroup/memory.max", kMostDigits);
+  const bool limited = text.ok() && absl::SimpleAtoi(*text, &limit) && limit > 0;
+  return limited ? std::min(machine, limit) : machine;
+}
+
 }  // namespace
 
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
                                                                      const config::RunModel& model) {
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  options.device_bytes = HostMemoryBytes();
   // The reference policy is what the run began with, and no checkpoint holds that.
   if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   }
   return options;
-}
-
-model::MemoryUse ReadMemoryUse(const TrainDevice& device) {
-  model::MemoryUse use = model::ReadMemoryUse(device.name);
-  use.allocated_bytes += device.arena_bytes;
-  use.reserved_bytes += device.arena_bytes;
-  return use;
 }
 
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {

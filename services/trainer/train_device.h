@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/device.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
@@ -38,10 +37,8 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// What its allocator holds, and the arenas beside it.
-model::MemoryUse ReadMemoryUse(const TrainDevice& device);
-
-// What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint.
+// What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint: on the
+// CPU, whose memory is looked at.
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
                                                                      const config::RunModel& model);
 

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
 #include "model/device.h"
 #include "services/config/model_options.h"
@@ -11,6 +13,7 @@
 #include "synchronizer/ipc/ipc_source.h"
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
+#include "trainer/cuda/cuda_state_arena.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainerd {
@@ -18,6 +21,11 @@ namespace {
 
 int SlotsOf(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
+}
+
+// What send slots will take of the GPU.
+int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
+  return config.sync().transport() == "grpc" ? 0 : SlotsOf(config, 1) * wire.arena_bytes();
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -71,6 +79,9 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(trainer::PolicyTrainer::Options options, InitialPolicyOptions(config, device.model));
   options.device = name;
+  options.arenas = trainer::CudaStateArenas(index);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
+  options.device_bytes = std::max<int64_t>(1, memory.free - SendBytes(config, wire));  // 0 is for nobody knows
   SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {

@@ -11,11 +11,14 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct RankCommand {
-  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite };
+  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kMoveState };
+  // What kMoveState does.
+  enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
   size_t tensor = 0;                          // kWriteTensor
+  Move move = Move::kBeginUse;                // kMoveState
 };
 
 // How rank 0 reaches the others.
@@ -43,8 +46,16 @@ class LeadingPolicy final : public Policy {
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
+  absl::Status BeginUse() override;
+  absl::Status EndUse() override;
+  absl::StatusOr<StateMoves> EnterRolloutMode() override;
+  absl::StatusOr<StateMoves> EnterTrainerMode() override;
+  // Of this rank.
+  PolicyMemory memory() const override { return policy_->memory(); }
+  PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
 
  private:
+  absl::Status TellToMove(RankCommand::Move move) const;
   absl::Status Tell(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
 
   Policy* const policy_;
