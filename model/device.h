@@ -38,10 +38,15 @@ bool IsCuda(const std::string& device);
 struct MemoryUse {
   int64_t allocated_bytes = 0;  // in use
   int64_t reserved_bytes = 0;   // held, in use or not
+  int64_t peak_bytes = 0;       // most that was in use at once, since the start or ResetMemoryPeak(); 0: nobody knows
 };
 
 // What the allocator of tensors on `device` ("cpu" or "cuda:N") says: libtorch's caching allocator on a GPU; on the
 // CPU the C library's, which serves the whole process (0 where another malloc stands in for it).
 MemoryUse ReadMemoryUse(const std::string& device);
+// The most that was in use is what is in use now. Of GPUs.
+void ResetMemoryPeak(const std::string& device);
+// The same allocator gives what it holds unused back: to the GPU, or to the kernel. On a GPU it waits for its work.
+void EmptyAllocator(const std::string& device);
 
 }  // namespace syncopate::model

@@ -18,11 +18,23 @@ MemoryUse ReadMemoryUse(const std::string& device) {
   if (!IsCuda(device)) {
     const struct mallinfo2 heap = mallinfo2();
     // Large blocks are mapped one by one, beside the arenas.
-    return {static_cast<int64_t>(heap.uordblks + heap.hblkhd), static_cast<int64_t>(heap.arena + heap.hblkhd)};
+    return {static_cast<int64_t>(heap.uordblks + heap.hblkhd), static_cast<int64_t>(heap.arena + heap.hblkhd), 0};
   }
   const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(at::Device(device).index());
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {stats.allocated_bytes[kAll].current, stats.reserved_bytes[kAll].current};
+  return {stats.allocated_bytes[kAll].current, stats.reserved_bytes[kAll].current, stats.allocated_bytes[kAll].peak};
+}
+
+void ResetMemoryPeak(const std::string& device) {
+  if (IsCuda(device)) c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(at::Device(device).index());
+}
+
+void EmptyAllocator(const std::string& device) {
+  if (IsCuda(device)) {
+    c10::getDeviceAllocator(at::kCUDA)->emptyCache();
+  } else {
+    malloc_trim(0);
+  }
 }
 
 }  // namespace syncopate::model

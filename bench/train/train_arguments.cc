@@ -7,15 +7,15 @@
 namespace syncopate::bench {
 
 const std::vector<std::string>& TrainCases() {
-  static const auto* const cases = new std::vector<std::string>{"policy", "program", "logprobs", "memory"};
+  static const auto* const cases = new std::vector<std::string>{"policy", "program", "logprobs", "memory", "offload"};
   return *cases;
 }
 
 void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("cases", arguments->cases,
                   "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
-                  "for log-probabilities; memory: what is reserved over many steps of drawn lengths; nothing: the "
-                  "first three")
+                  "for log-probabilities; memory: what is reserved over many steps of drawn lengths; offload: the "
+                  "whole step with parts of the state in host memory; nothing: the first three")
       ->check(CLI::IsMember(TrainCases()));
   app->add_option("--model", arguments->model, "Whose shape")
       ->check(CLI::IsMember(model::PresetNames()))
@@ -50,6 +50,14 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("--memory-steps", arguments->memory_steps, "Steps of the case memory")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  app->add_option("--micro-batch-tokens", arguments->micro_batch_tokens,
+                  "Tokens of a forward and backward in policy, memory and offload; 0: as many as --tokens")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--empty-cache", arguments->empty_cache, "train.empty_cache_after_update in these")
+      ->check(CLI::IsMember({"always", "on_pressure", "never"}))
+      ->capture_default_str();
+  app->add_option("--variant", arguments->variant, "Of the case offload those whose name has this; nothing: all");
   app->add_option("--allocator", arguments->allocator,
                   "Settings of libtorch's allocator, as PYTORCH_CUDA_ALLOC_CONF takes them");
   app->add_flag("--json", arguments->json, "Print one JSON object a line as each case ends");
@@ -68,6 +76,9 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   add("--steps", arguments.steps);
   add("--warm-seconds", arguments.warm_seconds);
   add("--memory-steps", arguments.memory_steps);
+  add("--micro-batch-tokens", arguments.micro_batch_tokens);
+  add("--empty-cache", arguments.empty_cache);
+  if (!arguments.variant.empty()) add("--variant", arguments.variant);
   if (!arguments.allocator.empty()) add("--allocator", arguments.allocator);
   if (arguments.ragged) words.emplace_back("--ragged");
   if (arguments.float32_logits) words.emplace_back("--float32-logits");

@@ -26,11 +26,14 @@ struct TrainArguments {
   int steps = 12;
   double warm_seconds = 8;
   int memory_steps = 200;
+  int64_t micro_batch_tokens = 0;  // of a forward and backward; 0: as many as `tokens`
+  std::string empty_cache = "never";
+  std::string variant;  // of the case offload: a part of its name; empty: all
   std::string allocator;
   bool json = false;
 };
 
-// "policy", "program", "logprobs", "memory".
+// "policy", "program", "logprobs", "memory", "offload".
 const std::vector<std::string>& TrainCases();
 
 // The options, which write to `arguments`; it outlives the parsing.

@@ -18,12 +18,19 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadCase = 2;
 
-// "policy    qwen2.5-0.5b, 16384 tokens: 146.5 ms, 111834 tokens/s", or of the case memory what is reserved.
+// "policy    qwen2.5-0.5b, 16384 tokens: 146.5 ms, 111834 tokens/s", or of the cases memory and offload what is
+// reserved and moved.
 std::string ToText(const nlohmann::json& line) {
   const std::string name = line["case"], model = line["model"];
   if (line.contains("step")) {
     return absl::StrFormat("%-9s %s, step %d: %.2f GiB reserved, %.0f tokens/s", name, model, line["step"].get<int>(),
                            line["reserved_gib"].get<double>(), line["tokens_per_second"].get<double>());
+  }
+  if (line.contains("variant")) {
+    return absl::StrFormat("%-9s %s, %s: %.1f ms a step, of which %.1f moved %.0f MiB; at most %.1f GiB", name, model,
+                           line["variant"].get<std::string>(), line["ms"].get<double>(),
+                           line["moving_ms"].get<double>(), line["moved_mib"].get<double>(),
+                           line["peak_gib"].get<double>());
   }
   std::string text =
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "bench/train/rank_steps.h"
+#include "bench/train/state_arenas.h"
 #include "bench/train/train_batches.h"
 #include "bench/train/train_world.h"
 #include "trainer/step/phase_clock.h"
@@ -169,11 +171,13 @@ class Case {
     std::uniform_int_distribution<int64_t> total(arguments_.tokens, 2 * arguments_.tokens);
     int64_t tokens = 0;
     const absl::Time begin = Clock::Real()->Now();
+    int64_t flushes = 0;
     for (int step = 1; step <= arguments_.memory_steps; ++step) {
       const TrainBatch batch(DrawLengths(total(random_), arguments_.longest, /*ragged=*/true, random_), shape_,
                              random_);
       SYNCOPATE_RETURN_IF_ERROR(policy->Step(batch.groups()).status());
       tokens += batch.tokens();
+      flushes += policy->TakeMoves().cache_flushes;
       if (std::count(std::begin(kMemoryLines), std::end(kMemoryLines), step) == 0 && step != arguments_.memory_steps) {
         continue;
       }
@@ -181,7 +185,10 @@ class Case {
       tell({{"case", name_},
             {"model", arguments_.model},
             {"allocator", arguments_.allocator},
+            {"empty_cache", arguments_.empty_cache},
             {"step", step},
+            {"flushes", flushes},
+            {"reserved_peak_gib", memory.reserved_peak},
             {"reserved_gib", memory.reserved},
             {"allocated_peak_gib", memory.allocated_peak},
             {"tokens_per_second", static_cast<double>(tokens) / MillisecondsSince(begin) * 1e3}});
@@ -189,7 +196,100 @@ class Case {
     return absl::OkStatus();
   }
 
+  // A line for each way to keep the state; those of the same kind of step end with the same weights, bit for bit.
+  absl::Status Offload(const TellLine& tell) {
+    struct Variant {
+      const char* name;
+      bool has_reference_pass;
+      int updates;
+      trainer::MemoryOptions memory;
+    };
+    const Variant variants[] = {
+        {"one update, all stays", false, 1, {}},
+        {"one update, parameters leave", false, 1, {.offload_params = true}},
+        {"two updates with a pass, all stays", false, 2, {}},
+        {"two updates with a pass, moments leave", false, 2, {.offload_optimizer_for_logprob = true}},
+        {"reference pass, all stays", true, 1, {}},
+        {"reference pass, reference leaves", true, 1, {.offload_reference = true}},
+        {"reference pass, all leaves",
+         true,
+         1,
+         {.offload_params = true, .offload_optimizer_for_logprob = true, .offload_reference = true}},
+    };
+    const TrainBatch batch(lengths_, shape_, random_);
+    for (const Variant& variant : variants) {
+      if (!absl::StrContains(variant.name, arguments_.variant)) continue;
+      PolicyTrainer::Options options = PolicyOptions(DeviceName());
+      options.memory = variant.memory;
+      options.memory.empty_cache = PolicyOptions(DeviceName()).memory.empty_cache;
+      options.arenas = StateArenasOn(device_);
+      options.step.updates_per_batch = variant.updates;
+      options.step.loss.kl_coefficient = variant.has_reference_pass ? 1e-3 : 0;
+      options.step.loss.kl_in_reward = variant.has_reference_pass;
+      SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, PolicyTrainer::Create(options));
+      SYNCOPATE_RETURN_IF_ERROR(MeasureOffload(variant.name, *policy, batch, tell));
+    }
+    return absl::OkStatus();
+  }
+
  private:
+  absl::Status MeasureOffload(const char* name, PolicyTrainer& policy, const TrainBatch& batch, const TellLine& tell) {
+    if (!device_.is_cpu()) c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+    // Of the state, as an update has it.
+    SYNCOPATE_RETURN_IF_ERROR(policy.BeginUse());
+    const int64_t arenas = policy.memory().reserved_bytes - ReservedBytes();
+    SYNCOPATE_RETURN_IF_ERROR(policy.EndUse());
+    policy.TakeMoves();
+    std::vector<double> ms, moving_ms, pass_ms;
+    trainer::PolicyMoves moves;
+    // The first one takes the host's memory too.
+    for (int step = 0; step <= arguments_.steps; ++step) {
+      const absl::Time begin = Clock::Real()->Now();
+      SYNCOPATE_ASSIGN_OR_RETURN(const trainer::TrainStepMetrics metrics, policy.Step(batch.groups()));
+      const double took = MillisecondsSince(begin);
+      moves = policy.TakeMoves();
+      const trainer::StateMoves all[] = {moves.parameters, moves.optimizer, moves.reference};
+      double moved = 0;
+      for (const trainer::StateMoves& one : all) moved += (one.load_seconds + one.offload_seconds) * 1e3;
+      if (step == 0) continue;
+      ms.push_back(took);
+      moving_ms.push_back(moved);
+      pass_ms.push_back((metrics.proximal_seconds + metrics.reference_seconds) * 1e3);
+    }
+    const trainer::PolicyMemory rest = policy.memory();
+    SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t digest, policy.Digest());
+    auto of = [](const trainer::StateMoves& one) {
+      return json{{"load_ms", one.load_seconds * 1e3}, {"offload_ms", one.offload_seconds * 1e3}, {"bytes", one.bytes}};
+    };
+    constexpr double kMiB = 1 << 20;
+    tell({{"case", name_},
+          {"model", arguments_.model},
+          {"device", device_.str()},
+          {"tokens", arguments_.tokens},
+          {"variant", name},
+          {"ms", Median(ms)},
+          {"moving_ms", Median(moving_ms)},
+          {"pass_ms", Median(pass_ms)},
+          {"parameters", of(moves.parameters)},
+          {"optimizer", of(moves.optimizer)},
+          {"reference", of(moves.reference)},
+          {"moved_mib",
+           static_cast<double>(moves.parameters.bytes + moves.optimizer.bytes + moves.reference.bytes) / kMiB},
+          {"at_rest_parameter_bytes", rest.parameter_bytes},
+          {"at_rest_optimizer_bytes", rest.optimizer_bytes},
+          {"at_rest_reserved_gib", static_cast<double>(rest.reserved_bytes) / kMiB / 1024},
+          {"peak_gib", MemoryOf(device_).allocated_peak + static_cast<double>(arenas) / kMiB / 1024},
+          {"digest", absl::StrCat(absl::Hex(digest, absl::kZeroPad16))}});
+    return absl::OkStatus();
+  }
+
+  // Of the allocator alone.
+  int64_t ReservedBytes() const {
+    return device_.is_cpu()
+               ? 0
+               : c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index()).reserved_bytes[0].current;
+  }
+
   void Warm(const std::function<void()>& once) const {
     const absl::Time until = Clock::Real()->Now() + absl::Seconds(arguments_.warm_seconds);
     do once();
@@ -197,8 +297,11 @@ class Case {
   }
 
   absl::StatusOr<std::unique_ptr<PolicyTrainer>> MakePolicy() const {
-    return PolicyTrainer::Create(
-        PolicyOptions(device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", static_cast<int>(device_.index()))));
+    return PolicyTrainer::Create(PolicyOptions(DeviceName()));
+  }
+
+  std::string DeviceName() const {
+    return device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", static_cast<int>(device_.index()));
   }
 
   PolicyTrainer::Options PolicyOptions(const std::string& device) const {
@@ -206,7 +309,11 @@ class Case {
     options.model = shape_;
     options.optimizer.learning_rate = 1e-6;
     options.optimizer.weight_decay = 0.1;
-    options.step.micro_batch_tokens = arguments_.tokens;
+    options.step.micro_batch_tokens =
+        arguments_.micro_batch_tokens > 0 ? arguments_.micro_batch_tokens : arguments_.tokens;
+    options.memory.empty_cache = arguments_.empty_cache == "always"        ? trainer::EmptyCache::kAlways
+                                 : arguments_.empty_cache == "on_pressure" ? trainer::EmptyCache::kOnPressure
+                                                                           : trainer::EmptyCache::kNever;
     options.step.recompute = RecomputeOf(arguments_);
     options.step.float32_logits = arguments_.float32_logits;
     options.seed = kSeed;
@@ -249,6 +356,7 @@ absl::Status RunTrainCase(const std::string& name, const TrainArguments& argumen
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", "with --ranks there is the case policy alone");
   }
   if (name == "memory") return one.MemoryOverSteps(tell);
+  if (name == "offload") return one.Offload(tell);
   if (name == "policy") {
     SYNCOPATE_ASSIGN_OR_RETURN(const json line, arguments.ranks > 1 ? one.PolicyOfRanks() : one.Policy());
     tell(line);

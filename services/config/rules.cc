@@ -236,6 +236,19 @@ void CheckTrain(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
 }
 
+// What is to leave the device is there at all.
+void CheckMemory(const v1::RunConfig& config, Rules* rules) {
+  const v1::TrainSection& train = config.train();
+  const bool has_reference = train.kl_coef() > 0;
+  rules->Expect(!train.offload_reference() || has_reference, {"train.offload_reference", "train.kl_coef"},
+                "false, as without train.kl_coef there is no reference policy");
+  const bool has_proximal_pass = train.updates_per_batch() > 1 && LossOptionsOf(config).needs_proximal();
+  rules->Expect(!train.offload_optimizer_for_logprob() || has_reference || has_proximal_pass,
+                {"train.offload_optimizer_for_logprob", "train.updates_per_batch", "train.proximal", "train.kl_coef"},
+                "false, as no step has a log-probability pass: that needs train.kl_coef, or several "
+                "train.updates_per_batch with train.proximal=recompute");
+}
+
 // Steps on the answers of the data.
 void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
   const v1::TrainSection& train = config.train();
@@ -360,6 +373,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckReward(config, &rules);
   CheckEnvironment(config, &rules);
   CheckTrain(config, &rules);
+  CheckMemory(config, &rules);
   CheckSupervised(config, &rules);
   CheckLoss(config, &rules);
   CheckRollout(config, &rules);

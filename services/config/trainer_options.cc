@@ -40,6 +40,17 @@ std::optional<DType> ComputeDTypeOf(const v1::TrainSection& train) {
   return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
 
+trainer::MemoryOptions MemoryOptionsOf(const v1::TrainSection& train) {
+  trainer::MemoryOptions memory;
+  memory.offload_params = train.offload_params();
+  memory.offload_optimizer_for_logprob = train.offload_optimizer_for_logprob();
+  memory.offload_reference = train.offload_reference();
+  memory.empty_cache = train.empty_cache_after_update() == "always"  ? trainer::EmptyCache::kAlways
+                       : train.empty_cache_after_update() == "never" ? trainer::EmptyCache::kNever
+                                                                     : trainer::EmptyCache::kOnPressure;
+  return memory;
+}
+
 }  // namespace
 
 trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config) {
@@ -60,6 +71,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.step.recompute = RecomputeOf(config.train());
   options.step.float32_logits = config.train().float32_logits();
   options.compute_dtype = ComputeDTypeOf(config.train());
+  options.memory = MemoryOptionsOf(config.train());
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.bucket_bytes = config.sync().bucket_bytes();
   options.threads = static_cast<int>(config.run().threads());

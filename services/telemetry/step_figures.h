@@ -34,6 +34,14 @@ struct StepFigures {
   double rollouters_idle_ratio = 0;
   double step_seconds = 0, wait_seconds = 0, forward_backward_seconds = 0, optimizer_seconds = 0;
   double proximal_seconds = 0, reference_seconds = 0, stage_seconds = 0;
+  double parameters_load_seconds = 0, parameters_offload_seconds = 0;
+  double optimizer_load_seconds = 0, optimizer_offload_seconds = 0;
+  double reference_load_seconds = 0, reference_offload_seconds = 0;
+  int64_t parameters_moved_bytes = 0, optimizer_moved_bytes = 0, reference_moved_bytes = 0;
+  int64_t memory_allocated_bytes = 0, memory_reserved_bytes = 0;
+  int64_t parameters_device_bytes = 0, optimizer_device_bytes = 0, gradients_device_bytes = 0;
+  int64_t reference_device_bytes = 0;
+  int64_t cache_flushes = 0;
 };
 
 struct StepFigure {
@@ -42,7 +50,7 @@ struct StepFigure {
     kCounter,  // of this step; adds up over steps
   };
   const char* name;   // the key of metrics.jsonl
-  const char* group;  // figures that belong together: "reward", "policy", "off_policy", "data" or "time"
+  const char* group;  // figures that belong together: "reward", "policy", "off_policy", "data", "time" or "memory"
   const char* unit;   // "seconds"; "" for what has none, such as a share
   const char* help;   // a phrase without the unit
   std::variant<double StepFigures::*, int64_t StepFigures::*> member;

@@ -23,6 +23,12 @@ void StepFigureMetrics::Record(const StepFigures& step) {
   for (const auto& [figure, counter] : counters_) counter->Increment(Value(step, *figure));
 }
 
+void StepFigureMetrics::Show(const StepFigures& figures, const std::string& group) {
+  for (const auto& [figure, gauge] : gauges_) {
+    if (figure->group == group) gauge->Set(Value(figures, *figure));
+  }
+}
+
 TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& limits)
     : limits_(limits),
       groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
@@ -67,11 +73,6 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       checkpoints_(registry, "syncopate_checkpoints_total", "Checkpoints by result", "result", {"ok", "failed"}),
       last_checkpoint_(AddGauge(registry, "syncopate_checkpoint_last_success_timestamp_seconds",
                                 "When a checkpoint was last saved, in seconds since 1970; 0 before the first")),
-      allocated_(AddGauge(
-          registry, "syncopate_memory_allocated_bytes",
-          "Bytes that the allocator of the trainer's device has handed out; on a CPU those of the whole heap")),
-      reserved_(
-          AddGauge(registry, "syncopate_memory_reserved_bytes", "Bytes that it has taken from the device for that")),
       version_(registry, "trainer") {
   AddGauge(registry, "syncopate_staleness_bound_steps", "Staleness that no trained token may exceed")
       .Set(Double(limits.max_staleness));
@@ -106,11 +107,6 @@ void TrainerMetrics::RecordCheckpoint(bool saved, double ended_unix_seconds) {
 void TrainerMetrics::SetQueue(int64_t queued_groups, int64_t leased_groups) {
   queued_.Set(Double(queued_groups));
   leased_.Set(Double(leased_groups));
-}
-
-void TrainerMetrics::SetMemory(int64_t allocated_bytes, int64_t reserved_bytes) {
-  allocated_.Set(Double(allocated_bytes));
-  reserved_.Set(Double(reserved_bytes));
 }
 
 }  // namespace syncopate::telemetry

@@ -16,6 +16,8 @@ class StepFigureMetrics {
  public:
   explicit StepFigureMetrics(prometheus::Registry& registry);
   void Record(const StepFigures& step);
+  // The gauges of one group alone.
+  void Show(const StepFigures& figures, const std::string& group);
 
  private:
   std::vector<std::pair<const StepFigure*, prometheus::Gauge*>> gauges_;
@@ -59,8 +61,8 @@ class TrainerMetrics {
   void SetLostRecords(const std::string& kind, int64_t total) { lost_records_.RaiseTo(kind, Double(total)); }
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
-  // What the allocator of the device has handed out, and what it has taken for that.
-  void SetMemory(int64_t allocated_bytes, int64_t reserved_bytes);
+  // The figures of the group "memory" that are of a moment.
+  void ShowMemory(const StepFigures& figures) { figures_.Show(figures, "memory"); }
 
  private:
   static double Double(int64_t value) { return static_cast<double>(value); }
@@ -85,8 +87,6 @@ class TrainerMetrics {
   LabelledCounter lost_records_;
   LabelledCounter checkpoints_;
   prometheus::Gauge& last_checkpoint_;
-  prometheus::Gauge& allocated_;
-  prometheus::Gauge& reserved_;
   PolicyVersionMetric version_;
 };
 

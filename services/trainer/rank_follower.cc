@@ -107,9 +107,8 @@ class Follower {
   // The computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
     options.ranks = ranks_.get();
-    options.device = device_.name;
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome, AwaitWelcome());
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
@@ -274,6 +273,12 @@ class Follower {
         break;
       case v1::AttendResponse::kCheckFinite:
         command.kind = Kind::kCheckFinite;
+        break;
+      case v1::AttendResponse::kMoveState:
+        command = {.kind = Kind::kMoveState, .move = static_cast<trainer::RankCommand::Move>(said.move_state().to())};
+        if (said.move_state().to() < 0 || command.move > trainer::RankCommand::Move::kTrainerMode) {
+          return trainer::RankLost("rank 0 orders no move that there is");
+        }
         break;
       default:
         return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");

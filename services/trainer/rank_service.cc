@@ -195,6 +195,9 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
     case trainer::RankCommand::Kind::kCheckFinite:
       message.mutable_check_finite();
       break;
+    case trainer::RankCommand::Kind::kMoveState:
+      message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
+      break;
   }
   return Write(message);
 }

@@ -39,6 +39,14 @@ void ExplainPause(absl::Time since, v1::Explanation* explanation) {
   explanation->set_unblocked_by("Resume of TrainerService, e.g. by `syncopate ctl resume`");
 }
 
+void ExplainRolloutMode(absl::Time since, v1::Explanation* explanation) {
+  explanation->set_waiting_for("trainer_mode");
+  explanation->set_since_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - since));
+  explanation->set_detail("the trainer is in rollout mode: its state has left the device");
+  explanation->clear_rollouter();
+  explanation->set_unblocked_by("TrainerMode of TrainerService, e.g. by `syncopate ctl mode --to trainer`");
+}
+
 void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
   (*to)["leased"] = from.leased;
   (*to)["reissued"] = from.reissued;
@@ -116,6 +124,7 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   response.set_last_checkpoint(status.last_checkpoint);
   FillData(run->data->GetStatus(), &response);
   if (status.state == "paused") ExplainPause(status.paused_since, response.mutable_explanation());
+  if (status.state == "rollout_mode") ExplainRolloutMode(status.paused_since, response.mutable_explanation());
   return response;
 }
 
@@ -161,6 +170,18 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
     }
   };
   run->loop->RunBetweenSteps(std::move(write));
+}
+
+void RunControl::RolloutMode(ModeDone done) {
+  const absl::StatusOr<Run> run = GetRun();
+  if (!run.ok()) return done(run.status());
+  run->loop->EnterRolloutMode(std::move(done));
+}
+
+void RunControl::TrainerMode(ModeDone done) {
+  const absl::StatusOr<Run> run = GetRun();
+  if (!run.ok()) return done(run.status());
+  run->loop->EnterTrainerMode(std::move(done));
 }
 
 absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {

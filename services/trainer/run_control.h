@@ -44,6 +44,8 @@ class RunControl final : public TrainerControl {
   absl::Status Stop() override;
   void SaveCheckpoint(CheckpointDone done) override;
   void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
+  void RolloutMode(ModeDone done) override;
+  void TrainerMode(ModeDone done) override;
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const override;
 
  private:

@@ -52,6 +52,7 @@ void RunRecorder::CountLostRecords() {
 void RunRecorder::RecordStep(const trainer::StepReport& report) {
   telemetry::StepFigures figures = MakeStepFigures(report);
   figures.rollouters_idle_ratio = RolloutersIdle();
+  AddSendBytes(&figures);
   metrics_->RecordStep(report.version, figures, MismatchByAge(report.metrics));
   metrics_->CountBoundViolations(report.staleness.violating_groups);
   for (const int64_t staleness : report.sample_staleness) metrics_->ObserveStaleness(staleness);
@@ -97,6 +98,18 @@ void RunRecorder::RecordCheckpoint(const PolicyVersion& version, const absl::Sta
 
 void RunRecorder::AddPhase(trainer::LoopPhase phase, double seconds) {
   metrics_->AddPhase(trainer::LoopPhaseName(phase), seconds);
+}
+
+void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
+  telemetry::StepFigures figures;
+  SetMemoryFigures(memory, &figures);
+  AddSendBytes(&figures);
+  metrics_->ShowMemory(figures);
+}
+
+void RunRecorder::AddSendBytes(telemetry::StepFigures* figures) const {
+  figures->memory_allocated_bytes += send_bytes_;
+  figures->memory_reserved_bytes += send_bytes_;
 }
 
 }  // namespace syncopate::trainerd

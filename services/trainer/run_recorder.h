@@ -24,18 +24,22 @@ class RunRecorder final : public trainer::RunObserver {
   RunRecorder(RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
 
-  // Both before the first record. Without them there is no such file, and rollouters are not known to idle.
+  // All before the first record. Without them there is no such file, and rollouters are not known to idle.
   void SetTensorBoard(std::unique_ptr<telemetry::TensorBoardFile> file) { tensorboard_ = std::move(file); }
   void SetRolloutWork(RolloutWork work) { work_ = std::move(work); }
+  // What send slots take of the policy's device, beside the policy's own.
+  void SetSendBytes(int64_t bytes) { send_bytes_ = bytes; }
 
   void RecordStep(const trainer::StepReport& report) override;
   void RecordEvaluation(const trainer::EvaluationReport& report) override;
   void RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) override;
   void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) override;
   void AddPhase(trainer::LoopPhase phase, double seconds) override;
+  void RecordMemory(const trainer::PolicyMemory& memory) override;
 
  private:
   double RolloutersIdle();
+  void AddSendBytes(telemetry::StepFigures* figures) const;
   void CountLostRecords();
 
   RunReporter* const reporter_;
@@ -45,6 +49,7 @@ class RunRecorder final : public trainer::RunObserver {
   RolloutWork work_;
   trainer::RolloutRoster::Work work_before_;
   double rollouters_idle_ = 0;
+  int64_t send_bytes_ = 0;
 };
 
 }  // namespace syncopate::trainerd

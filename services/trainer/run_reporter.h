@@ -21,6 +21,8 @@ namespace syncopate::trainerd {
 
 // In the words of metrics.jsonl and of everything else that shows them.
 telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report);
+// Those of the group "memory" that are of a moment.
+void SetMemoryFigures(const trainer::PolicyMemory& memory, telemetry::StepFigures* figures);
 
 // The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
 std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report);

@@ -1,9 +1,12 @@
 #include "services/trainer/train_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/file_system.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
@@ -24,11 +27,25 @@ bool WillRestore(const v1::RunConfig& config) {
          });
 }
 
+// Of this machine, or what the process's control group may have of it. What others hold of that nobody can count on.
+int64_t HostMemoryBytes() {
+  const int64_t machine = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  constexpr int64_t kMostDigits = 32;
+  int64_t limit = 0;  // "max" is none
+  const auto text = ReadFile(FileSystem::Real(), "/sys/fs/cgroup/memory.max", kMostDigits);
+  const bool limited = text.ok() && absl::SimpleAtoi(*text, &limit) && limit > 0;
+  return limited ? std::min(machine, limit) : machine;
+}
+
 }  // namespace
 
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
-                                                                     const config::RunModel& model) {
+                                                                     const config::RunModel& model,
+                                                                     const RankDevice& device) {
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  options.device = device.name;
+  options.arenas = device.arenas;
+  options.device_bytes = device.state_bytes > 0 ? device.state_bytes : HostMemoryBytes();
   // The reference policy is what the run began with, and no checkpoint holds that.
   if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
@@ -36,19 +53,11 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   return options;
 }
 
-model::MemoryUse ReadMemoryUse(const TrainDevice& device) {
-  model::MemoryUse use = model::ReadMemoryUse(device.name);
-  use.allocated_bytes += device.arena_bytes;
-  use.reserved_bytes += device.arena_bytes;
-  return use;
-}
-
 absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->rank0));
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world > 1) device->ranks = std::make_unique<trainer::LateRanks>(0, world);
   options.ranks = device->ranks.get();
-  options.device = device->name;
   SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
   if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
   return absl::OkStatus();

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/device.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
@@ -28,6 +27,8 @@ struct RankDevice {
   std::function<absl::StatusOr<std::unique_ptr<trainer::Communicator>>(const std::string& id, int32_t rank,
                                                                        const std::function<absl::Status()>& go_on)>
       join;
+  trainer::StateArenaFactory arenas;  // memory of it that a policy's state can leave; null: as PolicyTrainer has it
+  int64_t state_bytes = 0;            // that it has for a policy's state; 0: what the machine has
 };
 
 // Of this rank, by train.device: "cuda" is another GPU of this host for each rank, as long as there are any. Which
@@ -55,12 +56,11 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// What its allocator holds, and the arenas beside it.
-model::MemoryUse ReadMemoryUse(const TrainDevice& device);
-
-// What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint.
+// What the policy of a run begins with on a device, be it of model.path, random, or about to be restored from a
+// checkpoint.
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
-                                                                     const config::RunModel& model);
+                                                                     const config::RunModel& model,
+                                                                     const RankDevice& device);
 
 // Makes the policy, and if there are several ranks what leads it.
 absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device);

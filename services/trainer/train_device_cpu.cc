@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "model/device.h"
 #include "services/config/model_options.h"
 #include "services/trainer/train_device.h"
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
 #include "model/device.h"
 #include "services/config/model_options.h"
@@ -13,6 +14,7 @@
 #include "synchronizer/ipc/ipc_source.h"
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
+#include "trainer/cuda/cuda_state_arena.h"
 #include "trainer/cuda/nccl_ranks.h"
 #include "trainer/staging/host_stager.h"
 
@@ -21,6 +23,12 @@ namespace {
 
 int SlotsOf(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
+}
+
+// What send slots will take of the GPU, and with several ranks what the weights are gathered in before them.
+int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
+  if (config.sync().transport() == "grpc") return 0;
+  return (SlotsOf(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -69,8 +77,12 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
                              model::ChooseDevice(config::TrainDeviceRequest(config, rank), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.name));
   const auto world = static_cast<int32_t>(config.trainer().world());
-  if (world == 1 || !model::IsCuda(device.name)) return device;
+  if (!model::IsCuda(device.name)) return device;
   const int index = daemon::CudaIndex(device.name);
+  device.arenas = trainer::CudaStateArenas(index);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
+  device.state_bytes = memory.free;
+  if (world == 1) return device;
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(index));
   device.gpu = facts.gpu_uuid;
   device.new_id = []() -> absl::StatusOr<std::string> {
@@ -97,6 +109,8 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
+  // Send slots come after it; 0 would be for nobody knows.
+  device.rank0.state_bytes = std::max<int64_t>(1, device.rank0.state_bytes - SendBytes(config, wire));
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {

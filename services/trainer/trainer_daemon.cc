@@ -191,9 +191,9 @@ absl::Status TrainerDaemon::OpenPrompts() {
   return absl::OkStatus();
 }
 
-void TrainerDaemon::ShowMemory() const {
-  const model::MemoryUse memory = ReadMemoryUse(device_);
-  metrics_->SetMemory(memory.allocated_bytes, memory.reserved_bytes);
+void TrainerDaemon::ShowMemory() {
+  recorder_->SetSendBytes(device_.arena_bytes);
+  recorder_->RecordMemory(device_.policy->memory());
 }
 
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {

@@ -79,7 +79,7 @@ class TrainerDaemon {
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
-  void ShowMemory() const;
+  void ShowMemory();
   absl::Status StartLoop(const PolicyVersion& start);
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);

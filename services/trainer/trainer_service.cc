@@ -79,18 +79,34 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::ExportModel(grpc::CallbackServerCo
   return call->Start({});
 }
 
-grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext* context,
-                                                          const v1::TrainerServiceRolloutModeRequest* request,
+grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext*,
+                                                          const v1::TrainerServiceRolloutModeRequest*,
                                                           v1::TrainerServiceRolloutModeResponse* response) {
-  response->set_acted(false);
-  return rpc::Reply(context, absl::OkStatus());
+  auto call = rpc::UnaryCall::Create();
+  control_->RolloutMode([call, response](const absl::StatusOr<trainer::StepLoop::ModeChange>& change) {
+    if (change.ok()) {
+      response->set_acted(change->acted);
+      response->set_offload_seconds(change->moves.offload_seconds);
+      response->set_moved_bytes(change->moves.bytes);
+    }
+    call->Finish(change.status());
+  });
+  return call->Start({});
 }
 
-grpc::ServerUnaryReactor* TrainerServiceImpl::TrainerMode(grpc::CallbackServerContext* context,
-                                                          const v1::TrainerServiceTrainerModeRequest* request,
+grpc::ServerUnaryReactor* TrainerServiceImpl::TrainerMode(grpc::CallbackServerContext*,
+                                                          const v1::TrainerServiceTrainerModeRequest*,
                                                           v1::TrainerServiceTrainerModeResponse* response) {
-  response->set_acted(false);
-  return rpc::Reply(context, absl::OkStatus());
+  auto call = rpc::UnaryCall::Create();
+  control_->TrainerMode([call, response](const absl::StatusOr<trainer::StepLoop::ModeChange>& change) {
+    if (change.ok()) {
+      response->set_acted(change->acted);
+      response->set_load_seconds(change->moves.load_seconds);
+      response->set_moved_bytes(change->moves.bytes);
+    }
+    call->Finish(change.status());
+  });
+  return call->Start({});
 }
 
 grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grpc::CallbackServerContext* context,

@@ -9,6 +9,7 @@
 #include "services/trainer/model_offer.h"
 #include "services/trainer/run_reporter.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
+#include "trainer/loop/step_loop.h"
 
 namespace syncopate::trainerd {
 
@@ -27,12 +28,15 @@ class TrainerControl {
   // The same for an export.
   using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
   virtual void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) = 0;
+  // As StepLoop's, from the step thread, between two steps.
+  using ModeDone = trainer::StepLoop::ModeDone;
+  virtual void RolloutMode(ModeDone done) = 0;
+  virtual void TrainerMode(ModeDone done) = 0;
   // UNAVAILABLE (reason STARTING) before the run has begun.
   virtual absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const = 0;
 };
 
-// TrainerService over a TrainerControl. Mutating calls are idempotent by request_id. This trainer is not colocated with
-// an engine, so the mode calls act on nothing and say so.
+// TrainerService over a TrainerControl. Mutating calls are idempotent by request_id, those of modes by themselves.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   // Both must outlive the server that serves this.

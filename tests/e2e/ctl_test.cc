@@ -145,14 +145,38 @@ TEST_F(CtlTest, GenerateGivesTheSameTokensForTheSameSeedAndWeights) {
   EXPECT_EQ(longest["finish"], "FINISH_REASON_LENGTH");
 }
 
-TEST_F(CtlTest, ModeSwitchesNothingAndSaysSo) {
-  for (const char* who : {"rollouter-0", "trainer-0"}) {
-    for (const char* mode : {"rollout", "trainer", "rollout"}) {
-      EXPECT_EQ(Ask({"mode", who, "--to", mode})["acted"], false) << who << " " << mode;
-    }
+TEST_F(CtlTest, ModeSwitchesNothingOnARollouterAndSaysSo) {
+  for (const char* mode : {"rollout", "trainer", "rollout"}) {
+    const Json answer = Ask({"mode", "rollouter-0", "--to", mode});
+    EXPECT_EQ(answer["acted"], false) << mode;
+    EXPECT_EQ(answer[std::string(mode) == "rollout" ? "offload_seconds" : "load_seconds"], 0.0);
   }
   EXPECT_EQ(StateOf("rollouter-0"), "running");
   EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 3), IsOk());
+}
+
+TEST_F(CtlTest, RolloutModeTakesTheTrainersStateAwayUntilTrainerMode) {
+  ASSERT_THAT(run_.AwaitStep(2), IsOk());
+  const Json away = Ask({"mode", "trainer-0", "--to", "rollout"});
+  EXPECT_EQ(away["acted"], true);
+  EXPECT_GT(away["offload_seconds"].get<double>(), 0.0);
+  EXPECT_GT(std::stoll(away["moved_bytes"].get<std::string>()), 0);
+  const Json again = Ask({"mode", "trainer-0", "--to", "rollout"});
+  EXPECT_EQ(again["acted"], false);
+  EXPECT_EQ(again["offload_seconds"], 0.0);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return Ask({"status"})["trainer-0"]["state"] == "rollout_mode"; }));
+  const Json waiting = Ask({"explain"});
+  EXPECT_EQ(waiting["explanation"]["waiting_for"], "trainer_mode");
+  EXPECT_THAT(waiting["explanation"]["unblocked_by"].get<std::string>(), HasSubstr("syncopate ctl mode"));
+  const std::string step = waiting["version"]["step"];
+  EXPECT_EQ(Ask({"checkpoint"})["name"], absl::StrCat("e1-s", step));
+  EXPECT_EQ(Ask({"explain"})["version"]["step"], step);
+
+  const Json back = Ask({"mode", "trainer-0", "--to", "trainer"});
+  EXPECT_EQ(back["acted"], true);
+  EXPECT_GT(back["load_seconds"].get<double>(), 0.0);
+  EXPECT_EQ(back["moved_bytes"], away["moved_bytes"]);
+  EXPECT_THAT(run_.AwaitStep(std::stoll(step) + 5), IsOk());
 }
 
 TEST_F(CtlTest, APausedRollouterHoldsItsRequestsAndAbortEndsThem) {

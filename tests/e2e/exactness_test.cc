@@ -52,6 +52,48 @@ TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {
   EXPECT_EQ(run.Digests(), *twin);
 }
 
+// All that may leave the device does, at every step; what was trained is the same, and its durations are in each line.
+TEST(ExactnessTest, AStateThatLeavesTheDeviceBetweenStepsHasTheBitsOfOneThatStays) {
+  constexpr int64_t kFew = 8;
+  const std::vector<std::string> common = {"staleness.max_staleness=0", "run.seed=3", "train.updates_per_batch=2",
+                                           "train.kl_coef=0.01", absl::StrCat("run.steps=", kFew)};
+  for (const std::vector<std::string>& offload :
+       {std::vector<std::string>{},
+        {"train.offload_params=true", "train.offload_optimizer_for_logprob=true", "train.offload_reference=true",
+         "train.empty_cache_after_update=always"}}) {
+    std::vector<std::string> overrides = common;
+    overrides.insert(overrides.end(), offload.begin(), offload.end());
+    RunHarness run(overrides);
+    auto process = run.Run();
+    ASSERT_THAT(process, IsOk());
+    auto twin = TwinDigests(run.config(), common, kFew);
+    ASSERT_THAT(twin, IsOk());
+    auto exit = (*process)->WaitExit(2 * kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    EXPECT_EQ(run.Digests(), *twin);
+    int64_t lines = 0;
+    for (const Json& line : run.Records("step")) {
+      ++lines;
+      const bool leaves = !offload.empty();
+      for (const char* part : {"parameters", "optimizer", "reference"}) {
+        const double load = line[absl::StrCat(part, "_load_seconds")];
+        const double offloading = line[absl::StrCat(part, "_offload_seconds")];
+        EXPECT_EQ(load > 0.0, leaves) << part;
+        EXPECT_EQ(offloading > 0.0, leaves) << part;
+        EXPECT_TRUE(leaves || (load == 0.0 && offloading == 0.0));
+        EXPECT_EQ(line[absl::StrCat(part, "_moved_bytes")].get<int64_t>() > 0, leaves);
+      }
+      EXPECT_EQ(line["parameters_device_bytes"].get<int64_t>() == 0, leaves);
+      EXPECT_EQ(line["reference_device_bytes"].get<int64_t>() == 0, leaves);
+      EXPECT_EQ(line["cache_flushes"].get<int64_t>() > 0, leaves);
+      if (!leaves) continue;
+      EXPECT_EQ(line["optimizer_moved_bytes"].get<int64_t>(), 2 * line["optimizer_device_bytes"].get<int64_t>());
+    }
+    EXPECT_EQ(lines, kFew);
+  }
+}
+
 TEST(ExactnessTest, AnotherSeedHasOtherBits) {
   auto digest_of = [](int seed) {
     RunHarness run;

@@ -56,19 +56,26 @@ TEST(TrainerRanksTest, TwoLearnToReverseFourSymbols) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
 }
 
+// Also when the weights are in host memory between the steps of one of the runs, on both ranks.
 TEST(TrainerRanksTest, TwoGiveTheSameBitsEachTime) {
-  auto digests = [] {
-    RunHarness run(TwoRanks({"run.steps=12", "staleness.max_staleness=0", "run.seed=3"}));
+  auto digests = [](bool offload) {
+    RunHarness run(TwoRanks({"run.steps=12", "staleness.max_staleness=0", "run.seed=3",
+                             absl::StrCat("train.offload_params=", offload ? "true" : "false")}));
     auto process = run.Run();
     EXPECT_THAT(process, IsOk());
     auto exit = (*process)->WaitExit(2 * kPatience);
     EXPECT_THAT(exit, IsOk());
     EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    for (const Json& line : run.Records("step")) {
+      EXPECT_EQ(line["parameters_load_seconds"].get<double>() > 0.0, offload);
+      EXPECT_EQ(line["parameters_offload_seconds"].get<double>() > 0.0, offload);
+      EXPECT_EQ(line["parameters_device_bytes"].get<int64_t>() == 0, offload);
+    }
     return run.Digests();
   };
-  const auto first = digests();
+  const auto first = digests(false);
   EXPECT_EQ(first.size(), 12u);
-  EXPECT_EQ(digests(), first);
+  EXPECT_EQ(digests(true), first);
 }
 
 TEST(TrainerRanksTest, TwoAreTaughtBeforeTheyAreRewarded) {

@@ -139,9 +139,9 @@ void AddActingVerbs(Verbs* verbs) {
       absl::Minutes(5));
   verbs->Add("stop", "End the run after the step under way, with a checkpoint",
              [](auto& context, auto&) { return ctl::CtlStop(context); });
-  CLI::App* mode =
-      verbs->AddFor("the trainer", "mode", "Switch a colocated worker between its modes",
-                    [](auto& context, auto& given) { return ctl::CtlMode(context, given.who, given.mode); });
+  CLI::App* mode = verbs->AddFor(
+      "the trainer", "mode", "Move the trainer's state off its device (rollout) or back (trainer)",
+      [](auto& context, auto& given) { return ctl::CtlMode(context, given.who, given.mode); }, absl::Minutes(5));
   mode->add_option("--to", arguments->mode, "rollout or trainer")
       ->required()
       ->check(CLI::IsMember({"rollout", "trainer"}));

@@ -1,6 +1,7 @@
 #include "trainer/actor/actor.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +15,9 @@
 namespace syncopate::trainer {
 namespace {
 
-at::Tensor FlatArena(int64_t elements, at::Device device) {
-  return at::zeros({elements}, at::TensorOptions(at::kFloat).device(device));
+at::Tensor ArenaTensor(const StateArena* arena, int64_t elements, at::Device device, at::ScalarType type = at::kFloat) {
+  const at::TensorOptions options = at::TensorOptions(type).device(device);
+  return arena == nullptr ? at::zeros({elements}, options) : at::from_blob(arena->data(), {elements}, options);
 }
 
 // Numbers that are in host memory at a time when they go to or come from another device.
@@ -78,7 +80,8 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
 }
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
-             at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks)
+             at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks,
+             ActorArenas arenas)
     : manifest_(manifest),
       options_(options),
       ops_(model::OpsFor(device)),
@@ -86,23 +89,24 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       ranks_(ranks == nullptr ? single_ : *ranks),
       shards_(MustCut(config, manifest, ranks_)),
       ranges_(DecayRanges(manifest, options.decay_all, shards_)),
-      parameters_(FlatArena(shards_.local_elements(), device)),
-      gradients_(FlatArena(shards_.local_elements(), device)),
-      first_moment_(FlatArena(shards_.local_elements(), device)),
-      second_moment_(FlatArena(shards_.local_elements(), device)),
-      copy_(compute == at::kFloat ? at::Tensor() : at::empty_like(parameters_, parameters_.options().dtype(compute))) {
-  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
-  if (shards_.is_whole()) {
-    weights_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, computing));
-    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, manifest, gradients_));
-  } else {
-    auto gathered = std::make_unique<GatheredWeights>(config, manifest_, shards_, computing, ranks_);
-    auto reduced = std::make_unique<ReducedGradients>(config, manifest_, shards_, gradients_, ranks_);
-    gathered_ = gathered.get();
-    reduced_ = reduced.get();
-    weights_ = std::move(gathered);
-    gradient_units_ = std::move(reduced);
-  }
+      arenas_(std::move(arenas)),
+      parameters_(ArenaTensor(arenas_.parameters.get(), shards_.local_elements(), device)),
+      gradients_(ArenaTensor(arenas_.gradients.get(), shards_.local_elements(), device)),
+      first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.local_elements(), device)),
+      second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.local_elements(), device)),
+      copy_(compute == at::kFloat ? at::Tensor()
+                                  : ArenaTensor(arenas_.copy.get(), shards_.local_elements(), device, compute)),
+      parameter_state_(copy_.defined() ? std::vector<StateArena*>{arenas_.parameters.get(), arenas_.copy.get()}
+                                       : std::vector<StateArena*>{arenas_.parameters.get()},
+                       static_cast<int64_t>(parameters_.nbytes() + (copy_.defined() ? copy_.nbytes() : 0)),
+                       {.before_offload = [this] { ReleaseWeightUnits(); }, .after_load = [this] { RenewWeights(); }}),
+      optimizer_state_({arenas_.first_moment.get(), arenas_.second_moment.get()},
+                       static_cast<int64_t>(first_moment_.nbytes() + second_moment_.nbytes())),
+      gradient_state_(
+          {arenas_.gradients.get()}, static_cast<int64_t>(gradients_.nbytes()),
+          {.before_offload = [this] { ReleaseGradientUnits(); }, .after_load = [this] { MakeGradientUnits(); }}) {
+  MakeWeightUnits();
+  MakeGradientUnits();
   if (files != nullptr) {
     CopyWeights(*files);
   } else {
@@ -111,13 +115,83 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
   RenewCopy();
 }
 
+absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory, int64_t elements, bool has_copy) {
+  ActorArenas arenas;
+  if (factory == nullptr) return arenas;
+  const auto bytes = elements * static_cast<int64_t>(sizeof(float));
+  using Kind = StateArena::Kind;
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.parameters, factory(bytes, Kind::kChanging, "the parameters"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.gradients, factory(bytes, Kind::kDerived, "the gradients"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.first_moment, factory(bytes, Kind::kChanging, "the first moment"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.second_moment, factory(bytes, Kind::kChanging, "the second moment"));
+  if (has_copy) {
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(bytes / 2, Kind::kDerived, "the copy that computes"));
+  }
+  return arenas;
+}
+
+int64_t Actor::arena_bytes_on_device() const {
+  int64_t bytes = 0;
+  for (const auto* arena :
+       {&arenas_.parameters, &arenas_.copy, &arenas_.gradients, &arenas_.first_moment, &arenas_.second_moment}) {
+    if (*arena != nullptr) bytes += (*arena)->device_bytes();
+  }
+  return bytes;
+}
+
+void Actor::MakeWeightUnits() {
+  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  if (shards_.is_whole()) {
+    weights_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, computing));
+    return;
+  }
+  auto gathered = std::make_unique<GatheredWeights>(transformer_.config(), manifest_, shards_, computing, ranks_);
+  gathered_ = gathered.get();
+  weights_ = std::move(gathered);
+}
+
+void Actor::MakeGradientUnits() {
+  if (shards_.is_whole()) {
+    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, gradients_));
+    return;
+  }
+  auto reduced = std::make_unique<ReducedGradients>(transformer_.config(), manifest_, shards_, gradients_, ranks_);
+  reduced_ = reduced.get();
+  gradient_units_ = std::move(reduced);
+}
+
+// With several ranks the memory that units are gathered in goes with them.
+void Actor::ReleaseWeightUnits() {
+  WaitForDevice();  // ranks exchange beside the stream that whoever moves memory waits for
+  gathered_ = nullptr;
+  weights_ = nullptr;
+  written_ = Written();
+}
+
+void Actor::ReleaseGradientUnits() {
+  WaitForDevice();
+  reduced_ = nullptr;
+  gradient_units_ = nullptr;
+}
+
+void Actor::RenewWeights() {
+  MakeWeightUnits();
+  RenewCopy();
+  WaitForDevice();  // loading takes until they are there
+}
+
+void Actor::WaitForDevice() const {
+  if (parameters_.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(parameters_.device().type()).synchronizeDevice(parameters_.device().index());
+}
+
 void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
   if (shards_.is_whole() && parameters_.is_cpu()) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
   }
   // The same on every device and any number of ranks: made whole, and of it what this rank holds.
-  at::Tensor whole = FlatArena(manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float)), at::kCPU);
+  at::Tensor whole = at::zeros({manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float))}, at::kFloat);
   model::InitialiseWeights(config, manifest_, seed, whole.data_ptr<float>());
   for (const FlatShards::Piece& piece : shards_.PiecesOf(0, whole.numel())) {
     parameters_.narrow(0, piece.local_begin, piece.count).copy_(whole.narrow(0, piece.whole_begin, piece.count));

@@ -15,11 +15,20 @@
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/sharded_units.h"
 #include "trainer/actor/unit_access.h"
+#include "trainer/memory/state_part.h"
 #include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
+
+// Memory for a rank's state that can leave the device.
+struct ActorArenas {
+  std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
+
+  // For `elements` of each; `copy` in bfloat16, if there is one. Without a factory all are null.
+  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, int64_t elements, bool has_copy);
+};
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
 // device, so that the optimizer is a handful of operators and staging a version is one copy. Forward and backward read
@@ -31,11 +40,21 @@ class Actor {
   // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
   // device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
   // the policy, which outlive this, on the memory of `device`, and for which FlatShards::Create() has no error; null: one.
+  // `arenas`: memory of `device` for shards().local_elements(); what is null there is taken from its allocator.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
-        Communicator* ranks = nullptr);
+        Communicator* ranks = nullptr, ActorArenas arenas = {});
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
+
+  // Parts that may leave the device and come back at the same addresses; nothing of a part that is away may be called for.
+  // Weights: those in float32, and the copy and units that forward and backward read, which are made again. Gradients come
+  // back as 0.
+  StatePart& parameter_state() { return parameter_state_; }
+  StatePart& optimizer_state() { return optimizer_state_; }
+  StatePart& gradient_state() { return gradient_state_; }
+  // Of `arenas`.
+  int64_t arena_bytes_on_device() const;
 
   const Manifest& manifest() const { return manifest_; }
   at::Device device() const { return parameters_.device(); }
@@ -111,6 +130,13 @@ class Actor {
   void CopyWeights(const model::WeightFiles& files);
   // The weights have changed.
   void RenewCopy();
+  // They are on the device again: so is what is made of them.
+  void RenewWeights();
+  void MakeWeightUnits();
+  void MakeGradientUnits();
+  void ReleaseWeightUnits();
+  void ReleaseGradientUnits();
+  void WaitForDevice() const;
   bool remembers() const { return options_.max_grad_growth > 0 && updates_ > 0; }
 
   const Manifest manifest_;
@@ -121,10 +147,12 @@ class Actor {
   Communicator& ranks_;
   const FlatShards shards_;
   const std::vector<Range> ranges_;
+  const ActorArenas arenas_;
   at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
   at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
-  std::unique_ptr<UnitAccess> weights_, gradient_units_;
-  GatheredWeights* gathered_ = nullptr;  // the two, with several ranks
+  StatePart parameter_state_, optimizer_state_, gradient_state_;
+  std::unique_ptr<UnitAccess> weights_, gradient_units_;  // null while their part is away
+  GatheredWeights* gathered_ = nullptr;                   // the two, with several ranks
   ReducedGradients* reduced_ = nullptr;
   // The unit that was written last, of a part, until it changes: WriteTensor is asked for all of its tensors. On ranks
   // other than 0 it is empty.

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <utility>
 
 #include "model/model_config.h"
 #include "model/transformer.h"
 #include "trainer/actor/actor.h"
+#include "trainer/memory/state_part.h"
 
 namespace syncopate::trainer {
 
@@ -14,22 +16,44 @@ namespace syncopate::trainer {
 // are, in shards if those are. May throw c10::Error.
 class ReferencePolicy {
  public:
-  // As `actor`, which must outlive this, is now. `config`, `compute` and `ranks` are those that it was made with.
+  // As `actor`, which must outlive this, is now. `config`, `compute` and `ranks` are those that it was made with; `arena`,
+  // of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory of the device's allocator.
   ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
-                  Communicator* ranks = nullptr)
-      : arena_(actor.parameters().to(compute, /*non_blocking=*/false, /*copy=*/true)) {
+                  Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
+      : memory_(std::move(arena)),
+        weights_of_(CopyOf(actor, compute, memory_.get())),
+        make_units_([this, &actor, config, ranks] { MakeUnits(actor, config, ranks); }),
+        state_({memory_.get()}, static_cast<int64_t>(weights_of_.nbytes()),
+               {.before_offload = [this] { units_ = nullptr; }, .after_load = make_units_}) {
+    make_units_();
+  }
+
+  // While its state is on the device.
+  UnitAccess& weight_units() const { return *units_; }
+  StatePart& state() { return state_; }
+  // Of `arena`.
+  int64_t arena_bytes_on_device() const { return memory_ == nullptr ? 0 : memory_->device_bytes(); }
+
+ private:
+  static at::Tensor CopyOf(const Actor& actor, at::ScalarType compute, const StateArena* memory) {
+    if (memory == nullptr) return actor.parameters().to(compute, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor copy =
+        at::from_blob(memory->data(), actor.parameters().sizes(), actor.parameters().options().dtype(compute));
+    return copy.copy_(actor.parameters());
+  }
+  void MakeUnits(const Actor& actor, const model::ModelConfig& config, Communicator* ranks) {
     if (actor.shards().is_whole()) {
-      weights_ = std::make_unique<WholeUnits>(model::ViewWeights(config, actor.manifest(), arena_));
+      units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, actor.manifest(), weights_of_));
     } else {
-      weights_ = std::make_unique<GatheredWeights>(config, actor.manifest(), actor.shards(), arena_, *ranks);
+      units_ = std::make_unique<GatheredWeights>(config, actor.manifest(), actor.shards(), weights_of_, *ranks);
     }
   }
 
-  UnitAccess& weight_units() const { return *weights_; }
-
- private:
-  const at::Tensor arena_;  // [elements of this rank's arena]
-  std::unique_ptr<UnitAccess> weights_;
+  const std::unique_ptr<StateArena> memory_;
+  const at::Tensor weights_of_;  // [elements of this rank's arena]
+  const std::function<void()> make_units_;
+  StatePart state_;
+  std::unique_ptr<UnitAccess> units_;  // null while the state is away
 };
 
 }  // namespace syncopate::trainer

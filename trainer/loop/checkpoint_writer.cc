@@ -19,7 +19,7 @@ void LogBestStays(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::string> CheckpointWriter::Save(const PolicyVersion& version) {
-  const absl::Status written = Write(version);
+  const absl::Status written = InUse(*parts_.policy, [&] { return Write(version); });
   parts_.observer->RecordCheckpoint(version, written);
   SYNCOPATE_RETURN_IF_ERROR(written);
   return version.ToString();

@@ -53,7 +53,7 @@ bool LoopControl::fenced() const {
 
 bool LoopControl::MayBeginStep() const {
   MutexLock lock(&mutex_);
-  return !paused_ && !stop_;
+  return !paused_ && !rollout_mode_ && !stop_;
 }
 
 void LoopControl::Add(Task task, bool saves) {
@@ -72,16 +72,20 @@ LoopControl::Requests LoopControl::AwaitRequests(const std::string& state) {
   const absl::Time begin = Clock::Real()->Now();
   Requests requests;
   MutexLock lock(&mutex_);
-  auto go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ || stop_ || !tasks_.empty(); };
+  auto go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return (!paused_ && !rollout_mode_) || stop_ || !tasks_.empty();
+  };
   bool was_paused = false;
   while (!go_on()) {
-    if (status_.state != "paused") status_.paused_since = begin;
+    // Who has taken the state away knows how to bring it back, which a resume alone does not.
+    const char* const pause = rollout_mode_ ? "rollout_mode" : "paused";
+    if (status_.state != pause) status_.paused_since = begin;
     was_paused = true;
-    status_.state = "paused";
+    status_.state = pause;
     mutex_.AwaitWithTimeout(Condition(&go_on), kPausePoll);
   }
   if (was_paused) requests.paused = Clock::Real()->Now() - begin;
-  if (!paused_) status_.state = state;
+  if (!paused_ && !rollout_mode_) status_.state = state;
   requests.stop = stop_;
   requests.fenced = fenced_;
   requests.tasks = std::exchange(tasks_, {});
@@ -102,6 +106,11 @@ LoopControl::Status LoopControl::GetStatus() const {
 void LoopControl::SetState(const std::string& state) {
   MutexLock lock(&mutex_);
   status_.state = state;
+}
+
+void LoopControl::SetRolloutMode(bool is_on) {
+  MutexLock lock(&mutex_);
+  rollout_mode_ = is_on;
 }
 
 void LoopControl::SetVersion(const PolicyVersion& version) {

@@ -21,8 +21,8 @@ class LoopControl {
 
   struct Status {
     PolicyVersion version;
-    std::string state;        // "running", "replaying", "paused", "evaluating", "stopping", "done", "failed"
-    absl::Time paused_since;  // while "paused"
+    std::string state;  // "running", "replaying", "paused", "rollout_mode", "evaluating", "stopping", "done", "failed"
+    absl::Time paused_since;  // while "paused" or "rollout_mode"
     std::string last_checkpoint;
   };
   // What was asked of the loop since it last looked.
@@ -46,13 +46,14 @@ class LoopControl {
   Status GetStatus() const;
 
   // -- The step thread. What is asked now. Blocks while the loop is paused and nobody asks for anything else. `state`
-  // is what the loop does unless it is paused.
+  // is what the loop does unless it is paused or in rollout mode, which is a pause of its own.
   Requests AwaitRequests(const std::string& state);
   // True as soon as somebody wants the run to stop; false after `timeout`.
   bool AwaitStop(absl::Duration timeout) const;
   bool MayBeginStep() const;  // nobody has asked for a pause or the end
   bool fenced() const;
   void SetState(const std::string& state);
+  void SetRolloutMode(bool is_on);
   void SetVersion(const PolicyVersion& version);
   void SetLastCheckpoint(const std::string& name);
   // The run is over and ended so: tasks that nobody has done, and those that come, hear RUN_OVER.
@@ -63,6 +64,7 @@ class LoopControl {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool rollout_mode_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool saves_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -21,7 +21,7 @@ absl::Status Explained(const absl::Status& status, const PolicyVersion& version)
 
 absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
   if (published_.version == version) return absl::OkStatus();
-  auto staged = parts_.stager->Stage(version);
+  auto staged = InUse(*parts_.policy, [&] { return parts_.stager->Stage(version); });
   if (!staged.ok()) return Explained(staged.status(), version);
   published_ = *std::move(staged);
   parts_.phases->Add(LoopPhase::kStage, published_.seconds);

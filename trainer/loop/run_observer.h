@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/policy_version.h"
 #include "trainer/data/staleness_tally.h"
+#include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
 
 namespace syncopate::trainer {
@@ -29,6 +30,8 @@ struct StepReport {
   double wait_seconds = 0;                // of those, without a batch
   double stage_seconds = 0;               // writing the version into the send arena; 0.0 when it was not published
   uint64_t weights_digest = 0;            // of the weights after the step
+  PolicyMoves moves = {};                 // since the step before ended
+  PolicyMemory memory = {};               // after the step, its publication and what they moved
   std::vector<std::string> alarms;        // that stand: trainer/data/learning_alarms.h
 };
 
@@ -69,6 +72,8 @@ class RunObserver {
   // A checkpoint was saved, or why not; the run goes on unless the error is said to end it.
   virtual void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) = 0;
   virtual void AddPhase(LoopPhase phase, double seconds) = 0;
+  // Other than by a step the memory of the policy has changed.
+  virtual void RecordMemory(const PolicyMemory& memory) = 0;
 };
 
 }  // namespace syncopate::trainer

@@ -52,6 +52,7 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   checkpoints_.LoadBest();
+  parts_.observer->RecordMemory(parts_.policy->memory());
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
@@ -125,16 +126,22 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   const absl::Time begin = Now();
   StepReport report;
   report.wait_seconds = std::exchange(waited_seconds_, 0);
-  SYNCOPATE_ASSIGN_OR_RETURN(report.metrics, MakeStep(batch));
+  // The weights are on the device once for the step and for what reads them right after it.
+  SYNCOPATE_RETURN_IF_ERROR(InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); }));
+  ReportStep(batch, std::move(report));
+  if (!batch.is_replay) StartEvaluationIfDue();
+  return SaveIfDue();
+}
+
+absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
+  SYNCOPATE_ASSIGN_OR_RETURN(report->metrics, MakeStep(batch));
   phases_.Add(LoopPhase::kStep, Now() - begin);
   version_.step = batch.produces.step;
   parts_.data->FinishStep();
   control_.SetVersion(version_);
   if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
-  SYNCOPATE_ASSIGN_OR_RETURN(report.weights_digest, publisher_.Digest(version_));
-  ReportStep(batch, std::move(report));
-  if (!batch.is_replay) StartEvaluationIfDue();
-  return SaveIfDue();
+  SYNCOPATE_ASSIGN_OR_RETURN(report->weights_digest, publisher_.Digest(version_));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TrainStepMetrics> StepLoop::MakeStep(const TrainingData::Batch& batch) {
@@ -156,6 +163,8 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
     }
   }
   report.stage_seconds = publisher_.StageSeconds(version_);
+  report.moves = parts_.policy->TakeMoves();
+  report.memory = parts_.policy->memory();
   const absl::Time end = Now();
   report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
@@ -226,10 +235,36 @@ void StepLoop::SaveCheckpoint(CheckpointDone done) {
 
 void StepLoop::RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work) {
   auto run = [this, work = std::move(work)](const absl::Status& over) {
-    const absl::Status status = over.ok() ? publisher_.CheckWeights(version_) : over;
-    work(status.ok() ? absl::StatusOr<PolicyVersion>(version_) : absl::StatusOr<PolicyVersion>(status));
+    if (!over.ok()) return work(over);
+    bool told = false;
+    const absl::Status status = InUse(*parts_.policy, [&] {
+      const absl::Status finite = publisher_.CheckWeights(version_);
+      told = true;
+      work(finite.ok() ? absl::StatusOr<PolicyVersion>(version_) : absl::StatusOr<PolicyVersion>(finite));
+      return absl::OkStatus();
+    });
+    if (!told) return work(status);
+    if (!status.ok()) SYNCOPATE_LOG(kError, "the weights stay on the device: %s", status.ToString());
   };
   control_.Add(std::move(run), /*saves=*/false);
+}
+
+void StepLoop::EnterRolloutMode(ModeDone done) { EnterMode(/*rollout=*/true, std::move(done)); }
+
+void StepLoop::EnterTrainerMode(ModeDone done) { EnterMode(/*rollout=*/false, std::move(done)); }
+
+void StepLoop::EnterMode(bool rollout, ModeDone done) {
+  auto enter = [this, rollout, done = std::move(done)](const absl::Status& over) {
+    if (!over.ok()) return done(over);
+    const absl::StatusOr<StateMoves> moves =
+        rollout ? parts_.policy->EnterRolloutMode() : parts_.policy->EnterTrainerMode();
+    parts_.observer->RecordMemory(parts_.policy->memory());
+    if (!moves.ok()) return done(moves.status());
+    const bool acted = std::exchange(rollout_mode_, rollout) != rollout;
+    control_.SetRolloutMode(rollout);
+    done(ModeChange{acted, *moves});
+  };
+  control_.Add(std::move(enter), /*saves=*/false);
 }
 
 }  // namespace syncopate::trainer

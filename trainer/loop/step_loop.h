@@ -88,6 +88,16 @@ class StepLoop {
   // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
   // finite; once, with an error as SaveCheckpoint if that cannot be.
   void RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work);
+  // Between two steps the policy enters that mode (Policy::EnterRolloutMode); no step begins in rollout mode, but the
+  // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays in
+  // its mode then.
+  struct ModeChange {
+    bool acted = false;  // it was in the other mode
+    StateMoves moves;    // all 0 if not
+  };
+  using ModeDone = std::function<void(const absl::StatusOr<ModeChange>&)>;
+  void EnterRolloutMode(ModeDone done);
+  void EnterTrainerMode(ModeDone done);
   Status GetStatus() const { return control_.GetStatus(); }
 
  private:
@@ -99,7 +109,10 @@ class StepLoop {
   // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
   absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
+  // The step, and what reads the weights after it. `begin`: of Train().
+  absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
+  void EnterMode(bool rollout, ModeDone done);
   absl::StatusOr<TrainStepMetrics> MakeStep(const TrainingData::Batch& batch);
   // The next step is a supervised one.
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
@@ -125,6 +138,7 @@ class StepLoop {
   PolicyVersion version_;
   absl::Time last_step_end_;
   double waited_seconds_ = 0;  // for a batch, since then
+  bool rollout_mode_ = false;
 };
 
 }  // namespace syncopate::trainer

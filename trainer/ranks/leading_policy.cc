@@ -39,6 +39,50 @@ absl::Status LeadingPolicy::CheckFinite() const {
   return policy_->CheckFinite();
 }
 
+absl::Status LeadingPolicy::TellToMove(RankCommand::Move move) const {
+  return Tell({.kind = RankCommand::Kind::kMoveState, .move = move});
+}
+
+absl::Status LeadingPolicy::BeginUse() {
+  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kBeginUse));
+  return policy_->BeginUse();
+}
+
+// Its own weights leave though nobody else can be told.
+absl::Status LeadingPolicy::EndUse() {
+  const absl::Status told = TellToMove(RankCommand::Move::kEndUse);
+  const absl::Status ended = policy_->EndUse();
+  return told.ok() ? ended : told;
+}
+
+absl::StatusOr<StateMoves> LeadingPolicy::EnterRolloutMode() {
+  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kRolloutMode));
+  return policy_->EnterRolloutMode();
+}
+
+absl::StatusOr<StateMoves> LeadingPolicy::EnterTrainerMode() {
+  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kTrainerMode));
+  return policy_->EnterTrainerMode();
+}
+
+namespace {
+
+absl::Status MoveState(Policy& policy, RankCommand::Move move) {
+  switch (move) {
+    case RankCommand::Move::kBeginUse:
+      return policy.BeginUse();
+    case RankCommand::Move::kEndUse:
+      return policy.EndUse();
+    case RankCommand::Move::kRolloutMode:
+      return policy.EnterRolloutMode().status();
+    case RankCommand::Move::kTrainerMode:
+      break;
+  }
+  return policy.EnterTrainerMode().status();
+}
+
+}  // namespace
+
 absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
                          const std::vector<const TrajectoryGroup*>& groups) {
   switch (command.kind) {
@@ -51,6 +95,8 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
                                 [](absl::string_view) { return absl::InternalError("only rank 0 is given tensors"); });
     case RankCommand::Kind::kDigest:
       return policy.Digest().status();
+    case RankCommand::Kind::kMoveState:
+      return MoveState(policy, command.move);
     case RankCommand::Kind::kCopyParameters:
       return policy.CopyParameters(command.dtype, nullptr);
     case RankCommand::Kind::kCheckFinite:

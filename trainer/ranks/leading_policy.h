@@ -11,12 +11,23 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct RankCommand {
-  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kCopyParameters };
+  enum class Kind : uint8_t {
+    kStep,
+    kSupervisedStep,
+    kWriteTensor,
+    kDigest,
+    kCheckFinite,
+    kCopyParameters,
+    kMoveState
+  };
+  // What kMoveState does.
+  enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
   size_t tensor = 0;                          // kWriteTensor
   DType dtype = DType::kFloat32;              // kCopyParameters
+  Move move = Move::kBeginUse;                // kMoveState
 };
 
 // How rank 0 reaches the others.
@@ -45,8 +56,16 @@ class LeadingPolicy final : public Policy {
   absl::Status CopyParameters(DType dtype, void* whole) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
+  absl::Status BeginUse() override;
+  absl::Status EndUse() override;
+  absl::StatusOr<StateMoves> EnterRolloutMode() override;
+  absl::StatusOr<StateMoves> EnterTrainerMode() override;
+  // Of this rank.
+  PolicyMemory memory() const override { return policy_->memory(); }
+  PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
 
  private:
+  absl::Status TellToMove(RankCommand::Move move) const;
   absl::Status Tell(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
 
   Policy* const policy_;

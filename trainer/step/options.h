@@ -58,6 +58,17 @@ struct TrainStepOptions {
   TrainStepOptions Supervised() const;
 };
 
+// When a policy's allocator gives what it holds unused back to its device: CacheRule.
+enum class EmptyCache : uint8_t { kAlways, kOnPressure, kNever };
+
+// Where a policy's state is while nobody needs it there: StateResidency.
+struct MemoryOptions {
+  bool offload_params = false;
+  bool offload_optimizer_for_logprob = false;
+  bool offload_reference = false;
+  EmptyCache empty_cache = EmptyCache::kOnPressure;
+};
+
 // Token means are over every trained token of the batch, all micro-batches and ranks.
 struct TrainStepMetrics {
   int64_t updates = 0;  // made; one whose advantages are all 0 is not

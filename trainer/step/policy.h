@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/log.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "model/safetensors.h"
+#include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
 
 namespace syncopate::trainer {
@@ -55,6 +57,32 @@ class Policy {
   virtual absl::Status CheckFinite() const = 0;
   // Optimizer updates that were made.
   virtual int64_t updates() const = 0;
+
+  // -- Where the state is (docs/training.md, "Memory").
+  // From BeginUse() to its EndUse() the weights are on the device, whatever was asked for; uses nest, and each call above
+  // is one by itself. After the last one they leave if that was asked for. Both block; after an error there is no use.
+  virtual absl::Status BeginUse() = 0;
+  virtual absl::Status EndUse() = 0;
+  // Between two uses: all that the policy has on its device leaves it, or is there again but for what options keep away.
+  // What moving it took: all 0 if that was done. No step is made in rollout mode: FAILED_PRECONDITION (reason
+  // ROLLOUT_MODE).
+  virtual absl::StatusOr<StateMoves> EnterRolloutMode() = 0;
+  virtual absl::StatusOr<StateMoves> EnterTrainerMode() = 0;
+  virtual PolicyMemory memory() const = 0;
+  virtual PolicyMoves TakeMoves() = 0;  // since it was called last
 };
+
+// Does `work`, which returns absl::Status or absl::StatusOr<T>, while the weights of `policy` are on its device: anything
+// with BeginUse() and EndUse(). They may leave after it, also after an error, which is what is returned then.
+template <typename Used, typename Work>
+auto InUse(Used& policy, Work&& work) -> decltype(work()) {
+  SYNCOPATE_RETURN_IF_ERROR(policy.BeginUse());
+  auto result = work();
+  const absl::Status ended = policy.EndUse();
+  if (ended.ok()) return result;
+  if (result.ok()) return ended;
+  SYNCOPATE_LOG(kError, "after an error the weights stay on the device: %s", ended.ToString());
+  return result;
+}
 
 }  // namespace syncopate::trainer

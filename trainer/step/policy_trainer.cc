@@ -3,12 +3,15 @@
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "model/torch_error.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/reference_policy.h"
+#include "trainer/step/state_residency.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::trainer {
@@ -18,35 +21,135 @@ DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// Parameters, gradients and two moments, the copy that computes, and the reference policy: a rank's share of them.
-int64_t StateBytes(const Manifest& manifest, const PolicyTrainer::Options& options) {
-  const DType compute = options.compute_dtype.value_or(DefaultDType(options.device));
-  const int64_t copy = compute == DType::kBFloat16 ? manifest.arena_bytes() / 2 : 0;
-  const int64_t reference = copy > 0 ? copy : manifest.arena_bytes();
-  const int64_t all = 4 * manifest.arena_bytes() + copy + (options.step.loss.needs_reference() ? reference : 0);
-  return all / (options.ranks == nullptr ? 1 : options.ranks->world());
+// What a rank's state takes of its device, in bytes.
+struct StateSize {
+  int64_t weights = 0, gradients = 0, moments = 0, copy = 0, reference = 0, gathered = 0;
+  int64_t total() const { return weights + gradients + moments + copy + reference + gathered; }
+  std::string ToString() const;
+};
+
+std::string InMiB(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+std::string StateSize::ToString() const {
+  std::string sum =
+      absl::StrCat("weights ", InMiB(weights), " + gradients ", InMiB(gradients), " + two moments ", InMiB(moments));
+  if (copy > 0) absl::StrAppend(&sum, " + bfloat16 copy ", InMiB(copy));
+  if (reference > 0) absl::StrAppend(&sum, " + reference policy ", InMiB(reference));
+  if (gathered > 0) absl::StrAppend(&sum, " + gathered units ", InMiB(gathered));
+  return absl::StrCat(sum, " = ", InMiB(total()));
+}
+
+DType ComputeDType(const PolicyTrainer::Options& options) {
+  return options.compute_dtype.value_or(DefaultDType(options.device));
+}
+
+// Elements of the units that a rank gathers at once: those of the vocabulary, and the largest layer twice.
+int64_t GatheredElements(const FlatShards& shards) {
+  int64_t layer = 0;
+  for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
+  return shards.world() *
+         (shards.unit(FlatShards::kEmbeddings).shard + shards.unit(shards.output_unit()).shard + 2 * layer);
+}
+
+StateSize StateSizeOf(const FlatShards& shards, const PolicyTrainer::Options& options) {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  const bool has_copy = ComputeDType(options) == DType::kBFloat16;
+  const int64_t elements = shards.local_elements(), computing = has_copy ? kFloat / 2 : kFloat;
+  StateSize size;
+  size.weights = size.gradients = elements * kFloat;
+  size.moments = 2 * elements * kFloat;
+  size.copy = has_copy ? elements * computing : 0;
+  // In host memory while its pass is not made; the state beside it is whole at an update.
+  const loss::LossOptions& loss = options.step.loss;
+  const bool away = options.memory.offload_reference && loss.kl_in_reward;
+  size.reference = loss.needs_reference() && !away ? elements * computing : 0;
+  if (!shards.is_whole()) size.gathered = GatheredElements(shards) * (computing + kFloat);
+  return size;
+}
+
+absl::Status CheckStateFits(const StateSize& size, const PolicyTrainer::Options& options) {
+  if (options.device_bytes == 0 || size.total() <= options.device_bytes) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "STATE_TOO_LARGE",
+               absl::StrCat("the model does not fit: ", size.ToString(), ", before any activation, and ",
+                            options.device, " has ", InMiB(options.device_bytes),
+                            "; use more trainer ranks, another device or a smaller model"));
+}
+
+absl::StatusOr<StateArenaFactory> ArenasOf(const PolicyTrainer::Options& options) {
+  if (options.arenas != nullptr) return options.arenas;
+  if (at::Device(options.device).is_cpu()) return StateArenaFactory(MakeHostStateArena);
+  if (!options.memory.offload_params && !options.memory.offload_optimizer_for_logprob &&
+      !options.memory.offload_reference) {
+    return StateArenaFactory();
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "NOT_MOVABLE",
+               absl::StrCat("nothing can be offloaded from ", options.device, ": its state is not in arenas"));
+}
+
+// With libtorch's errors as ours.
+template <typename Work>
+auto Guarded(const char* what, Work work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return model::TorchError(error, what);
+  }
 }
 
 }  // namespace
 
 class PolicyTrainer::Core {
  public:
-  Core(const Options& options, const Manifest& manifest)
-      : compute(options.compute_dtype.value_or(DefaultDType(options.device))),
+  // Memory that was made before anything that may throw.
+  struct Arenas {
+    ActorArenas actor;
+    std::unique_ptr<StateArena> reference;
+  };
+  static absl::StatusOr<Arenas> MakeArenas(const Options& options, const FlatShards& shards) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const StateArenaFactory factory, ArenasOf(options));
+    const bool has_copy = ComputeDType(options) == DType::kBFloat16;
+    Arenas arenas;
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards.local_elements(), has_copy));
+    if (factory != nullptr && options.step.loss.needs_reference()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(arenas.reference, factory(shards.local_elements() * (has_copy ? 2 : 4),
+                                                           StateArena::Kind::kFrozen, "the reference policy"));
+    }
+    return arenas;
+  }
+
+  Core(const Options& options, const Manifest& manifest, Arenas arenas)
+      : compute(ComputeDType(options)),
         ranks(options.ranks == nullptr ? single : *options.ranks),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get(), model::ScalarTypeOf(compute), &ranks),
+              options.weights.get(), model::ScalarTypeOf(compute), &ranks, std::move(arenas.actor)),
         reference(options.step.loss.needs_reference()
-                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks)
+                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks,
+                                                          std::move(arenas.reference))
                       : nullptr),
-        step(actor, ranks, options.step, reference.get()),
-        supervised(actor, ranks, options.step.Supervised()) {}
+        residency(actor, reference.get(), options.memory, options.device),
+        step(actor, ranks, options.step, reference.get(), &residency),
+        supervised(actor, ranks, options.step.Supervised(), nullptr, &residency) {}
+
+  // With the policy's GPU as the thread's current one.
+  template <typename Work>
+  auto OnDevice(const char* what, Work work) -> decltype(work()) {
+    return Guarded(what, [&] {
+      const c10::DeviceGuard guard(actor.device());
+      return work();
+    });
+  }
+  // A call that reads or writes the state.
+  template <typename Work>
+  auto Use(const char* what, Work work) -> decltype(work()) {
+    return OnDevice(what, [&] { return InUse(residency, [&] { return Guarded(what, work); }); });
+  }
 
   const DType compute;
   SingleRank single;
   Communicator& ranks;
   Actor actor;
-  const std::unique_ptr<const ReferencePolicy> reference;
+  const std::unique_ptr<ReferencePolicy> reference;
+  StateResidency residency;
   TrainStep step;
   TrainStep supervised;
 };
@@ -59,88 +162,97 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
-  if (options.ranks != nullptr) {
-    const Communicator& ranks = *options.ranks;
-    SYNCOPATE_RETURN_IF_ERROR(FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()).status());
-  }
+  const int32_t rank = options.ranks == nullptr ? 0 : options.ranks->rank();
+  const int32_t world = options.ranks == nullptr ? 1 : options.ranks->world();
+  SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards, FlatShards::Create(options.model, manifest, rank, world));
+  const StateSize size = StateSizeOf(shards, options);
+  SYNCOPATE_RETURN_IF_ERROR(CheckStateFits(size, options));
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
+  const std::string needs = absl::StrCat("the model's state on ", options.device, ": ", size.ToString());
   try {
     const c10::DeviceGuard guard{at::Device(options.device)};
-    return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::make_unique<Core>(options, manifest)));
+    auto arenas = Core::MakeArenas(options, shards);
+    if (!arenas.ok()) return Annotate(arenas.status(), needs);
+    auto core = std::make_unique<Core>(options, manifest, *std::move(arenas));
+    SYNCOPATE_RETURN_IF_ERROR(core->residency.Begin());
+    return std::unique_ptr<PolicyTrainer>(new PolicyTrainer(std::move(core)));
   } catch (const std::exception& error) {
-    return model::TorchError(error, absl::StrCat("parameters, gradients and optimizer state need ",
-                                                 StateBytes(manifest, options) >> 20, " MiB on ", options.device));
+    return model::TorchError(error, needs);
   }
 }
 
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
+template <typename Work>
+absl::StatusOr<TrainStepMetrics> PolicyTrainer::RunStep(const char* what, Work work) {
+  return core_->Use(what, [&]() -> absl::StatusOr<TrainStepMetrics> {
+    SYNCOPATE_RETURN_IF_ERROR(core_->residency.BeginStep());
+    absl::StatusOr<TrainStepMetrics> made = Guarded(what, work);
+    const absl::Status ended = core_->residency.EndStep();
+    if (made.ok() && !ended.ok()) return ended;
+    if (!ended.ok()) SYNCOPATE_LOG(kError, "after a step that failed: %s", ended.ToString());
+    return made;
+  });
+}
+
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
-    return core_->step.Run(groups, step);
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the training step has failed");
-  }
+  return RunStep("the training step has failed", [&] { return core_->step.Run(groups, step); });
 }
 
 absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
-    return core_->supervised.RunSupervised(groups);
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the supervised step has failed");
-  }
+  return RunStep("the supervised step has failed", [&] { return core_->supervised.RunSupervised(groups); });
 }
 
 absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
+  return core_->Use("the policy cannot be copied to the host", [&]() -> absl::Status {
+    if (part != PolicyPart::kParameters) SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
     return core_->actor.WriteTensor(part, index, sink);
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the policy cannot be copied to the host");
-  }
+  });
 }
 
 absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
-    return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole);
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the weights cannot be gathered");
-  }
+  return core_->Use("the weights cannot be gathered",
+                    [&] { return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole); });
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
-    return core_->actor.Digest();
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the weights cannot be digested");
-  }
+  return core_->Use("the weights cannot be digested", [&] { return core_->actor.Digest(); });
 }
 
 absl::Status PolicyTrainer::CheckFinite() const {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
-    return core_->actor.CheckFinite();
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the weights cannot be looked at");
-  }
+  return core_->Use("the weights cannot be looked at", [&] { return core_->actor.CheckFinite(); });
 }
 
 int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
 
 absl::Status PolicyTrainer::Restore(const PolicySource& source) {
-  try {
-    const c10::DeviceGuard guard(core_->actor.device());
+  return core_->Use("the checkpoint cannot be copied to the device", [&]() -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
     core_->actor.Restore(source);
     return absl::OkStatus();
-  } catch (const std::exception& error) {
-    return model::TorchError(error, "the checkpoint cannot be copied to the device");
-  }
+  });
 }
+
+absl::Status PolicyTrainer::BeginUse() {
+  return core_->OnDevice("the weights cannot be brought to the device", [&] { return core_->residency.BeginUse(); });
+}
+
+absl::Status PolicyTrainer::EndUse() {
+  return core_->OnDevice("the weights cannot leave the device", [&] { return core_->residency.EndUse(); });
+}
+
+absl::StatusOr<StateMoves> PolicyTrainer::EnterRolloutMode() {
+  return core_->OnDevice("the state cannot leave the device", [&] { return core_->residency.EnterRolloutMode(); });
+}
+
+absl::StatusOr<StateMoves> PolicyTrainer::EnterTrainerMode() {
+  return core_->OnDevice("the state cannot be brought back", [&] { return core_->residency.EnterTrainerMode(); });
+}
+
+PolicyMemory PolicyTrainer::memory() const { return core_->residency.memory(); }
+
+PolicyMoves PolicyTrainer::TakeMoves() { return core_->residency.TakeMoves(); }
 
 const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
 

@@ -11,6 +11,7 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
+#include "trainer/memory/state_arena.h"
 #include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
@@ -38,13 +39,20 @@ class PolicyTrainer final : public Policy {
     // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
     // float32 beside it.
     std::optional<DType> compute_dtype = std::nullopt;
+    MemoryOptions memory;
+    // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
+    // libtorch's allocator, which stays there, and `memory` may not ask for more.
+    StateArenaFactory arenas = nullptr;
+    // What `device` has for the state; 0: nobody knows.
+    int64_t device_bytes = 0;
     // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone.
     Communicator* ranks = nullptr;
   };
 
-  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); DATA_LOSS (reason NON_FINITE) naming file and
-  // tensor, before anything is allocated, if a weight is not finite; RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying
-  // how much was needed.
+  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); RESOURCE_EXHAUSTED
+  // (reason STATE_TOO_LARGE), with the sum and what it is made of, if the state needs more than device_bytes; DATA_LOSS
+  // (reason NON_FINITE) naming file and tensor if a weight is not finite: both before anything is allocated.
+  // RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
   ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;
@@ -62,11 +70,17 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   int64_t updates() const override;
+  absl::Status BeginUse() override;
+  absl::Status EndUse() override;
+  absl::StatusOr<StateMoves> EnterRolloutMode() override;
+  absl::StatusOr<StateMoves> EnterTrainerMode() override;
+  PolicyMemory memory() const override;
+  PolicyMoves TakeMoves() override;
   // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
-  // Of one rank alone: the current float32 weights where the policy computes, laid out by manifest(): always this address. Work on them is
-  // queued on the device's default stream.
+  // Of one rank alone: the current float32 weights where the policy computes, laid out by manifest(): always this address,
+  // with memory behind it while the policy is in use. Work on them is queued on the device's default stream.
   const void* device_parameters() const;
   DType compute_dtype() const;
   bool is_sharded() const;  // there are several ranks
@@ -74,6 +88,10 @@ class PolicyTrainer final : public Policy {
  private:
   class Core;
   explicit PolicyTrainer(std::unique_ptr<Core> core);
+  // A step of either kind.
+  template <typename Work>
+  absl::StatusOr<TrainStepMetrics> RunStep(const char* what, Work work);
+
   std::unique_ptr<Core> core_;
 };
 

@@ -86,11 +86,12 @@ struct TrainStep::Totals {
 };
 
 TrainStep::TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
-                     const ReferencePolicy* reference)
+                     const ReferencePolicy* reference, StateResidency* residency)
     : actor_(actor),
       ranks_(ranks),
       options_(options),
       reference_(reference),
+      residency_(residency),
       cost_(CostOf(actor.transformer().config())),
       program_(actor.transformer(), actor.device(), options.recompute),
       head_(actor.device(), {.temperature = options.temperature, .float32_logits = options.float32_logits}) {
@@ -101,20 +102,25 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   SYNCOPATE_CHECK(!groups.empty());
   at::NoGradGuard no_grad;
   TrainStepMetrics metrics;
+  SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   DescribeRewards(groups, metrics);
   metrics.data = DescribeData(groups, options_.loss, step);
   SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, step));
   std::vector<std::vector<float>> reference;
-  if (options_.loss.needs_reference() && options_.loss.kl_in_reward) {
-    PhaseClock clock(actor_.device());
-    clock.Mark();
+  PhaseClock reference_clock(actor_.device());
+  const bool has_reference_pass = options_.loss.needs_reference() && options_.loss.kl_in_reward;
+  if (has_reference_pass) {
+    SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/true));
+    reference_clock.Mark();
     SYNCOPATE_ASSIGN_OR_RETURN(reference, ReferenceLogProbs(groups));
-    clock.Mark();
-    metrics.reference_seconds = clock.Seconds(0);
+    reference_clock.Mark();
+    if (residency_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(residency_->EndReferencePass());
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, reference));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
   SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
+  // Only now has the device surely passed the second mark: it was waited for before that.
+  if (has_reference_pass) metrics.reference_seconds = reference_clock.Seconds(0);
   metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
   return metrics;
 }
@@ -123,6 +129,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<cons
   SYNCOPATE_CHECK(!groups.empty());
   at::NoGradGuard no_grad;
   TrainStepMetrics metrics;
+  SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   std::vector<std::vector<TrainingSequence>> sequences = SupervisedSequences(groups);
   for (const std::vector<TrainingSequence>& group : sequences) {
     metrics.sequences += static_cast<int64_t>(group.size());
@@ -144,25 +151,56 @@ absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<cons
   return metrics;
 }
 
+absl::Status TrainStep::BeginPass(bool of_reference) {
+  if (residency_ == nullptr) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(residency_->BeginPass());
+  return of_reference ? residency_->BeginReference() : absl::OkStatus();
+}
+
+absl::Status TrainStep::RunProximalPass(std::vector<Update>& updates) {
+  for (Update& update : updates) {
+    for (const MicroBatch& micro_batch : update.micro_batches) {
+      SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor logprobs, LogProbs(micro_batch, actor_.weight_units()));
+      update.proximal.push_back(std::move(logprobs));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics) {
   Totals totals;
   // With several updates the first one moves the weights, so the proximal policy must be taken before it.
-  if (updates.size() > 1 && options_.loss.needs_proximal()) {
-    PhaseClock clock(actor_.device());
+  const bool has_proximal_pass = updates.size() > 1 && options_.loss.needs_proximal();
+  PhaseClock clock(actor_.device());
+  if (has_proximal_pass) {
+    SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/false));
     clock.Mark();
-    for (Update& update : updates) {
-      for (const MicroBatch& micro_batch : update.micro_batches) {
-        SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor logprobs, LogProbs(micro_batch, actor_.weight_units()));
-        update.proximal.push_back(std::move(logprobs));
-      }
-    }
+    SYNCOPATE_RETURN_IF_ERROR(RunProximalPass(updates));
     clock.Mark();
-    for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
-    metrics.proximal_seconds = clock.Seconds(0);
-  } else {
-    for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
   }
+  // With the divergence in the loss each micro-batch has a pass of the reference policy between its others.
+  if (options_.loss.needs_reference() && !options_.loss.kl_in_reward) {
+    SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/true));
+  }
+  for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
+  if (has_proximal_pass) metrics.proximal_seconds = clock.Seconds(0);
   ShowFigures(loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size())), metrics);
+  return absl::OkStatus();
+}
+
+// DealByCost knows lengths alone; a person wants to know which prompt it is.
+absl::Status TrainStep::CheckLengths(const std::vector<const TrajectoryGroup*>& groups) const {
+  for (const TrajectoryGroup* group : groups) {
+    for (size_t sample = 0; sample < group->samples.size(); ++sample) {
+      const size_t prompt = group->prompt_ids.size(), answer = group->samples[sample].tokens.size();
+      // The last token only is a target.
+      if (static_cast<int64_t>(prompt + answer) - 1 <= options_.micro_batch_tokens) continue;
+      return Error(absl::StatusCode::kInvalidArgument, "SEQUENCE_TOO_LONG",
+                   absl::StrCat("answer ", sample, " of prompt ", group->lease.group.ToString(), " has ", prompt, " + ",
+                                answer, " tokens, more than a micro-batch holds; raise train.micro_batch_tokens ",
+                                options_.micro_batch_tokens));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -380,6 +418,7 @@ absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metric
   clock.Mark();
   at::Tensor norm;
   if (is_made) {
+    if (residency_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(residency_->NeedOptimizer());
     SYNCOPATE_ASSIGN_OR_RETURN(norm, actor_.QueueUpdate(measured.sums[loss::kSumLoss]));
   }
   clock.Mark();

@@ -14,6 +14,7 @@
 #include "trainer/step/deal.h"
 #include "trainer/step/options.h"
 #include "trainer/step/packed_batch.h"
+#include "trainer/step/state_residency.h"
 #include "trainer/step/training_sequences.h"
 
 namespace syncopate::trainer {
@@ -34,9 +35,10 @@ class TrainStep {
 
   // All but the options must outlive this object. `options` must be valid; `reference` may be null unless
   // options.loss.needs_reference().
-  // `ranks` are those of the actor.
+  // `ranks` are those of the actor. `residency`, of actor and reference, is told what the step is about to need; null:
+  // all of it is on the device.
   TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
-            const ReferencePolicy* reference = nullptr);
+            const ReferencePolicy* reference = nullptr, StateResidency* residency = nullptr);
 
   // `groups` in training order, not empty; `step` is the trainer's, which their tokens' staleness is counted to. An
   // update whose advantages are all 0 and whose loss has no other terms, is not made: its metrics are
@@ -65,6 +67,7 @@ class TrainStep {
   absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch, UnitAccess& weights) const;
   // Undefined for an empty one.
   absl::StatusOr<at::Tensor> LogProbs(const MicroBatch& micro_batch, UnitAccess& weights) const;
+  absl::Status CheckLengths(const std::vector<const TrajectoryGroup*>& groups) const;
   absl::Status CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const;
   // Of all answers under the reference policy, in the order of groups and samples; waits for the device.
   absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(
@@ -74,6 +77,10 @@ class TrainStep {
   // Those of this rank.
   absl::StatusOr<MicroBatches> DealSequences(const std::vector<TrainingSequence>& sequences) const;
   absl::StatusOr<std::vector<Update>> DealUpdates(std::vector<std::vector<TrainingSequence>> groups);
+  // Before a pass for log-probs; `of_reference`: under the reference policy.
+  absl::Status BeginPass(bool of_reference);
+  // Log-probs under the policy as it is before the updates.
+  absl::Status RunProximalPass(std::vector<Update>& updates);
   // All updates of the step, their figures added to the metrics.
   absl::Status RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
@@ -95,6 +102,7 @@ class TrainStep {
   Communicator& ranks_;
   const TrainStepOptions options_;
   const ReferencePolicy* const reference_;  // null without
+  StateResidency* const residency_;         // null: everything stays
   const SequenceCost cost_;
   const DecoderProgram program_;
   const FusedHead head_;

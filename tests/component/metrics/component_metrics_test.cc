@@ -99,7 +99,7 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);
   metrics.SetQueue(3, 4);
-  metrics.SetMemory(100, 200);
+  metrics.ShowMemory({.memory_allocated_bytes = 100, .memory_reserved_bytes = 200});
   std::string text = Text(registry);
   for (const char* line : {"syncopate_groups_total{outcome=\"trained\"} 16\n",
                            "syncopate_groups_total{outcome=\"duplicate\"} 0\n",

@@ -124,6 +124,15 @@ TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
   EXPECT_EQ(options({}).step.recompute, trainer::Recompute::kSelective);
   EXPECT_EQ(options({"train.recompute=none"}).step.recompute, trainer::Recompute::kNone);
   EXPECT_EQ(options({"train.recompute=full"}).step.recompute, trainer::Recompute::kFull);
+  EXPECT_FALSE(options({}).memory.offload_params || options({}).memory.offload_optimizer_for_logprob ||
+               options({}).memory.offload_reference);
+  EXPECT_TRUE(options({"train.offload_params=true"}).memory.offload_params);
+  EXPECT_TRUE(
+      options({"train.offload_optimizer_for_logprob=true", "train.kl_coef=0.1"}).memory.offload_optimizer_for_logprob);
+  EXPECT_TRUE(options({"train.offload_reference=true", "train.kl_coef=0.1"}).memory.offload_reference);
+  EXPECT_EQ(options({}).memory.empty_cache, trainer::EmptyCache::kOnPressure);
+  EXPECT_EQ(options({"train.empty_cache_after_update=always"}).memory.empty_cache, trainer::EmptyCache::kAlways);
+  EXPECT_EQ(options({"train.empty_cache_after_update=never"}).memory.empty_cache, trainer::EmptyCache::kNever);
   EXPECT_TRUE(options({"train.float32_logits=true"}).step.float32_logits);
 }
 

@@ -44,6 +44,19 @@ INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
                                          Case{{"run.resume=true", "run.dir=runs/x"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Memory, RulesTest,
+    testing::Values(
+        Case{{"train.offload_params=true", "train.empty_cache_after_update=always"}, nullptr},
+        Case{{"train.empty_cache_after_update=sometimes"}, "train.empty_cache_after_update: "},
+        Case{{"train.offload_reference=true"}, "train.offload_reference: false, as without train.kl_coef"},
+        Case{{"train.offload_reference=true", "train.kl_coef=0.1"}, nullptr},
+        Case{{"train.offload_optimizer_for_logprob=true"}, "train.offload_optimizer_for_logprob: false, as no step"},
+        Case{{"train.offload_optimizer_for_logprob=true", "train.updates_per_batch=2"}, nullptr},
+        Case{{"train.offload_optimizer_for_logprob=true", "train.updates_per_batch=2", "train.proximal=a3po"},
+             "train.offload_optimizer_for_logprob: false, as no step"},
+        Case{{"train.offload_optimizer_for_logprob=true", "train.kl_coef=0.1"}, nullptr}));
+
+INSTANTIATE_TEST_SUITE_P(
     Devices, RulesTest,
     testing::Values(
         Case{{"train.device=cuda:0", "rollout.device=cuda:1", "sync.transport=ipc"}, nullptr},

@@ -40,8 +40,8 @@ TEST(StepFiguresTest, TheTableNamesEveryMemberOnceAndNoNameTwice) {
 
 TEST(StepFiguresTest, EveryFigureHasAGroupAndAHelpThatIsAPhrase) {
   for (const StepFigure& figure : StepFigureTable()) {
-    EXPECT_THAT(figure.group,
-                AnyOf(StrEq("reward"), StrEq("policy"), StrEq("off_policy"), StrEq("data"), StrEq("time")))
+    EXPECT_THAT(figure.group, AnyOf(StrEq("reward"), StrEq("policy"), StrEq("off_policy"), StrEq("data"), StrEq("time"),
+                                    StrEq("memory")))
         << figure.name;
     const std::string help = figure.help;
     ASSERT_FALSE(help.empty()) << figure.name;

@@ -68,6 +68,40 @@ TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
   EXPECT_EQ(Lines().find("eval_exact"), std::string::npos);
 }
 
+TEST_F(RunRecorderTest, MovesOfAStepStandApartAndWhatDidNotMoveIsExactlyZero) {
+  recorder_.SetSendBytes(7);
+  trainer::StepReport report;
+  report.version = {1, 3};
+  report.moves.parameters = {.load_seconds = 0.25, .offload_seconds = 0.5, .bytes = 64};
+  report.moves.cache_flushes = 2;
+  report.memory = {.allocated_bytes = 100, .reserved_bytes = 200, .optimizer_bytes = 40};
+  recorder_.RecordStep(report);
+  for (const char* field :
+       {"\"parameters_load_seconds\":0.25", "\"parameters_offload_seconds\":0.5", "\"parameters_moved_bytes\":64",
+        "\"optimizer_load_seconds\":0.0,", "\"optimizer_offload_seconds\":0.0,", "\"optimizer_moved_bytes\":0,",
+        "\"reference_load_seconds\":0.0,", "\"reference_offload_seconds\":0.0,", "\"cache_flushes\":2",
+        "\"parameters_device_bytes\":0,", "\"optimizer_device_bytes\":40",
+        // Send slots are beside the policy.
+        "\"memory_allocated_bytes\":107", "\"memory_reserved_bytes\":207"}) {
+    EXPECT_THAT(Lines(), HasSubstr(field));
+  }
+  recorder_.RecordStep(report);
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_parameters_load_seconds 0.25"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_parameters_moved_bytes_total 128"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_optimizer_moved_bytes_total 0"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_optimizer_load_seconds 0\n"));
+}
+
+TEST_F(RunRecorderTest, MemoryThatChangesBetweenStepsIsShownAtOnce) {
+  recorder_.SetSendBytes(7);
+  Step(1);
+  recorder_.RecordMemory({.allocated_bytes = 10, .reserved_bytes = 20, .gradient_bytes = 5});
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_memory_allocated_bytes 17"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_memory_reserved_bytes 27"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_gradients_device_bytes 5"));
+  EXPECT_THAT(Metrics(), HasSubstr("syncopate_steps_total 1"));
+}
+
 TEST_F(RunRecorderTest, WhatAFullDiskLosesIsCountedAndNothingEnds) {
   recorder_.SetTensorBoard(telemetry::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 0}).value());
   disk_.SetCapacity(0);

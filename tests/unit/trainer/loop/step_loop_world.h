@@ -20,11 +20,13 @@
 #include "tests/support/notification.h"
 #include "tests/unit/trainer/data/training_data_fixture.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/memory/state_part.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainer {
 
 // A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
+// Its weights may be away between uses: whoever touches them then ends the process.
 class FakePolicy final : public Policy {
  public:
   static constexpr char kTensor[] = "model.norm.weight";
@@ -39,6 +41,11 @@ class FakePolicy final : public Policy {
   void FailFrom(int64_t step) { fail_from_ = step; }
   void SpoilFrom(int64_t step) { spoil_from_ = step; }
   void StandStillFrom(int64_t step) { still_from_ = step; }  // steps without signal
+  void OffloadBetweenUses() {
+    offloads_ = true;
+    EXPECT_TRUE(part_.Offload().ok());
+    part_.TakeMoves();
+  }
   int64_t begun() const {
     MutexLock lock(&mutex_);
     return begun_;
@@ -59,13 +66,15 @@ class FakePolicy final : public Policy {
       if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
-    if (step < still_from_) {
-      for (float& weight : weights_) weight += 1;
-    }
-    if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
-    TrainStepMetrics metrics;
-    metrics.tokens = 10;
-    return metrics;
+    return InUse(*this, [&]() -> absl::StatusOr<TrainStepMetrics> {
+      if (step < still_from_) {
+        for (int64_t i = 0; i < kNumbers; ++i) weights_[i] += 1;
+      }
+      if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
+      TrainStepMetrics metrics;
+      metrics.tokens = 10;
+      return metrics;
+    });
   }
   // The same; what it was given is kept.
   absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
@@ -76,25 +85,56 @@ class FakePolicy final : public Policy {
   }
   Mailbox<std::vector<GroupId>> supervised;
   absl::Status WriteTensor(PolicyPart part, size_t, const model::ByteSink& sink) const override {
-    const std::vector<float>& arena = part == PolicyPart::kParameters ? weights_ : moments_;
-    return sink({reinterpret_cast<const char*>(arena.data()), kNumbers * sizeof(float)});
+    // Whoever reads the weights uses them: each tensor by itself would move them each time.
+    EXPECT_TRUE(part != PolicyPart::kParameters || part_.on_device());
+    const float* const arena = part == PolicyPart::kParameters ? weights_ : moments_.data();
+    return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});
   }
   absl::Status CopyParameters(DType, void* whole) const override {
-    std::memcpy(whole, weights_.data(), weights_.size() * sizeof(float));
+    std::memcpy(whole, weights_, kNumbers * sizeof(float));
     return absl::OkStatus();
   }
-  absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_.data())); }
+  absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_)); }
   absl::Status CheckFinite() const override {
-    return synchronizer::CheckFinite(manifest_, reinterpret_cast<const char*>(weights_.data()));
+    return synchronizer::CheckFinite(manifest_, reinterpret_cast<const char*>(weights_));
   }
   int64_t updates() const override { return begun(); }
+
+  absl::Status BeginUse() override {
+    if (uses_++ == 0) SYNCOPATE_RETURN_IF_ERROR(part_.Load());
+    return absl::OkStatus();
+  }
+  absl::Status EndUse() override {
+    EXPECT_GT(uses_, 0);
+    return --uses_ == 0 && (offloads_ || rollout_mode_) ? part_.Offload() : absl::OkStatus();
+  }
+  absl::StatusOr<StateMoves> EnterRolloutMode() override {
+    EXPECT_EQ(uses_, 0);
+    const int64_t before = part_.moves().bytes;
+    rollout_mode_ = true;
+    SYNCOPATE_RETURN_IF_ERROR(part_.Offload());
+    return StateMoves{.offload_seconds = part_.moves().offload_seconds, .bytes = part_.moves().bytes - before};
+  }
+  absl::StatusOr<StateMoves> EnterTrainerMode() override {
+    const int64_t before = part_.moves().bytes;
+    rollout_mode_ = false;
+    if (!offloads_) SYNCOPATE_RETURN_IF_ERROR(part_.Load());
+    return StateMoves{.load_seconds = part_.moves().load_seconds, .bytes = part_.moves().bytes - before};
+  }
+  PolicyMemory memory() const override { return {.parameter_bytes = part_.device_bytes()}; }
+  PolicyMoves TakeMoves() override { return {.parameters = part_.TakeMoves()}; }
 
  private:
   static constexpr int64_t kNever = int64_t{1} << 40;
   static constexpr int64_t kNumbers = 8;  // the rest of the arena is padding
   const Manifest manifest_ = Manifest::Create({{kTensor, DType::kFloat32, {kNumbers}}}).value();
-  std::vector<float> weights_ = std::vector<float>(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));
-  std::vector<float> moments_ = weights_;
+  const std::unique_ptr<StateArena> arena_ =
+      MakeHostStateArena(manifest_.arena_bytes(), StateArena::Kind::kChanging, "the weights").value();
+  StatePart part_{{arena_.get()}, 0};
+  float* const weights_ = reinterpret_cast<float*>(arena_->data());
+  std::vector<float> moments_ = std::vector<float>(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));
+  int uses_ = 0;
+  bool offloads_ = false, rollout_mode_ = false;
   // Set before the loop runs.
   int64_t fail_from_ = kNever;
   int64_t spoil_from_ = kNever;
@@ -215,7 +255,9 @@ class RecordingObserver final : public RunObserver {
   Mailbox<EvaluationReport> evaluations;
   Mailbox<std::pair<PolicyVersion, uint64_t>> publications;  // and their digests
   Mailbox<Saved> checkpoints;
+  Mailbox<PolicyMemory> memory;
 
+  void RecordMemory(const PolicyMemory& now) override { memory.Put(now); }
   void RecordStep(const StepReport& report) override { steps.Put(report); }
   void RecordEvaluation(const EvaluationReport& report) override { evaluations.Put(report); }
   void RecordPublication(const PolicyVersion& version, uint64_t digest, double) override {

@@ -47,6 +47,24 @@ class NotingPolicy final : public Policy {
     Note("check");
     return Error(absl::StatusCode::kDataLoss, reason::kNonFinite, "NaN");
   }
+  absl::Status BeginUse() override {
+    Note("begin use");
+    return absl::OkStatus();
+  }
+  absl::Status EndUse() override {
+    Note("end use");
+    return absl::OkStatus();
+  }
+  absl::StatusOr<StateMoves> EnterRolloutMode() override {
+    Note("rollout mode");
+    return StateMoves{.offload_seconds = 1};
+  }
+  absl::StatusOr<StateMoves> EnterTrainerMode() override {
+    Note("trainer mode");
+    return StateMoves{.load_seconds = 2};
+  }
+  PolicyMemory memory() const override { return {.parameter_bytes = 5}; }
+  PolicyMoves TakeMoves() override { return {.cache_flushes = 6}; }
 
  private:
   void Note(const std::string& what) const { notes_->push_back(name_ + " " + what); }
@@ -84,9 +102,17 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   // What rank 0 finds it reports itself; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
   EXPECT_EQ(policy.updates(), 3);
-  EXPECT_THAT(notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1",
-                                 "0: supervised step of 1", "1: write 1/4", "0: write 1/4", "1: copy bfloat16",
-                                 "0: copy bfloat16 here", "1: digest", "0: digest", "1: check", "0: check"));
+  EXPECT_TRUE(policy.BeginUse().ok());
+  EXPECT_TRUE(policy.EndUse().ok());
+  EXPECT_EQ(policy.EnterRolloutMode().value_or(StateMoves()).offload_seconds, 1);
+  EXPECT_EQ(policy.EnterTrainerMode().value_or(StateMoves()).load_seconds, 2);
+  EXPECT_EQ(policy.memory().parameter_bytes, 5);  // what it has itself
+  EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
+  EXPECT_THAT(notes,
+              ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
+                          "1: write 1/4", "0: write 1/4", "1: copy bfloat16", "0: copy bfloat16 here", "1: digest",
+                          "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
+                          "0: end use", "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
 }
 
 TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {
@@ -98,6 +124,7 @@ TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {
   const TrajectoryGroup group;
   EXPECT_EQ(ErrorReason(policy.Step({&group}, 1).status()), "RANK_LOST");
   EXPECT_EQ(ErrorReason(policy.Digest().status()), "RANK_LOST");
+  EXPECT_EQ(ErrorReason(policy.BeginUse()), "RANK_LOST");
   EXPECT_TRUE(notes.empty());
 }
 

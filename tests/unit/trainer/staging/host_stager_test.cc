@@ -51,6 +51,12 @@ class StillPolicy final : public Policy {
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(digests()); }
   absl::Status CheckFinite() const override { return absl::OkStatus(); }
   int64_t updates() const override { return 0; }
+  absl::Status BeginUse() override { return absl::OkStatus(); }
+  absl::Status EndUse() override { return absl::OkStatus(); }
+  absl::StatusOr<StateMoves> EnterRolloutMode() override { return StateMoves(); }
+  absl::StatusOr<StateMoves> EnterTrainerMode() override { return StateMoves(); }
+  PolicyMemory memory() const override { return {}; }
+  PolicyMoves TakeMoves() override { return {}; }
 
   const void* arena() const { return weights_.data(); }
   std::vector<uint64_t> digests() const { return DigestBuckets(manifest_, arena()); }

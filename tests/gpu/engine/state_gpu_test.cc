@@ -1,0 +1,183 @@
+// A policy's state on a GPU that leaves it and comes back.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/device.h"
+#include "tests/gpu/gpu_support.h"
+#include "tests/support/policy_copy.h"
+#include "tests/support/small_model.h"
+#include "tests/support/state_arena_conformance.h"
+#include "tests/support/training_groups.h"
+#include "trainer/cuda/cuda_stager.h"
+#include "trainer/cuda/cuda_state_arena.h"
+#include "trainer/staging/host_stager.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::Pointers;
+using testing::PolicyCopy;
+
+testing::ArenaRig GpuRig() {
+  return {.make = CudaStateArenas(/*device=*/0),
+          .write =
+              [](char* data, const std::vector<char>& bytes) {
+                synchronizer::ToDevice(0, data, bytes.data(), static_cast<int64_t>(bytes.size()));
+              },
+          .read = [](const char* data, int64_t bytes) { return synchronizer::ToHost(0, data, bytes); },
+          .taken =
+              [] {
+                const cuda::GpuMemory memory = cuda::ReadGpuMemory(0).value();
+                return memory.total - memory.free;
+              }};
+}
+
+TEST(CudaStateArenaTest, KeepsItsAddressAndWhatItHeld) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::KeepsItsAddressAndWhatItHeld(GpuRig());
+}
+TEST(CudaStateArenaTest, GivesItsMemoryBackWhileItIsAway) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::GivesItsMemoryBackWhileItIsAway(GpuRig());
+}
+TEST(CudaStateArenaTest, MovesOnlyWhatItsKindNeeds) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::MovesOnlyWhatItsKindNeeds(GpuRig());
+}
+TEST(CudaStateArenaTest, APartsDurationsAreExact) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::APartsDurationsAreExact(GpuRig());
+}
+
+std::vector<TrajectoryGroup> RandomGroups(uint64_t seed) {
+  return testing::RandomGroups(testing::GroupedQueryModel().vocab_size, 6, 4, seed,
+                               [](Trajectory& sample, const testing::Draw& draw) {
+                                 sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
+                                 sample.reward = 0.2f * static_cast<float>(draw(6));
+                               });
+}
+
+std::unique_ptr<PolicyTrainer> MakePolicy(const MemoryOptions& memory) {
+  PolicyTrainer::Options options;
+  options.model = testing::GroupedQueryModel();
+  options.seed = 3;
+  options.device = "cuda:0";
+  // Sums over rows in one order alone: equal bits are looked for.
+  options.compute_dtype = DType::kFloat32;
+  options.step.loss.correction = loss::Correction::kTis;
+  options.step.loss.kl_coefficient = 0.1;
+  options.step.loss.kl_in_reward = true;
+  options.step.updates_per_batch = 2;
+  options.memory = memory;
+  options.arenas = CudaStateArenas(0);
+  return PolicyTrainer::Create(options).value();
+}
+
+double LargestDifference(const PolicyTrainer& a, const PolicyTrainer& b) {
+  const PolicyCopy x(a), y(b);
+  double largest = 0;
+  for (size_t i = 0; i < x.parameters().size(); ++i) {
+    largest = std::max(largest, std::abs(double{x.parameters()[i]} - y.parameters()[i]));
+  }
+  return largest;
+}
+
+TEST(CudaOffloadTest, StepsWithEverythingAwayInBetweenTrainTheSameAndDurationsAreExact) {
+  SYNCOPATE_NEED_GPUS(1);
+  auto stays = MakePolicy({});
+  auto leaves = MakePolicy({.offload_params = true,
+                            .offload_optimizer_for_logprob = true,
+                            .offload_reference = true,
+                            .empty_cache = EmptyCache::kAlways});
+  const void* const address = leaves->device_parameters();
+  for (int i = 0; i < 4; ++i) {
+    const auto groups = RandomGroups(static_cast<uint64_t>(i));
+    for (auto* one : {stays.get(), leaves.get()}) {
+      const auto made = one->Step(Pointers(groups), i);
+      ASSERT_TRUE(made.ok()) << made.status();
+    }
+    EXPECT_EQ(leaves->device_parameters(), address);
+    const PolicyMemory rest = leaves->memory();
+    EXPECT_EQ(rest.parameter_bytes, 0);
+    EXPECT_EQ(rest.reference_bytes, 0);
+    const PolicyMoves moved = leaves->TakeMoves(), none = stays->TakeMoves();
+    EXPECT_EQ(moved.parameters.bytes, 2 * stays->memory().parameter_bytes);
+    EXPECT_EQ(moved.optimizer.bytes, 2 * rest.optimizer_bytes);
+    EXPECT_EQ(moved.reference.bytes, stays->memory().reference_bytes);
+    EXPECT_EQ(none.parameters.load_seconds + none.parameters.offload_seconds, 0.0);
+    EXPECT_EQ(none.optimizer.load_seconds + none.optimizer.offload_seconds, 0.0);
+    EXPECT_GT(moved.parameters.load_seconds, 0.0);
+    EXPECT_GT(moved.parameters.offload_seconds, 0.0);
+  }
+  // Atomic sums of a GPU may round differently from run to run; what a move would break is far from that.
+  EXPECT_LT(LargestDifference(*stays, *leaves), 1e-4);
+}
+
+TEST(CudaOffloadTest, AStagerFindsTheWeightsOfAUseAtTheirAddress) {
+  SYNCOPATE_NEED_GPUS(1);
+  auto policy = MakePolicy({.offload_params = true});
+  const Manifest wire = model::MakeManifest(testing::GroupedQueryModel(), DType::kBFloat16).value();
+  auto stager = CudaStager::Create(policy.get(), /*leading=*/nullptr, wire, /*device=*/0, /*slots=*/1).value();
+  auto host = HostStager::Create(policy.get(), wire, /*slots=*/1).value();
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto staged = InUse(*policy, [&] { return stager->Stage({1, step}); });
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    const auto expected = InUse(*policy, [&] { return host->Stage({1, step}); });
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_EQ(staged->digest, expected->digest);
+    EXPECT_EQ(policy->memory().parameter_bytes, 0);
+    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(5)), step).ok());
+  }
+}
+
+TEST(CudaOffloadTest, RolloutModeGivesTheGpuItsMemoryAndTrainerModeTakesItBack) {
+  SYNCOPATE_NEED_GPUS(1);
+  auto policy = MakePolicy({});
+  ASSERT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
+  const uint64_t digest = policy->Digest().value();
+  const PolicyCopy before(*policy);
+  const PolicyMemory there = policy->memory();
+  const StateMoves away = policy->EnterRolloutMode().value();
+  EXPECT_GT(away.offload_seconds, 0.0);
+  EXPECT_EQ(away.bytes, there.parameter_bytes + there.optimizer_bytes + there.reference_bytes);
+  const PolicyMemory rest = policy->memory();
+  EXPECT_EQ(rest.parameter_bytes + rest.optimizer_bytes + rest.gradient_bytes + rest.reference_bytes, 0);
+  EXPECT_LT(rest.reserved_bytes, there.reserved_bytes);
+  EXPECT_EQ(policy->EnterRolloutMode().value().offload_seconds, 0.0);
+  EXPECT_EQ(policy->Digest().value(), digest);
+  EXPECT_GT(policy->EnterTrainerMode().value().load_seconds, 0.0);
+  EXPECT_TRUE(PolicyCopy(*policy) == before);
+  EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
+}
+
+TEST(CudaOffloadTest, AStateThatTheGpuCannotHoldIsSaidWithItsSum) {
+  SYNCOPATE_NEED_GPUS(1);
+  PolicyTrainer::Options options;
+  options.model = testing::GroupedQueryModel();
+  options.model.hidden_size = 48 * 2048;
+  options.model.intermediate_size = 64 * 4096;
+  options.device = "cuda:0";
+  options.device_bytes = cuda::ReadGpuMemory(0).value().free;
+  EXPECT_EQ(ErrorReason(PolicyTrainer::Create(options).status()), "STATE_TOO_LARGE");
+}
+
+TEST(CudaOffloadTest, WithoutArenasNothingCanBeAskedToLeave) {
+  SYNCOPATE_NEED_GPUS(1);
+  PolicyTrainer::Options options;
+  options.model = testing::GroupedQueryModel();
+  options.device = "cuda:0";
+  options.memory.offload_params = true;
+  EXPECT_EQ(ErrorReason(PolicyTrainer::Create(options).status()), "NOT_MOVABLE");
+  options.memory.offload_params = false;
+  auto policy = PolicyTrainer::Create(options).value();
+  EXPECT_EQ(ErrorReason(policy->EnterRolloutMode().status()), "NOT_MOVABLE");
+  EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 0).ok());
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

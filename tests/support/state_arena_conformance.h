@@ -1,0 +1,109 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "trainer/memory/state_part.h"
+
+// What every StateArena keeps, whatever memory it is of. An implementation is a factory, how its memory is written and
+// read, and how much of the device is really taken.
+namespace syncopate::testing {
+
+struct ArenaRig {
+  trainer::StateArenaFactory make;
+  std::function<void(char* data, const std::vector<char>& bytes)> write;
+  std::function<std::vector<char>(const char* data, int64_t bytes)> read;
+  // Bytes of the device that anybody has now.
+  std::function<int64_t()> taken;
+};
+
+inline std::vector<char> PatternOf(int64_t bytes, int seed) {
+  std::vector<char> pattern(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<char>(i * 31 + (i >> 9) + seed);
+  return pattern;
+}
+
+inline void KeepsItsAddressAndWhatItHeld(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 12 << 20;
+  auto arena = rig.make(kBytes, trainer::StateArena::Kind::kChanging, "the weights").value();
+  char* const address = arena->data();
+  EXPECT_EQ(rig.read(address, kBytes), std::vector<char>(kBytes, 0));
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<char> pattern = PatternOf(kBytes, round);
+    rig.write(address, pattern);
+    EXPECT_EQ(arena->Offload().value_or(-1), kBytes);
+    EXPECT_EQ(arena->device_bytes(), 0);
+    EXPECT_EQ(arena->Load().value_or(-1), kBytes);
+    EXPECT_EQ(arena->device_bytes(), kBytes);
+    ASSERT_EQ(arena->data(), address);
+    ASSERT_EQ(rig.read(address, kBytes), pattern);
+  }
+}
+
+inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 256 << 20;
+  auto arena = rig.make(kBytes, trainer::StateArena::Kind::kDerived, "the gradients").value();
+  rig.write(arena->data(), PatternOf(kBytes, 1));
+  const int64_t with = rig.taken();
+  ASSERT_TRUE(arena->Offload().ok());
+  EXPECT_LE(rig.taken(), with - kBytes / 10 * 9);
+  ASSERT_TRUE(arena->Load().ok());
+  EXPECT_EQ(rig.read(arena->data(), 1 << 20), std::vector<char>(1 << 20, 0));
+}
+
+inline void MovesOnlyWhatItsKindNeeds(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 2 << 20;
+  using Kind = trainer::StateArena::Kind;
+  auto frozen = rig.make(kBytes, Kind::kFrozen, "the reference policy").value();
+  const std::vector<char> pattern = PatternOf(kBytes, 7);
+  rig.write(frozen->data(), pattern);
+  EXPECT_EQ(frozen->Offload().value_or(-1), kBytes);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(frozen->Load().value_or(-1), kBytes);
+    EXPECT_EQ(rig.read(frozen->data(), kBytes), pattern);
+    EXPECT_EQ(frozen->Offload().value_or(-1), 0);  // the host's copy is still true
+    EXPECT_EQ(frozen->Offload().value_or(-1), 0);
+  }
+  auto derived = rig.make(kBytes, Kind::kDerived, "the gradients").value();
+  EXPECT_EQ(derived->Load().value_or(-1), 0);
+  EXPECT_EQ(derived->Offload().value_or(-1), 0);
+  EXPECT_EQ(derived->Load().value_or(-1), 0);
+}
+
+inline void APartsDurationsAreExact(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 4 << 20;
+  auto a = rig.make(kBytes, trainer::StateArena::Kind::kChanging, "a").value();
+  auto b = rig.make(kBytes, trainer::StateArena::Kind::kDerived, "b").value();
+  int loaded = 0;
+  trainer::StatePart part({a.get(), b.get()}, 0, {.after_load = [&loaded] { ++loaded; }});
+  EXPECT_TRUE(part.Load().ok());
+  EXPECT_EQ(part.TakeMoves().load_seconds, 0.0);  // it was there
+  const absl::Time begin = absl::Now();
+  EXPECT_TRUE(part.Offload().ok());
+  EXPECT_TRUE(part.Offload().ok());
+  const double wall = absl::ToDoubleSeconds(absl::Now() - begin);
+  EXPECT_EQ(part.device_bytes(), 0);
+  trainer::StateMoves moves = part.TakeMoves();
+  EXPECT_GT(moves.offload_seconds, 0.0);
+  EXPECT_LE(moves.offload_seconds, wall);
+  EXPECT_EQ(moves.load_seconds, 0.0);
+  EXPECT_EQ(moves.bytes, kBytes);
+  EXPECT_TRUE(part.Load().ok());
+  EXPECT_EQ(part.device_bytes(), 2 * kBytes);
+  EXPECT_EQ(loaded, 1);
+  moves = part.TakeMoves();
+  EXPECT_GT(moves.load_seconds, 0.0);
+  EXPECT_EQ(moves.offload_seconds, 0.0);
+  EXPECT_EQ(moves.bytes, kBytes);
+  moves = part.TakeMoves();
+  EXPECT_EQ(moves.load_seconds + moves.offload_seconds, 0.0);
+  EXPECT_EQ(moves.bytes, 0);
+}
+
+}  // namespace syncopate::testing

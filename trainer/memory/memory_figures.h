@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+// What is said of a policy's memory; plain data, without libtorch.
+namespace syncopate::trainer {
+
+// What moving a part of the state took. Where nothing moved it is all 0, exactly.
+struct StateMoves {
+  double load_seconds = 0;     // to the device, from the call until the bytes are there
+  double offload_seconds = 0;  // to the host, until the device has its memory back
+  int64_t bytes = 0;           // copied, both ways together
+
+  StateMoves& operator+=(const StateMoves& other) {
+    load_seconds += other.load_seconds;
+    offload_seconds += other.offload_seconds;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+// Since they were asked for last.
+struct PolicyMoves {
+  StateMoves parameters = {}, optimizer = {}, reference = {};
+  int64_t cache_flushes = 0;  // how often the allocator gave back what it held unused
+};
+
+// At one moment, of the device that the policy computes on.
+struct PolicyMemory {
+  int64_t allocated_bytes = 0;  // of tensors and of the state
+  int64_t reserved_bytes = 0;   // taken from the device for them
+  // Of the state that is on the device: weights in float32 and in the type that computes; AdamW's moments; gradients; the
+  // reference policy.
+  int64_t parameter_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t reference_bytes = 0;
+};
+
+}  // namespace syncopate::trainer
