@@ -43,6 +43,26 @@ add_library(syncopate_cublaslt INTERFACE)
 target_link_libraries(syncopate_cublaslt INTERFACE "${SYNCOPATE_CUBLASLT_LIBRARY}" syncopate_cudart)
 target_link_options(syncopate_cublaslt INTERFACE "-Wl,-rpath,${SYNCOPATE_CUBLASLT_DIR}")
 
+# Attention by cuDNN: the frontend's headers are a wheel, cuDNN itself the wheel that torch asks for or the toolkit's. Linked
+# by name, as libtorch's CUDA half is: whoever starts has it, and on a GPU host it is the one of its torch.
+find_path(SYNCOPATE_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS "${SYNCOPATE_SITE_PACKAGES}/include" NO_DEFAULT_PATH)
+if(NOT SYNCOPATE_CUDNN_FRONTEND_INCLUDE)
+  message(FATAL_ERROR "cudnn_frontend.h is not in ${SYNCOPATE_SITE_PACKAGES}. Run scripts/bootstrap.sh.")
+endif()
+find_path(SYNCOPATE_CUDNN_INCLUDE cudnn_graph.h
+  PATHS "${SYNCOPATE_SITE_PACKAGES}/nvidia/cudnn/include" ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+find_library(SYNCOPATE_CUDNN_LIBRARY NAMES libcudnn.so.9
+  PATHS "${SYNCOPATE_SITE_PACKAGES}/nvidia/cudnn/lib" "${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}/lib64" /usr/local/cuda/lib64)
+if(NOT SYNCOPATE_CUDNN_INCLUDE OR NOT SYNCOPATE_CUDNN_LIBRARY)
+  message(FATAL_ERROR "cuDNN 9 is neither in the CUDA toolkit nor in ${SYNCOPATE_SITE_PACKAGES}: pip install --no-deps nvidia-cudnn-cu13==9.19.0.56 there.")
+endif()
+get_filename_component(SYNCOPATE_CUDNN_DIR "${SYNCOPATE_CUDNN_LIBRARY}" DIRECTORY)
+add_library(syncopate_cudnn INTERFACE)
+target_include_directories(syncopate_cudnn SYSTEM INTERFACE "${SYNCOPATE_CUDNN_FRONTEND_INCLUDE}" "${SYNCOPATE_CUDNN_INCLUDE}")
+target_compile_definitions(syncopate_cudnn INTERFACE CUDNN_FRONTEND_SKIP_JSON_LIB)
+target_link_libraries(syncopate_cudnn INTERFACE "${SYNCOPATE_CUDNN_LIBRARY}" syncopate_cudart)
+target_link_options(syncopate_cudnn INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDNN_DIR}")
+
 add_custom_target(syncopate_gpu_tests)  # all of them
 # syncopate_gpu_test(NAME name_gpu_test SRCS ... [DEPS ...] [TORCH] [TIMEOUT seconds])
 #   A GoogleTest program with the ctest label `gpu`. It must skip its tests, saying why, where there are not the GPUs

@@ -2,7 +2,7 @@
 # usage: scripts/bootstrap.sh [--tests]
 # Installs what the build needs and this machine (Debian 12 or Ubuntu 24.04) lacks: packages, and libtorch in a private
 # Python environment, .venv, of which the build takes headers and libraries only. With --tests also what the tests
-# compare with and deploy on. Says first what it will install and how large that is; says nothing when everything is
+# compare with and deploy on. Where nvcc is, also what the preset cuda takes from wheels. Says first what it will install and how large that is; says nothing when everything is
 # there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,6 +45,10 @@ test_wheels=(
 test_wheels_alone=(
   tensorboard==2.21.0  # reads what the trainer writes for it; its server would bring ten more
   absl-py==2.5.1  # of tensorboard
+)
+# Of the preset cuda alone.
+cuda_wheels_alone=(
+  nvidia-cudnn-frontend==1.18.0  # its headers describe attention to cuDNN; 2 MB to get
 )
 with_tests=false
 [ "${1:-}" != --tests ] || with_tests=true
@@ -118,8 +122,8 @@ install_wheels() {
   has_wheels || fail "the wheels are installed, but not where the build looks for them: $site_packages"
 }
 
-# usage: missing_test_wheels WHEEL==VERSION ...
-missing_test_wheels() {
+# usage: missing_of WHEEL==VERSION ...
+missing_of() {
   local wheel name
   for wheel in "$@"; do
     name=${wheel%%==*}
@@ -127,9 +131,11 @@ missing_test_wheels() {
   done
 }
 
-# usage: install_test_wheels [OPTION] WHEEL==VERSION ...
-install_test_wheels() {
-  echo "bootstrap: installing in .venv, for tests: ${*#--no-deps}"
+# usage: install_for PURPOSE [OPTION] WHEEL==VERSION ...
+install_for() {
+  local purpose=$1
+  shift
+  echo "bootstrap: installing in .venv, for $purpose: ${*#--no-deps}"
   .venv/bin/python3 -m pip install --quiet --disable-pip-version-check "$@" >> "$log" 2>&1 || fail "pip install failed"
 }
 
@@ -139,11 +145,15 @@ fi
 mapfile -t missing < <(missing_packages)
 if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
 has_wheels || install_wheels
+if command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  mapfile -t missing < <(missing_of "${cuda_wheels_alone[@]}")
+  if [ "${#missing[@]}" -gt 0 ]; then install_for "preset cuda" --no-deps "${missing[@]}"; fi
+fi
 if "$with_tests"; then
   mapfile -t missing < <(missing_optional_packages)
   if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
-  mapfile -t missing < <(missing_test_wheels "${test_wheels[@]}")
-  if [ "${#missing[@]}" -gt 0 ]; then install_test_wheels "${missing[@]}"; fi
-  mapfile -t missing < <(missing_test_wheels "${test_wheels_alone[@]}")
-  if [ "${#missing[@]}" -gt 0 ]; then install_test_wheels --no-deps "${missing[@]}"; fi
+  mapfile -t missing < <(missing_of "${test_wheels[@]}")
+  if [ "${#missing[@]}" -gt 0 ]; then install_for tests "${missing[@]}"; fi
+  mapfile -t missing < <(missing_of "${test_wheels_alone[@]}")
+  if [ "${#missing[@]}" -gt 0 ]; then install_for tests --no-deps "${missing[@]}"; fi
 fi

@@ -2,7 +2,8 @@
 # usage: scripts/gpu_tests.sh [FOLDER=build/cuda/bin [PATTERN]]
 # Runs the GPU tests (programs named *_gpu_test) of a build folder or of the bin folder of an unpacked bundle, those whose
 # names contain PATTERN if one is given. Needs no compiler and no CMake: only a GPU, its driver, and a Python with torch
-# 2.11. Each program has a time limit, so it ends whatever hangs. Prints a line a program; exits 1 if one failed.
+# 2.11. Each program has a time limit, so it ends whatever hangs. Prints a line a program, and below it the tables that it has
+# made (no_actor_gpu_test: what a rollouter holds of a GPU); exits 1 if one failed.
 set -uo pipefail
 folder=$(realpath "${1:-$(dirname "$0")/../build/cuda/bin}") || exit 1
 pattern=${2:-}
@@ -46,6 +47,7 @@ for test in "$folder"/*_gpu_test; do
     124 | 137) echo "  FAILED: not done after $limit_s s" ;;
     *) echo "  FAILED: exit code $code" ;;
   esac
+  grep '^| ' "$log"
   if [ "$code" -ne 0 ]; then
     failed=1
     grep -E '^\[  FAILED  \]|Failure|error while loading|Check failed|broken invariant' -A 6 "$log" | head -n 60

@@ -63,8 +63,9 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, DecodeProducts::Create(library, named.shape, {.rows = rows}));
   SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(model.weights(), buffers, stream.get()));
-  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::HeadProduct head,
-                             rollouter::HeadProduct::Create(library, named.shape, rows, float32_logits));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      rollouter::HeadProduct head,
+      rollouter::HeadProduct::Create(library, named.shape, {.rows = rows, .float32_logits = float32_logits}));
   SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(model.weights(), buffers, stream.get()));
   PartTimes times;
   SYNCOPATE_ASSIGN_OR_RETURN(times.layers, TimeQueued(stream.get(), repeats, [&]() -> absl::Status {

@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "cuda/device.h"
 
 namespace syncopate::bench {
 namespace {
@@ -95,7 +96,7 @@ json ToJson(const char* name, const Stretch& stretch) {
 // fixed.context tokens on average over these.
 absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps) {
   // Sequences that are prefilled first are ahead of the last ones by a token a plan.
-  const int64_t plans = int64_t{fixed.batch} * fixed.context / 4096;
+  const int64_t plans = int64_t{fixed.batch} * fixed.context / world.prefill_tokens();
   const int64_t prompt = std::max<int64_t>(16, fixed.context - plans / 2 - steps / 2);
   const int32_t answer = static_cast<int32_t>(2 * plans + steps + 2 * kWindow);
   const int64_t prefilled = world.engine().prefilled_tokens() + fixed.batch * prompt;
@@ -200,6 +201,60 @@ absl::StatusOr<json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t
   line["tokens"] = tokens;
   line["tokens_per_second"] = std::round(static_cast<double>(prompts) * tokens / median.seconds);
   return line;
+}
+
+namespace {
+
+class KeepingSink final : public rollouter::GenerationSink {
+ public:
+  void OnFinished(int32_t, Trajectory trajectory) override { tokens = std::move(trajectory.tokens); }
+  std::vector<int32_t> tokens;
+};
+
+absl::StatusOr<std::vector<int32_t>> GreedyAnswer(EngineWorld& world) {
+  rollouter::GenerationRequest request;
+  for (int32_t i = 0; i < 100; ++i)
+    request.prompt_ids.push_back(17 * i % static_cast<int32_t>(world.config().vocab_size));
+  request.sampling = {.temperature = 0, .max_new_tokens = 64};
+  request.seeds = {1};
+  SYNCOPATE_RETURN_IF_ERROR(world.engine().CheckShape(request));
+  auto sink = std::make_shared<KeepingSink>();
+  world.engine().Add(request, sink);
+  SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+  return std::move(sink->tokens);
+}
+
+double SecondsSince(SteadyClock::time_point begin) {
+  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
+}
+
+absl::StatusOr<json> SleepAndWake(EngineWorld& world, bool keep_weights) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory awake, cuda::ReadGpuMemory(/*device=*/0));
+  auto begin = SteadyClock::now();
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t promised, world.engine().Sleep(keep_weights));
+  const double sleep_s = SecondsSince(begin);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory asleep, cuda::ReadGpuMemory(/*device=*/0));
+  begin = SteadyClock::now();
+  SYNCOPATE_RETURN_IF_ERROR(world.engine().WakeUp());
+  const double wake_s = SecondsSince(begin);
+  return json({{"promised_mib", promised >> 20},
+               {"given_back_mib", (asleep.free - awake.free) >> 20},
+               {"sleep_s", Rounded(sleep_s, 1e-3)},
+               {"wake_s", Rounded(wake_s, 1e-3)}});
+}
+
+}  // namespace
+
+absl::StatusOr<json> MeasureSleep(EngineWorld& world) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> before, GreedyAnswer(world));
+  SYNCOPATE_ASSIGN_OR_RETURN(const json kept, SleepAndWake(world, /*keep_weights=*/true));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> after, GreedyAnswer(world));
+  SYNCOPATE_ASSIGN_OR_RETURN(const json dropped, SleepAndWake(world, /*keep_weights=*/false));
+  return json({{"event", "generate"},
+               {"case", "sleep"},
+               {"level_1", kept},
+               {"same_tokens", before == after},
+               {"level_2", dropped}});
 }
 
 }  // namespace syncopate::bench

@@ -28,4 +28,13 @@ absl::StatusOr<nlohmann::json> MeasureMix(EngineWorld& world);
 // `prompts` prompts of `tokens` tokens that come at once, until each has drawn a token; the median of `repeats`.
 absl::StatusOr<nlohmann::json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats);
 
+// What a sleep of level 1 (weights kept on the host) and 2 (dropped) says that it gives back, what the GPU then has more, how
+// long they and waking up take, and whether an answer is the same after the first. Nothing serves afterwards.
+absl::StatusOr<nlohmann::json> MeasureSleep(EngineWorld& world);
+
+// Sequences that come as others end, `batch` at a time, without and with a weight sync each second for `seconds`: a copy
+// into the shadow by a copy engine, from another GPU's memory if there is one, its check beside the decode steps, and an
+// install. What remains of the tokens a second, and the pauses.
+absl::StatusOr<nlohmann::json> MeasureSyncs(EngineWorld& world, int32_t batch, double seconds);
+
 }  // namespace syncopate::bench

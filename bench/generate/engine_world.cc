@@ -30,6 +30,7 @@ class TimedRunner final : public ModelRunner {
       : runner_(std::move(runner)), times_(std::move(times)) {}
   Capacity capacity() const override { return runner_->capacity(); }
   int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
   absl::Status ReleaseBlocks() override { return runner_->ReleaseBlocks(); }
   absl::Status RestoreBlocks() override { return runner_->RestoreBlocks(); }
   void BindThread() override { runner_->BindThread(); }
@@ -61,6 +62,7 @@ class TimedBackend final : public EngineBackend {
   at::Device device() const override { return backend_->device(); }
   DType dtype() const override { return backend_->dtype(); }
   rollouter::WeightArenas& arenas() override { return backend_->arenas(); }
+  int64_t prefill_tokens() const override { return backend_->prefill_tokens(); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const rollouter::RunnerOptions& options) override {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
     return std::make_unique<TimedRunner>(std::move(runner), times_);
@@ -103,10 +105,12 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      world->engine_, rollouter::Engine::Create(
-                          config, std::make_shared<TimedBackend>(backend, world->times_),
-                          {.max_sequences = options.max_sequences, .max_prefill_tokens = options.max_prefill_tokens}));
+  world->prefill_tokens_ = options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens();
+  SYNCOPATE_ASSIGN_OR_RETURN(world->engine_,
+                             rollouter::Engine::Create(config, std::make_shared<TimedBackend>(backend, world->times_),
+                                                       {.max_sequences = options.max_sequences,
+                                                        .max_prefill_tokens = world->prefill_tokens_,
+                                                        .deterministic = options.deterministic}));
   world->engine_->BindThread();
   SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
   world->create_s_ = SecondsSince(begin);

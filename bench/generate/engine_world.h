@@ -24,7 +24,8 @@ class EngineWorld {
     std::string model = "qwen2.5-0.5b";  // of model/presets.h
     int64_t max_sequences = 256;
     int64_t max_context = 2048;
-    int64_t max_prefill_tokens = 4096;
+    int64_t max_prefill_tokens = 0;  // as Engine::Options
+    bool deterministic = false;      // as RunnerOptions
   };
   // NOT_FOUND reason UNKNOWN_MODEL; errors as CudaBackend::Create and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);
@@ -32,6 +33,7 @@ class EngineWorld {
   rollouter::Engine& engine() { return *engine_; }
   const model::ModelConfig& config() const { return config_; }
   const RunnerTimes& times() const { return *times_; }
+  int64_t prefill_tokens() const { return prefill_tokens_; }  // of a step
   double create_s() const { return create_s_; }
   // Of the GPU's memory, by the engine's start: the CUDA context of this process was there before.
   int64_t used_bytes() const { return used_bytes_; }
@@ -42,6 +44,7 @@ class EngineWorld {
   const model::ModelConfig config_;
   std::shared_ptr<RunnerTimes> times_ = std::make_shared<RunnerTimes>();
   std::unique_ptr<rollouter::Engine> engine_;
+  int64_t prefill_tokens_ = 0;
   double create_s_ = 0;
   int64_t used_bytes_ = 0;
 };

@@ -13,12 +13,14 @@ namespace syncopate::bench {
 struct GenerateArguments {
   std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int32_t> batches = {256, 512};
-  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "sync", "sleep"
   int32_t context = 1024;
   int repeats = 5;
   float top_p = 1;
   int32_t top_k = 0;
-  int64_t prefill_tokens = 4096;
+  int64_t prefill_tokens = 0;
+  double sync_seconds = 60;
+  bool deterministic = false;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -32,7 +34,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--case", arguments->cases, "What is measured")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix"}))
+      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "sync", "sleep"}))
       ->capture_default_str();
   app->add_option("--context", arguments->context, "Tokens of a sequence in the cases prefill and fixed")
       ->check(CLI::Range(64, 32768))
@@ -43,9 +45,14 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
   app->add_option("--top-k", arguments->top_k, "Of the case fixed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app->add_option("--prefill-tokens", arguments->prefill_tokens, "Prompt tokens of one step")
-      ->check(CLI::Range(16, 65536))
+  app->add_option("--prefill-tokens", arguments->prefill_tokens,
+                  "Prompt tokens of one step; 0: the engine's own choice")
+      ->check(CLI::Range(0, 65536))
       ->capture_default_str();
+  app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
+      ->check(CLI::Range(2.0, 600.0))
+      ->capture_default_str();
+  app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

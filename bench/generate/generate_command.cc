@@ -16,7 +16,8 @@ namespace {
 constexpr char kFooter[] =
     "Runs an engine of random weights on the first GPU and prints a JSON object a line as each case ends: prefill (16 "
     "prompts), fixed (decode steps at one context), install (what one costs beside these), mix (256 requests of 100 to "
-    "1024 tokens in and out).";
+    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), sleep (what is given back, and "
+    "what it takes).";
 
 // Becomes the program, which links what the command line does not.
 int RunGenerate(const std::string& program, const GenerateArguments& arguments) {
@@ -28,7 +29,9 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--repeats=", arguments.repeats),
                                           absl::StrCat("--top-p=", arguments.top_p),
                                           absl::StrCat("--top-k=", arguments.top_k),
-                                          absl::StrCat("--prefill-tokens=", arguments.prefill_tokens)};
+                                          absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
+                                          absl::StrCat("--sync-seconds=", arguments.sync_seconds),
+                                          absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -34,9 +34,12 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                              EngineWorld::Create({.model = model,
                                                   .max_sequences = std::max(most, 256),
                                                   .max_context = context,
-                                                  .max_prefill_tokens = arguments.prefill_tokens}));
+                                                  .max_prefill_tokens = arguments.prefill_tokens,
+                                                  .deterministic = arguments.deterministic}));
   SYNCOPATE_RETURN_IF_ERROR(Print(model, json({{"event", "engine"},
                                                {"create_s", world->create_s()},
+                                               {"deterministic", arguments.deterministic},
+                                               {"prefill_tokens", world->prefill_tokens()},
                                                {"used_mib", world->used_bytes() >> 20},
                                                {"kv_mib", world->engine().kv_bytes() >> 20},
                                                {"weights_mib", world->engine().weight_bytes() >> 20}})));
@@ -54,8 +57,10 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                              .top_k = arguments.top_k};
     if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureFixed(*world, fixed)));
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureInstall(*world, fixed)));
+    if (wants("sync")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureSyncs(*world, batch, arguments.sync_seconds)));
   }
-  return wants("mix") ? Print(model, MeasureMix(*world)) : absl::OkStatus();
+  if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureMix(*world)));
+  return wants("sleep") ? Print(model, MeasureSleep(*world)) : absl::OkStatus();  // last: nothing serves after it
 }
 
 absl::Status Run(const GenerateArguments& arguments) {

@@ -25,7 +25,12 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
       ->capture_default_str();
   app->add_option("--device", arguments->device, "Where: cpu, cuda:N, or auto: a GPU if there is one")
       ->capture_default_str();
-  app->add_option("--tokens", arguments->tokens, "Packed tokens of a step")
+  app->add_option("--ranks", arguments->ranks,
+                  "Of the case policy: ranks that share it, with a GPU each from the first one on (or, with --device "
+                  "cpu, a thread each)")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app->add_option("--tokens", arguments->tokens, "Packed tokens of a step, for each rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app->add_option("--longest", arguments->longest, "Tokens of the longest sequence")
@@ -64,6 +69,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   add("--model", arguments.model);
   add("--layers", arguments.layers);
   add("--device", arguments.device);
+  add("--ranks", arguments.ranks);
   add("--tokens", arguments.tokens);
   add("--longest", arguments.longest);
   add("--recompute", arguments.recompute);

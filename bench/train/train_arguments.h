@@ -17,6 +17,7 @@ struct TrainArguments {
   std::string model = "qwen2.5-0.5b";
   int64_t layers = 0;  // of the model; 0: all
   std::string device = "auto";
+  int64_t ranks = 1;  // that share the policy
   int64_t tokens = 16384;
   int64_t longest = 4096;
   bool ragged = false;

@@ -32,10 +32,15 @@ std::string ToText(const nlohmann::json& line) {
                            line["moving_ms"].get<double>(), line["moved_mib"].get<double>(),
                            line["peak_gib"].get<double>());
   }
-  return absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name,
-                         model, line["tokens"].get<int64_t>(), line["ms"].get<double>(),
-                         line["tokens_per_second"].get<double>(), line["model_tflops"].get<double>(),
-                         line["allocated_peak_gib"].get<double>());
+  std::string text =
+      absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,
+                      line["tokens"].get<int64_t>(), line["ms"].get<double>(), line["tokens_per_second"].get<double>(),
+                      line["model_tflops"].get<double>(), line["allocated_peak_gib"].get<double>());
+  if (line.contains("ranks")) {
+    text += absl::StrFormat("; each of %d ranks, %.1f %% of it for what they exchange", line["ranks"].get<int>(),
+                            line["exposed_share"].get<double>() * 100);
+  }
+  return text;
 }
 
 absl::Status Run(const TrainArguments& arguments) {
@@ -47,7 +52,8 @@ absl::Status Run(const TrainArguments& arguments) {
   const auto tell = [&arguments](const nlohmann::json& line) {
     std::cout << (arguments.json ? line.dump() : ToText(line)) << std::endl;
   };
-  const std::vector<std::string> usual = {"policy", "program", "logprobs"};
+  std::vector<std::string> usual = {"policy", "program", "logprobs"};
+  if (arguments.ranks > 1) usual = {"policy"};
   for (const std::string& name : arguments.cases.empty() ? usual : arguments.cases) {
     SYNCOPATE_RETURN_IF_ERROR(RunTrainCase(name, arguments, shape, at::Device(device), tell));
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "bench/train/rank_steps.h"
 #include "bench/train/state_arenas.h"
 #include "bench/train/train_batches.h"
 #include "bench/train/train_world.h"
@@ -113,6 +114,28 @@ class Case {
     return line;
   }
 
+  // Each rank has as many tokens as one would have alone.
+  absl::StatusOr<json> PolicyOfRanks() {
+    const auto world = static_cast<int32_t>(arguments_.ranks);
+    SYNCOPATE_ASSIGN_OR_RETURN(const RankFactory make_ranks, MakeRankFactory(world, !device_.is_cpu()));
+    std::vector<int64_t> lengths;
+    for (int32_t rank = 0; rank < world; ++rank) lengths.insert(lengths.end(), lengths_.begin(), lengths_.end());
+    const TrainBatch batch(lengths, shape_, random_);
+    RankSteps asked;
+    asked.world = world;
+    asked.batch = batch.groups();
+    asked.warm_seconds = arguments_.warm_seconds;
+    asked.steps = arguments_.steps;
+    asked.options = [this](int32_t rank) {
+      return PolicyOptions(device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", rank));
+    };
+    SYNCOPATE_ASSIGN_OR_RETURN(const json measured, MeasureRankSteps(asked, make_ranks));
+    json line = LineOf(measured["ms"], 1);
+    line["ranks"] = world;
+    line.update(measured);
+    return line;
+  }
+
   absl::StatusOr<json> Policy() {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, MakePolicy());
     const TrainBatch batch(lengths_, shape_, random_);
@@ -196,9 +219,9 @@ class Case {
     const TrainBatch batch(lengths_, shape_, random_);
     for (const Variant& variant : variants) {
       if (!absl::StrContains(variant.name, arguments_.variant)) continue;
-      PolicyTrainer::Options options = PolicyOptions();
+      PolicyTrainer::Options options = PolicyOptions(DeviceName());
       options.memory = variant.memory;
-      options.memory.empty_cache = PolicyOptions().memory.empty_cache;
+      options.memory.empty_cache = PolicyOptions(DeviceName()).memory.empty_cache;
       options.arenas = StateArenasOn(device_);
       options.step.updates_per_batch = variant.updates;
       options.step.loss.kl_coefficient = variant.has_reference_pass ? 1e-3 : 0;
@@ -273,9 +296,15 @@ class Case {
     while (Clock::Real()->Now() < until);
   }
 
-  absl::StatusOr<std::unique_ptr<PolicyTrainer>> MakePolicy() const { return PolicyTrainer::Create(PolicyOptions()); }
+  absl::StatusOr<std::unique_ptr<PolicyTrainer>> MakePolicy() const {
+    return PolicyTrainer::Create(PolicyOptions(DeviceName()));
+  }
 
-  PolicyTrainer::Options PolicyOptions() const {
+  std::string DeviceName() const {
+    return device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", static_cast<int>(device_.index()));
+  }
+
+  PolicyTrainer::Options PolicyOptions(const std::string& device) const {
     PolicyTrainer::Options options;
     options.model = shape_;
     options.optimizer.learning_rate = 1e-6;
@@ -288,7 +317,7 @@ class Case {
     options.step.recompute = RecomputeOf(arguments_);
     options.step.float32_logits = arguments_.float32_logits;
     options.seed = kSeed;
-    options.device = device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", static_cast<int>(device_.index()));
+    options.device = device;
     return options;
   }
 
@@ -323,10 +352,13 @@ class Case {
 absl::Status RunTrainCase(const std::string& name, const TrainArguments& arguments, const model::ModelConfig& shape,
                           at::Device device, const TellLine& tell) {
   Case one(name, arguments, shape, device);
+  if (arguments.ranks > 1 && name != "policy") {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", "with --ranks there is the case policy alone");
+  }
   if (name == "memory") return one.MemoryOverSteps(tell);
   if (name == "offload") return one.Offload(tell);
   if (name == "policy") {
-    SYNCOPATE_ASSIGN_OR_RETURN(const json line, one.Policy());
+    SYNCOPATE_ASSIGN_OR_RETURN(const json line, arguments.ranks > 1 ? one.PolicyOfRanks() : one.Policy());
     tell(line);
   } else {
     tell(one.Program());

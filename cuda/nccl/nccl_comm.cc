@@ -32,6 +32,10 @@ absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string&
   return Error(absl::StatusCode::kInternal, "NCCL_ERROR", words);
 }
 
+ncclDataType_t TypeOf(NcclComm::Number number) {
+  return number == NcclComm::Number::kFloat32 ? ncclFloat32 : ncclFloat64;
+}
+
 // A flag that one thread raises and another waits for. Shared, so that either may go first.
 class Flag {
  public:
@@ -138,6 +142,23 @@ absl::Status NcclComm::Broadcast(void* in_place, size_t bytes, int32_t root, cud
   DeviceScope scope(device_);
   return NcclStatus(ncclBroadcast(in_place, in_place, bytes, ncclInt8, root, comm_, stream), comm_,
                     "posting a message");
+}
+
+absl::Status NcclComm::AllGather(const void* mine, void* all, size_t bytes, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclAllGather(mine, all, bytes, ncclInt8, comm_, stream), comm_, "beginning an all-gather");
+}
+
+absl::Status NcclComm::ReduceScatter(const void* all, void* mine, size_t count, Number number, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclReduceScatter(all, mine, count, TypeOf(number), ncclSum, comm_, stream), comm_,
+                    "beginning a reduce-scatter");
+}
+
+absl::Status NcclComm::AllReduce(void* in_place, size_t count, Number number, cudaStream_t stream) {
+  DeviceScope scope(device_);
+  return NcclStatus(ncclAllReduce(in_place, in_place, count, TypeOf(number), ncclSum, comm_, stream), comm_,
+                    "beginning an all-reduce");
 }
 
 absl::Status NcclComm::EndRound() {

@@ -57,6 +57,13 @@ class NcclComm {
   absl::Status Broadcast(void* in_place, size_t bytes, int32_t root, cudaStream_t stream);  // from `root` to all
   absl::Status EndRound();
 
+  // What all members begin together, each by itself: Poll is about it. `mine` of AllGather may be its own place in
+  // `all`; sums are made in an order of NCCL's own, the same bits on every member.
+  enum class Number { kFloat32, kFloat64 };
+  absl::Status AllGather(const void* mine, void* all, size_t bytes, cudaStream_t stream);
+  absl::Status ReduceScatter(const void* all, void* mine, size_t count, Number number, cudaStream_t stream);
+  absl::Status AllReduce(void* in_place, size_t count, Number number, cudaStream_t stream);
+
   // Ends the communicator in order, whether or not other members keep theirs; blocks at most for `deadline` and then for
   // an abort. No message may be under way. DEADLINE_EXCEEDED reason DEADLINE: it is then aborted by the destructor.
   absl::Status Finalize(absl::Duration deadline);

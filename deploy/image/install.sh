@@ -16,7 +16,7 @@ case $variant in
   cuda)
     install ibverbs-providers  # NCCL over RDMA
     # The compiler, and what libtorch's CUDA half needs to run (cuBLAS, cuDNN, NCCL, ...): the wheels that a Python user
-    # of this torch has.
+    # of this torch has. cuDNN's wheel has its headers too.
     .venv/bin/python3 -m pip install --quiet --disable-pip-version-check \
       torch==2.11.0 "cuda-toolkit[nvcc,cccl,crt,cudart,cupti,nvvm]==$cuda_version"
     packages=$(compgen -G "$PWD/.venv/lib/python3*/site-packages/nvidia")
@@ -26,6 +26,7 @@ case $variant in
     ln -s ../../nccl/lib/libnccl.so.2 "$packages/cu13/lib/libnccl.so.2"
     ln -s ../../nccl/include/nccl.h "$packages/cu13/include/nccl.h"
     ln -s "$packages/cu13" /usr/local/cuda
+    scripts/bootstrap.sh  # again: what the preset cuda takes, now that nvcc is there
     ;;
   *) sed -n 2p "$0" >&2; exit 2 ;;
 esac

@@ -3,8 +3,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "model/cuda/cudnn_attention.h"
 #include "model/cuda/train_kernels.h"
 #include "model/ops.h"
 
@@ -86,10 +89,16 @@ class OpsByKernels final : public Ops {
     return result;
   }
 
-  // libtorch's FlashAttention-2 for sequences of varying length; it takes strided views of one projection.
+  // cuDNN, or libtorch's FlashAttention-2 for sequences of varying length: both take strided views of one projection.
+  // cuDNN's statistics are one tensor, FlashAttention's three; backward goes by that.
   Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
                   const PackedSequences& sequences) const override {
     if (!FitsFlash(qkv, heads, kv_heads)) return AtenOps().Attend(qkv, heads, kv_heads, sequences);
+    // Its backward adds up gradients in no fixed order, FlashAttention's can do without.
+    if (!at::globalContext().deterministicAlgorithms()) {
+      std::optional<Attended> attended = AttendByCudnn(qkv, heads, kv_heads, sequences);
+      if (attended) return *std::move(attended);
+    }
     const Heads h = Split(qkv, heads, kv_heads);
     auto [y, log_sum_exp, seed, unused, mask] =
         at::_flash_attention_forward(h.q, h.k, h.v, sequences.starts(), sequences.starts(), sequences.longest(),
@@ -103,6 +112,7 @@ class OpsByKernels final : public Ops {
     if (!FitsFlash(qkv, heads, kv_heads)) {
       return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
     }
+    if (forward.stats.size() == 1) return AttendBackwardByCudnn(dy, qkv, forward, heads, kv_heads, sequences);
     const Heads h = Split(qkv, heads, kv_heads);
     auto [dq, dk, dv] = at::_flash_attention_backward(dy.view(h.q.sizes()), h.q, h.k, h.v, forward.y.view(h.q.sizes()),
                                                       forward.stats[0], sequences.starts(), sequences.starts(),
@@ -189,6 +199,68 @@ class OpsByKernels final : public Ops {
 
   static bool FitsNorm(const at::Tensor& x) {
     return x.size(1) % VectorOf(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
+  }
+  // Nothing if cuDNN refuses.
+  static std::optional<Attended> AttendByCudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                                               const PackedSequences& sequences) {
+    const c10::cuda::CUDAGuard guard(qkv.device());
+    const AttentionInputs inputs = InputsOf(qkv, heads, kv_heads, sequences);
+    at::Tensor y = at::empty({inputs.rows, heads * inputs.head_dim}, qkv.options());
+    at::Tensor stats = Rows32(qkv, {inputs.rows, heads});
+    at::Tensor scratch;
+    const absl::Status status = CudnnAttention::On(qkv.device().index())
+                                    .Forward(inputs, {y.mutable_data_ptr(), stats.mutable_data_ptr<float>()},
+                                             LendFrom(scratch, qkv), StreamOf(qkv));
+    if (CudnnAttention::IsRefusal(status)) return std::nullopt;
+    TORCH_CHECK(status.ok(), std::string(status.message()));
+    return Attended{std::move(y), {std::move(stats)}};
+  }
+
+  static at::Tensor AttendBackwardByCudnn(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
+                                          int64_t heads, int64_t kv_heads, const PackedSequences& sequences) {
+    const c10::cuda::CUDAGuard guard(qkv.device());
+    const AttentionInputs inputs = InputsOf(qkv, heads, kv_heads, sequences);
+    const int64_t key_width = kv_heads * inputs.head_dim;
+    at::Tensor dqkv = at::empty_like(qkv);
+    at::Tensor dkeys_values = at::empty({2, inputs.rows, key_width}, qkv.options());
+    const at::Tensor gradient = dy.contiguous();
+    at::Tensor scratch;
+    const absl::Status status =
+        CudnnAttention::On(qkv.device().index())
+            .Backward(inputs, {forward.y.mutable_data_ptr(), forward.stats[0].mutable_data_ptr<float>()},
+                      {gradient.const_data_ptr(), dqkv.mutable_data_ptr(), dkeys_values[0].mutable_data_ptr(),
+                       dkeys_values[1].mutable_data_ptr()},
+                      LendFrom(scratch, qkv), StreamOf(qkv));
+    TORCH_CHECK(status.ok(), std::string(status.message()));
+    dqkv.narrow(1, heads * inputs.head_dim, 2 * key_width)
+        .unflatten(1, {2, key_width})
+        .copy_(dkeys_values.transpose(0, 1));
+    return dqkv;
+  }
+
+  static AttentionInputs InputsOf(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                                  const PackedSequences& sequences) {
+    const int64_t head_dim = qkv.size(1) / (heads + 2 * kv_heads);
+    const auto* data = static_cast<const at::BFloat16*>(qkv.const_data_ptr());
+    return {.heads = static_cast<int32_t>(heads),
+            .kv_heads = static_cast<int32_t>(kv_heads),
+            .head_dim = static_cast<int32_t>(head_dim),
+            .sequences = static_cast<int32_t>(sequences.lengths().size()),
+            .starts = sequences.starts().const_data_ptr<int32_t>(),
+            .rows = sequences.rows(),
+            .longest = sequences.longest(),
+            .queries = data,
+            .keys = data + heads * head_dim,
+            .values = data + (heads + kv_heads) * head_dim,
+            .query_stride = qkv.stride(0),
+            .key_stride = qkv.stride(0)};
+  }
+  // Memory of libtorch's allocator, which gives it to others on the same stream only, in `scratch` for as long as that is.
+  static CudnnAttention::Lend LendFrom(at::Tensor& scratch, const at::Tensor& like) {
+    return [&scratch, options = like.options().dtype(at::kByte)](int64_t bytes) {
+      scratch = at::empty({bytes}, options);
+      return scratch.mutable_data_ptr();
+    };
   }
   static bool FitsFlash(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
     return qkv.scalar_type() == at::kBFloat16 && (qkv.size(1) / (heads + 2 * kv_heads)) % 8 == 0;

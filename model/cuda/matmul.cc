@@ -127,7 +127,15 @@ absl::Status Matmul::State::FindWays() {
   const std::string what = absl::StrCat("finding a way for ", NameOf(shape));
   Preference preference;
   SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatmulPreferenceCreate(preference.place()), what));
-  const size_t workspace_bytes = MatmulLibrary::kWorkspaceBytes;
+  // What is cut along k needs a reduction, or memory to keep parts in.
+  const size_t workspace_bytes = shape.rows_alike ? 0 : MatmulLibrary::kWorkspaceBytes;
+  if (shape.rows_alike) {
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    SYNCOPATE_RETURN_IF_ERROR(
+        BlasStatus(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                        &reductions, sizeof(reductions)),
+                   what));
+  }
   SYNCOPATE_RETURN_IF_ERROR(
       BlasStatus(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                       &workspace_bytes, sizeof(workspace_bytes)),

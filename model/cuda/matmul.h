@@ -20,6 +20,9 @@ struct MatmulShape {
   bool accumulate = false;
   bool float32_result = false;  // else bf16
   int32_t result_stride = 0;    // elements from row to row of y; 0: n
+  // A row of y has the same bits wherever the row of x stands and whatever the others are: none of the ways that give
+  // parts of a sum to several blocks.
+  bool rows_alike = false;
 };
 
 struct MatmulOperands {

@@ -232,6 +232,18 @@ CudaBackend::~CudaBackend() = default;
 
 WeightArenas& CudaBackend::arenas() { return *arenas_; }
 
+// A pass fills the GPU better the larger it is, and everybody who decodes, and an install, waits for it.
+int64_t CudaBackend::prefill_tokens() const {
+  constexpr int64_t kLeast = 4096, kMost = 16384;
+  constexpr double kOperations = 0.05 * 500e12;  // of 50 ms
+  if (!ViewForDecoding(config_, arenas_->weights()).ok()) return EngineBackend::prefill_tokens();
+  const int64_t weights = config_.num_hidden_layers * config_.hidden_size *
+                          (2 * config_.query_size() + 2 * config_.key_value_size() + 3 * config_.intermediate_size);
+  int64_t tokens = kLeast;
+  while (tokens < kMost && 2.0 * static_cast<double>(2 * tokens * weights) <= kOperations) tokens *= 2;
+  return tokens;
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
   const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
   if (views.ok()) {
@@ -244,8 +256,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
                                              at::TensorOptions(model::ScalarTypeOf(dtype_)).device(device_));
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options.max_sequences,
-                                           capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity);
 }
 
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }

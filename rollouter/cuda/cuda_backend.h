@@ -24,6 +24,8 @@ class CudaBackend final : public EngineBackend {
   at::Device device() const override { return device_; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
+  // With a CudaModelRunner so many that a step of prompts takes about 50 ms on an H100, between 4096 and 16384.
+  int64_t prefill_tokens() const override;
   // A CudaModelRunner where its kernels take the model, else a HostModelRunner with kernels of its own for attention; the
   // log says which and why.
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;

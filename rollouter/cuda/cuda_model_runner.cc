@@ -24,6 +24,8 @@ constexpr int64_t kHalfBytes = 2;
 // Beside what is counted: graphs, kernels of the libraries, and libtorch's attention of one layer.
 constexpr int64_t kUncounted = int64_t{1} << 30;
 constexpr int32_t kLeastPackedRows = 512;
+// Of every pass, decode step or prompt, when bits must not depend on the batch.
+constexpr int32_t kLeastFixedRows = 64;
 
 int64_t LayerBlockBytes(const HeadCounts& heads) {
   return int64_t{heads.kv_heads} * kTokensPerBlock * heads.head_dim * kHalfBytes;
@@ -68,11 +70,17 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.max_slots = static_cast<int32_t>(runner.max_sequences);
   decoder.max_positions = static_cast<int32_t>(runner.max_context);
   decoder.rotations = RotationsOf(config, runner.max_context);
-  decoder.batch_sizes = BatchSizes(decoder.max_slots);
-  decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
+  decoder.rows_alike = runner.deterministic;
+  decoder.choose_fastest = !runner.deterministic;
+  if (runner.deterministic) {
+    decoder.batch_sizes = decoder.chunk_sizes = {std::max(kLeastFixedRows, decoder.max_slots)};
+  } else {
+    decoder.batch_sizes = BatchSizes(decoder.max_slots);
+    decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
+  }
   decoder.attend_packed = [heads = shape.heads, device = options.device](const PackedAttention& call,
                                                                          cudaStream_t stream) {
-    return AttendPackedByFlash(call, heads, device, stream);
+    return AttendPacked(call, heads, device, stream);
   };
   const cuda::DeviceScope scope(options.device);
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));

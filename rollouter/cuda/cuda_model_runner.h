@@ -34,6 +34,7 @@ class CudaModelRunner final : public ModelRunner {
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return storage_->held_bytes() + swapped_.bytes(); }
+  int64_t buffer_bytes() const override { return decoder_->device_bytes(); }
   absl::Status ReleaseBlocks() override { return storage_->Release(); }
   absl::Status RestoreBlocks() override { return storage_->Restore(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cuda/cuda_status.h"
+#include "model/cuda/cudnn_attention.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -20,7 +21,43 @@ at::Tensor View(const void* data, at::IntArrayRef shape, at::ScalarType type, at
       .make_tensor();
 }
 
+absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& heads, int device,
+                                 cudaStream_t stream) {
+  const c10::InferenceMode inference;
+  const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, place.index()));
+  at::Tensor scratch;
+  const auto lend = [&](int64_t bytes) {
+    scratch = at::empty({bytes}, at::TensorOptions(at::kByte).device(place));
+    return scratch.mutable_data_ptr();
+  };
+  model::AttentionInputs inputs{.heads = heads.heads,
+                                .kv_heads = heads.kv_heads,
+                                .head_dim = heads.head_dim,
+                                .sequences = call.sequences,
+                                .starts = call.query_starts,
+                                .rows = call.query_count,
+                                .longest = call.longest_query,
+                                .queries = call.queries,
+                                .keys = call.keys,
+                                .values = call.values,
+                                .query_stride = int64_t{heads.heads} * heads.head_dim,
+                                .key_stride = int64_t{heads.kv_heads} * heads.head_dim};
+  // Else all prompts are whole: none goes on from keys of an earlier pass or of a shared prefix.
+  if (call.key_count != call.query_count) {
+    inputs.key_starts = call.key_starts;
+    inputs.key_rows = call.key_count;
+    inputs.longest_key = call.longest_key;
+  }
+  return model::CudnnAttention::On(device).Forward(inputs, {.attended = call.out}, lend, stream);
+}
+
 }  // namespace
+
+absl::Status AttendPacked(const PackedAttention& call, const HeadCounts& heads, int device, cudaStream_t stream) {
+  const absl::Status status = AttendPackedByCudnn(call, heads, device, stream);
+  return model::CudnnAttention::IsRefusal(status) ? AttendPackedByFlash(call, heads, device, stream) : status;
+}
 
 absl::Status AttendPackedByFlash(const PackedAttention& call, const HeadCounts& heads, int device,
                                  cudaStream_t stream) {

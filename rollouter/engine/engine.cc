@@ -22,13 +22,12 @@ std::shared_ptr<const T> Borrowed(const T& value) {
 }  // namespace
 
 absl::Status Engine::Options::Validate() const {
-  if (max_sequences <= 0 || max_prefill_tokens <= 0) {
-    return BadRequest(absl::StrCat("max_sequences ", max_sequences, " and max_prefill_tokens ", max_prefill_tokens,
-                                   " must be positive"));
-  }
-  if (max_context < 0 || kv_blocks < 0 || host_kv_blocks < 0 || max_kept_blocks < -1 || plans_under_way < 0) {
+  if (max_sequences <= 0) return BadRequest(absl::StrCat("max_sequences ", max_sequences, " must be positive"));
+  if (max_prefill_tokens < 0 || max_context < 0 || kv_blocks < 0 || host_kv_blocks < 0 || max_kept_blocks < -1 ||
+      plans_under_way < 0) {
     return BadRequest(
-        "max_context, kv_blocks, host_kv_blocks, max_kept_blocks and plans_under_way must not be negative");
+        "max_prefill_tokens, max_context, kv_blocks, host_kv_blocks, max_kept_blocks and plans_under_way must not be "
+        "negative");
   }
   return absl::OkStatus();
 }
@@ -40,21 +39,24 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
     return BadRequest(
         absl::StrCat("max_context ", options.max_context, " is above the model's ", config.max_position_embeddings));
   }
+  const int64_t prefill_tokens =
+      options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens();
   const int64_t max_context = options.max_context > 0 ? options.max_context : config.max_position_embeddings;
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                              backend->MakeRunner({.max_sequences = options.max_sequences,
-                                                  .max_prefill_tokens = options.max_prefill_tokens,
+                                                  .max_prefill_tokens = prefill_tokens,
                                                   .max_context = max_context,
                                                   .blocks = options.kv_blocks,
                                                   .host_blocks = options.host_kv_blocks,
-                                                  .plans_under_way = options.plans_under_way}));
+                                                  .plans_under_way = options.plans_under_way,
+                                                  .deterministic = options.deterministic}));
   Scheduler::Options scheduling;
   scheduling.blocks = runner->capacity().blocks;
   scheduling.host_blocks = runner->capacity().host_blocks;
   scheduling.max_kept_blocks =
       options.max_kept_blocks >= 0 ? options.max_kept_blocks : runner->capacity().max_kept_blocks;
   scheduling.max_sequences = options.max_sequences;
-  scheduling.max_prefill_tokens = options.max_prefill_tokens;
+  scheduling.max_prefill_tokens = prefill_tokens;
   scheduling.max_context = max_context;
   scheduling.preemption = options.preemption;
   scheduling.follow_usage = options.follow_usage;

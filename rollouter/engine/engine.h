@@ -13,9 +13,9 @@
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/serving_policy.h"
 #include "rollouter/engine/request_figures.h"
 #include "rollouter/engine/scheduler.h"
+#include "rollouter/engine/serving_policy.h"
 
 namespace syncopate::rollouter {
 
@@ -26,15 +26,16 @@ namespace syncopate::rollouter {
 class Engine {
  public:
   struct Options {
-    int64_t max_sequences = 256;        // that run at once
-    int64_t max_prefill_tokens = 4096;  // prompt tokens per step; longer prompts are prefilled in chunks
-    int64_t max_context = 0;            // tokens of one sequence; 0: the model's
-    int64_t kv_blocks = 0;              // for keys and values; 0: as the backend's runner chooses
-    int64_t host_kv_blocks = 0;         // to swap to
-    int64_t max_kept_blocks = -1;       // blocks without a user that are kept for their prefix; -1: the runner's
-    int32_t plans_under_way = 0;        // 0: as the backend's runner chooses
+    int64_t max_sequences = 256;     // that run at once
+    int64_t max_prefill_tokens = 0;  // per step, longer prompts are prefilled in chunks; 0: as the backend chooses
+    int64_t max_context = 0;         // tokens of one sequence; 0: the model's
+    int64_t kv_blocks = 0;           // for keys and values; 0: as the backend's runner chooses
+    int64_t host_kv_blocks = 0;      // to swap to
+    int64_t max_kept_blocks = -1;    // blocks without a user that are kept for their prefix; -1: the runner's
+    int32_t plans_under_way = 0;     // 0: as the backend's runner chooses
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
-    bool follow_usage = true;  // as Scheduler::Options::follow_usage
+    bool follow_usage = true;    // as Scheduler::Options::follow_usage
+    bool deterministic = false;  // as RunnerOptions::deterministic
     absl::Status Validate() const;
   };
 
@@ -85,6 +86,7 @@ class Engine {
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const { return runner_->buffer_bytes(); }
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }

@@ -106,8 +106,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options.max_sequences,
-                                           capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity);
 }
 
 }  // namespace syncopate::rollouter

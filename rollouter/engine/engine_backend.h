@@ -61,6 +61,10 @@ struct RunnerOptions {
   int64_t blocks = 0;           // for keys and values; 0: the runner chooses
   int64_t host_blocks = 0;      // to swap to; a runner that cannot swap has none
   int32_t plans_under_way = 0;  // 0: the runner chooses; it may take fewer
+  // The bits of a token and its log-probability depend on the tokens before it, the weights, the seed and the sampling
+  // alone: not on who shares its batch, on how its prompt is cut, on whether a prefix was found, or on whether it made
+  // room and was computed again. The same in every process on one kind of device.
+  bool deterministic = false;
 
   // So many that max_sequences sequences of max_context tokens have room, and no request waits for another's blocks.
   int64_t BlocksForAll() const {
@@ -76,6 +80,8 @@ class EngineBackend {
   virtual at::Device device() const = 0;
   virtual DType dtype() const = 0;  // of weights and activations
   virtual WeightArenas& arenas() = 0;
+  // Prompt tokens of a step that suit device and model, where nobody asks for another number.
+  virtual int64_t prefill_tokens() const { return 4096; }
   // A runner of the arenas' weights, which must not outlive the backend. RESOURCE_EXHAUSTED if there is no memory for
   // it; may throw c10::Error.
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;

@@ -14,6 +14,7 @@ absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Start(const Options& opt
   engine_options.max_sequences = options.max_sequences;
   engine_options.max_prefill_tokens = options.max_prefill_tokens;
   engine_options.kv_blocks = (options.kv_tokens + kBlockTokens - 1) / kBlockTokens;
+  engine_options.deterministic = options.deterministic;
   SYNCOPATE_RETURN_IF_ERROR(engine_options.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, options.dtype, options.bucket_bytes));

@@ -26,10 +26,11 @@ struct EngineStatus {
   uint64_t serving_digest = 0;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
-  double kv_usage = 0;       // 0 to 1
-  int64_t kv_bytes = 0;      // held now
-  int64_t weight_bytes = 0;  // all weight sets, where the engine computes
-  int32_t sleep_level = 0;   // 0: awake
+  double kv_usage = 0;        // 0 to 1
+  int64_t kv_bytes = 0;       // held now
+  int64_t weight_bytes = 0;   // all weight sets, where the engine computes
+  int32_t sleep_level = 0;    // 0: awake
+  bool pins_version = false;  // a request that holds installs runs or waits
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // of prompts
   int64_t prompt_tokens = 0;     // that were to be computed or found as a prefix, again after a preemption
@@ -53,8 +54,9 @@ class EngineLoop : public synchronizer::WeightTarget {
   struct Options {
     model::ModelConfig model;
     int64_t max_sequences = 256;
-    int64_t max_prefill_tokens = 4096;
-    int64_t kv_tokens = 0;  // room for keys and values; 0: for max_sequences of the longest
+    int64_t max_prefill_tokens = 0;  // as Engine::Options
+    int64_t kv_tokens = 0;           // room for keys and values; 0: for max_sequences of the longest
+    bool deterministic = false;      // as RunnerOptions::deterministic
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     DType dtype = DType::kFloat32;  // of the weights, on the wire and here
     int threads = 1;                // intra-op threads of libtorch
@@ -116,7 +118,7 @@ class EngineLoop : public synchronizer::WeightTarget {
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version,
                                                       absl::Duration deadline) override = 0;
 
-  // An engine that sleeps, or is about to, holds installs back.
+  // An engine that sleeps, or is about to, holds installs back, and one whose status says pins_version.
   absl::Status BeginAttempt() override = 0;
   bool can_copy_live() const override { return true; }
   // With one weight set: no decode step runs from BeginInPlace() on until Install() or CancelInPlace(), or after
@@ -126,6 +128,9 @@ class EngineLoop : public synchronizer::WeightTarget {
   // Called on the engine's thread after each install or relabelling and before Install() or Relabel() returns, without
   // locks held; must not block. Set before the first install.
   virtual void SetInstallListener(std::function<void(const PolicyVersion&)> listener) = 0;
+
+  // Called on the engine's thread when `pins_version` of the status has changed, without locks held; must not block.
+  virtual void SetPinListener(std::function<void()> listener) = 0;
 
   virtual EngineStatus GetStatus() const = 0;
 

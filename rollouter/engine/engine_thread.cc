@@ -98,6 +98,11 @@ void EngineThread::SetInstallListener(std::function<void(const PolicyVersion&)> 
   install_listener_ = std::move(listener);
 }
 
+void EngineThread::SetPinListener(std::function<void()> listener) {
+  MutexLock lock(&mutex_);
+  pin_listener_ = std::move(listener);
+}
+
 EngineStatus EngineThread::GetStatus() const {
   MutexLock lock(&mutex_);
   EngineStatus status = status_;
@@ -176,7 +181,7 @@ bool EngineThread::AwaitWork() {
   MutexLock lock(&mutex_);
   idle_since_ = Clock::Real()->Now();
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked(install_held_);
+    return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked(status_.pins_version);
   };
   round_since_ = absl::InfiniteFuture();
   mutex_.Await(Condition(&something_to_do));
@@ -220,9 +225,19 @@ absl::Status EngineThread::StepOnce() {
 }
 
 void EngineThread::PublishStatus() {
-  MutexLock lock(&mutex_);
+  std::function<void()> listener;
+  {
+    MutexLock lock(&mutex_);
+    const bool pinned = status_.pins_version;
+    PublishStatusLocked();
+    if (pinned != status_.pins_version) listener = pin_listener_;
+  }
+  if (listener) listener();
+}
+
+void EngineThread::PublishStatusLocked() {
   has_work_ = engine_->HasWork();
-  install_held_ = engine_->InstallHeld();
+  status_.pins_version = engine_->InstallHeld();
   status_.running_sequences = engine_->running_sequences();
   status_.waiting_sequences = engine_->waiting_sequences();
   status_.kv_usage = engine_->kv_usage();
@@ -456,6 +471,11 @@ absl::Status EngineThread::BeginAttempt() {
   if (status_.sleep_level > 0 || waiting_sleeps_ > 0) {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "this rollouter sleeps; it takes weights again when it is woken");
+  }
+  // Not in the middle: what has begun to receive waits for requests that come later (ChangeWeights).
+  if (status_.pins_version) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
+                 "an evaluation has pinned the version here; weights are taken again when it has ended");
   }
   ++receiving_;
   return absl::OkStatus();

@@ -53,6 +53,7 @@ class EngineThread final : public EngineLoop {
   void Invalidate() override;
 
   void SetInstallListener(std::function<void(const PolicyVersion&)> listener) override;
+  void SetPinListener(std::function<void()> listener) override;
   EngineStatus GetStatus() const override;
   void Stop() override;
 
@@ -96,6 +97,7 @@ class EngineThread final : public EngineLoop {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepOnce();
   void PublishStatus();
+  void PublishStatusLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishMemoryLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
   bool RunOnThread(std::function<void()> command);
@@ -113,6 +115,7 @@ class EngineThread final : public EngineLoop {
   const std::unique_ptr<Engine> engine_;  // the thread's own
   absl::Status broken_;                   // the thread's own: why the engine cannot go on
   std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> pin_listener_ ABSL_GUARDED_BY(mutex_);
 
   mutable Mutex mutex_;
   std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
@@ -129,7 +132,6 @@ class EngineThread final : public EngineLoop {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
-  bool install_held_ ABSL_GUARDED_BY(mutex_) = false;
   EngineStatus status_ ABSL_GUARDED_BY(mutex_);
   absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();   // infinite: not idle
   absl::Time round_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the thread waits

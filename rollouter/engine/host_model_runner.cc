@@ -21,14 +21,15 @@ at::Tensor OnDevice(const std::vector<int64_t>& values, at::Device device) {
 }  // namespace
 
 HostModelRunner::HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
-                                 at::Device device, int64_t max_sequences, const Capacity& capacity)
+                                 at::Device device, const RunnerOptions& options, const Capacity& capacity)
     : transformer_(config, device),
       arenas_(arenas),
       store_(std::move(store)),
       device_(device),
       capacity_(capacity),
+      fixed_rows_(options.deterministic),
       padding_table_{static_cast<BlockIndex>(capacity.blocks)},
-      slots_(static_cast<size_t>(max_sequences)) {}
+      slots_(static_cast<size_t>(options.max_sequences)) {}
 
 absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan) {
   SYNCOPATE_CHECK(static_cast<int32_t>(done_.size()) < capacity_.plans_under_way);
@@ -45,7 +46,7 @@ absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan
   StepResult result{plan.id, plan.version, {}, {}, {}};
   if (plan.HasRows()) {
     Batch batch = MakeBatch(plan);
-    const at::Tensor logits = Forward(batch);
+    const at::Tensor logits = fixed_rows_ ? ForwardInPasses(batch) : Forward(batch);
     const float* values = logits.data_ptr<float>();
     result.tokens.reserve(batch.draws.size());
     result.logprobs.reserve(batch.draws.size());
@@ -118,12 +119,13 @@ HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan) const {
 }
 
 void HostModelRunner::Pad(Batch& batch) const {
-  const size_t least = model::Transformer::kMinRows;
+  const size_t least = fixed_rows_ ? kFixedRows : model::Transformer::kMinRows;
   batch.kv.tables.push_back(padding_table_);
   while (batch.ids.size() < least) {
     batch.ids.push_back(0);
     batch.kv.rows.push_back({static_cast<int32_t>(batch.kv.tables.size()) - 1, 0});
   }
+  if (batch.sampled_rows.empty()) return;
   while (batch.sampled_rows.size() < least) batch.sampled_rows.push_back(0);
 }
 
@@ -138,6 +140,26 @@ at::Tensor HostModelRunner::Forward(Batch& batch) {
       transformer_.Forward(weights, OnDevice(batch.ids, device_), OnDevice(positions, device_), *attention);
   const at::Tensor sampled = hidden.index_select(0, OnDevice(batch.sampled_rows, device_));
   return transformer_.Logits(weights, sampled).contiguous().to(at::kCPU);
+}
+
+// Rows of a sequence are in order, so what a row attends to is in its own pass or in one before.
+at::Tensor HostModelRunner::ForwardInPasses(const Batch& batch) {
+  const size_t rows = batch.ids.size();
+  std::vector<at::Tensor> logits;
+  auto sampled = batch.sampled_rows.begin();  // they rise
+  for (size_t begin = 0; begin < rows; begin += kFixedRows) {
+    const size_t end = std::min<size_t>(rows, begin + kFixedRows);
+    Batch pass;
+    pass.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + end);
+    pass.kv.tables = batch.kv.tables;
+    pass.kv.rows.assign(batch.kv.rows.begin() + begin, batch.kv.rows.begin() + end);
+    for (; sampled != batch.sampled_rows.end() && *sampled < static_cast<int64_t>(end); ++sampled) {
+      pass.sampled_rows.push_back(*sampled - static_cast<int64_t>(begin));
+    }
+    const int64_t count = static_cast<int64_t>(pass.sampled_rows.size());
+    logits.push_back(Forward(pass).narrow(0, 0, count));
+  }
+  return at::cat(logits);
 }
 
 void HostModelRunner::Draw(const Batch::Draw& draw, const float* logits, StepResult& result) {

@@ -17,15 +17,17 @@
 namespace syncopate::rollouter {
 
 class WeightArenas;
+struct RunnerOptions;
 
 // The reference: the decoder as operators of ATen, on any device, and the sampler on the host. Launch() does all the
-// work. On the CPU the bits of a row depend on its own tokens and weights alone: batches are padded to
-// Transformer::kMinRows rows, and attention walks the row's own blocks.
+// work. On the CPU the bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were
+// tried: batches are padded to Transformer::kMinRows rows, and attention walks the row's own blocks.
 class HostModelRunner final : public ModelRunner {
  public:
   // `arenas` must outlive it; `store` is on `device` and has as many blocks as `capacity` says.
+  // RunnerOptions::deterministic: every product has kFixedRows rows, whatever the library makes of other numbers.
   HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
-                  at::Device device, int64_t max_sequences, const Capacity& capacity);
+                  at::Device device, const RunnerOptions& options, const Capacity& capacity);
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return store_->bytes(); }
@@ -58,11 +60,14 @@ class HostModelRunner final : public ModelRunner {
     std::vector<Draw> draws;
   };
 
+  static constexpr int64_t kFixedRows = 64;
+
   void StartSlot(const SlotStart& start);
   Batch MakeBatch(const StepPlan& plan) const;
   void Pad(Batch& batch) const;
   // Logits of the sampled rows, float32 on the CPU.
   at::Tensor Forward(Batch& batch);
+  at::Tensor ForwardInPasses(const Batch& batch);
   void Draw(const Batch::Draw& draw, const float* logits, StepResult& result);
 
   const model::Transformer transformer_;
@@ -70,6 +75,7 @@ class HostModelRunner final : public ModelRunner {
   const std::unique_ptr<KvStore> store_;
   const at::Device device_;
   const Capacity capacity_;
+  const bool fixed_rows_;  // every pass has kFixedRows
   const std::vector<BlockIndex> padding_table_;
   std::vector<Slot> slots_;
   std::deque<StepResult> done_;  // not awaited yet

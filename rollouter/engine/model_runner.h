@@ -47,6 +47,8 @@ class ModelRunner {
   virtual Capacity capacity() const = 0;
   // Of keys and values: memory held now, on the device and on the host.
   virtual int64_t kv_bytes() const = 0;
+  // Device memory taken for life beside that: what steps compute in.
+  virtual int64_t buffer_bytes() const { return 0; }
   // Gives the memory of keys and values back, and what they hold is lost; no step before RestoreBlocks(). Where addresses
   // are for life they stay. Nothing is under way. Both do nothing if it is so already. RestoreBlocks():
   // RESOURCE_EXHAUSTED if there is no memory now, and it may be called again.

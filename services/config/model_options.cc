@@ -32,23 +32,23 @@ absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model
   return model::MakeManifest(shape, WireDTypeOf(config), config.sync().bucket_bytes());
 }
 
-model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config) {
-  return {.key = "train.device", .wanted = config.train().device()};
+int SyncMaxCtas(const v1::RunConfig& config) {
+  constexpr int kBesideRanks = 16;  // fewer would halve the rate
+  return config.trainer().world() > 1 ? kBesideRanks : 0;
+}
+
+model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank) {
+  return {.key = "train.device", .wanted = config.train().device(), .member = rank};
 }
 
 model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
   return {.key = "rollout.device",
           .wanted = config.rollout().device(),
-          .reserved = 1,
+          .reserved = static_cast<int>(config.trainer().world()),
           .member = config.rollouter().index()};
 }
 
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {
-  if (config.trainer().world() > 1 && model::IsCuda(device)) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
-                 absl::StrCat("trainer.world = ", config.trainer().world(), " and train.device chose ", device,
-                              ": ranks compute on CPUs only; set train.device=cpu, or trainer.world=1"));
-  }
   return CheckTransport(config, TrainDeviceRequest(config), device);
 }
 
@@ -65,6 +65,7 @@ rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config, cons
   options.model = shape;
   options.max_sequences = config.rollout().max_sequences();
   options.kv_tokens = config.rollout().kv_tokens();
+  options.deterministic = config.rollout().deterministic();
   options.bucket_bytes = config.sync().bucket_bytes();
   options.dtype = WireDTypeOf(config);
   options.threads = static_cast<int>(config.run().threads());

@@ -15,8 +15,13 @@ DType WireDTypeOf(const v1::RunConfig& config);
 // Of the weights as they travel and as rollouters hold them. Errors as model::MakeManifest.
 absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// For model::ChooseDevice: where this process of the run is to compute.
-model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config);
+// Multiprocessors that a message of a weight sync over NCCL may occupy on either side; 0: NCCL's choice. Beside a trainer
+// of several ranks a sync and the calls of a step must both find room on a GPU. Members whose numbers differ cannot
+// exchange anything, so all ask here.
+int SyncMaxCtas(const v1::RunConfig& config);
+
+// For model::ChooseDevice: where this process of the run is to compute. `rank` is the trainer's.
+model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank = 0);
 model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
 
 // What the checks of a configuration cannot know while a device is "auto": OK if sync.transport and, for a rollouter,

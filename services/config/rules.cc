@@ -46,10 +46,6 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(trainer.rank() < trainer.world(), {"trainer.rank", "trainer.world"},
                 "a rank below trainer.world, or -1");
   rules->Expect(trainer.rank0().empty() || ParseHostPort(trainer.rank0()).ok(), {"trainer.rank0"}, "host:port");
-  // Two ranks on GPUs would move their shards through host memory.
-  const bool on_gpus = config.train().device() != "cpu" && config.train().device() != "auto";
-  rules->Expect(trainer.world() == 1 || !on_gpus, {"trainer.world", "train.device"},
-                "trainer.world=1 on GPUs, or train.device=cpu: ranks compute on CPUs only");
 }
 
 void CheckRollouterName(const std::string& name, Rules* rules) {

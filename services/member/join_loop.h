@@ -36,6 +36,8 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   void SetDirectoryListener(DirectoryFeed::Listener listener) { directory_.SetListener(std::move(listener)); }
   void Leave(const std::string& reason);
   void Stop(absl::Duration deadline);
+  // Now, and the next one an interval later; nothing if not joined.
+  void SendHeartbeat();
 
  private:
   using Stream = rpc::ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
@@ -64,7 +66,6 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   void SetTimerLocked(absl::Duration delay, void (JoinLoop::*fire)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelTimerLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsDue(int64_t timer);
-  void SendHeartbeat();
   // A welcome, or the end of an evicted member's stream, does not come.
   void BreakOff();
 

@@ -42,6 +42,12 @@ void MemberClient::SetDirectoryListener(std::function<void(const synchronizer::D
   loop_->SetDirectoryListener(std::move(listener));
 }
 
+std::function<void()> MemberClient::Announcer() {
+  return [weak = std::weak_ptr<JoinLoop>(loop_)] {
+    if (const std::shared_ptr<JoinLoop> loop = weak.lock()) loop->SendHeartbeat();
+  };
+}
+
 void MemberClient::Leave(const std::string& reason) { loop_->Leave(reason); }
 
 void MemberClient::Stop(absl::Duration deadline) { loop_->Stop(deadline); }

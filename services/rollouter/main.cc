@@ -9,7 +9,6 @@
 
 #include "base/mutex.h"
 
-#include "base/reasons.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
@@ -82,13 +81,6 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
   return found;
 }
 
-// Another trainer may have come with another model since it was asked for: a new start asks again.
-absl::Status WithoutBlame(const absl::Status& why, bool learned) {
-  const std::string reason = ErrorReason(why);
-  if (!learned || (reason != reason::kModelMismatch && reason != reason::kDtypeMismatch)) return why;
-  return Error(why.code(), "MODEL_CHANGED", why.message());
-}
-
 RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel& model) {
   const v1::RunConfig& config = model.config;
   RolloutNode::Options options;
@@ -140,7 +132,8 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
   AwaitEnd(daemon, *node);
-  const absl::Status why = WithoutBlame(node->CheckAlive(), model.learned);
+  const absl::Status alive = node->CheckAlive();
+  const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   node->Leave(grace);
   server->Stop(absl::ZeroDuration());

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/reasons.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "services/member/member_client.h"
@@ -167,6 +168,12 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
   SYNCOPATE_RETURN_IF_ERROR(added);
   if (!ended.ok()) return rpc::FromGrpc(ended);
   return answer.Finish();
+}
+
+absl::Status RenameMismatch(const absl::Status& why) {
+  const std::string reason = ErrorReason(why);
+  if (reason != reason::kModelMismatch && reason != reason::kDtypeMismatch) return why;
+  return Error(why.code(), "MODEL_CHANGED", why.message());
 }
 
 absl::StatusOr<LearnedModel> LearnModel(const LearnModelOptions& options) {

@@ -36,6 +36,11 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
                                       absl::Time deadline);
 
+// Why a rollouter ends that has learned its model, from `why` it cannot go on. A model that is not the run's (reasons
+// MODEL_MISMATCH and DTYPE_MISMATCH, which end other daemons for good) is reason MODEL_CHANGED: another trainer may have
+// come with another model since, and a new start asks again. Other errors as they are.
+absl::Status RenameMismatch(const absl::Status& why);
+
 // A rollouter that has no model directory: joins the synchronizer without a manifest, which makes it a member that
 // receives nothing, and once it is told where the trainer is, asks there, again and again until it is answered. Leaves
 // the synchronizer before it returns, to join again with the model.

@@ -10,9 +10,10 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
   std::unique_ptr<RemoteScorers> scorers(new RemoteScorers());
   const v1::RewardSection& reward = config.reward();
   if (!reward.url().empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(scorers->http_, HttpScorer::Start({.url = reward.url(),
-                                                                  .batch = reward.http_batch(),
-                                                                  .connections = reward.http_connections()}));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        scorers->http_,
+        rollouter::HttpScorer::Start(
+            {.url = reward.url(), .batch = reward.http_batch(), .connections = reward.http_connections()}));
   }
   if (!config.environment().address().empty()) {
     scorers->python_ =

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "base/status.h"
+#include "rollouter/reward/http_scorer.h"
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
-#include "services/rollouter/http_scorer.h"
 #include "syncopate/v1/config.pb.h"
 
 namespace syncopate::rollouterd {
@@ -23,7 +23,7 @@ class RemoteScorers {
 
  private:
   RemoteScorers() = default;
-  std::unique_ptr<HttpScorer> http_;
+  std::unique_ptr<rollouter::HttpScorer> http_;
   std::shared_ptr<EnvironmentClient> python_;
 };
 

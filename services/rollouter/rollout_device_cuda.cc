@@ -35,11 +35,13 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
   return absl::OkStatus();
 }
 
-absl::Status AddNccl(int index, RolloutDevice* device) {
+absl::Status AddNccl(const v1::RunConfig& config, int index, RolloutDevice* device) {
   synchronizer::NcclReceiver::Options options;
   SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver,
-                             synchronizer::NcclReceiver::Create(options, synchronizer::NcclDevices({.device = index})));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto receiver,
+      synchronizer::NcclReceiver::Create(
+          options, synchronizer::NcclDevices({.device = index, .max_ctas = config::SyncMaxCtas(config)})));
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }
@@ -78,7 +80,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   if (daemon::MayOffer(config, "ipc")) {
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }
-  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, device.get()));
+  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(config, index, device.get()));
   if (daemon::MayOffer(config, "grpc"))
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,

@@ -43,6 +43,12 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
   return figures;
 }
 
+// Why it takes no version for now; "": it does.
+std::string WhyHeld(const rollouter::EngineStatus& status) {
+  if (status.state == rollouter::EngineStatus::State::kAsleep) return "ASLEEP";
+  return status.pins_version ? "EVALUATING" : "";
+}
+
 std::vector<synchronizer::ReceiverTransport*> TransportsOf(const RolloutDevice& device) {
   std::vector<synchronizer::ReceiverTransport*> transports;
   for (const auto& transport : device.transports) transports.push_back(transport.get());
@@ -147,8 +153,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return member::MemberClient::Serving{status.serving, status.serving_digest,
-                                         status.state == rollouter::EngineStatus::State::kAsleep ? "ASLEEP" : ""};
+    return member::MemberClient::Serving{status.serving, status.serving_digest, WhyHeld(status)};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);
@@ -156,6 +161,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   };
   member.lost_after = options_.lost_after;
   SYNCOPATE_ASSIGN_OR_RETURN(member_, member::MemberClient::Start(std::move(member), &participant_));
+  engine_->SetPinListener(member_->Announcer());
   member_->SetDirectoryListener([this](const synchronizer::Directory& directory) {
     {
       MutexLock lock(&mutex_);

@@ -50,6 +50,12 @@ class Inbox {
     MutexLock lock(&mutex_);
     return begun_;
   }
+  // OK, or how it ended if nobody says anything any more.
+  absl::Status state() {
+    MutexLock lock(&mutex_);
+    if (!ended_) return absl::OkStatus();
+    return why_.ok() ? trainer::RankLost("rank 0 has ended the stream before the ranks had met") : why_;
+  }
   void End(const absl::Status& why) {
     MutexLock lock(&mutex_);
     ended_ = true;
@@ -100,7 +106,8 @@ class Follower {
 
   // The computing thread.
   absl::Status Run() {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_));
+    SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
     options.ranks = ranks_.get();
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome, AwaitWelcome());
@@ -167,6 +174,7 @@ class Follower {
     hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
     hello->set_manifest_fingerprint(policy_->manifest().fingerprint());
     hello->set_build(daemon::BuildVersion());
+    hello->set_gpu(device_.gpu);
     stream->Write(std::move(message));
     stream->Start([&stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); },
                   {.on_message = [inbox](v1::AttendResponse said) { inbox->Put(std::move(said)); },
@@ -197,6 +205,15 @@ class Follower {
   }
 
   absl::Status Meet(const v1::AttendResponse::Welcome& welcome) {
+    if (device_.join != nullptr) {
+      auto go_on = [this]() -> absl::Status {
+        if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
+        return AsLost(inbox_->state());
+      };
+      SYNCOPATE_ASSIGN_OR_RETURN(auto joined, device_.join(welcome.nccl_id(), rank_, go_on));
+      ranks_->Connect(std::move(joined));
+      return absl::OkStatus();
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(welcome.ranks_address()));
     trainer::RankSecret secret;
     if (welcome.ranks_secret().size() != secret.size()) return trainer::RankLost("rank 0's welcome is damaged");
@@ -247,6 +264,10 @@ class Follower {
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
         if (command.tensor >= policy_->manifest().tensors().size()) return trainer::RankLost("no such tensor");
         break;
+      case v1::AttendResponse::kCopyParameters:
+        command.kind = Kind::kCopyParameters;
+        command.dtype = static_cast<DType>(said.copy_parameters().dtype());
+        break;
       case v1::AttendResponse::kDigest:
         command.kind = Kind::kDigest;
         break;
@@ -268,6 +289,7 @@ class Follower {
   daemon::Daemon* const daemon_;
   const config::RunModel model_;
   const int32_t rank_, world_;
+  RankDevice device_;
   const std::shared_ptr<trainer::LateRanks> ranks_;  // the stream's callbacks have it too
   std::unique_ptr<trainer::PolicyTrainer> policy_;
   std::shared_ptr<Inbox> inbox_;  // of the stream; the computing thread's

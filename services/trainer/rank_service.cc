@@ -74,15 +74,27 @@ absl::Status RankServiceImpl::Admit(const v1::AttendRequest& first, const std::s
     refusal = Mismatch(hello.rank(), "another model");
   } else if (hello.config_digest() != options_.config_digest) {
     refusal = Mismatch(hello.rank(), "another configuration");
+  } else if (hello.gpu().empty() != options_.gpu.empty()) {
+    refusal = Mismatch(hello.rank(), "another kind of device (train.device)");
   }
   {
     MutexLock lock(&mutex_);
+    for (const auto& [rank, gpu] : gpus_) {
+      if (!refusal.ok() || gpu != hello.gpu() || gpu.empty() || rank == hello.rank()) continue;
+      refusal = Error(absl::StatusCode::kFailedPrecondition, "RANK_MISMATCH",
+                      absl::StrCat("trainer ranks ", rank, " and ", hello.rank(), " both compute on ", gpu,
+                                   "; each needs a GPU of its own: have fewer ranks (trainer.world), or give this "
+                                   "host or pod another GPU"));
+    }
     // One that comes too late harms nobody who is at work.
     if (stopped_ || streams_.count(hello.rank()) > 0) {
       return Error(absl::StatusCode::kFailedPrecondition, "RANK_TAKEN",
                    absl::StrCat("trainer rank ", hello.rank(), " is there already, or the run is over"));
     }
-    if (refusal.ok()) streams_[hello.rank()] = stream;
+    if (refusal.ok()) {
+      streams_[hello.rank()] = stream;
+      gpus_[hello.rank()] = hello.gpu();
+    }
   }
   if (!refusal.ok()) Lose(refusal);
   return refusal;
@@ -176,6 +188,9 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
       break;
     case trainer::RankCommand::Kind::kDigest:
       message.mutable_digest();
+      break;
+    case trainer::RankCommand::Kind::kCopyParameters:
+      message.mutable_copy_parameters()->set_dtype(static_cast<int32_t>(command.dtype));
       break;
     case trainer::RankCommand::Kind::kCheckFinite:
       message.mutable_check_finite();

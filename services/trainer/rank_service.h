@@ -33,11 +33,12 @@ class RankServiceImpl final : public v1::RankService::CallbackService, public tr
     std::string config_digest;
     uint64_t manifest_fingerprint = 0;
     std::string build;
+    std::string gpu;  // that rank 0 computes on; empty: on the CPU. Each rank must have another one
     // From gRPC's threads, must not block: UNAVAILABLE (reason RANK_LOST), FAILED_PRECONDITION (reason RANK_MISMATCH).
     std::function<void(const absl::Status&)> on_lost;
     absl::Duration silent_after = absl::Seconds(5);  // five heartbeats
   };
-  explicit RankServiceImpl(Options options) : options_(std::move(options)) {}
+  explicit RankServiceImpl(Options options) : options_(std::move(options)), gpus_{{0, options_.gpu}} {}
 
   grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(grpc::CallbackServerContext* context) override;
 
@@ -67,6 +68,7 @@ class RankServiceImpl final : public v1::RankService::CallbackService, public tr
   const Options options_;
   mutable Mutex mutex_;
   std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // by rank
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };

@@ -40,9 +40,12 @@ int64_t HostMemoryBytes() {
 }  // namespace
 
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
-                                                                     const config::RunModel& model) {
+                                                                     const config::RunModel& model,
+                                                                     const RankDevice& device) {
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
-  options.device_bytes = HostMemoryBytes();
+  options.device = device.name;
+  options.arenas = device.arenas;
+  options.device_bytes = device.state_bytes > 0 ? device.state_bytes : HostMemoryBytes();
   // The reference policy is what the run began with, and no checkpoint holds that.
   if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
@@ -50,17 +53,22 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   return options;
 }
 
+absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->rank0));
+  const auto world = static_cast<int32_t>(config.trainer().world());
+  if (world > 1) device->ranks = std::make_unique<trainer::LateRanks>(0, world);
+  options.ranks = device->ranks.get();
+  SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
+  if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   constexpr int kDefaultSlots = 2;  // a reader of the last version goes on while the next one is staged
   const int slots = static_cast<int>(config.sync().send_slots());
   TrainDevice device;
   device.model = std::move(model);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device.model));
-  const auto world = static_cast<int32_t>(config.trainer().world());
-  if (world > 1) device.ranks = std::make_unique<trainer::LateRanks>(0, world);
-  options.ranks = device.ranks.get();
-  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
-  if (world > 1) device.leading = std::make_unique<trainer::LeadingPolicy>(device.policy.get());
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire),
                                                                         slots == 0 ? kDefaultSlots : slots));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,11 +18,29 @@
 
 namespace syncopate::trainerd {
 
+// Where one rank of a trainer computes, and how those that compute on such a device find together.
+struct RankDevice {
+  std::string name = "cpu";  // or "cuda:N"
+  std::string gpu;           // what its driver calls it; empty on the CPU
+  // Rank 0 makes an id, by which all join: as trainer::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
+  std::function<absl::StatusOr<std::string>()> new_id;
+  std::function<absl::StatusOr<std::unique_ptr<trainer::Communicator>>(const std::string& id, int32_t rank,
+                                                                       const std::function<absl::Status()>& go_on)>
+      join;
+  trainer::StateArenaFactory arenas;  // memory of it that a policy's state can leave; null: as PolicyTrainer has it
+  int64_t state_bytes = 0;            // that it has for a policy's state; 0: what the machine has
+};
+
+// Of this rank, by train.device: "cuda" is another GPU of this host for each rank, as long as there are any. Which
+// implementation a binary has is decided by linking, as that of OpenTrainDevice, whose errors it has.
+absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank);
+
 // What a trainer has because of where it computes. Members are freed from the last to the first.
 struct TrainDevice {
   std::string name = "cpu";  // or "cuda:N"
   int64_t arena_bytes = 0;   // that send slots take of the device beside its allocator of tensors
   config::RunModel model;
+  RankDevice rank0;
   std::unique_ptr<trainer::LateRanks> ranks;  // those that share the policy, this being rank 0; null: this alone
   std::unique_ptr<trainer::PolicyTrainer> policy;
   std::unique_ptr<trainer::LeadingPolicy> leading;  // of `policy`, with `ranks`
@@ -37,10 +56,14 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// What the policy of a run begins with, be it of model.path, random, or about to be restored from a checkpoint: on the
-// CPU, whose memory is looked at.
+// What the policy of a run begins with on a device, be it of model.path, random, or about to be restored from a
+// checkpoint.
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
-                                                                     const config::RunModel& model);
+                                                                     const config::RunModel& model,
+                                                                     const RankDevice& device);
+
+// Makes the policy, and if there are several ranks what leads it.
+absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device);
 
 // The CPU, with staging in host memory and no transport but "grpc".
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model);

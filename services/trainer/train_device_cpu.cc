@@ -6,10 +6,16 @@
 
 namespace syncopate::trainerd {
 
+absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank) {
+  RankDevice device;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.name,
+                             model::ChooseDevice(config::TrainDeviceRequest(config, rank), model::Hardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.name));
+  return device;
+}
+
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
-                             model::ChooseDevice(config::TrainDeviceRequest(config), model::Hardware()));
-  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
+  SYNCOPATE_RETURN_IF_ERROR(OpenRankDevice(config, /*rank=*/0).status());
   return HostTrainDevice(config, std::move(model));
 }
 

@@ -8,12 +8,14 @@
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
 #include "services/daemon/cuda_device.h"
+#include "services/trainer/rank_service.h"
 #include "services/trainer/train_device.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_source.h"
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
+#include "trainer/cuda/nccl_ranks.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainerd {
@@ -23,9 +25,10 @@ int SlotsOf(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
 
-// What send slots will take of the GPU.
+// What send slots will take of the GPU, and with several ranks what the weights are gathered in before them.
 int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
-  return config.sync().transport() == "grpc" ? 0 : SlotsOf(config, 1) * wire.arena_bytes();
+  if (config.sync().transport() == "grpc") return 0;
+  return (SlotsOf(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -38,14 +41,16 @@ absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
   return absl::OkStatus();
 }
 
-absl::Status AddNccl(int index, synchronizer::CudaSendArena* arena, TrainDevice* device) {
+absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaSendArena* arena, TrainDevice* device) {
   const auto memory = std::make_shared<synchronizer::CudaStagedMemory>(arena);
   synchronizer::NcclSource::Options options;
   options.manifest = std::make_shared<const Manifest>(device->stager->manifest());
   SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto source, synchronizer::NcclSource::Create(options, memory.get(), synchronizer::NcclDevices({.device = index}),
-                                                    cuda::NewNcclId));
+      auto source,
+      synchronizer::NcclSource::Create(
+          options, memory.get(), synchronizer::NcclDevices({.device = index, .max_ctas = config::SyncMaxCtas(config)}),
+          cuda::NewNcclId));
   device->borrowed.push_back(memory);
   device->transports.push_back(std::move(source));
   return absl::OkStatus();
@@ -53,41 +58,65 @@ absl::Status AddNccl(int index, synchronizer::CudaSendArena* arena, TrainDevice*
 
 // Staging on the GPU, which all transports can send from.
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, SlotsOf(config, 1)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::CudaStager::Create(device->policy.get(), device->leading.get(),
+                                                                      std::move(wire), index, SlotsOf(config, 1)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
   device->arena_bytes = device->stager->bytes();
   if (daemon::MayOffer(config, "ipc"))
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(arena, device)));
-  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(index, arena, device));
+  if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(config, index, arena, device));
   return absl::OkStatus();
 }
 
 }  // namespace
 
+absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank) {
+  RankDevice device;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.name,
+                             model::ChooseDevice(config::TrainDeviceRequest(config, rank), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.name));
+  const auto world = static_cast<int32_t>(config.trainer().world());
+  if (!model::IsCuda(device.name)) return device;
+  const int index = daemon::CudaIndex(device.name);
+  device.arenas = trainer::CudaStateArenas(index);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
+  device.state_bytes = memory.free;
+  if (world == 1) return device;
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(index));
+  device.gpu = facts.gpu_uuid;
+  device.new_id = []() -> absl::StatusOr<std::string> {
+    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
+    return std::string(id.data(), id.size());
+  };
+  device.join = [index, world](const std::string& said, int32_t mine, const std::function<absl::Status()>& go_on)
+      -> absl::StatusOr<std::unique_ptr<trainer::Communicator>> {
+    cuda::NcclId id{};
+    if (said.size() != id.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    std::copy(said.begin(), said.end(), id.begin());
+    return trainer::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
+                                  kRanksMeetWithin, go_on);
+  };
+  return device;
+}
+
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
-                             model::ChooseDevice(config::TrainDeviceRequest(config), model::ProbeHardware()));
-  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
+  TrainDevice device;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.rank0, OpenRankDevice(config, /*rank=*/0));
+  const std::string& name = device.name = device.rank0.name;
   if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
   const int index = daemon::CudaIndex(name);
-  TrainDevice device;
-  device.name = name;
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer::PolicyTrainer::Options options, InitialPolicyOptions(config, device.model));
-  options.device = name;
-  options.arenas = trainer::CudaStateArenas(index);
-  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
-  options.device_bytes = std::max<int64_t>(1, memory.free - SendBytes(config, wire));  // 0 is for nobody knows
-  SYNCOPATE_ASSIGN_OR_RETURN(device.policy, trainer::PolicyTrainer::Create(options));
+  // Send slots come after it; 0 would be for nobody knows.
+  device.rank0.state_bytes = std::max<int64_t>(1, device.rank0.state_bytes - SendBytes(config, wire));
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
-    SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
-                               trainer::HostStager::Create(device.policy.get(), std::move(wire), SlotsOf(config, 2)));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2)));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }

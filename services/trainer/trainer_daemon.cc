@@ -245,6 +245,7 @@ absl::Status TrainerDaemon::Listen() {
                                  .config_digest = config::RankConfigDigest(config),
                                  .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                                  .build = daemon::BuildVersion(),
+                                 .gpu = device_.rank0.gpu,
                                  .on_lost = [this](const absl::Status& why) {
                                    device_.ranks->Abort(std::string(why.message()));
                                    GiveUp(why);
@@ -277,25 +278,38 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
   SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
-  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
-  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
-  const trainer::RankSecret secret = trainer::DrawRankSecret();
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer::RankMeeting meeting, trainer::RankMeeting::Open(bound.host, secret));
-  told.port = meeting.port();
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());
   message.set_epoch(welcome.epoch);
   if (!restored.version.IsNone()) *message.mutable_restore() = wire::ToProto(restored.version);
-  message.set_ranks_address(told.ToString());
-  message.set_ranks_secret(secret.data(), secret.size());
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(message));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto ranks,
-                             meeting.Meet(device_.ranks->world(), kRanksMeetWithin, kRankCallDeadline, go_on));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto ranks, device_.rank0.join != nullptr ? MeetOnGpus(std::move(message), go_on)
+                                                                       : MeetOverTcp(std::move(message), go_on));
   device_.ranks->Connect(std::move(ranks));
   device_.leading->Lead(rank_service_.get());
   SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOnGpus(
+    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, device_.rank0.new_id());
+  welcome.set_nccl_id(id);
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
+  return device_.rank0.join(id, /*rank=*/0, go_on);
+}
+
+absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOverTcp(
+    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
+  const trainer::RankSecret secret = trainer::DrawRankSecret();
+  SYNCOPATE_ASSIGN_OR_RETURN(trainer::RankMeeting meeting, trainer::RankMeeting::Open(bound.host, secret));
+  told.port = meeting.port();
+  welcome.set_ranks_address(told.ToString());
+  welcome.set_ranks_secret(secret.data(), secret.size());
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
+  return meeting.Meet(device_.ranks->world(), kRanksMeetWithin, kRankCallDeadline, go_on);
 }
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {

@@ -22,6 +22,8 @@ CASES = {
     "multi-node": ("overlays/multi-node", []),
     "namespace": ("base", ["namespace"]),
     "jobs": ("base", ["jobs"]),
+    "ranks": ("base", ["ranks"]),
+    "job-ranks": ("base", ["jobs", "job-ranks"]),
     "mtls": ("base", ["mtls"]),
     "mtls-cert-manager": ("base", ["mtls-cert-manager"]),
     "token": ("base", ["token"]),

@@ -120,6 +120,16 @@ TEST_F(KubernetesTest, TheDemoRunsToItsEndAsItsManifestsSayAndEveryPodEndsDone) 
   ExpectAllDone();
 }
 
+TEST_F(KubernetesTest, ATrainerOfTwoRanksIsTwoPodsThatFindEachOtherAndShareOneVolume) {
+  Render("\ntrainer: {world: 2}\n");
+  if (cluster_ == nullptr) return;
+  ASSERT_THAT(cluster_->StartAll(), IsOk());
+  ASSERT_EQ(PodsOf("trainer").size(), 2u);
+  EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
+  ExpectAllDone();
+  EXPECT_THAT(PodsOf("trainer")[1]->process->Log(), HasSubstr("trainer rank 1 of run"));
+}
+
 TEST_F(KubernetesTest, TheDemoRunsOverMutualTlsWithTheSecretsThatTheComponentMounts) {
   const std::string certs = temp_.path() + "/certs";
   auto made = Process::Start({.program = SYNCOPATE_SOURCE_DIR "/scripts/make-certs.sh",

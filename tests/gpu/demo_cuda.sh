@@ -37,6 +37,8 @@ cases=(
   "ipc-float32 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 model.dtype=float32"
   "ipc-in-place 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2 sync.install=in_place"
   "nccl-in-place 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1 sync.install=in_place"
+  "ranks-nccl 2 train.device=cuda trainer.world=2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1"
+  "ranks-ipc 2 train.device=cuda trainer.world=2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=1"
   "one-gpu 1 rollout.device=cuda:0 sync.transport=ipc run.rollouters=2"
   "cpu-rollouters 1 rollout.device=cpu run.rollouters=2"
 )

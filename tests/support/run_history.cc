@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/status.h"
-#include "services/telemetry/event_reader.h"
 #include "services/trainer/data_codec.h"
 #include "services/wire/codec.h"
 #include "tests/support/process.h"
 #include "tests/support/run_checker.h"
+#include "tools/records/event_reader.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/segmented_log.h"
@@ -97,7 +97,7 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
 
 // A run of before its first event, or on a full disk, has none.
 void ReadVersions(const std::string& run_dir, RunHistory* history) {
-  auto events = telemetry::ReadRunEvents(FileSystem::Real(), run_dir);
+  auto events = records::ReadRunEvents(FileSystem::Real(), run_dir);
   if (!events.ok()) return;
   for (const v1::Event& event : events->events) {
     const auto digest = event.fields().find("digest");

@@ -114,6 +114,10 @@ std::string Expanded(std::string argument, const Document& environment) {
 absl::StatusOr<std::string> FieldOf(const std::string& path, const TestPod& pod) {
   if (path == "status.podIP") return pod.address;
   if (path == "metadata.name") return pod.name;
+  if (path == "metadata.labels['apps.kubernetes.io/pod-index']" ||
+      path == "metadata.annotations['batch.kubernetes.io/job-completion-index']") {
+    return absl::StrCat(pod.index);
+  }
   return Unsupported("fieldRef " + path);
 }
 
@@ -280,6 +284,7 @@ absl::StatusOr<TestPod*> TestCluster::StartPod(const std::string& role) {
   auto made = std::make_unique<TestPod>();
   const size_t number = pods_.size() + 1;
   made->role = Text(container, {"name"});
+  made->index = FreeIndex(made->role);
   made->name = absl::StrCat(role, "-", number);
   made->address = absl::StrCat("10.88.", number / 200, ".", 10 + number % 200);
   made->grace = absl::Seconds(pod.value("terminationGracePeriodSeconds", 30));
@@ -298,6 +303,16 @@ absl::StatusOr<TestPod*> TestCluster::StartPod(const std::string& role) {
   return pods_.back().get();
 }
 
+int64_t TestCluster::FreeIndex(const std::string& role) const {
+  std::set<int64_t> taken;
+  for (const auto& pod : pods_) {
+    if (pod->role == role && pod->process->Running()) taken.insert(pod->index);
+  }
+  int64_t index = 0;
+  while (taken.count(index) > 0) ++index;
+  return index;
+}
+
 absl::Status TestCluster::StartAll() {
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
     SYNCOPATE_ASSIGN_OR_RETURN(const Document* workload, WorkloadOf(role));
@@ -314,11 +329,12 @@ absl::Status TestCluster::WriteHosts() const {
   for (const Document& service : objects_) {
     if (Text(service, {"kind"}) != "Service") continue;
     const std::string name = Text(service, {"metadata", "name"});
-    std::string address;  // of the newest pod that it selects
+    std::map<std::string, std::string> addresses;  // of the newest pod that it selects, and of that of each index
     for (const auto& pod : pods_) {
-      if (pod->role == Text(service, {"spec", "selector", "app.kubernetes.io/component"})) address = pod->address;
+      if (pod->role != Text(service, {"spec", "selector", "app.kubernetes.io/component"})) continue;
+      addresses[name] = addresses[absl::StrCat(pod->role, "-", pod->index, ".", name)] = pod->address;
     }
-    if (!address.empty()) absl::StrAppend(&hosts, address, " ", name, "\n");
+    for (const auto& [host, address] : addresses) absl::StrAppend(&hosts, address, " ", host, "\n");
   }
   std::ofstream file(folder_ + "/hosts", std::ios::trunc);
   file << hosts << std::flush;

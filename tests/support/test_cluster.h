@@ -39,8 +39,9 @@ class Probe {
 
 // A pod that runs, or has ended.
 struct TestPod {
-  std::string name;     // "rollouter-1-3"
-  std::string role;     // its container's name
+  std::string name;  // "rollouter-1-3"
+  std::string role;
+  int64_t index = 0;    // among those of its role that run     // its container's name
   std::string address;  // "10.88.0.13"
   std::unique_ptr<Process> process;
   absl::Duration grace;  // terminationGracePeriodSeconds
@@ -90,6 +91,7 @@ class TestCluster {
   absl::StatusOr<std::string> VolumeFolder(const k8s::Document& volume, const TestPod& made);
   absl::Status WriteProjected(const k8s::Document& projected, const std::string& folder) const;
   const k8s::Document* Find(const std::string& kind, const std::string& name) const;
+  int64_t FreeIndex(const std::string& role) const;
   // What the cluster's name service would answer: Services, by the pods that they select.
   absl::Status WriteHosts() const;
 

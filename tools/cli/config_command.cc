@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "services/config/difference.h"
-#include "services/config/json_schema.h"
 #include "services/config/run_config.h"
 #include "services/telemetry/table.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json_schema.h"
 
 namespace syncopate::cli {
 namespace {
@@ -62,7 +62,7 @@ int Diff(const ConfigArguments& arguments) {
 }
 
 int Schema() {
-  std::cout << config::ConfigJsonSchema();
+  std::cout << cli::ConfigJsonSchema();
   return 0;
 }
 

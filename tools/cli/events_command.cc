@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
-#include "services/telemetry/event_reader.h"
-#include "services/telemetry/sync_trace.h"
 #include "tools/cli/command.h"
+#include "tools/records/event_reader.h"
+#include "tools/records/sync_trace.h"
 
 namespace syncopate::cli {
 namespace {
@@ -18,15 +18,14 @@ struct EventsArguments {
   int64_t attempt = 0;  // 0: the last good one
 };
 
-void Warn(const telemetry::RunEvents& events) {
+void Warn(const records::RunEvents& events) {
   for (const std::string& warning : events.warnings) std::cerr << warning << "\n";
 }
 
 absl::StatusOr<std::string> TraceOf(const EventsArguments& arguments) {
-  SYNCOPATE_ASSIGN_OR_RETURN(telemetry::RunEvents events,
-                             telemetry::ReadRunEvents(FileSystem::Real(), arguments.run_dir));
+  SYNCOPATE_ASSIGN_OR_RETURN(records::RunEvents events, records::ReadRunEvents(FileSystem::Real(), arguments.run_dir));
   Warn(events);
-  return telemetry::SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
+  return records::SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
 }
 
 int PrintTrace(const EventsArguments& arguments) {
@@ -40,7 +39,7 @@ int PrintTrace(const EventsArguments& arguments) {
 }
 
 int PrintEvents(const EventsArguments& arguments) {
-  absl::StatusOr<telemetry::RunEvents> events = telemetry::ReadRunEvents(FileSystem::Real(), arguments.run_dir);
+  absl::StatusOr<records::RunEvents> events = records::ReadRunEvents(FileSystem::Real(), arguments.run_dir);
   if (!events.ok()) {
     std::cerr << events.status().message() << "\n";
     return 1;
@@ -49,7 +48,7 @@ int PrintEvents(const EventsArguments& arguments) {
   std::set<std::string> kinds;
   for (const v1::Event& event : events->events) {
     kinds.insert(event.kind());
-    if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << telemetry::ToJson(event) << "\n";
+    if (arguments.kind.empty() || event.kind() == arguments.kind) std::cout << records::ToJson(event) << "\n";
   }
   if (arguments.kind.empty() || kinds.contains(arguments.kind)) return 0;
   std::cerr << "no daemon of " << arguments.run_dir << " has recorded an event of kind " << arguments.kind

@@ -10,13 +10,13 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/step_record.h"
 #include "services/telemetry/table.h"
 #include "services/telemetry/words.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tools/ctl/answers.h"
+#include "tools/records/step_record.h"
 
 namespace syncopate::ctl {
 namespace {
@@ -232,9 +232,9 @@ absl::Status CtlWatch(const CtlContext& context, int32_t last) {
   request.set_last(last);
   grpc::ClientContext call;  // no deadline: it follows the run; keepalive finds a dead trainer
   auto print = [&context](const v1::WatchStepsResponse& step) {
-    auto record = telemetry::ParseStepRecord(step.metrics_json());
+    auto record = records::ParseStepRecord(step.metrics_json());
     bool readable = !context.json && record.ok();
-    *context.out << (readable ? telemetry::ToString(*record) : step.metrics_json()) << "\n" << std::flush;
+    *context.out << (readable ? records::ToString(*record) : step.metrics_json()) << "\n" << std::flush;
   };
   return Read<v1::WatchStepsResponse>(endpoint, daemon.stub->WatchSteps(&call, request), print);
 }

@@ -141,9 +141,9 @@ Finding Program(const ProgramFacts& program) {
                 "build or install all programs in one folder, with their libraries: scripts/build.sh, or the image");
 }
 
-// Highest N of "cuda:N" that the configuration names; 0 for "cuda".
+// Highest N of "cuda:N" that the configuration names, or that a rank of the trainer takes; 0 for "cuda" of one rank.
 int64_t HighestGpu(const v1::RunConfig& config) {
-  int64_t highest = 0;
+  int64_t highest = config.train().device() == "cuda" ? config.trainer().world() - 1 : 0;
   for (const std::string& device : {config.train().device(), config.rollout().device()}) {
     int64_t number = 0;
     if (absl::StartsWith(device, "cuda:") && absl::SimpleAtoi(device.substr(5), &number)) {
@@ -162,7 +162,8 @@ Finding Gpus(const GpuFacts& gpu, const v1::RunConfig& config) {
   const bool enough = static_cast<int64_t>(gpu.gpus.size()) > HighestGpu(config);
   if (UsesGpus(config)) {
     return Unless(enough, Level::kBad, finding,
-                  "train.device or rollout.device names a GPU that is not here: install the driver, give the container "
+                  "train.device or rollout.device names a GPU that is not here, or there are more ranks than GPUs: "
+                  "install the driver, give the container "
                   "its GPUs (nvidia-container-toolkit, nvidia.com/gpu), or set them to cpu or auto");
   }
   // A driver whose library does not work is worth a word even where nobody asks for it.

@@ -76,10 +76,6 @@ class FitCheck {
     } else if (absl::StartsWith(device, "cuda") && !has_gpu) {
       Add({source_, key, device, absl::StrCat("cpu, or ", role, ".gpus in the infra file: no GPU is asked for"), ""});
     }
-    if (role == "trainer" && config.trainer().world() > 1) {
-      Add({source_, "trainer.world", absl::StrCat(config.trainer().world()),
-           "1: the manifests have one trainer pod; ranks in pods of their own are started by hand", ""});
-    }
     const auto* transport = synchronizer::FindTransport(config.sync().transport());
     if (transport != nullptr && transport->one_host) {
       Add({source_, "sync.transport", config.sync().transport(), "auto, nccl or grpc: pods do not share GPU memory",

@@ -144,13 +144,16 @@ Document Pods(const std::string& role) { return {{"kind", kPods}, {"name", role}
 // kubernetes takes cpu as text or number; text reads the same everywhere.
 Document AsText(const Document& value) { return value.is_string() ? value : Document(value.dump()); }
 
-std::vector<Document> RolePatches(const std::string& role, const std::string& key, const Document& value) {
+std::vector<Document> CountPatches(const std::string& kind, const std::string& role, const Document& count) {
+  return {PatchOf({{"kind", kind}, {"name", role}}, {Operation("replace", "/spec/replicas", count)}),
+          PatchOf({{"kind", "Job"}, {"name", role}}, {Operation("replace", "/spec/completions", count),
+                                                      Operation("replace", "/spec/parallelism", count)})};
+}
+
+std::vector<Document> RolePatches(const std::string& role, const std::string& key, const Document& value,
+                                  bool shared_state) {
   auto pods = [&](const std::vector<Document>& operations) { return PatchOf(Pods(role), operations); };
-  if (key == "replicas") {
-    return {PatchOf({{"kind", "Deployment"}, {"name", role}}, {Operation("replace", "/spec/replicas", value)}),
-            PatchOf({{"kind", "Job"}, {"name", role}}, {Operation("replace", "/spec/completions", value),
-                                                        Operation("replace", "/spec/parallelism", value)})};
-  }
+  if (key == "replicas") return CountPatches("Deployment", role, value);
   if (key == "gpus") {
     return {pods({Operation("add", absl::StrCat(kContainer, "/resources/limits/nvidia.com~1gpu"), value)})};
   }
@@ -167,19 +170,23 @@ std::vector<Document> RolePatches(const std::string& role, const std::string& ke
   }
   if (key == "storage") {
     const std::string size = "/spec/resources/requests/storage";
-    return {PatchOf({{"kind", "StatefulSet"}, {"name", role}},
-                    {Operation("replace", "/spec/volumeClaimTemplates/0" + size, AsText(value))}),
-            PatchOf({{"kind", "PersistentVolumeClaim"}, {"name", role + "-state"}},
-                    {Operation("replace", size, AsText(value))})};
+    std::vector<Document> patches = {PatchOf({{"kind", "PersistentVolumeClaim"}, {"name", role + "-state"}},
+                                             {Operation("replace", size, AsText(value))})};
+    if (role == "trainer" && shared_state) return patches;
+    patches.push_back(PatchOf({{"kind", "StatefulSet"}, {"name", role}},
+                              {Operation("replace", "/spec/volumeClaimTemplates/0" + size, AsText(value))}));
+    return patches;
   }
   return {
       pods({Operation("add", absl::StrCat(kPodSpec, key == "tolerations" ? "/tolerations" : "/nodeSelector"), value)})};
 }
 
-std::vector<Document> GlobalPatches(const std::string& key, const Document& value) {
+std::vector<Document> GlobalPatches(const std::string& key, const Document& value, bool shared_state) {
   const Document all_pods = {{"kind", kPods}, {"labelSelector", "app.kubernetes.io/name=syncopate"}};
   if (key == "storage_class") {
-    return {PatchOf({{"kind", "StatefulSet"}},
+    Document with_templates = {{"kind", "StatefulSet"}};
+    if (shared_state) with_templates["name"] = "synchronizer";
+    return {PatchOf(std::move(with_templates),
                     {Operation("add", "/spec/volumeClaimTemplates/0/spec/storageClassName", value)}),
             PatchOf({{"kind", "PersistentVolumeClaim"}}, {Operation("add", "/spec/storageClassName", value)})};
   }
@@ -227,13 +234,18 @@ absl::StatusOr<Infra> Infra::Parse(const std::string& text, const std::string& s
 
 std::vector<std::string> Infra::components() const { return values_.value("components", std::vector<std::string>()); }
 
-std::vector<Infra::Wish> Infra::Wishes() const {
+Infra::Wish Infra::RanksWish(int64_t world) {
+  return {"trainer.world", absl::StrCat(world), CountPatches("StatefulSet", "trainer", world)};
+}
+
+std::vector<Infra::Wish> Infra::Wishes(bool shared_state) const {
   std::vector<Wish> wishes;
   for (const auto& [key, value] : Flat(values_)) {
     if (IsOfKustomization(key)) continue;
     const std::vector<std::string> words = absl::StrSplit(key, '.');
-    wishes.push_back(
-        {key, value.dump(), words.size() == 2 ? RolePatches(words[0], words[1], value) : GlobalPatches(key, value)});
+    wishes.push_back({key, value.dump(),
+                      words.size() == 2 ? RolePatches(words[0], words[1], value, shared_state)
+                                        : GlobalPatches(key, value, shared_state)});
   }
   return wishes;
 }

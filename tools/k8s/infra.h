@@ -47,8 +47,10 @@ class Infra {
     std::string value;  // as JSON
     std::vector<Document> patches;
   };
-  // In the order of the keys.
-  std::vector<Wish> Wishes() const;
+  // In the order of the keys. `shared_state`: the trainer's pods have one claim, not one each.
+  std::vector<Wish> Wishes(bool shared_state = false) const;
+  // The trainer has as many ranks as the configuration says, a pod each.
+  static Wish RanksWish(int64_t world);
 
  private:
   std::string source_;

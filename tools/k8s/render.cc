@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "services/config/run_config.h"
 #include "services/config/schema.h"
 #include "tools/k8s/fit.h"
 #include "tools/k8s/selector.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr char kRunFolder[] = "kustomize/run";
 constexpr char kSettingsFolder[] = "kustomize/run/settings";
 constexpr char kBareFolder[] = "kustomize/bare";
-constexpr int kSettingsRank = 2;
+constexpr int kSettingsRank = 3;
 
 std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& root) {
   std::set<std::string> names;
@@ -36,8 +37,9 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
 // changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
 // are there and plain.
 int ComponentRank(const std::string& component) {
-  static const auto* const ranks = new std::map<std::string, int>{
-      {"jobs", 1}, {"settings", kSettingsRank}, {"jobset", 3}, {"lws", 3}, {"keda", 4}, {"kueue", 5}};
+  static const auto* const ranks =
+      new std::map<std::string, int>{{"jobs", 1},   {"ranks", 2}, {"job-ranks", 2}, {"settings", kSettingsRank},
+                                     {"jobset", 4}, {"lws", 4},   {"keda", 5},      {"kueue", 6}};
   auto rank = ranks->find(component);
   return rank == ranks->end() ? 0 : rank->second;
 }
@@ -59,11 +61,11 @@ Document ImageEntry(const std::string& image) {
   return entry;
 }
 
-Document RunKustomization(const RenderRequest& request, bool settings) {
+Document RunKustomization(const RenderRequest& request, const std::vector<std::string>& components, bool settings) {
   const Infra& infra = request.infra;
   Document run = {{"apiVersion", "kustomize.config.k8s.io/v1beta1"}, {"kind", "Kustomization"}};
   run["resources"] = Document::array({"../overlays/" + request.overlay});
-  run["components"] = ComponentPaths(infra.components(), settings);
+  run["components"] = ComponentPaths(components, settings);
   run["namespace"] = infra.Name("namespace").empty() ? "syncopate" : infra.Name("namespace");
   Document maps = Document::array();
   maps.push_back({{"name", "syncopate-config"}, {"behavior", "replace"}, {"files", {"run.yaml"}}});
@@ -130,11 +132,27 @@ std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const Render
   return problems;
 }
 
+// Of the configuration, whose problems CheckFit says.
+int64_t TrainerRanks(const RenderRequest& request) {
+  return config::ParseRunConfig(request.config, request.config_source, {}).config.trainer().world();
+}
+
+// Those that are asked for, and what a trainer of several ranks needs.
+std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, bool several_ranks) {
+  std::vector<std::string> components = request.infra.components();
+  if (!several_ranks) return components;
+  std::set<std::string> all = ComponentsOfOverlay(tree, request.overlay);
+  all.insert(components.begin(), components.end());
+  const std::string name = all.count("jobs") > 0 ? "job-ranks" : "ranks";
+  if (all.count(name) == 0) components.push_back(name);
+  return components;
+}
+
 // The objects that settings change: those of the overlay and of the components that come before.
 absl::StatusOr<Objects> ObjectsBeforeSettings(const Rendered& rendered, const RenderRequest& request,
-                                              const Kubectl& kubectl) {
+                                              const std::vector<std::string>& components, const Kubectl& kubectl) {
   std::vector<std::string> before;
-  for (const std::string& name : request.infra.components()) {
+  for (const std::string& name : components) {
     if (ComponentRank(name) < kSettingsRank) before.push_back(name);
   }
   FileTree tree = rendered.tree;
@@ -177,17 +195,21 @@ std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnde
 
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
-  const std::vector<Infra::Wish> wishes = request.infra.Wishes();
+  const int64_t ranks = TrainerRanks(request);
+  const std::vector<std::string> components = ComponentsOfRun(tree, request, ranks > 1);
+  std::vector<Infra::Wish> wishes = request.infra.Wishes(/*shared_state=*/ranks > 1);
+  if (ranks > 1) wishes.push_back(Infra::RanksWish(ranks));
   Rendered rendered{{}, tree, kRunFolder};
   rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
   const Document settings = SettingsKustomization(request.infra, wishes);
   const bool any_settings = settings.contains("patches") || settings.contains("configMapGenerator");
-  rendered.tree[absl::StrCat(kRunFolder, "/kustomization.yaml")] = ToYaml(RunKustomization(request, any_settings));
+  rendered.tree[absl::StrCat(kRunFolder, "/kustomization.yaml")] =
+      ToYaml(RunKustomization(request, components, any_settings));
   if (any_settings) rendered.tree[absl::StrCat(kSettingsFolder, "/kustomization.yaml")] = ToYaml(settings);
   SYNCOPATE_ASSIGN_OR_RETURN(std::string text, kubectl.Kustomize(rendered.tree, kRunFolder));
   SYNCOPATE_ASSIGN_OR_RETURN(rendered.objects, ParseDocuments(text, "kubectl kustomize"));
   if (!wishes.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(Objects before, ObjectsBeforeSettings(rendered, request, kubectl));
+    SYNCOPATE_ASSIGN_OR_RETURN(Objects before, ObjectsBeforeSettings(rendered, request, components, kubectl));
     SYNCOPATE_ASSIGN_OR_RETURN(auto problems, CheckWishes(request, wishes, before));
     SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", problems));
   }

@@ -101,7 +101,7 @@ void LivePage::SetHistory(RunHistory history) {
   history_ = std::move(history);
 }
 
-void LivePage::AddRecord(const telemetry::StepRecord& record) {
+void LivePage::AddRecord(const records::StepRecord& record) {
   MutexLock lock(&mutex_);
   history_.AddRecord(record);
   if (!record.is_evaluation) history_.AddVersion("trainer", Clock::Real()->UnixSeconds(), record.step);

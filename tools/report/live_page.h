@@ -27,7 +27,7 @@ class LivePage {
   // What there is to begin with, instead of nothing.
   void SetHistory(RunHistory history);
   // As RunHistory's. A step is also a version that the trainer has made just now.
-  void AddRecord(const telemetry::StepRecord& record);
+  void AddRecord(const records::StepRecord& record);
   // A sync that ended well adds its times, and the version to those of its rollouter.
   void AddSync(const v1::SyncRecord& record);
   // "running", "stopping" and so on; `reason`: why it failed.

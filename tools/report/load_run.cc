@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "services/telemetry/event_reader.h"
+#include "tools/records/event_reader.h"
 
 namespace syncopate::report {
 namespace {
@@ -28,7 +28,7 @@ constexpr char kMetrics[] = "metrics.jsonl";
 class Records {
  public:
   void Add(const std::string& line) {
-    absl::StatusOr<telemetry::StepRecord> record = telemetry::ParseStepRecord(line);
+    absl::StatusOr<records::StepRecord> record = records::ParseStepRecord(line);
     if (!record.ok()) {
       ++damaged_;  // what a crash or a full disk cut short
       return;
@@ -56,7 +56,7 @@ class Records {
   int64_t damaged() const { return damaged_; }
 
  private:
-  std::map<std::pair<int64_t, bool>, telemetry::StepRecord> newest_;
+  std::map<std::pair<int64_t, bool>, records::StepRecord> newest_;
   int64_t damaged_ = 0;
 };
 
@@ -169,7 +169,7 @@ absl::StatusOr<RunHistory> LoadRun(FileSystem* files, const std::string& run_dir
     description.warnings.push_back(absl::StrCat(records.damaged(), " lines of ", kMetrics, " are damaged"));
   }
   records.Tell(&history);
-  absl::StatusOr<telemetry::RunEvents> events = telemetry::ReadRunEvents(files, run_dir);
+  absl::StatusOr<records::RunEvents> events = records::ReadRunEvents(files, run_dir);
   if (events.ok()) {
     for (const std::string& warning : events->warnings) description.warnings.push_back(warning);
     for (const v1::Event& event : events->events) history.AddEvent(event);

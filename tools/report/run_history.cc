@@ -34,7 +34,7 @@ std::string Text(const v1::Event& event, const char* field) {
 
 }  // namespace
 
-void RunHistory::AddRecord(const telemetry::StepRecord& record) {
+void RunHistory::AddRecord(const records::StepRecord& record) {
   NoteAlarms(record);
   if (record.is_evaluation) {
     AddEvaluation(record);
@@ -55,7 +55,7 @@ void RunHistory::AddRecord(const telemetry::StepRecord& record) {
   steps_.Add(record.step, values);
 }
 
-void RunHistory::AddEvaluation(const telemetry::StepRecord& record) {
+void RunHistory::AddEvaluation(const records::StepRecord& record) {
   Evaluation evaluation{record.epoch,      record.step,         record.eval_reward,
                         record.eval_exact, record.eval_prompts, record.samples};
   while (!evaluations_.empty() && evaluations_.back().step >= record.step) evaluations_.pop_back();
@@ -68,7 +68,7 @@ void RunHistory::AddEvaluation(const telemetry::StepRecord& record) {
   ++evaluations_revision_;
 }
 
-void RunHistory::NoteAlarms(const telemetry::StepRecord& record) {
+void RunHistory::NoteAlarms(const records::StepRecord& record) {
   constexpr size_t kMaxAlarms = 200;
   const auto stands = [&record](const std::string& name) {
     return std::count(record.alarms.begin(), record.alarms.end(), name) > 0;
@@ -149,7 +149,7 @@ json RunHistory::SamplesJson() const {
   for (const Evaluation& one : evaluations_) {
     if (one.samples.empty()) continue;
     json answers = json::array();
-    for (const telemetry::SampleAnswer& sample : one.samples) {
+    for (const records::SampleAnswer& sample : one.samples) {
       json answer = {{"prompt", Shown(sample.prompt)}, {"answer", Shown(sample.answer)}};
       if (!sample.expected.empty()) answer["expected"] = Shown(sample.expected);
       if (sample.reward.has_value()) answer["reward"] = *sample.reward;
@@ -165,7 +165,7 @@ json RunHistory::ToJson(const Have& have) const {
   for (const auto& [key, value] : description_.config) config.push_back({key, value});
   for (const Alarm& alarm : alarms_) {
     alarms.push_back({{"name", alarm.name},
-                      {"words", telemetry::ToString(std::vector<std::string>{alarm.name})},
+                      {"words", records::ToString(std::vector<std::string>{alarm.name})},
                       {"from", alarm.from},
                       {"to", alarm.to.has_value() ? json(*alarm.to) : json(nullptr)}});
   }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/policy_version.h"
-#include "services/telemetry/step_record.h"
 #include "syncopate/v1/records.pb.h"
+#include "tools/records/step_record.h"
 #include "tools/report/series.h"
 
 namespace syncopate::report {
@@ -40,7 +40,7 @@ class RunHistory {
 
   // In the order of metrics.jsonl. A step or an evaluation that a newer epoch repeats replaces the older one and all
   // that came after it.
-  void AddRecord(const telemetry::StepRecord& record);
+  void AddRecord(const records::StepRecord& record);
   // One receiver's part of a weight sync that ended well; times in seconds, of phases that did not run 0.
   struct Sync {
     PolicyVersion version;
@@ -70,7 +70,7 @@ class RunHistory {
     std::optional<double> reward_mean;
     std::optional<double> exact;
     int64_t prompts = 0;
-    std::vector<telemetry::SampleAnswer> samples;
+    std::vector<records::SampleAnswer> samples;
   };
   struct Alarm {
     std::string name;
@@ -79,8 +79,8 @@ class RunHistory {
   };
 
   int64_t SyncPlace(const PolicyVersion& version);
-  void AddEvaluation(const telemetry::StepRecord& record);
-  void NoteAlarms(const telemetry::StepRecord& record);
+  void AddEvaluation(const records::StepRecord& record);
+  void NoteAlarms(const records::StepRecord& record);
   nlohmann::json EvaluationsJson() const;
   nlohmann::json SamplesJson() const;
 

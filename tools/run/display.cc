@@ -48,14 +48,14 @@ class PlainDisplay : public RunDisplay {
     if (!quiet_) Note(RenderStart(program_, run_dir, daemons, page));
   }
 
-  void Step(const telemetry::StepRecord& record, const std::string&) override {
+  void Step(const records::StepRecord& record, const std::string&) override {
     NoteAlarms(record);
     if (quiet_) return;
     if (record.is_evaluation) {
       ShowFirstSamples(record);
-      Note(telemetry::ToString(record) + "\n");
+      Note(records::ToString(record) + "\n");
     } else if (Due()) {
-      Note(telemetry::ToString(record) + "\n");
+      Note(records::ToString(record) + "\n");
     }
   }
 
@@ -78,7 +78,7 @@ class PlainDisplay : public RunDisplay {
   // Whole lines that stay.
   virtual void Note(const std::string& text) { out_ << text << std::flush; }
 
-  void ShowFirstSamples(const telemetry::StepRecord& record) {
+  void ShowFirstSamples(const records::StepRecord& record) {
     if (samples_shown_ || record.samples.empty()) return;
     samples_shown_ = true;
     std::string text = absl::StrFormat("answers at step %d\n", record.step);
@@ -90,9 +90,9 @@ class PlainDisplay : public RunDisplay {
 
  private:
   // Somebody has to look, however quiet the run is.
-  void NoteAlarms(const telemetry::StepRecord& record) {
+  void NoteAlarms(const records::StepRecord& record) {
     if (record.alarms == alarms_) return;
-    const std::string now = telemetry::ToString(record.alarms);
+    const std::string now = records::ToString(record.alarms);
     Note(absl::StrFormat("step %d  %s\n", record.step, now.empty() ? "no alarm stands any more" : now));
     alarms_ = record.alarms;
   }
@@ -117,7 +117,7 @@ class LiveDisplay final : public PlainDisplay {
  public:
   LiveDisplay(std::string program, std::ostream* out) : PlainDisplay(std::move(program), out, /*quiet=*/false) {}
 
-  void Step(const telemetry::StepRecord& record, const std::string&) override {
+  void Step(const records::StepRecord& record, const std::string&) override {
     if (record.is_evaluation) ShowFirstSamples(record);
   }
 
@@ -171,7 +171,7 @@ class JsonDisplay final : public RunDisplay {
     if (!page.empty()) started["page"] = page;
     Print(started);
   }
-  void Step(const telemetry::StepRecord&, const std::string& line) override {
+  void Step(const records::StepRecord&, const std::string& line) override {
     json metrics = json::parse(line, nullptr, /*allow_exceptions=*/false);
     Print({{"event", "step"}, {"metrics", metrics}});
   }

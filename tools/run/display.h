@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/daemon/daemon_endpoints.h"
-#include "services/telemetry/step_record.h"
+#include "tools/records/step_record.h"
 #include "tools/run/run_view.h"
 
 namespace syncopate::run {
@@ -20,7 +20,7 @@ class RunDisplay {
   virtual void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
                        const std::string& page) = 0;
   // A new line of metrics.jsonl; `line` is its text.
-  virtual void Step(const telemetry::StepRecord& record, const std::string& line) = 0;
+  virtual void Step(const records::StepRecord& record, const std::string& line) = 0;
   // Something happened to a daemon, e.g. ("rollouter-1", "was killed by signal 9; it is started again").
   virtual void Daemon(const std::string& daemon, const std::string& what) = 0;
   // About ten times a second.

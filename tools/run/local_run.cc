@@ -247,7 +247,7 @@ class LocalRun {
 
   void ReadSteps() {
     for (const std::string& line : steps_.Next()) {
-      auto record = telemetry::ParseStepRecord(line);
+      auto record = records::ParseStepRecord(line);
       if (!record.ok()) continue;  // a line that a crash cut short
       view_.steps.Add(*record);
       display_->Step(*record, line);

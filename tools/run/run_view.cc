@@ -17,11 +17,11 @@ constexpr size_t kMaxSampleText = 60;
 constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
-  const telemetry::StepRecord& step = *view.steps.last_step();
+  const records::StepRecord& step = *view.steps.last_step();
   std::string line = step.supervised ? absl::StrFormat("supervised loss %.4f", step.figures.loss)
                                      : absl::StrFormat("reward %.3f", step.figures.reward_mean);
   if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
-    absl::StrAppend(&line, kBetweenFigures, telemetry::EvaluationText(*view.steps.last_evaluation()));
+    absl::StrAppend(&line, kBetweenFigures, records::EvaluationText(*view.steps.last_evaluation()));
     absl::StrAppendFormat(&line, " (best %.3f at step %d)", best->eval_reward.value_or(0), best->step);
   }
   return line +
@@ -29,7 +29,7 @@ std::string RewardLine(const RunView& view) {
 }
 
 std::string StalenessLine(const RunView& view) {
-  const telemetry::StepRecord& step = *view.steps.last_step();
+  const records::StepRecord& step = *view.steps.last_step();
   std::string line =
       absl::StrFormat("staleness %.2f mean, %d max", step.figures.staleness_mean, step.figures.staleness_max);
   if (view.syncs.ok + view.syncs.failed == 0) return line;
@@ -77,7 +77,7 @@ std::string Shortened(const std::string& text) {
 
 }  // namespace
 
-void StepFigures::Add(const telemetry::StepRecord& record) {
+void StepFigures::Add(const records::StepRecord& record) {
   alarms_ = record.alarms;
   if (record.is_evaluation) {
     last_evaluation_ = record;
@@ -93,7 +93,7 @@ void StepFigures::Add(const telemetry::StepRecord& record) {
 
 double StepFigures::TokensPerSecond() const {
   double tokens = 0, seconds = 0;
-  for (const telemetry::StepRecord& step : recent_) {
+  for (const records::StepRecord& step : recent_) {
     tokens += static_cast<double>(step.figures.trained_tokens);
     seconds += step.figures.step_seconds;
   }
@@ -102,7 +102,7 @@ double StepFigures::TokensPerSecond() const {
 
 double StepFigures::Idle() const {
   double waited = 0, seconds = 0;
-  for (const telemetry::StepRecord& step : recent_) {
+  for (const records::StepRecord& step : recent_) {
     waited += step.figures.wait_seconds;
     seconds += step.figures.step_seconds;
   }
@@ -119,7 +119,7 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   if (view.steps.last_step().has_value()) {
     append(Wrapped(RewardLine(view), kBetweenFigures, width));
     append(Wrapped(StalenessLine(view), kBetweenFigures, width));
-    if (!view.steps.alarms().empty()) append(Wrapped(telemetry::ToString(view.steps.alarms()), " ", width));
+    if (!view.steps.alarms().empty()) append(Wrapped(records::ToString(view.steps.alarms()), " ", width));
   }
   append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
@@ -127,9 +127,9 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   return lines;
 }
 
-std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation) {
+std::vector<std::string> RenderSamples(const records::StepRecord& evaluation) {
   std::vector<std::string> lines;
-  for (const telemetry::SampleAnswer& sample : evaluation.samples) {
+  for (const records::SampleAnswer& sample : evaluation.samples) {
     std::string line = absl::StrCat("  ", Shortened(sample.prompt), "  ", Shortened(sample.answer));
     // A text may be right without being the one that is expected: its reward says so.
     const bool is_right = !sample.expected.empty() && sample.answer == sample.expected;

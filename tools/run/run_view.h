@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "services/telemetry/step_record.h"
+#include "tools/records/step_record.h"
 
 // What somebody in front of a local run sees. Plain data and pure functions.
 namespace syncopate::run {
@@ -34,22 +34,22 @@ struct DaemonRow {
 // Figures of the training steps, the rates over the last 20 of them.
 class StepFigures {
  public:
-  void Add(const telemetry::StepRecord& record);
+  void Add(const records::StepRecord& record);
 
-  const std::optional<telemetry::StepRecord>& last_step() const { return last_step_; }
-  const std::optional<telemetry::StepRecord>& last_evaluation() const { return last_evaluation_; }
+  const std::optional<records::StepRecord>& last_step() const { return last_step_; }
+  const std::optional<records::StepRecord>& last_evaluation() const { return last_evaluation_; }
   // The evaluation with the highest mean reward.
-  const std::optional<telemetry::StepRecord>& best_evaluation() const { return best_evaluation_; }
+  const std::optional<records::StepRecord>& best_evaluation() const { return best_evaluation_; }
   // Of learning, that stand: of the last record of either kind.
   const std::vector<std::string>& alarms() const { return alarms_; }
   double TokensPerSecond() const;
   double Idle() const;
 
  private:
-  std::deque<telemetry::StepRecord> recent_;
-  std::optional<telemetry::StepRecord> last_step_;
-  std::optional<telemetry::StepRecord> last_evaluation_;
-  std::optional<telemetry::StepRecord> best_evaluation_;
+  std::deque<records::StepRecord> recent_;
+  std::optional<records::StepRecord> last_step_;
+  std::optional<records::StepRecord> last_evaluation_;
+  std::optional<records::StepRecord> best_evaluation_;
   std::vector<std::string> alarms_;
 };
 
@@ -68,6 +68,6 @@ struct RunView {
 std::vector<std::string> RenderTable(const RunView& view, size_t width);
 
 // Samples of an evaluation, one line each.
-std::vector<std::string> RenderSamples(const telemetry::StepRecord& evaluation);
+std::vector<std::string> RenderSamples(const records::StepRecord& evaluation);
 
 }  // namespace syncopate::run

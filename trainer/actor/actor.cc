@@ -162,12 +162,14 @@ void Actor::MakeGradientUnits() {
 
 // With several ranks the memory that units are gathered in goes with them.
 void Actor::ReleaseWeightUnits() {
+  WaitForDevice();  // ranks exchange beside the stream that whoever moves memory waits for
   gathered_ = nullptr;
   weights_ = nullptr;
   written_ = Written();
 }
 
 void Actor::ReleaseGradientUnits() {
+  WaitForDevice();
   reduced_ = nullptr;
   gradient_units_ = nullptr;
 }
@@ -175,10 +177,12 @@ void Actor::ReleaseGradientUnits() {
 void Actor::RenewWeights() {
   MakeWeightUnits();
   RenewCopy();
-  // Loading takes until they are there.
-  if (!parameters_.is_cpu()) {
-    c10::impl::VirtualGuardImpl(parameters_.device().type()).synchronizeDevice(parameters_.device().index());
-  }
+  WaitForDevice();  // loading takes until they are there
+}
+
+void Actor::WaitForDevice() const {
+  if (parameters_.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(parameters_.device().type()).synchronizeDevice(parameters_.device().index());
 }
 
 void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
@@ -319,6 +323,33 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
     SYNCOPATE_RETURN_IF_ERROR(sink({static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
   }
   return absl::OkStatus();
+}
+
+absl::Status Actor::CopyParameters(at::ScalarType dtype, void* whole) {
+  at::NoGradGuard no_grad;
+  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  const bool as_computing = dtype == computing.scalar_type();
+  const int64_t elements = manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float));
+  at::Tensor to;
+  if (whole != nullptr) to = at::from_blob(whole, {elements}, parameters_.options().dtype(dtype));
+  if (shards_.is_whole()) {
+    to.copy_(as_computing ? computing : parameters_);
+    return absl::OkStatus();
+  }
+  for (int unit = 0; unit < shards_.units(); ++unit) {
+    const FlatShards::Unit& one = shards_.unit(unit);
+    at::Tensor numbers;
+    if (as_computing) {
+      SYNCOPATE_RETURN_IF_ERROR(gathered_->Acquire(unit));
+      if (unit < shards_.output_unit()) SYNCOPATE_RETURN_IF_ERROR(gathered_->Expect(unit + 1));
+      numbers = gathered_->numbers(unit);
+    } else {
+      SYNCOPATE_ASSIGN_OR_RETURN(numbers, GatherUnit(PolicyPart::kParameters, unit));  // of other ranks empty
+    }
+    if (to.defined()) to.narrow(0, one.begin, one.count).copy_(numbers.narrow(0, 0, one.count));
+    if (as_computing) SYNCOPATE_RETURN_IF_ERROR(gathered_->Release(unit));
+  }
+  return ranks_.Finish();
 }
 
 absl::StatusOr<uint64_t> Actor::Digest() const {

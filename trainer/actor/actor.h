@@ -100,6 +100,8 @@ class Actor {
   void Restore(const PolicySource& source);
   // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
+  // As Policy::CopyParameters: a call of all ranks, unit by unit through the buffers that forward and backward use.
+  absl::Status CopyParameters(at::ScalarType dtype, void* whole);
   // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
   absl::StatusOr<uint64_t> Digest() const;
   absl::Status CheckFinite() const;
@@ -134,6 +136,7 @@ class Actor {
   void MakeGradientUnits();
   void ReleaseWeightUnits();
   void ReleaseGradientUnits();
+  void WaitForDevice() const;
   bool remembers() const { return options_.max_grad_growth > 0 && updates_ > 0; }
 
   const Manifest manifest_;

@@ -153,12 +153,14 @@ absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at
                                                    const PackedSequences& sequences, Tape* tape) const {
   const TransformerWeights& views = weights.views();
   SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(FlatShards::kEmbeddings));
+  SYNCOPATE_RETURN_IF_ERROR(weights.Expect(FlatShards::kEmbeddings + 1));
   Stream stream{at::embedding(views.tokens, ids), {}};
   if (config_.learned_positions) stream.delta = at::embedding(views.positions, sequences.positions());
   SYNCOPATE_RETURN_IF_ERROR(weights.Release(FlatShards::kEmbeddings));
   for (size_t i = 0; i < views.layers.size(); ++i) {
     const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
     SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(unit));
+    SYNCOPATE_RETURN_IF_ERROR(weights.Expect(unit + 1));
     at::Tensor delta;
     LayerTape ran = RunLayer(views.layers[i], stream, sequences, &delta);
     SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
@@ -220,6 +222,7 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
   for (size_t i = views.layers.size(); i-- > 0;) {
     const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
     SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(unit));
+    if (i > 0) SYNCOPATE_RETURN_IF_ERROR(weights.Expect(unit - 1));
     SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(unit));
     LayerTape layer = std::move(tape->layers[i]);
     tape->layers.pop_back();
@@ -246,17 +249,22 @@ void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tenso
 }
 
 absl::Status DecoderProgram::Accompany(UnitAccess& weights, UnitAccess* gradients) const {
-  auto ask = [](UnitAccess& units, int unit) {
-    const absl::Status acquired = units.Acquire(unit);
-    return acquired.ok() ? units.Release(unit) : acquired;
+  auto ask = [](UnitAccess& units, int unit, int next) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(units.Acquire(unit));
+    if (next >= 0) SYNCOPATE_RETURN_IF_ERROR(units.Expect(next));
+    return units.Release(unit);
   };
-  for (int unit = 0; unit <= output_unit(); ++unit) SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit));
+  constexpr int kNone = -1;
+  for (int unit = 0; unit <= output_unit(); ++unit) {
+    SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit, unit < output_unit() ? unit + 1 : kNone));
+  }
   if (gradients == nullptr) return absl::OkStatus();
   for (int unit = output_unit(); unit > FlatShards::kEmbeddings; --unit) {
-    SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit));
-    SYNCOPATE_RETURN_IF_ERROR(ask(*gradients, unit));
+    const bool is_last = unit == output_unit() || unit == FlatShards::kEmbeddings + 1;
+    SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit, is_last ? kNone : unit - 1));
+    SYNCOPATE_RETURN_IF_ERROR(ask(*gradients, unit, kNone));
   }
-  return ask(*gradients, FlatShards::kEmbeddings);
+  return ask(*gradients, FlatShards::kEmbeddings, kNone);
 }
 
 }  // namespace syncopate::trainer

@@ -20,12 +20,12 @@ UnitBuffers::UnitBuffers(const model::ModelConfig& config, const Manifest& manif
                          const at::TensorOptions& options) {
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
-  const at::Tensor of_layers = at::zeros({layer * shards.world()}, options);
+  const at::Tensor of_layers = at::zeros({2, layer * shards.world()}, options);
   std::vector<model::ArenaPart> parts;
   for (int unit = 0; unit < shards.units(); ++unit) {
     const int64_t elements = shards.unit(unit).shard * shards.world();
     const bool is_layer = unit != FlatShards::kEmbeddings && unit != shards.output_unit();
-    memory_.push_back(is_layer ? of_layers.narrow(0, 0, elements) : at::zeros({elements}, options));
+    memory_.push_back(is_layer ? of_layers[unit % 2].narrow(0, 0, elements) : at::zeros({elements}, options));
     parts.push_back({shards.bytes(unit), memory_.back()});
   }
   views_ = model::ViewWeights(config, manifest, parts);
@@ -37,11 +37,22 @@ GatheredWeights::GatheredWeights(const model::ModelConfig& config, const Manifes
       local_(local),
       ranks_(ranks),
       buffers_(config, manifest, shards, local.options()),
-      held_(static_cast<size_t>(shards.units()), false) {}
+      side_(local.device()),
+      held_(static_cast<size_t>(shards.units()), false),
+      gathered_(held_.size()) {}
 
 absl::Status GatheredWeights::Acquire(int unit) {
+  SYNCOPATE_RETURN_IF_ERROR(Expect(unit));
+  side_.Await(gathered_[static_cast<size_t>(unit)]);
+  return absl::OkStatus();
+}
+
+// What was computed with the buffer's former unit is on the current stream by now.
+absl::Status GatheredWeights::Expect(int unit) {
   if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
-  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit)));
+  SYNCOPATE_ASSIGN_OR_RETURN(gathered_[static_cast<size_t>(unit)], side_.Run([this, unit] {
+    return GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit));
+  }));
   const at::Tensor here = buffers_.Of(unit);
   for (int other = 0; other < shards_.units(); ++other) {
     if (buffers_.Of(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
@@ -51,19 +62,29 @@ absl::Status GatheredWeights::Acquire(int unit) {
 
 ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                                    const at::Tensor& local, Communicator& ranks)
-    : shards_(shards), local_(local), ranks_(ranks), buffers_(config, manifest, shards, local.options()) {
+    : shards_(shards),
+      local_(local),
+      ranks_(ranks),
+      buffers_(config, manifest, shards, local.options()),
+      side_(local.device()),
+      added_(static_cast<size_t>(shards.units())),
+      empty_(added_.size(), false) {
   int64_t largest = 0;
   for (int unit = 0; unit < shards.units(); ++unit) largest = std::max(largest, shards.unit(unit).shard);
   reduced_ = at::empty({largest}, local.options());
 }
 
 void ReducedGradients::Zero() {
-  local_.zero_();
+  empty_.assign(empty_.size(), true);
   for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.Of(unit).zero_();
 }
 
 absl::Status ReducedGradients::Acquire(int unit) {
-  if (is_layer(unit)) buffers_.Of(unit).zero_();
+  if (!is_layer(unit)) return absl::OkStatus();
+  for (int other = 1; other < shards_.output_unit(); ++other) {
+    if (buffers_.Of(other).data_ptr() == buffers_.Of(unit).data_ptr()) side_.Await(added_[static_cast<size_t>(other)]);
+  }
+  buffers_.Of(unit).zero_();
   return absl::OkStatus();
 }
 
@@ -71,14 +92,27 @@ absl::Status ReducedGradients::Release(int unit) { return is_layer(unit) ? Reduc
 
 absl::Status ReducedGradients::Flush() {
   SYNCOPATE_RETURN_IF_ERROR(Reduce(shards_.output_unit()));
-  return Reduce(FlatShards::kEmbeddings);
+  SYNCOPATE_RETURN_IF_ERROR(Reduce(FlatShards::kEmbeddings));
+  for (int unit = 0; unit < shards_.units(); ++unit) {
+    const FlatShards::Unit& one = shards_.unit(unit);
+    if (empty_[static_cast<size_t>(unit)]) local_.narrow(0, one.local_begin, one.shard).zero_();
+  }
+  side_.Await(added_[FlatShards::kEmbeddings]);  // and so after all others
+  return absl::OkStatus();
 }
 
 absl::Status ReducedGradients::Reduce(int unit) {
-  const FlatShards::Unit& one = shards_.unit(unit);
-  SYNCOPATE_RETURN_IF_ERROR(
-      ranks_.ReduceScatter(buffers_.Of(unit).data_ptr(), reduced_.data_ptr(), one.shard, Element::kFloat32));
-  local_.narrow(0, one.local_begin, one.shard).add_(reduced_.narrow(0, 0, one.shard));
+  SYNCOPATE_ASSIGN_OR_RETURN(added_[static_cast<size_t>(unit)], side_.Run([this, unit]() -> absl::Status {
+    const FlatShards::Unit& one = shards_.unit(unit);
+    const at::Tensor mine = local_.narrow(0, one.local_begin, one.shard);
+    // The first sum of an update needs no place of its own.
+    const bool is_first = empty_[static_cast<size_t>(unit)];
+    empty_[static_cast<size_t>(unit)] = false;
+    SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(
+        buffers_.Of(unit).data_ptr(), is_first ? mine.data_ptr() : reduced_.data_ptr(), one.shard, Element::kFloat32));
+    if (!is_first) mine.add_(reduced_.narrow(0, 0, one.shard));
+    return absl::OkStatus();
+  }));
   return absl::OkStatus();
 }
 

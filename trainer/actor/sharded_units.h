@@ -7,19 +7,21 @@
 #include "base/manifest.h"
 #include "model/model_config.h"
 #include "trainer/actor/flat_shards.h"
+#include "trainer/actor/side_stream.h"
 #include "trainer/actor/unit_access.h"
 #include "trainer/ranks/communicator.h"
 
 namespace syncopate::trainer {
 
-// Memory for units that ranks hold in shards: one buffer that all layers take turns in, one for the embeddings and one
-// for the last norm and the head, each with room for the shards of all ranks, padding included.
+// Memory for units that ranks hold in shards: two buffers that layers take turns in, so that one can be moved while its
+// neighbour is computed, one for the embeddings and one for the last norm and the head, each with room for the shards of
+// all ranks, padding included.
 class UnitBuffers {
  public:
   UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
               const at::TensorOptions& options);
 
-  // [world * shard] of this unit. Layers share it.
+  // [world * shard] of this unit. Every other layer has the same.
   at::Tensor Of(int unit) const { return memory_[static_cast<size_t>(unit)]; }
   const model::TransformerWeights& views() const { return views_; }
 
@@ -28,9 +30,9 @@ class UnitBuffers {
   model::TransformerWeights views_;
 };
 
-// Weights, gathered unit by unit from the shards of all ranks. A unit is gathered if its buffer holds another one, or
-// weights from before Expire(): so the embeddings and the head are once an update, and the last layer's forward leaves
-// it there for its backward.
+// Weights, gathered unit by unit from the shards of all ranks, on a GPU beside what is computed. A unit is gathered if its
+// buffer holds another one, or weights from before Expire(): so the embeddings and the head are once an update, and the
+// forward of the last two layers leaves them there for their backward.
 class GatheredWeights final : public UnitAccess {
  public:
   // `local` is this rank's arena (FlatShards), which must outlive this, as must `shards` and `ranks`.
@@ -39,7 +41,10 @@ class GatheredWeights final : public UnitAccess {
 
   absl::Status Acquire(int unit) override;
   absl::Status Release(int) override { return absl::OkStatus(); }
+  absl::Status Expect(int unit) override;
   const model::TransformerWeights& views() const override { return buffers_.views(); }
+  // All of an acquired unit, flat: [its elements].
+  at::Tensor numbers(int unit) const { return buffers_.Of(unit).narrow(0, 0, shards_.unit(unit).count); }
   // The weights have changed.
   void Expire() { held_.assign(held_.size(), false); }
 
@@ -48,11 +53,13 @@ class GatheredWeights final : public UnitAccess {
   const at::Tensor local_;
   Communicator& ranks_;
   const UnitBuffers buffers_;
-  std::vector<bool> held_;  // of each unit: its buffer has it
+  SideStream side_;
+  std::vector<bool> held_;                  // of each unit: its buffer has it, or will
+  std::vector<SideStream::Mark> gathered_;  // of each unit that is held: when its buffer has it
 };
 
-// Gradients. Those of a layer are summed over ranks when it is released, and added to this rank's shard; those of the
-// units of the vocabulary, which several of a step's operations add to, once, by Flush().
+// Gradients. Those of a layer are summed over ranks when it is released, and added to this rank's shard, on a GPU beside
+// what is computed; those of the units of the vocabulary, which several of a step's operations add to, once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
   // As GatheredWeights; `local` is float32.
@@ -61,6 +68,7 @@ class ReducedGradients final : public UnitAccess {
 
   absl::Status Acquire(int unit) override;
   absl::Status Release(int unit) override;
+  absl::Status Expect(int) override { return absl::OkStatus(); }
   const model::TransformerWeights& views() const override { return buffers_.views(); }
   // Before the first micro-batch of an update: all gradients are 0.
   void Zero();
@@ -76,6 +84,9 @@ class ReducedGradients final : public UnitAccess {
   Communicator& ranks_;
   const UnitBuffers buffers_;
   at::Tensor reduced_;  // [largest shard]
+  SideStream side_;
+  std::vector<SideStream::Mark> added_;  // of each unit: when what its buffer had last is in the arena
+  std::vector<bool> empty_;              // of each unit: its shard has nothing of this update yet
 };
 
 // A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.

@@ -39,25 +39,27 @@ std::map<SessionId, int64_t> Evaluation::Held() const {
   return held;
 }
 
-int64_t Evaluation::FairShare(const RolloutSessions& sessions, absl::Time now) const {
+int64_t Evaluation::MostHolders(const RolloutSessions& sessions, absl::Time now) const {
   int64_t rollouters = 0;
-  for (const auto& [id, session] : sessions.all()) {
-    rollouters += session.serving <= options_.version && !session.IsHeldBack(now) ? 1 : 0;
-  }
-  return (options_.prompts + std::max<int64_t>(rollouters, 1) - 1) / std::max<int64_t>(rollouters, 1);
+  for (const auto& [id, session] : sessions.all()) rollouters += session.IsHeldBack(now) ? 0 : 1;
+  return std::max<int64_t>(rollouters / 2, 1);
 }
 
 std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl::Time now) {
   std::vector<IssuedLease> issued;
-  const int64_t share = FairShare(*sessions, now);
+  const int64_t most = MostHolders(*sessions, now), share = (options_.prompts + most - 1) / most;
   std::map<SessionId, int64_t> held = Held();
   for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
     Asked& asked = asked_[i];
     if (asked.stage != Stage::kWaiting) continue;
     RolloutSession* best = nullptr;
+    int64_t fewest = 0;
     for (auto& [id, session] : sessions->all()) {
       if (session.room < 1 || session.serving != options_.version || session.IsHeldBack(now)) continue;
-      if (held[id] < share && (best == nullptr || held[id] < held[best->id])) best = &session;
+      const auto holds = held.find(id);
+      const int64_t count = holds != held.end() ? holds->second : 0;
+      if (count >= share || (count == 0 && static_cast<int64_t>(held.size()) >= most)) continue;
+      if (best == nullptr || count < fewest) best = &session, fewest = count;
     }
     if (best == nullptr) break;
     --best->room;

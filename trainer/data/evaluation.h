@@ -57,9 +57,9 @@ class Evaluation {
 
   static bool IsEvaluation(const LeaseId& lease) { return lease.group.pass < 0; }
 
-  // All leases that may go out now. One takes the room of one sample. No rollouter holds more than its share of the
-  // prompts at a time, so that those who come to serve the version a moment later find work, too; who is quarantined
-  // or has stalled gets none.
+  // All leases that may go out now. One takes the room of one sample. Whoever holds one takes no weights, so at most half
+  // of the rollouters do at a time, if there are several; each of them no more than its share of the prompts, so that those
+  // who come to serve the version a moment later find work, too. Who is quarantined or has stalled gets none.
   std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
   // As GroupLedger's.
   void OnProgress(RolloutSessions* sessions, SessionId session, const LeaseId& lease, absl::Time now);
@@ -97,8 +97,8 @@ class Evaluation {
   Lease MakeLease(int64_t ordinal) const;
   absl::Status CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const;
   std::map<SessionId, int64_t> Held() const;  // leases by holder
-  // Of the prompts, among the rollouters that serve the version or may come to.
-  int64_t FairShare(const RolloutSessions& sessions, absl::Time now) const;
+  // How many rollouters may hold leases at a time.
+  int64_t MostHolders(const RolloutSessions& sessions, absl::Time now) const;
   Asked* Find(const LeaseId& lease);
   bool Holds(const Asked& asked, SessionId session, const LeaseId& lease) const;
 

@@ -53,6 +53,7 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       version_(version),
       gate_(options.gate, version.step),
       queue_(std::move(restored.queue)),
+      failures_(options.max_failures),
       rules_(
           {.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(), .epoch = version.epoch}),
       replays_(std::move(restored.replays)),
@@ -129,10 +130,8 @@ bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) cons
 // Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
 // so always holds fewest, would get it again and again.
 RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now) {
-  auto failures = failures_.find(prompt);
   auto rank = [&](const RolloutSession& session) {
-    const bool failed = failures != failures_.end() && failures->second.replicas.contains(session.member.replica_id);
-    return std::pair(failed, session.leased);
+    return std::pair(failures_.HasFailed(prompt, session.member.replica_id), session.leased);
   };
   RolloutSession* best = nullptr;
   for (auto& [id, session] : sessions_.all()) {
@@ -235,23 +234,11 @@ void GroupLedger::Fail(Groups::iterator found) {
   const RolloutSession* session = sessions_.Find(found->second.session);
   ++counters_.failed;
   PutBack(found);
-  if (session == nullptr || !MustGiveUp(lease.group, *session)) return;
-  failures_.erase(lease.group);
+  if (session == nullptr || !failures_.Add(lease.group, *session)) return;
+  failures_.Forget(lease.group);
   queue_.Consume(lease.group);
   unlogged_drops_.push_back({lease, DropReason::kFailed});
   OnGroupsChanged();
-}
-
-bool GroupLedger::MustGiveUp(const GroupId& prompt, const RolloutSession& failed_by) {
-  Failures& failures = failures_[prompt];
-  if (failures.session != failed_by.id) {
-    failures.session = failed_by.id;
-    failures.accepted = failed_by.accepted;
-  }
-  ++failures.count;
-  failures.replicas.insert(failed_by.member.replica_id);
-  if (failures.count < options_.max_failures) return false;
-  return failures.replicas.size() > 1 || failed_by.accepted > failures.accepted;
 }
 
 GroupLedger::Groups::iterator GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {
@@ -334,7 +321,7 @@ void GroupLedger::OnLogged(const LeaseId& lease, uint64_t sequence) {
   Group& group = groups_.at(lease.group);
   last_sequence_ = sequence;
   ++counters_.accepted;
-  failures_.erase(lease.group);
+  failures_.Forget(lease.group);
   if (group.stage == Stage::kFiltering) {
     ++counters_.filtered;
     gate_.Release(lease.group);

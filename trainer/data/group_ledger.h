@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "trainer/data/data_restore.h"
 #include "trainer/data/explanation.h"
 #include "trainer/data/flow_meter.h"
+#include "trainer/data/prompt_failures.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/records.h"
 #include "trainer/data/rollout_sessions.h"
@@ -32,8 +32,7 @@ namespace syncopate::trainer {
 // of those who may receive holds fewest.
 //
 // A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves.
-// A prompt that failed is tried with others first. It is given up when max_failures attempts have failed and it is not
-// one rollouter that fails: either two have failed at it, or the one has answered others since.
+// A prompt that failed is tried with others first, and given up as PromptFailures says.
 //
 // Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
 // handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
@@ -189,13 +188,6 @@ class GroupLedger {
     uint64_t sequence = 0;    // from kCompleted on
   };
   using Groups = std::map<GroupId, Group>;
-  // Of one prompt.
-  struct Failures {
-    int32_t count = 0;
-    std::set<std::string> replicas = {};  // whose
-    SessionId session = 0;                // the latest one's
-    int64_t accepted = 0;                 // groups of that session when it failed for the first time
-  };
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
@@ -208,7 +200,6 @@ class GroupLedger {
   Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
   void PutBack(Groups::iterator found);
   void Fail(Groups::iterator found);
-  bool MustGiveUp(const GroupId& prompt, const RolloutSession& failed_by);
   void OnGroupsChanged() { batch_ready_.reset(); }
   bool NextIsSupervised() const;  // the step that the next batch is for
   // Adds the prompts that are there to the next supervised batch.
@@ -226,7 +217,7 @@ class GroupLedger {
   PromptQueue queue_;
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
-  std::map<GroupId, Failures> failures_;
+  PromptFailures failures_;
   SubmissionRules rules_;
   std::deque<RestoredData::Replay> replays_;
   std::vector<DropRecord> unlogged_drops_;

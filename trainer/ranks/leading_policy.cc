@@ -24,6 +24,11 @@ absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const mod
   return policy_->WriteTensor(part, index, sink);
 }
 
+absl::Status LeadingPolicy::CopyParameters(DType dtype, void* whole) const {
+  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kCopyParameters, .dtype = dtype}));
+  return policy_->CopyParameters(dtype, whole);
+}
+
 absl::StatusOr<uint64_t> LeadingPolicy::Digest() const {
   SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kDigest}));
   return policy_->Digest();
@@ -92,6 +97,8 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
       return policy.Digest().status();
     case RankCommand::Kind::kMoveState:
       return MoveState(policy, command.move);
+    case RankCommand::Kind::kCopyParameters:
+      return policy.CopyParameters(command.dtype, nullptr);
     case RankCommand::Kind::kCheckFinite:
       break;
   }

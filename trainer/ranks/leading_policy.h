@@ -11,13 +11,22 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct RankCommand {
-  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kMoveState };
+  enum class Kind : uint8_t {
+    kStep,
+    kSupervisedStep,
+    kWriteTensor,
+    kDigest,
+    kCheckFinite,
+    kCopyParameters,
+    kMoveState
+  };
   // What kMoveState does.
   enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
   size_t tensor = 0;                          // kWriteTensor
+  DType dtype = DType::kFloat32;              // kCopyParameters
   Move move = Move::kBeginUse;                // kMoveState
 };
 
@@ -44,6 +53,7 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::Status CopyParameters(DType dtype, void* whole) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   absl::Status BeginUse() override;

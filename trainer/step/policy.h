@@ -47,6 +47,10 @@ class Policy {
   // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
+  // Copies all parameters to `whole`, memory of the device that the policy is on, laid out as manifest() in elements of
+  // `dtype`: float32, or what it computes in. They are there for what comes next on the device's default stream. Of
+  // several ranks rank 0 alone gets them; the others pass null.
+  virtual absl::Status CopyParameters(DType dtype, void* whole) const = 0;
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;
   // DATA_LOSS (reason NON_FINITE) naming the first tensor with a parameter that is not finite. Looks where they are.

@@ -1,6 +1,7 @@
 #include "trainer/step/policy_trainer.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <utility>
@@ -42,12 +43,12 @@ DType ComputeDType(const PolicyTrainer::Options& options) {
   return options.compute_dtype.value_or(DefaultDType(options.device));
 }
 
-// Elements of the units that a rank gathers at once: those of the vocabulary and the largest layer.
+// Elements of the units that a rank gathers at once: those of the vocabulary, and the largest layer twice.
 int64_t GatheredElements(const FlatShards& shards) {
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
   return shards.world() *
-         (shards.unit(FlatShards::kEmbeddings).shard + shards.unit(shards.output_unit()).shard + layer);
+         (shards.unit(FlatShards::kEmbeddings).shard + shards.unit(shards.output_unit()).shard + 2 * layer);
 }
 
 StateSize StateSizeOf(const FlatShards& shards, const PolicyTrainer::Options& options) {
@@ -129,10 +130,18 @@ class PolicyTrainer::Core {
         step(actor, ranks, options.step, reference.get(), &residency),
         supervised(actor, ranks, options.step.Supervised(), nullptr, &residency) {}
 
+  // With the policy's GPU as the thread's current one.
+  template <typename Work>
+  auto OnDevice(const char* what, Work work) -> decltype(work()) {
+    return Guarded(what, [&] {
+      const c10::DeviceGuard guard(actor.device());
+      return work();
+    });
+  }
   // A call that reads or writes the state.
   template <typename Work>
   auto Use(const char* what, Work work) -> decltype(work()) {
-    return Guarded(what, [&] { return InUse(residency, [&] { return Guarded(what, work); }); });
+    return OnDevice(what, [&] { return InUse(residency, [&] { return Guarded(what, work); }); });
   }
 
   const DType compute;
@@ -162,6 +171,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   at::set_num_threads(options.threads);
   const std::string needs = absl::StrCat("the model's state on ", options.device, ": ", size.ToString());
   try {
+    const c10::DeviceGuard guard{at::Device(options.device)};
     auto arenas = Core::MakeArenas(options, shards);
     if (!arenas.ok()) return Annotate(arenas.status(), needs);
     auto core = std::make_unique<Core>(options, manifest, *std::move(arenas));
@@ -201,6 +211,11 @@ absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const mod
   });
 }
 
+absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
+  return core_->Use("the weights cannot be gathered",
+                    [&] { return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole); });
+}
+
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
   return core_->Use("the weights cannot be digested", [&] { return core_->actor.Digest(); });
 }
@@ -220,19 +235,19 @@ absl::Status PolicyTrainer::Restore(const PolicySource& source) {
 }
 
 absl::Status PolicyTrainer::BeginUse() {
-  return Guarded("the weights cannot be brought to the device", [&] { return core_->residency.BeginUse(); });
+  return core_->OnDevice("the weights cannot be brought to the device", [&] { return core_->residency.BeginUse(); });
 }
 
 absl::Status PolicyTrainer::EndUse() {
-  return Guarded("the weights cannot leave the device", [&] { return core_->residency.EndUse(); });
+  return core_->OnDevice("the weights cannot leave the device", [&] { return core_->residency.EndUse(); });
 }
 
 absl::StatusOr<StateMoves> PolicyTrainer::EnterRolloutMode() {
-  return Guarded("the state cannot leave the device", [&] { return core_->residency.EnterRolloutMode(); });
+  return core_->OnDevice("the state cannot leave the device", [&] { return core_->residency.EnterRolloutMode(); });
 }
 
 absl::StatusOr<StateMoves> PolicyTrainer::EnterTrainerMode() {
-  return Guarded("the state cannot be brought back", [&] { return core_->residency.EnterTrainerMode(); });
+  return core_->OnDevice("the state cannot be brought back", [&] { return core_->residency.EnterTrainerMode(); });
 }
 
 PolicyMemory PolicyTrainer::memory() const { return core_->residency.memory(); }
@@ -242,5 +257,7 @@ PolicyMoves PolicyTrainer::TakeMoves() { return core_->residency.TakeMoves(); }
 const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
 
 DType PolicyTrainer::compute_dtype() const { return core_->compute; }
+
+bool PolicyTrainer::is_sharded() const { return !core_->actor.shards().is_whole(); }
 
 }  // namespace syncopate::trainer

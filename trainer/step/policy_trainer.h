@@ -19,9 +19,10 @@
 namespace syncopate::trainer {
 
 // The policy under training and everything that changes it: actor, loss, optimizer. The border to libtorch: this header
-// needs none of it. Owned by the step thread; not thread-safe. With several ranks Step(), WriteTensor(), Digest() and
-// CheckFinite() are calls that all ranks make in the same order, with the same groups, and whose errors Communicator's
-// may be; all give the same on every rank, but for WriteTensor(), which writes on rank 0 alone.
+// needs none of it. Owned by the step thread; not thread-safe. With several ranks Step(), WriteTensor(),
+// CopyParameters(), Digest() and CheckFinite() are calls that all ranks make in the same order, with the same groups, and
+// whose errors Communicator's may be; all give the same on every rank, but for WriteTensor() and CopyParameters(), which
+// write on rank 0 alone.
 class PolicyTrainer final : public Policy {
  public:
   struct Options {
@@ -65,6 +66,7 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::Status CopyParameters(DType dtype, void* whole) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   int64_t updates() const override;
@@ -77,10 +79,11 @@ class PolicyTrainer final : public Policy {
   // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
-  // Of one rank: the current float32 weights where the policy computes, laid out by manifest(): always this address, with memory
-  // behind it while the policy is in use. Work on them is queued on the device's default stream.
+  // Of one rank alone: the current float32 weights where the policy computes, laid out by manifest(): always this address,
+  // with memory behind it while the policy is in use. Work on them is queued on the device's default stream.
   const void* device_parameters() const;
   DType compute_dtype() const;
+  bool is_sharded() const;  // there are several ranks
 
  private:
   class Core;

@@ -38,18 +38,18 @@ DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul
 absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                       const Options& options) {
   const bool add = options.add_to_residual;
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      Matmul qkv,
-      Matmul::Create(library,
-                     {.rows = options.rows, .n = shape.qkv_size(), .k = shape.hidden, .bias = shape.qkv_bias}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      Matmul output,
-      Matmul::Create(library, {.rows = options.rows, .n = shape.hidden, .k = shape.query_size(), .accumulate = add}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      Matmul gate_up, Matmul::Create(library, {.rows = options.rows, .n = 2 * shape.intermediate, .k = shape.hidden}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      Matmul down,
-      Matmul::Create(library, {.rows = options.rows, .n = shape.hidden, .k = shape.intermediate, .accumulate = add}));
+  auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate) {
+    return Matmul::Create(library, {.rows = options.rows,
+                                    .n = n,
+                                    .k = k,
+                                    .bias = bias,
+                                    .accumulate = accumulate,
+                                    .rows_alike = options.rows_alike});
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul qkv, make(shape.qkv_size(), shape.hidden, shape.qkv_bias, false));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul output, make(shape.hidden, shape.query_size(), false, add));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul gate_up, make(2 * shape.intermediate, shape.hidden, false, false));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add));
   return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down));
 }
 
@@ -88,12 +88,13 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
 }
 
 absl::StatusOr<HeadProduct> HeadProduct::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                                int32_t rows, bool float32_logits) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, Matmul::Create(library, {.rows = rows,
+                                                const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, Matmul::Create(library, {.rows = options.rows,
                                                                       .n = shape.vocab,
                                                                       .k = shape.hidden,
-                                                                      .float32_result = float32_logits,
-                                                                      .result_stride = LogitsStride(shape.vocab)}));
+                                                                      .float32_result = options.float32_logits,
+                                                                      .result_stride = LogitsStride(shape.vocab),
+                                                                      .rows_alike = options.rows_alike}));
   return HeadProduct(std::move(product));
 }
 

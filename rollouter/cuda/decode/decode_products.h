@@ -16,6 +16,7 @@ class DecodeProducts {
   struct Options {
     int32_t rows = 0;
     bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
+    bool rows_alike = false;      // as MatmulShape
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -40,8 +41,13 @@ class DecodeProducts {
 class HeadProduct {
  public:
   enum class Input : uint8_t { kNormed, kGathered };
-  static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape, int32_t rows,
-                                            bool float32_logits);
+  struct Options {
+    int32_t rows = 0;
+    bool float32_logits = true;
+    bool rows_alike = false;  // as MatmulShape
+  };
+  static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
+                                            const Options& options);
   absl::Status Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input, cudaStream_t stream);
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 

@@ -40,6 +40,9 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_CHECK(std::is_sorted(options.packed_sizes.begin(), options.packed_sizes.end()));
   SYNCOPATE_CHECK(LastOr(options.chunk_sizes, 0) <= kMaxAttentionRows);
   SYNCOPATE_CHECK(options.packed_sizes.empty() || (options.attend_packed && !options.chunk_sizes.empty()));
+  SYNCOPATE_CHECK(!options.rows_alike ||
+                  (options.batch_sizes.size() == 1 && options.batch_sizes == options.chunk_sizes &&
+                   options.packed_sizes.empty() && !options.choose_fastest));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
@@ -117,8 +120,10 @@ absl::Status GraphDecoder::Prepare() {
 }
 
 absl::Status GraphDecoder::MakeHead(int32_t rows) {
-  SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head,
-                             HeadProduct::Create(*library_, options_.shape, rows, options_.float32_logits));
+  SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head, HeadProduct::Create(*library_, options_.shape,
+                                                                   {.rows = rows,
+                                                                    .float32_logits = options_.float32_logits,
+                                                                    .rows_alike = options_.rows_alike}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -129,7 +134,9 @@ absl::Status GraphDecoder::MakeHead(int32_t rows) {
 absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       DecodeProducts products,
-      DecodeProducts::Create(*library_, options_.shape, {.rows = rows, .add_to_residual = options_.add_in_products}));
+      DecodeProducts::Create(
+          *library_, options_.shape,
+          {.rows = rows, .add_to_residual = options_.add_in_products, .rows_alike = options_.rows_alike}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -170,7 +177,8 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
 absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of) {
   const HeadCounts& heads = options_.shape.heads;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      PlanAttention(buffers_.rows(rows), heads.kv_heads, attention_grid_, buffers_.attention(), stream_.get()),
+      PlanAttention(buffers_.rows(rows), heads.kv_heads, attention_grid_,
+                    options_.rows_alike ? Cuts::kBetweenRows : Cuts::kAnywhere, buffers_.attention(), stream_.get()),
       "planning attention"));
   return QueueLayers(products, rows, [&](int32_t layer) {
     return CudaStatus(

@@ -85,6 +85,9 @@ class GraphDecoder {
     bool add_in_products = true;
     // Each product's kernel is chosen by measuring; else it is the library's guess, which is the same in every process.
     bool choose_fastest = true;
+    // What a row gives has the same bits in every step, and in a chunk of a prompt as in a decode step. Wants one batch size,
+    // the same as the one chunk size, no packed sizes, and not choose_fastest.
+    bool rows_alike = false;
   };
   static constexpr int kMostUnderWay = 2;
 

@@ -61,10 +61,32 @@ __device__ __forceinline__ int PieceOf(long tile, long tiles, long pieces) {
   return static_cast<int>(((tile + 1) * pieces - 1) / tiles);
 }
 
+// The last row that begins at or before `tile` of the line.
+__device__ __forceinline__ int RowAt(long tile, const int* before, int rows, int kv_heads) {
+  int low = 0, high = rows - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (static_cast<long>(before[middle]) * kv_heads <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// The first tile at or after `tile` that is a head's first, or the end of the line.
+__device__ __forceinline__ long HeadBeginAfter(long tile, const int* before, int rows, int kv_heads) {
+  if (tile >= static_cast<long>(before[rows]) * kv_heads) return tile;
+  const int row = RowAt(tile, before, rows, kv_heads), size = before[row + 1] - before[row];
+  const long row_begin = static_cast<long>(before[row]) * kv_heads;
+  return row_begin + (tile - row_begin + size - 1) / size * size;
+}
+
 // One block. Row r's tiles are [row_tiles[r], row_tiles[r + 1]) times kv_heads of the line, head by head. pieces[2 c] =
 // {row, head, tile of the row, tiles}, pieces[2 c + 1] = {the row's length, its tiles, its slot}.
 __global__ void __launch_bounds__(kPlanThreads)
-    Plan(PagedRows rows, int kv_heads, int pieces, int* row_tiles, int4* cuts) {
+    Plan(PagedRows rows, int kv_heads, int pieces, bool between_rows, int* row_tiles, int4* cuts) {
   __shared__ int before[kPlanThreads + 1], warps[kPlanThreads / kWarp];
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
@@ -90,16 +112,16 @@ __global__ void __launch_bounds__(kPlanThreads)
       cuts[2 * piece] = cuts[2 * piece + 1] = make_int4(0, 0, 0, 0);
       continue;
     }
-    const long begin = PieceBegin(piece, tiles, used), end = PieceBegin(piece + 1, tiles, used);
-    int low = 0, high = rows.rows - 1;  // the last row that begins at or before `begin`
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (static_cast<long>(before[middle]) * kv_heads <= begin) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
+    long begin = PieceBegin(piece, tiles, used), end = PieceBegin(piece + 1, tiles, used);
+    if (between_rows) {
+      begin = HeadBeginAfter(begin, before, rows.rows, kv_heads);
+      end = HeadBeginAfter(end, before, rows.rows, kv_heads);
     }
+    if (begin == end) {  // nothing begins in it
+      cuts[2 * piece] = cuts[2 * piece + 1] = make_int4(0, 0, 0, 0);
+      continue;
+    }
+    const int low = RowAt(begin, before, rows.rows, kv_heads);
     const int row_size = before[low + 1] - before[low];
     const int into = static_cast<int>(begin - static_cast<long>(before[low]) * kv_heads);
     cuts[2 * piece] = make_int4(low, into / row_size, into % row_size, static_cast<int>(end - begin));
@@ -568,11 +590,11 @@ cudaError_t PrepareAttention(const HeadCounts& heads) {
   return heads.head_dim == 64 ? Prepare<64>() : Prepare<128>();
 }
 
-cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, const AttentionScratch& scratch,
-                          cudaStream_t stream) {
+cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, Cuts cuts,
+                          const AttentionScratch& scratch, cudaStream_t stream) {
   if (rows.rows <= 0 || rows.rows > kMaxAttentionRows) return cudaErrorInvalidValue;
-  return model::LaunchChained(Plan, dim3(1), dim3(kPlanThreads), 0, stream, rows, kv_heads, grid, scratch.row_tiles,
-                              scratch.pieces);
+  return model::LaunchChained(Plan, dim3(1), dim3(kPlanThreads), 0, stream, rows, kv_heads, grid,
+                              cuts == Cuts::kBetweenRows, scratch.row_tiles, scratch.pieces);
 }
 
 cudaError_t AttendPaged(const PagedRows& rows, const HeadCounts& heads, const StorageMaps& maps,

@@ -13,7 +13,7 @@
 // The keys of all rows and heads, in tiles of 64 tokens, are one line that is cut into equal pieces, one for each block
 // of a grid that fills the GPU, so lengths need not be alike. A piece may begin and end inside a row: parts of a row
 // are merged by whichever block finishes last. Where the cuts fall depends on all lengths, so the last bits of a row's
-// result depend on the batch. Launches are chained (model/cuda/device_code.cuh).
+// result depend on the batch, unless they fall between rows only. Launches are chained (model/cuda/device_code.cuh).
 namespace syncopate::rollouter {
 
 constexpr int32_t kMaxAttentionRows = 1024;
@@ -51,9 +51,14 @@ int32_t AttentionGrid(int32_t multiprocessors);
 // Raises the kernels' shared-memory limits on the current device and loads them; before the first capture.
 cudaError_t PrepareAttention(const HeadCounts& heads);
 
+enum class Cuts : uint8_t {
+  kAnywhere,     // pieces are equal
+  kBetweenRows,  // no head of a row is in two pieces: its bits depend on its own tokens alone; pieces are less equal
+};
+
 // Cuts the work of a step; once for all layers, after lengths are known. At most kMaxAttentionRows rows.
-cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, const AttentionScratch& scratch,
-                          cudaStream_t stream);
+cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, Cuts cuts,
+                          const AttentionScratch& scratch, cudaStream_t stream);
 
 enum class RowsOf : uint8_t {
   kDifferentSequences,  // a row each

@@ -53,6 +53,22 @@ TEST(BenchTrainTest, SaysInWordsHowFastItWas) {
   EXPECT_THAT(outcome.log, HasSubstr(" tokens/s"));
 }
 
+TEST(BenchTrainTest, SeveralRanksSayWhatEachHasAndWhatExchangingCosts) {
+  const BenchOutcome outcome = Bench({"--json", "--ranks", "2"});
+  EXPECT_EQ(outcome.code, 0) << outcome.log;
+  const json line = json::parse(outcome.log, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(line.is_object()) << outcome.log;
+  EXPECT_EQ(line["case"], "policy");
+  EXPECT_EQ(line["ranks"], 2);
+  EXPECT_EQ(line["tokens"], 256);
+  EXPECT_GT(line["tokens_per_second"], 0);
+  EXPECT_GT(line["silent_ms"], 0);
+  EXPECT_LE(line["exposed_share"], 1);
+  const BenchOutcome program = Bench({"program", "--ranks", "2"});
+  EXPECT_EQ(program.code, 2);
+  EXPECT_THAT(program.log, HasSubstr("the case policy alone"));
+}
+
 TEST(BenchTrainTest, ACaseThatCannotBeIsRefusedWithTheReason) {
   const BenchOutcome layers = Bench({"--layers", "3"});
   EXPECT_EQ(layers.code, 2);

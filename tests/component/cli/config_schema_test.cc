@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/config/field_value.h"
-#include "services/config/json_schema.h"
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
+#include "tools/cli/json_schema.h"
 
 namespace syncopate::cli {
 namespace {
@@ -55,7 +55,7 @@ class ConfigSchemaTest : public ::testing::Test {
 
   std::vector<bool> Verdicts(const std::vector<std::string>& texts) {
     const std::string schema = folder_.path() + "/schema.json", cases = folder_.path() + "/cases.json";
-    std::ofstream(schema) << config::ConfigJsonSchema();
+    std::ofstream(schema) << cli::ConfigJsonSchema();
     std::ofstream(cases) << nlohmann::json(texts).dump();
     const int code = Python({"-c", kValidate, schema, cases});
     std::stringstream said;

@@ -4,11 +4,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/member/command_runner.h"
-#include "services/telemetry/event_reader.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/member/member_fixture.h"
 #include "tests/support/process.h"
+#include "tools/records/event_reader.h"
 
 namespace syncopate::member {
 namespace {
@@ -281,7 +281,7 @@ TEST(CommandRunnerTest, LeavesAnEventForEachPhaseThatRan) {
   runner.Stop();
   ASSERT_TRUE(events->Stop().ok());
   std::vector<std::string> lines;
-  const telemetry::RunEvents left = telemetry::ReadRunEvents(FileSystem::Real(), dir.path()).value();
+  const records::RunEvents left = records::ReadRunEvents(FileSystem::Real(), dir.path()).value();
   for (const v1::Event& event : left.events) {
     EXPECT_EQ(event.attempt(), 7);
     EXPECT_EQ(event.version().step(), 3);

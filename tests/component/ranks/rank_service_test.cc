@@ -40,13 +40,14 @@ class FakeRank {
   }
   ~FakeRank() { stream_->Cancel(); }
 
-  void Hello(int32_t rank, const std::string& config = "config") {
+  void Hello(int32_t rank, const std::string& config = "config", const std::string& gpu = "") {
     v1::AttendRequest message;
     message.mutable_hello()->set_rank(rank);
     message.mutable_hello()->set_world(3);
     message.mutable_hello()->set_config_digest(config);
     message.mutable_hello()->set_manifest_fingerprint(7);
     message.mutable_hello()->set_build("0.1");
+    message.mutable_hello()->set_gpu(gpu);
     stream_->Write(std::move(message));
   }
   void Leave() { stream_->Cancel(); }
@@ -80,11 +81,12 @@ class FakeRank {
 
 class RankServiceTest : public ::testing::Test {
  protected:
-  void Start(absl::Duration silent_after = kPatience) {
+  void Start(absl::Duration silent_after = kPatience, const std::string& gpu = "") {
     service_ = std::make_unique<RankServiceImpl>(RankServiceImpl::Options{.world = 3,
                                                                           .config_digest = "config",
                                                                           .manifest_fingerprint = 7,
                                                                           .build = "0.1",
+                                                                          .gpu = gpu,
                                                                           .on_lost =
                                                                               [this](const absl::Status& why) {
                                                                                 MutexLock lock(&mutex_);
@@ -133,6 +135,8 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
           {.kind = trainer::RankCommand::Kind::kWriteTensor, .part = trainer::PolicyPart::kSecondMoment, .tensor = 3},
           {}),
       IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kCopyParameters, .dtype = DType::kBFloat16}, {}),
+              IsOk());
   service_->Stop(absl::OkStatus(), /*completed=*/true);
   for (FakeRank* rank : {first_.get(), second_.get()}) {
     EXPECT_EQ(rank->Next().welcome().epoch(), 4);
@@ -144,6 +148,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
     const v1::AttendResponse write = rank->Next();
     EXPECT_EQ(write.write_tensor().part(), 2);
     EXPECT_EQ(write.write_tensor().tensor(), 3);
+    EXPECT_EQ(rank->Next().copy_parameters().dtype(), 2);
     EXPECT_TRUE(rank->Next().stop().completed());
     EXPECT_THAT(rank->End(), IsOk());
   }
@@ -159,6 +164,29 @@ TEST_F(RankServiceTest, ARankThatDisagreesIsTheEndOfTheGroupAndIsToldWhy) {
   EXPECT_THAT(status.message(), HasSubstr("trainer rank 2 has another configuration"));
   EXPECT_THAT(second_->End(), HasReason("RANK_MISMATCH"));
   EXPECT_THAT(AwaitLost(), HasReason("RANK_MISMATCH"));
+}
+
+TEST_F(RankServiceTest, TwoRanksOnOneGpuAreNamedBoth) {
+  Start(kPatience, "GPU-a");
+  first_->Hello(1, "config", "GPU-b");
+  second_->Hello(2, "config", "GPU-b");
+  const absl::Status status = service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); });
+  EXPECT_THAT(status, HasReason("RANK_MISMATCH"));
+  EXPECT_THAT(status.message(), HasSubstr("both compute on GPU-b"));
+  EXPECT_THAT(status.message(), ::testing::AnyOf(HasSubstr("ranks 1 and 2"), HasSubstr("ranks 2 and 1")));
+}
+
+TEST_F(RankServiceTest, ARankOnTheGpuOfRank0IsRefused) {
+  Start(kPatience, "GPU-a");
+  first_->Hello(1, "config", "GPU-a");
+  EXPECT_THAT(first_->End().message(), HasSubstr("trainer ranks 0 and 1 both compute on GPU-a"));
+  EXPECT_THAT(AwaitLost(), HasReason("RANK_MISMATCH"));
+}
+
+TEST_F(RankServiceTest, ARankOnTheCpuDoesNotFitToOneOnAGpu) {
+  Start(kPatience, "GPU-a");
+  first_->Hello(1);
+  EXPECT_THAT(first_->End().message(), HasSubstr("another kind of device"));
 }
 
 TEST_F(RankServiceTest, ARankThatGoesIsNamedAndNothingIsSentAnyMore) {

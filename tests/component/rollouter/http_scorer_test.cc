@@ -1,4 +1,4 @@
-#include "services/rollouter/http_scorer.h"
+#include "rollouter/reward/http_scorer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,13 +6,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "services/rollouter/http_messages.h"
+#include "rollouter/reward/http_messages.h"
 #include "tests/component/rollouter/reward_service.h"
 #include "tests/support/notification.h"
 
 namespace syncopate::rollouterd {
 namespace {
 
+using rollouter::HttpScorer;
 using rollouter::RemoteItem;
 using rollouter::RemoteScorer;
 using ::testing::HasSubstr;

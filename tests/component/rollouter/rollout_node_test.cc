@@ -276,5 +276,38 @@ TEST_F(RolloutNodeTest, AsleepItIsLeftOutOfSyncsAndAwakeItIsBroughtUpToDateByIts
   EXPECT_EQ(status->syncs_failed(), 0);
 }
 
+TEST_F(RolloutNodeTest, WhileItEvaluatesItIsLeftOutOfSyncsAndAfterwardsBroughtUpToDateAtOnce) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  ASSERT_TRUE(trainer.exchange().WaitFor(ExchangeRequest::kHello).has_value());
+  trainer.exchange().Welcome();
+  trainer.Publish(0, 7);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  auto syncs = v1::SynchronizerService::NewStub(rpc::MakeChannel(synchronizer.address()).value());
+  auto status = [&syncs] {
+    return rpc::CallUnary(syncs.get(), &v1::SynchronizerService::Stub::GetStatus,
+                          v1::SynchronizerServiceGetStatusRequest(), kTestDeadline)
+        .value();
+  };
+  node_->engine().Pause();  // it has begun, and does not end before it is told to
+  rollouter::GenerationRequest evaluation;
+  evaluation.id = "evaluation";
+  evaluation.prompt_ids = {8, 1, 2};
+  evaluation.seeds = {1};
+  evaluation.holds_install = true;
+  ASSERT_TRUE(node_->engine().Submit(evaluation, std::make_shared<Ignored>()).ok());
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().pins_version; }));
+  const uint64_t digest = trainer.Publish(1, 8);
+  ASSERT_TRUE(Eventually([&] {
+    const v1::SynchronizerServiceGetStatusResponse now = status();
+    return now.newest().step() == 1 && now.attempts_under_way() == 0;
+  }));
+  EXPECT_EQ(node_->engine().GetStatus().installs, 1);
+  node_->engine().Resume();
+  EXPECT_TRUE(Eventually([this, digest] { return node_->engine().GetStatus().serving_digest == digest; }));
+  EXPECT_EQ(status().syncs_failed(), 0);
+}
+
 }  // namespace
 }  // namespace syncopate::rollouterd

@@ -277,7 +277,8 @@ TEST_P(CudaRunnerUnderLoad, KeepsEveryBlockVersionAndLogProbThroughInstallsAbort
                                   .max_context = 640,
                                   .kv_blocks = 140,
                                   .host_kv_blocks = GetParam().host_blocks,
-                                  .preemption = GetParam().preemption});
+                                  .preemption = GetParam().preemption,
+                                  .follow_usage = false});
   std::vector<Asked> all;
   std::set<std::string> aborted;
   int64_t step = 0, version = 0;

@@ -112,7 +112,8 @@ struct Rig {
 };
 
 // The kernels on the rig's data, by a grid of so many blocks; rows that are not written stay NaN.
-std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_of = RowsOf::kDifferentSequences) {
+std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_of = RowsOf::kDifferentSequences,
+                          Cuts cuts = Cuts::kAnywhere) {
   const cuda::Driver* driver = *cuda::Driver::Load();
   const DeviceBuffer keys = Upload(rig.keys), values = Upload(rig.values), queries = Upload(rig.queries);
   const DeviceBuffer slots = Upload(rig.slots), lengths = Upload(rig.lengths), tables = Upload(rig.tables);
@@ -129,7 +130,7 @@ std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_o
   StorageMaps maps;
   EXPECT_EQ(DescribeStorage(driver->encode_tensor_map, storage, rig.heads, &maps), CUDA_SUCCESS);
   EXPECT_EQ(PrepareAttention(rig.heads), cudaSuccess);
-  EXPECT_EQ(PlanAttention(paged, rig.heads.kv_heads, grid, scratch, nullptr), cudaSuccess);
+  EXPECT_EQ(PlanAttention(paged, rig.heads.kv_heads, grid, cuts, scratch, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // plans are read ahead of the kernel before
   for (int i = 0; i < times; ++i) {
     EXPECT_EQ(AttendPaged(paged, rig.heads, maps, storage, kLayer, grid, scratch, queries.data(), out.data(), rows_of,
@@ -188,6 +189,27 @@ TEST(PagedAttentionTest, LeavesItsScratchReadyForTheNextLayer) {
   for (size_t i = 0; i < once.size(); ++i) {
     if (std::isnan(once[i])) continue;
     ASSERT_NEAR(once[i], often[i], 1e-2) << "element " << i;
+  }
+}
+
+TEST_P(PagedAttentionOverHeads, CutBetweenRowsARowHasTheSameBitsAloneAndBesideOthers) {
+  SYNCOPATE_NEED_GPUS(1);
+  Rig rig(GetParam(), kMixedLengths);
+  const size_t row_size = static_cast<size_t>(rig.heads.heads * rig.heads.head_dim);
+  const std::vector<float> together = Attend(rig, 264, 1, RowsOf::kDifferentSequences, Cuts::kBetweenRows);
+  const std::vector<float> anywhere = Attend(rig, 264, 1);
+  const std::vector<int32_t> lengths = rig.lengths;
+  for (size_t row = 0; row < lengths.size(); ++row) {
+    if (lengths[row] == 0) continue;
+    rig.lengths.assign(lengths.size(), 0);
+    rig.lengths[row] = lengths[row];
+    for (int32_t grid : {264, 7}) {
+      const std::vector<float> alone = Attend(rig, grid, 1, RowsOf::kDifferentSequences, Cuts::kBetweenRows);
+      for (size_t i = row * row_size; i < (row + 1) * row_size; ++i) {
+        ASSERT_EQ(alone[i], together[i]) << "grid " << grid << " row " << row << " of " << lengths[row];
+        ASSERT_NEAR(alone[i], anywhere[i], 0.05) << "row " << row;
+      }
+    }
   }
 }
 

@@ -122,7 +122,7 @@ TEST(CudaOffloadTest, AStagerFindsTheWeightsOfAUseAtTheirAddress) {
   SYNCOPATE_NEED_GPUS(1);
   auto policy = MakePolicy({.offload_params = true});
   const Manifest wire = model::MakeManifest(testing::GroupedQueryModel(), DType::kBFloat16).value();
-  auto stager = CudaStager::Create(policy.get(), wire, /*device=*/0, /*slots=*/1).value();
+  auto stager = CudaStager::Create(policy.get(), /*leading=*/nullptr, wire, /*device=*/0, /*slots=*/1).value();
   auto host = HostStager::Create(policy.get(), wire, /*slots=*/1).value();
   for (int64_t step = 0; step < 3; ++step) {
     const auto staged = InUse(*policy, [&] { return stager->Stage({1, step}); });

@@ -176,6 +176,29 @@ TEST(EngineLoopTest, AnInstallWaitsForARequestThatHoldsIt) {
   EXPECT_TRUE(InstallWeights(*loop, {1, 2}, config).ok());
 }
 
+TEST(EngineLoopTest, ASyncThatBeginsWhileARequestPinsTheVersionIsHeldBackUntilThatHasEnded) {
+  const model::ModelConfig config = LongContext();
+  auto loop = StartLoop(config);
+  Mailbox<bool> changes;
+  loop->SetPinListener([&] { changes.Put(loop->GetStatus().pins_version); });
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  ASSERT_TRUE(loop->Submit(Request("training", 1, 10000), std::make_shared<WaitingSink>()).ok());
+  EXPECT_TRUE(loop->BeginAttempt().ok()) << "what pins nothing holds nothing up";
+  loop->EndAttempt();
+  GenerationRequest evaluation = Request("evaluation", 1, 10000);
+  evaluation.holds_install = true;
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(evaluation, sink).ok());
+  ASSERT_TRUE(changes.WaitFor(1));
+  EXPECT_EQ(ErrorReason(loop->BeginAttempt()), "HELD");
+  loop->Abort("evaluation");
+  ASSERT_TRUE(changes.WaitFor(2));
+  EXPECT_EQ(changes.All(), (std::vector<bool>{true, false}));
+  EXPECT_TRUE(loop->BeginAttempt().ok());
+  loop->EndAttempt();
+  loop->Stop();
+}
+
 TEST(EngineLoopTest, PauseStopsTokensAndResumeGoesOnWithTheSameOnes) {
   const model::ModelConfig config = LongContext();
   auto calm = StartLoop(config);

@@ -384,6 +384,17 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   }
 }
 
+TEST(EngineTest, RefusesAContextLongerThanTheModelsAndSaysBoth) {
+  const model::ModelConfig config = testing::SmallModel();
+  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  const absl::Status refused = Engine::Create(config, std::make_shared<HostBackend>(config, manifest),
+                                              {.max_context = config.max_position_embeddings + 1})
+                                   .status();
+  EXPECT_EQ(ErrorReason(refused), "BAD_REQUEST");
+  EXPECT_EQ(refused.message(), absl::StrCat("max_context ", config.max_position_embeddings + 1,
+                                            " is above the model's ", config.max_position_embeddings));
+}
+
 TEST(EngineTest, ARequestThatHoldsInstallsGoesFirstAndHoldsThemUntilItEnds) {
   Rig rig(testing::SmallModel(), /*max_sequences=*/1);
   auto running = rig.Add(RandomRequest(rig.config, 1));

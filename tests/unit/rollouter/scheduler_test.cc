@@ -193,6 +193,31 @@ TEST_F(SchedulerTest, AStopSequenceEndsASampleAndIsPartOfIt) {
   EXPECT_EQ(steps, 5);
 }
 
+TEST_F(SchedulerTest, AStopSequenceThatNeverEndsLeavesTheAnswerItsLength) {
+  Start(Roomy());
+  Scheduler::Request request = MakeRequest(1, 4, 1, 6);
+  scheduler_->Add(request);
+  std::vector<int32_t> free_run;
+  while (scheduler_->HasWork()) {
+    const StepPlan plan = scheduler_->Plan();
+    const std::vector<int32_t> tokens = runner_->Execute(plan);
+    free_run.push_back(tokens[0]);
+    scheduler_->Complete(plan.id, tokens);
+  }
+  // It begins as the answer does and goes on beyond it; the other begins with each token and breaks off.
+  auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+  sampling->stop_sequences = {free_run, {free_run[0], -1}};
+  sampling->stop_sequences[0].resize(200, free_run[1]);
+  request.key = 2;
+  request.sampling = sampling;
+  scheduler_->Add(request);
+  size_t steps = 0;
+  for (; scheduler_->HasWork(); ++steps) Step();
+  EXPECT_EQ(drawn_[0].finish, FinishReason::kLength);
+  EXPECT_EQ(steps, free_run.size());
+  EXPECT_EQ(scheduler_->free_blocks(), scheduler_->options().blocks);
+}
+
 TEST_F(SchedulerTest, GoesByPriorityThenDeadlineThenArrivalAndSomeGoFirst) {
   Scheduler::Options options = Roomy();
   options.max_sequences = 1;

@@ -297,6 +297,32 @@ TEST(ShardedActorTest, AStateIsRestoredBitByBitOnAnotherNumberOfRanks) {
   }
 }
 
+TEST(ShardedActorTest, TheWeightsOfAllRanksAreCopiedToRank0AfterEachStep) {
+  SingleRank single;
+  const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 31);
+  auto copied = [&](Communicator& ranks) {
+    auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> whole(static_cast<size_t>(trainer->manifest().arena_bytes()) / sizeof(float), -1);
+      EXPECT_TRUE(trainer->CopyParameters(DType::kFloat32, ranks.rank() == 0 ? whole.data() : nullptr).ok());
+      const PolicyCopy state(*trainer);
+      // Tensor by tensor: between them there may be anything.
+      const Manifest& manifest = trainer->manifest();
+      for (size_t i = 0; ranks.rank() == 0 && i < manifest.tensors().size(); ++i) {
+        const auto begin = static_cast<size_t>(manifest.ranges()[i].begin) / sizeof(float);
+        const auto count = static_cast<size_t>(manifest.tensors()[i].NumElements());
+        EXPECT_EQ(std::vector<float>(whole.begin() + begin, whole.begin() + begin + count),
+                  std::vector<float>(state.parameters().begin() + begin, state.parameters().begin() + begin + count))
+            << manifest.tensors()[i].name << " before step " << step;
+      }
+      EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
+    }
+    return true;
+  };
+  EXPECT_TRUE(copied(single));
+  for (int32_t world : {2, 3}) OnRanks<bool>(world, copied);
+}
+
 TEST(ShardedActorTest, WeightsThatAreNotFiniteAreNamedOnAllRanks) {
   SingleRank single;
   const Saved good = Save(*PolicyTrainer::Create(OptionsOn(single)).value());

@@ -49,12 +49,33 @@ TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
   EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"}), {}).dtype, DType::kBFloat16);
 }
 
+TEST(OptionsTest, TheEngineHearsOfDeterminismIfAsked) {
+  EXPECT_FALSE(EngineOptionsOf(Config({}), {}).deterministic);
+  EXPECT_TRUE(EngineOptionsOf(Config({"rollout.deterministic=true"}), {}).deterministic);
+}
+
 TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
   const v1::RunConfig config = Config({"train.device=cuda", "rollout.device=cuda", "rollouter.index=2"});
   const model::Hardware four{.built_with_cuda = true, .gpus = 4}, one{.built_with_cuda = true, .gpus = 1};
   EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config), four), "cuda:0");
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), four), "cuda:3");
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), one), "cuda:0");
+}
+
+TEST(OptionsTest, EachRankOfTheTrainerTakesAGpuOfItsOwnAsLongAsThereAreAny) {
+  const v1::RunConfig config = Config({"trainer.world=2", "train.device=cuda", "rollout.device=cuda"});
+  const model::Hardware three{.built_with_cuda = true, .gpus = 3}, two{.built_with_cuda = true, .gpus = 2};
+  EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), three), "cuda:1");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), three), "cuda:2");
+  EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), two), "cuda:0");
+  // In a pod that has one.
+  const model::Hardware one{.built_with_cuda = true, .gpus = 1};
+  EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), one), "cuda:0");
+}
+
+TEST(OptionsTest, ASyncLeavesRoomForTheCallsOfRanks) {
+  EXPECT_EQ(SyncMaxCtas(Config({})), 0);
+  EXPECT_EQ(SyncMaxCtas(Config({"trainer.world=2"})), 16);
 }
 
 TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {

@@ -179,10 +179,10 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Ranks, RulesTest,
     testing::Values(Case{{"trainer.world=4", "train.device=cpu"}, nullptr},
+                    Case{{"trainer.world=2", "train.device=cuda"}, nullptr},
                     Case{{"trainer.world=2", "trainer.rank=1", "trainer.rank0=127.0.0.1:7071"}, nullptr},
                     Case{{"trainer.world=2", "trainer.rank=2"}, "a rank below trainer.world"},
-                    Case{{"trainer.world=2", "trainer.rank0=somewhere"}, "trainer.rank0: host:port"},
-                    Case{{"trainer.world=2", "train.device=cuda"}, "ranks compute on CPUs only"}));
+                    Case{{"trainer.world=2", "trainer.rank0=somewhere"}, "trainer.rank0: host:port"}));
 
 TEST(UpdatesTest, ASupervisedStepIsOneUpdate) {
   v1::RunConfig config;

@@ -137,6 +137,15 @@ INSTANTIATE_TEST_SUITE_P(
              "NVIDIA H200 of 141.0 GiB",
              "names a GPU that is not here",
              {"train.device=cuda:1"}},
+        Case{"FewerGpusThanRanks",
+             [](Machine* m) {
+               m->gpu.gpus = {{"NVIDIA H200", 141 * kGiB}};
+             },
+             Level::kBad,
+             "GPUs",
+             "NVIDIA H200 of 141.0 GiB",
+             "more ranks than GPUs",
+             {"train.device=cuda", "trainer.world=2"}},
         Case{"ADriverWithoutItsLibrary", [](Machine* m) { m->gpu.kernel_driver = "580.65.06"; }, Level::kWarning,
              "GPUs", "driver 580.65.06", "same version"},
         Case{"LittleSharedMemory",

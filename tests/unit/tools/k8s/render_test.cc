@@ -111,6 +111,55 @@ TEST_F(RenderTest, EveryValueOfTheInfraFileArrives) {
   EXPECT_NE(Find(rendered->objects, "Namespace/rl"), nullptr);
 }
 
+TEST_F(RenderTest, ATrainerOfSeveralRanksIsAPodEachWithOneVolumeForAll) {
+  RenderRequest request = GpuRequest("multi-node", "storage_class: nfs\ntrainer: {storage: 2Ti}\n");
+  request.config += "\ntrainer: {world: 4}\n";
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* set = Find(rendered->objects, "StatefulSet/trainer");
+  ASSERT_NE(set, nullptr);
+  const Document& spec = (*set)["spec"];
+  EXPECT_EQ(spec["replicas"], 4);
+  EXPECT_EQ(spec["podManagementPolicy"], "Parallel");
+  EXPECT_EQ(spec["serviceName"], "trainer");
+  EXPECT_FALSE(spec.contains("volumeClaimTemplates"));
+  const Document& container = spec["template"]["spec"]["containers"][0];
+  EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], 1);
+  EXPECT_THAT(container["args"], ::testing::Contains(Document("trainer.rank0=trainer-0.trainer:7070")));
+  EXPECT_EQ(
+      container["env"].back(),
+      Document({{"name", "RANK"},
+                {"valueFrom", {{"fieldRef", {{"fieldPath", "metadata.labels['apps.kubernetes.io/pod-index']"}}}}}}));
+  EXPECT_EQ(spec["template"]["spec"]["volumes"].back()["persistentVolumeClaim"]["claimName"], "trainer-state");
+  const Document* claim = Find(rendered->objects, "PersistentVolumeClaim/trainer-state");
+  ASSERT_NE(claim, nullptr);
+  EXPECT_EQ((*claim)["spec"]["accessModes"], Document::array({"ReadWriteMany"}));
+  EXPECT_EQ((*claim)["spec"]["resources"]["requests"]["storage"], "2Ti");
+  EXPECT_EQ((*claim)["spec"]["storageClassName"], "nfs");
+  const Document* service = Find(rendered->objects, "Service/trainer");
+  ASSERT_NE(service, nullptr);
+  EXPECT_EQ((*service)["spec"]["clusterIP"], "None");
+  EXPECT_EQ((*service)["spec"]["publishNotReadyAddresses"], true);
+}
+
+TEST_F(RenderTest, ATrainerOfSeveralRanksThatIsAJobHasAnIndexForEach) {
+  RenderRequest request = DemoRequest();
+  request.config += "\ntrainer: {world: 3}\n";
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* job = Find(rendered->objects, "Job/trainer");
+  ASSERT_NE(job, nullptr);
+  EXPECT_EQ((*job)["spec"]["completions"], 3);
+  EXPECT_EQ((*job)["spec"]["parallelism"], 3);
+  EXPECT_EQ((*job)["spec"]["completionMode"], "Indexed");
+  const Document& container = (*job)["spec"]["template"]["spec"]["containers"][0];
+  EXPECT_EQ(container["env"].back()["name"], "RANK");
+  EXPECT_THAT(container["args"], ::testing::Contains(Document("trainer.rank0=trainer-0.trainer:7070")));
+  const Document* claim = Find(rendered->objects, "PersistentVolumeClaim/trainer-state");
+  ASSERT_NE(claim, nullptr);
+  EXPECT_EQ((*claim)["spec"]["accessModes"], Document::array({"ReadWriteMany"}));
+}
+
 TEST_F(RenderTest, ComponentsMayBeNamedInAnyOrder) {
   auto one =
       Rendering(DeployTree(), GpuRequest("multi-node", "components: [kueue, lws, rdma]\nrollouter: {replicas: 3}"));

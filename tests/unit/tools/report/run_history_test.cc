@@ -11,16 +11,16 @@ namespace {
 using nlohmann::json;
 using ::testing::EndsWith;
 
-telemetry::StepRecord Step(int64_t step, double reward, std::vector<std::string> alarms = {}) {
-  telemetry::StepRecord record;
+records::StepRecord Step(int64_t step, double reward, std::vector<std::string> alarms = {}) {
+  records::StepRecord record;
   record.step = step;
   record.figures = {.reward_mean = reward, .trained_tokens = 100, .step_seconds = 0.5, .wait_seconds = 0.1};
   record.alarms = std::move(alarms);
   return record;
 }
 
-telemetry::StepRecord Evaluation(int64_t step, double reward, int64_t epoch = 1) {
-  telemetry::StepRecord record;
+records::StepRecord Evaluation(int64_t step, double reward, int64_t epoch = 1) {
+  records::StepRecord record;
   record.is_evaluation = true;
   record.epoch = epoch;
   record.step = step;
@@ -43,7 +43,7 @@ v1::Event Event(const std::string& kind, const std::string& role, int64_t step, 
 
 TEST(RunHistoryTest, AStepHasItsFiguresItsPartsAndItsRates) {
   RunHistory history;
-  telemetry::StepRecord step = Step(3, 0.25);
+  records::StepRecord step = Step(3, 0.25);
   step.reward_parts = {{"format", 0.5}};
   history.AddRecord(step);
   const json figures = history.ToJson()["steps"]["figures"];
@@ -117,7 +117,7 @@ TEST(RunHistoryTest, WhatManyEvaluationsSayIsBounded) {
 
 TEST(RunHistoryTest, ALongTextIsCutAtTheEndOfACharacterAndABrokenOneMended) {
   RunHistory history;
-  telemetry::StepRecord evaluation = Evaluation(1, 0.5);
+  records::StepRecord evaluation = Evaluation(1, 0.5);
   std::string text(RunHistory::kMaxSampleBytes - 1, 'a');
   evaluation.samples = {{text + "\xc3\xa9", "\xff", "", 1}};
   history.AddRecord(evaluation);

@@ -26,8 +26,8 @@ json Summary(const std::string& outcome, const std::string& reason = "") {
           {"run", {{"outcome", outcome}, {"reason", reason}, {"wall_seconds", 18.2}}}};
 }
 
-telemetry::StepRecord SampledEvaluation(int64_t step, double exact) {
-  telemetry::StepRecord record;
+records::StepRecord SampledEvaluation(int64_t step, double exact) {
+  records::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
   record.eval_reward = exact;
@@ -40,7 +40,7 @@ RunView View() {
   RunView view;
   view.name = "reverse";
   view.steps_total = 150;
-  telemetry::StepRecord step;
+  records::StepRecord step;
   step.step = 150;
   view.steps.Add(step);
   view.steps.Add(SampledEvaluation(140, 0.99));
@@ -71,7 +71,7 @@ TEST_F(RunDisplayTest, PlainShowsTheFirstSamplesEveryEvaluationAndAStepASecond) 
   EXPECT_THAT(Printed(), AllOf(HasSubstr("answers at step 0"), HasSubstr("1 2 ->  2 1"), HasSubstr("exact 0.000")));
   display->Step(SampledEvaluation(10, 0.5), "{}");
   EXPECT_THAT(Printed(), AllOf(HasSubstr("exact 0.500"), Not(HasSubstr("answers"))));
-  telemetry::StepRecord step;
+  records::StepRecord step;
   step.step = 11;
   display->Step(step, "{}");
   EXPECT_THAT(Printed(), HasSubstr("step 11"));
@@ -113,7 +113,7 @@ TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
 TEST_F(RunDisplayTest, SaysWhenAnAlarmOfLearningStandsAndWhenNoneDoesAnyMore) {
   for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
     auto display = MakeDisplay(output, "bin/syncopate", &out_);
-    telemetry::StepRecord step;
+    records::StepRecord step;
     step.step = 30;
     step.alarms = {"no_signal"};
     display->Step(step, "{}");

@@ -10,15 +10,15 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-telemetry::StepRecord Step(int64_t step, double reward) {
-  telemetry::StepRecord record;
+records::StepRecord Step(int64_t step, double reward) {
+  records::StepRecord record;
   record.step = step;
   record.figures = {.reward_mean = reward, .trained_tokens = 1000, .step_seconds = 0.1, .wait_seconds = 0.025};
   return record;
 }
 
-telemetry::StepRecord Evaluation(int64_t step, double exact) {
-  telemetry::StepRecord record;
+records::StepRecord Evaluation(int64_t step, double exact) {
+  records::StepRecord record;
   record.is_evaluation = true;
   record.step = step;
   record.eval_reward = exact + 0.01;
@@ -41,7 +41,7 @@ TEST(StepFiguresTest, KeepsTheBestEvaluationAndTheLast) {
 TEST(StepFiguresTest, RatesAreOfTheLastTwentySteps) {
   StepFigures figures;
   EXPECT_EQ(figures.TokensPerSecond(), 0);
-  telemetry::StepRecord slow = Step(1, 0);
+  records::StepRecord slow = Step(1, 0);
   slow.figures.step_seconds = 100;
   figures.Add(slow);
   for (int64_t step = 2; step <= 21; ++step) figures.Add(Step(step, 0));
@@ -54,7 +54,7 @@ RunView Sample() {
   view.name = "reverse";
   view.steps_total = 150;
   view.elapsed_seconds = 7;
-  telemetry::StepRecord step = Step(42, 0.8125);
+  records::StepRecord step = Step(42, 0.8125);
   step.figures.entropy = 1.01;
   step.figures.gradient_norm = 0.5;
   step.figures.staleness_mean = 0.94;
@@ -103,7 +103,7 @@ TEST(RenderTableTest, OnANarrowTerminalNoFigureIsLost) {
 TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
   RunView view = Sample();
   const size_t lines = RenderTable(view, 120).size();
-  telemetry::StepRecord step = Step(43, 0.5);
+  records::StepRecord step = Step(43, 0.5);
   step.alarms = {"entropy", "no_signal"};
   view.steps.Add(step);
   EXPECT_THAT(RenderTable(view, 120), Contains("alarm: entropy has collapsed, groups have no signal"));
@@ -116,13 +116,13 @@ TEST(RenderTableTest, FitsTheTerminal) {
 }
 
 TEST(RenderSamplesTest, SaysWhichAnswersAreRight) {
-  telemetry::StepRecord evaluation = Evaluation(0, 0.5);
+  records::StepRecord evaluation = Evaluation(0, 0.5);
   evaluation.samples = {{"1 2 ->", "2 1", "2 1"}, {"3 4 ->", "3 3", "4 3"}};
   EXPECT_THAT(RenderSamples(evaluation), ElementsAre("  1 2 ->  2 1   right", "  3 4 ->  3 3   expected 4 3"));
 }
 
 TEST(RenderSamplesTest, SaysTheRewardOfTextThatNothingCanBeComparedWith) {
-  telemetry::StepRecord evaluation = Evaluation(0, 0.5);
+  records::StepRecord evaluation = Evaluation(0, 0.5);
   evaluation.samples = {{"hello", "good day", "", 0.75}, {"2 + 2", "It is 4", "4", 1}};
   EXPECT_THAT(RenderSamples(evaluation),
               ElementsAre("  hello  good day   reward 0.75", "  2 + 2  It is 4   reward 1   expected 4"));

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "base/status.h"
 #include "tests/unit/trainer/data/group_factory.h"
@@ -77,6 +78,8 @@ TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEa
 TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
   const SessionId first = Join("first", kVersion, 100);
   const SessionId second = Join("second", {1, 9}, 100);
+  Join("third", {1, 9}, 100);
+  Join("fourth", {1, 9}, 100);
   std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(2)) << "half of four prompts";
   for (const IssuedLease& one : issued) EXPECT_EQ(one.session, first);
@@ -104,8 +107,24 @@ TEST_F(EvaluationTest, SpreadsThePromptsEvenlyWhateverRoomTheRolloutersHave) {
   std::map<SessionId, int64_t> given;
   given[Join("wide", kVersion, 1000)] = 0;
   given[Join("narrow", kVersion, 2)] = 0;
+  Join("behind", {1, 9}, 8);
+  Join("ahead", {1, 11}, 8);
   for (const IssuedLease& one : Leases()) ++given[one.session];
   for (const auto& [session, count] : given) EXPECT_EQ(count, 2) << session;
+}
+
+TEST_F(EvaluationTest, AtMostHalfOfTheRolloutersHoldItsLeasesAtATime) {
+  for (int i = 0; i < 5; ++i) Join(absl::StrCat("rollouter-", i), kVersion, 1);
+  std::set<SessionId> holders;
+  for (const IssuedLease& one : Leases()) holders.insert(one.session);
+  EXPECT_THAT(holders, SizeIs(2));
+  EXPECT_THAT(Leases(), IsEmpty()) << "the others have room and serve the version";
+  const SessionId lost = *holders.begin();
+  evaluation_->OnSessionLost(lost);
+  sessions_.Remove(lost);
+  const std::vector<IssuedLease> again = Leases();
+  ASSERT_THAT(again, SizeIs(1)) << "another takes its place";
+  EXPECT_NE(again[0].session, lost);
 }
 
 // Prompts of which only the reward knows what is right.
@@ -233,6 +252,7 @@ TEST_F(EvaluationTest, EndsWithoutThePromptWhoseRewardFailsTimeAfterTime) {
 
 TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {
   SessionId a = Join("a", kVersion, 2), b = Join("b", kVersion, 2);
+  for (const char* behind : {"c", "d"}) Join(behind, {1, 9}, 2);
   std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(4));
   sessions_.Find(b)->room = 4;

@@ -423,22 +423,27 @@ TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWa
 
 TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
   FakeRollouter& laggard = world_.AddLaggard(/*last=*/0);
+  FakeRollouter& other = world_.rollouter();
   laggard.HoldAnswers(LeaseKind::kEvaluation, true);
+  other.HoldAnswers(LeaseKind::kEvaluation, true);  // or it could answer all before the laggard has asked for any
   world_.policy.HoldFrom(5);
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 4;
   world_.Start(options);
+  for (size_t heard = 1; laggard.CountEvaluated({1, 0}) == 0; ++heard) ASSERT_TRUE(laggard.leases.WaitFor(heard));
   ASSERT_TRUE(world_.policy.AwaitBegun(5));  // the evaluation of step 4 was due, and the laggard is at that of step 0
   laggard.HoldAnswers(LeaseKind::kEvaluation, false);
-  // It is given a few prompts at a time. The other one, which has moved on from version 0, gets no more of them.
-  const int64_t of_the_other = world_.rollouter().CountEvaluated({1, 0});
+  other.HoldAnswers(LeaseKind::kEvaluation, false);
+  // They are given a few prompts at a time. The other one, which has moved on from version 0, gets no more of them.
+  const int64_t of_the_other = other.CountEvaluated({1, 0});
+  ASSERT_TRUE(other.AwaitEvaluated({1, 0}, of_the_other));
   ASSERT_TRUE(laggard.AwaitEvaluated({1, 0}, TrainingDataWorld::kEvaluationPrompts - of_the_other));
   world_.policy.HoldFrom(8);  // whose own evaluation is not meant
   auto comes_after = [&] {
-    const std::set<int64_t> steps = EvaluatedSteps(world_.rollouter());
+    const std::set<int64_t> steps = EvaluatedSteps(other);
     return steps.upper_bound(4) != steps.end();
   };
-  for (size_t heard = 1; !comes_after(); ++heard) ASSERT_TRUE(world_.rollouter().leases.WaitFor(heard)) << "none after";
+  for (size_t heard = 1; !comes_after(); ++heard) ASSERT_TRUE(other.leases.WaitFor(heard)) << "none after";
   world_.loop().Stop();
   world_.policy.Release();
   ASSERT_THAT(world_.Wait(), IsOk());

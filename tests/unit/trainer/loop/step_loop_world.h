@@ -90,6 +90,10 @@ class FakePolicy final : public Policy {
     const float* const arena = part == PolicyPart::kParameters ? weights_ : moments_.data();
     return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});
   }
+  absl::Status CopyParameters(DType, void* whole) const override {
+    std::memcpy(whole, weights_, kNumbers * sizeof(float));
+    return absl::OkStatus();
+  }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_)); }
   absl::Status CheckFinite() const override {
     return synchronizer::CheckFinite(manifest_, reinterpret_cast<const char*>(weights_));

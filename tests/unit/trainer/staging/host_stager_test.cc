@@ -44,6 +44,10 @@ class StillPolicy final : public Policy {
     SYNCOPATE_RETURN_IF_ERROR(sink({bytes, kFirst}));
     return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
+  absl::Status CopyParameters(DType, void* whole) const override {
+    std::memcpy(whole, weights_.data(), weights_.size() * sizeof(float));
+    return absl::OkStatus();
+  }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(digests()); }
   absl::Status CheckFinite() const override { return absl::OkStatus(); }
   int64_t updates() const override { return 0; }

@@ -1,4 +1,4 @@
-#include "services/telemetry/sync_trace.h"
+#include "tools/records/sync_trace.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 namespace {
 
 using nlohmann::json;
@@ -137,4 +137,4 @@ absl::StatusOr<std::string> SyncTrace(const std::vector<v1::Event>& events, std:
   return ToChrome(spans);
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

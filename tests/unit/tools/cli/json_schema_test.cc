@@ -1,4 +1,4 @@
-#include "services/config/json_schema.h"
+#include "tools/cli/json_schema.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "services/config/duration.h"
 #include "services/config/schema.h"
 
-namespace syncopate::config {
+namespace syncopate::cli {
 namespace {
 
 using Json = nlohmann::json;
@@ -31,7 +31,7 @@ TEST_F(ConfigJsonSchemaTest, HasEveryKeyAndRefusesAnyOther) {
     EXPECT_EQ(section["additionalProperties"], false) << name;
     keys += section["properties"].size();
   }
-  EXPECT_EQ(keys, ConfigSchema().keys().size());
+  EXPECT_EQ(keys, config::ConfigSchema().keys().size());
   EXPECT_EQ(schema_["additionalProperties"], false);
 }
 
@@ -48,11 +48,11 @@ TEST_F(ConfigJsonSchemaTest, SaysOfAKeyWhatItMayBeMeansAndIs) {
 TEST_F(ConfigJsonSchemaTest, ADurationIsWhatTheParserTakes) {
   const std::regex required(Key("sync", "heartbeat")["pattern"].get<std::string>());
   for (const char* text : {"1s", "250ms", "1.5h", ".5s", "1h30m", "10us", "2m0.5s"}) {
-    EXPECT_TRUE(ParseDuration(text).ok()) << text;
+    EXPECT_TRUE(config::ParseDuration(text).ok()) << text;
     EXPECT_TRUE(std::regex_search(text, required)) << text;
   }
   for (const char* text : {"", "10", "s", "1 s", "1d", "soon", "inf", "1s."}) {
-    EXPECT_FALSE(ParseDuration(text).ok()) << text;
+    EXPECT_FALSE(config::ParseDuration(text).ok()) << text;
     EXPECT_FALSE(std::regex_search(text, required)) << text;
   }
   EXPECT_TRUE(std::regex_search("", std::regex(Key("run", "duration")["pattern"].get<std::string>())))
@@ -60,4 +60,4 @@ TEST_F(ConfigJsonSchemaTest, ADurationIsWhatTheParserTakes) {
 }
 
 }  // namespace
-}  // namespace syncopate::config
+}  // namespace syncopate::cli

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "services/telemetry/step_figures.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 
 // A prompt with the answer that greedy decoding gave it, as text.
 struct SampleAnswer {
@@ -26,7 +26,7 @@ struct StepRecord {
   bool supervised = false;  // there were no rewards and no staleness
   int64_t epoch = 0;
   int64_t step = 0;
-  StepFigures figures;
+  telemetry::StepFigures figures;
   std::map<std::string, double> reward_parts;  // means over the batch, by the part's name
   std::vector<std::string> alarms;             // that stand, by name
   std::optional<double> eval_reward;           // mean
@@ -50,4 +50,4 @@ std::string EvaluationText(const StepRecord& evaluation);
 // "alarm: entropy has collapsed, the evaluation fell"; "" without one.
 std::string ToString(const std::vector<std::string>& alarms);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

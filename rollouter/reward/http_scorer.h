@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "rollouter/reward/remote_scorer.h"
 
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 
 // Rewards from an HTTP service: answers of several groups in one POST, several requests under way, on one thread of
 // libcurl's multi interface. Every request has the budget of its most urgent answer. It does not retry: a request that
@@ -23,7 +23,7 @@ namespace syncopate::rollouterd {
 //
 // The service is away from the start, and after a connection that failed, until a connection is made; that is tried
 // every probe_every.
-class HttpScorer final : public rollouter::RemoteScorer {
+class HttpScorer final : public RemoteScorer {
  public:
   struct Options {
     std::string url;
@@ -39,7 +39,7 @@ class HttpScorer final : public rollouter::RemoteScorer {
   ~HttpScorer() override;  // ends what is under way; its callers do not hear of it
 
   absl::Status Availability(const std::string& reward) const override;
-  void Score(rollouter::RemoteItem item, Done done) override;
+  void Score(RemoteItem item, Done done) override;
   void Cancel(const std::string& id) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
 
@@ -54,4 +54,4 @@ class HttpScorer final : public rollouter::RemoteScorer {
   std::thread thread_;
 };
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

@@ -1,4 +1,4 @@
-#include "services/config/json_schema.h"
+#include "tools/cli/json_schema.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 #include "services/config/field_value.h"
 #include "services/config/schema.h"
 
-namespace syncopate::config {
+namespace syncopate::cli {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -26,7 +26,7 @@ void AddRange(const v1::ConfigField& option, Json* schema) {
   if (option.has_max()) (*schema)["maximum"] = Number(option.max());
 }
 
-void AddType(const ConfigKey& key, Json* schema) {
+void AddType(const config::ConfigKey& key, Json* schema) {
   switch (key.field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       (*schema)["type"] = "boolean";
@@ -55,11 +55,11 @@ void AddType(const ConfigKey& key, Json* schema) {
   }
 }
 
-Json KeySchema(const ConfigKey& key, const v1::RunConfig& defaults) {
+Json KeySchema(const config::ConfigKey& key, const v1::RunConfig& defaults) {
   Json schema;
   schema["description"] = key.Doc();
   AddType(key, &schema);
-  const std::string value = GetValue(key, defaults);
+  const std::string value = config::GetValue(key, defaults);
   const bool text = key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
   schema["default"] = text ? Json(key.option.default_()) : Json::parse(value);
   return schema;
@@ -68,11 +68,11 @@ Json KeySchema(const ConfigKey& key, const v1::RunConfig& defaults) {
 }  // namespace
 
 std::string ConfigJsonSchema() {
-  const ConfigSchema schema;
+  const config::ConfigSchema schema;
   v1::RunConfig defaults;
-  SetDefaults(schema, &defaults);
+  config::SetDefaults(schema, &defaults);
   Json sections = Json::object();
-  for (const ConfigKey& key : schema.keys()) {
+  for (const config::ConfigKey& key : schema.keys()) {
     Json& section = sections[key.section->name()];
     if (section.is_null()) section = {{"type", {"object", "null"}}, {"additionalProperties", false}};
     section["properties"][key.field->name()] = KeySchema(key, defaults);
@@ -85,4 +85,4 @@ std::string ConfigJsonSchema() {
   return root.dump(2) + "\n";
 }
 
-}  // namespace syncopate::config
+}  // namespace syncopate::cli

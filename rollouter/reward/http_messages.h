@@ -8,7 +8,7 @@
 #include "rollouter/reward/remote_scorer.h"
 
 // What an HTTP reward service is sent and answers; docs/rewards.md describes it to those who write one. Pure.
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 
 struct HttpAnswer {
   std::string row_json;  // a JSON object; "" if there is none
@@ -22,6 +22,6 @@ std::string HttpRequestBody(const std::vector<HttpAnswer>& answers);
 
 // Of {"rewards": [1.0, {"value": 0.5, "components": {"style": 0.25}}, {"error": "..."}, ...]}, one for each of
 // `answers`. INTERNAL (reason BAD_HTTP_ANSWER) if it is anything else.
-absl::StatusOr<rollouter::RemoteScorer::Rewards> ParseHttpResponse(absl::string_view body, size_t answers);
+absl::StatusOr<RemoteScorer::Rewards> ParseHttpResponse(absl::string_view body, size_t answers);
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

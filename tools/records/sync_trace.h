@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "syncopate/v1/records.pb.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 
 // One weight sync as a trace in the JSON of Chrome's trace viewer, which ui.perfetto.dev opens: a track a process with
 // a span a phase. What members measured themselves is on their tracks; on the synchronizer's there is a line a receiver
@@ -18,4 +18,4 @@ namespace syncopate::telemetry {
 // NO_SYNC if the events have no such attempt.
 absl::StatusOr<std::string> SyncTrace(const std::vector<v1::Event>& events, std::optional<int64_t> attempt);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

@@ -1,10 +1,10 @@
-#include "services/telemetry/step_record.h"
+#include "tools/records/step_record.h"
 
 #include <gtest/gtest.h>
 
 #include "base/status.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 namespace {
 
 constexpr char kStep[] =
@@ -81,4 +81,4 @@ TEST(StepRecordTest, RefusesWhatIsNoObject) {
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/event_log.h"
-#include "services/telemetry/event_reader.h"
 #include "services/telemetry/event_recorder.h"
-#include "services/telemetry/sync_trace.h"
 #include "tests/support/process.h"
+#include "tools/records/event_reader.h"
+#include "tools/records/sync_trace.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 namespace {
 
 using ::testing::ElementsAre;
@@ -32,8 +32,8 @@ std::vector<std::string> Kinds(const RunEvents& events) {
 TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
   testing::TempDir dir;
   HandClock clock;
-  auto trainer = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", &clock).value();
-  auto rollouter = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", &clock).value();
+  auto trainer = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", &clock).value();
+  auto rollouter = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", &clock).value();
   clock.unix_seconds = 2;
   rollouter->Record({"install", {1, 5}, 0, {{"pause_seconds", "0.001"}}});
   clock.unix_seconds = 1;
@@ -54,7 +54,7 @@ TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
 TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   testing::TempDir dir;
   {
-    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
+    auto recorder = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
     recorder->Record({"step", {1, 1}});
     recorder->Record({"step", {1, 2}});
   }
@@ -67,7 +67,7 @@ TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   EXPECT_THAT(torn.events, SizeIs(1));
   EXPECT_THAT(torn.warnings, SizeIs(1));
   {
-    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
+    auto recorder = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
     recorder->Record({"step", {2, 2}});
   }
   EXPECT_THAT(ReadRunEvents(FileSystem::Real(), dir.path())->events, SizeIs(2));
@@ -148,4 +148,4 @@ TEST(SyncTraceTest, WithoutAnAttemptTheLastGoodOneIsShown) {
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

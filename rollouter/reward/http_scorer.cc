@@ -1,4 +1,4 @@
-#include "services/rollouter/http_scorer.h"
+#include "rollouter/reward/http_scorer.h"
 
 #include <curl/curl.h>
 
@@ -9,13 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "services/rollouter/http_messages.h"
+#include "rollouter/reward/http_messages.h"
 
-namespace syncopate::rollouterd {
-
-using rollouter::RemoteItem;
-using rollouter::RemoteReward;
-
+namespace syncopate::rollouter {
 namespace {
 
 constexpr long kConnectTimeoutMs = 5000;
@@ -350,4 +346,4 @@ void HttpScorer::SetAvailabilityListener(std::function<void()> changed) {
   shared_->listener = changed == nullptr ? nullptr : std::make_shared<const std::function<void()>>(std::move(changed));
 }
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

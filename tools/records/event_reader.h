@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "syncopate/v1/records.pb.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 
 struct RunEvents {
   std::vector<v1::Event> events;      // of all daemons, by wall time
@@ -20,4 +20,4 @@ absl::StatusOr<RunEvents> ReadRunEvents(FileSystem* files, const std::string& ru
 // One JSON object: unix_seconds, daemon, kind, version, attempt where there is one, and the fields.
 std::string ToJson(const v1::Event& event);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

@@ -1,4 +1,4 @@
-#include "services/telemetry/event_reader.h"
+#include "tools/records/event_reader.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 #include "base/record_log.h"
 #include "services/wire/codec.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::records {
 namespace {
 
 constexpr char kSuffix[] = ".binlog";
@@ -60,4 +60,4 @@ std::string ToJson(const v1::Event& event) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::records

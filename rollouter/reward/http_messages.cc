@@ -1,15 +1,14 @@
-#include "services/rollouter/http_messages.h"
+#include "rollouter/reward/http_messages.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 namespace {
 
 using nlohmann::json;
-using rollouter::RemoteReward;
 
 constexpr size_t kMaxErrorBytes = 512;
 
@@ -56,7 +55,7 @@ std::string HttpRequestBody(const std::vector<HttpAnswer>& answers) {
   return body + "]}";
 }
 
-absl::StatusOr<rollouter::RemoteScorer::Rewards> ParseHttpResponse(absl::string_view body, size_t answers) {
+absl::StatusOr<RemoteScorer::Rewards> ParseHttpResponse(absl::string_view body, size_t answers) {
   const json parsed = json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return BadAnswer("what is no JSON object");
   const auto rewards = parsed.find("rewards");
@@ -64,9 +63,9 @@ absl::StatusOr<rollouter::RemoteScorer::Rewards> ParseHttpResponse(absl::string_
   if (rewards->size() != answers) {
     return BadAnswer(absl::StrCat("with ", rewards->size(), " rewards for ", answers, " answers"));
   }
-  rollouter::RemoteScorer::Rewards result;
+  RemoteScorer::Rewards result;
   for (const json& entry : *rewards) result.push_back(ParseReward(entry));
   return result;
 }
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trainer/cuda/nccl_ranks.h"
+
+namespace syncopate::trainer {
+
+constexpr absl::Duration kMeetWithin = absl::Seconds(60);
+
+// Calls `body` on a thread for each of `world` ranks, whose GPUs are 0, 1, .. of this process.
+inline void OnGpus(int32_t world, const std::function<void(Communicator&)>& body,
+                   absl::Duration deadline = absl::Seconds(60)) {
+  const cuda::NcclId id = cuda::NewNcclId().value();
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&body, &id, rank, world, deadline] {
+      const c10::DeviceGuard guard(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank)));
+      auto ranks = JoinNcclRanks({.device = rank, .rank = rank, .world = world, .deadline = deadline}, id, kMeetWithin);
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      body(**ranks);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline at::Device GpuOf(const Communicator& ranks) {
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ranks.rank()));
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,218 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "tests/gpu/gpu_support.h"
+#include "tests/gpu/ranks/gpu_ranks.h"
+#include "tests/support/policy_copy.h"
+#include "tests/support/small_model.h"
+#include "tests/support/training_groups.h"
+#include "trainer/actor/actor.h"
+#include "trainer/cuda/cuda_stager.h"
+#include "trainer/ranks/leading_policy.h"
+#include "trainer/staging/host_stager.h"
+#include "trainer/step/policy_trainer.h"
+#include "trainer/step/train_step.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::Pointers;
+using testing::PolicyCopy;
+
+// Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it.
+model::ModelConfig WideModel() {
+  model::ModelConfig config;
+  config.vocab_size = 1024;
+  config.hidden_size = 256;
+  config.intermediate_size = 768;
+  config.num_hidden_layers = 5;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 64;
+  config.max_position_embeddings = 64;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+model::ModelConfig UntiedModel() {
+  model::ModelConfig config = WideModel();
+  config.tie_word_embeddings = false;
+  config.qkv_bias = true;
+  return config;
+}
+
+std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, uint64_t seed) {
+  return testing::RandomGroups(config.vocab_size, 8, 4, seed, [](Trajectory& sample, const testing::Draw& draw) {
+    sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
+    sample.reward = 0.2f * draw(6);
+  });
+}
+
+// Weights that the drawn log-probs, which are far from those of a model, leave above 0.
+TrainStepOptions StepOptions(Recompute recompute) {
+  TrainStepOptions options;
+  options.loss.correction = loss::Correction::kTis;
+  options.micro_batch_tokens = 60;
+  options.recompute = recompute;
+  return options;
+}
+
+struct Outcome {
+  std::vector<float> gradient;
+  TrainStepMetrics metrics;
+};
+
+Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Recompute recompute,
+                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks) {
+  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  Actor actor(config, manifest, {}, 3, GpuOf(ranks), nullptr, compute, &ranks);
+  TrainStep step(actor, ranks, StepOptions(recompute));
+  auto metrics = step.Run(Pointers(groups));
+  EXPECT_TRUE(metrics.ok()) << metrics.status();
+  Outcome outcome;
+  outcome.metrics = metrics.value_or(TrainStepMetrics());
+  const at::Tensor mine = at::from_blob(actor.gradients().data(), {actor.shards().local_elements()},
+                                        at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
+  for (int unit = 0; unit < actor.shards().units(); ++unit) {
+    auto numbers = ranks.world() == 1 ? mine.narrow(0, actor.shards().unit(unit).begin, actor.shards().unit(unit).count)
+                                      : GatherUnit(actor.shards(), unit, mine, ranks).value();
+    EXPECT_TRUE(ranks.Finish().ok());
+    const at::Tensor host = numbers.cpu();
+    outcome.gradient.insert(outcome.gradient.end(), host.data_ptr<float>(),
+                            host.data_ptr<float>() + actor.shards().unit(unit).count);
+  }
+  return outcome;
+}
+
+// In units of the largest element of `b`.
+double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0, scale = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+    scale = std::max(scale, std::abs(double{b[i]}));
+  }
+  EXPECT_GT(scale, 0);
+  return largest / scale;
+}
+
+TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
+  SYNCOPATE_NEED_GPUS(2);
+  for (const model::ModelConfig& config : {testing::SmallModel(), WideModel(), UntiedModel()}) {
+    const auto groups = RandomGroups(config, 19);
+    for (at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+      for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+        SingleRank single;
+        const Outcome one = StepOnRank(config, compute, recompute, groups, single);
+        std::vector<Outcome> two(2);
+        OnGpus(2, [&](Communicator& ranks) {
+          two[static_cast<size_t>(ranks.rank())] = StepOnRank(config, compute, recompute, groups, ranks);
+        });
+        const double difference = LargestDifference(two[0].gradient, one.gradient);
+        std::cout << "gradient of 2 GPUs against 1, hidden " << config.hidden_size << ", "
+                  << (compute == at::kFloat ? "float32" : "bfloat16") << ": " << difference << ", loss "
+                  << std::abs(two[0].metrics.loss - one.metrics.loss) << std::endl;
+        // The same rows are rounded to bfloat16; sums over them are of float32 in another order.
+        EXPECT_LT(difference, compute == at::kFloat ? 1e-5 : 5e-3);
+        for (const Outcome& rank : two) {
+          EXPECT_EQ(rank.gradient, two[0].gradient);
+          EXPECT_EQ(rank.metrics.loss, two[0].metrics.loss);
+          EXPECT_NEAR(rank.metrics.loss, one.metrics.loss, compute == at::kFloat ? 1e-6 : 2e-3);
+          EXPECT_NEAR(rank.metrics.gradient_norm, one.metrics.gradient_norm,
+                      (compute == at::kFloat ? 1e-5 : 5e-3) * one.metrics.gradient_norm);
+          EXPECT_EQ(rank.metrics.tokens, one.metrics.tokens);
+          EXPECT_EQ(rank.metrics.updates, 1);
+        }
+      }
+    }
+  }
+}
+
+PolicyTrainer::Options OptionsOn(Communicator& ranks, DType compute) {
+  PolicyTrainer::Options options;
+  options.model = WideModel();
+  options.seed = 3;
+  options.ranks = &ranks;
+  options.device = "cuda:" + std::to_string(ranks.rank());
+  options.compute_dtype = compute;
+  return options;
+}
+
+TEST(ShardedGpuTest, AStateMovesBetweenOneGpuTwoAndTheCpuBitForBit) {
+  SYNCOPATE_NEED_GPUS(2);
+  SingleRank single;
+  auto alone = PolicyTrainer::Create(OptionsOn(single, DType::kBFloat16)).value();
+  ASSERT_TRUE(alone->Step(Pointers(RandomGroups(WideModel(), 1))).ok());
+  const PolicyCopy state(*alone);
+  auto on_cpu_options = OptionsOn(single, DType::kFloat32);
+  on_cpu_options.device = "cpu";
+  auto on_cpu = PolicyTrainer::Create(on_cpu_options).value();
+  OnGpus(2, [&](Communicator& ranks) {
+    auto trainer = PolicyTrainer::Create(OptionsOn(ranks, DType::kBFloat16)).value();
+    ASSERT_TRUE(trainer->Restore(state).ok());
+    const PolicyCopy again(*trainer);
+    const auto digest = trainer->Digest();
+    ASSERT_TRUE(digest.ok()) << digest.status();
+    EXPECT_EQ(*digest, *alone->Digest());
+    EXPECT_TRUE(trainer->CheckFinite().ok());
+    if (ranks.rank() != 0) return;
+    EXPECT_TRUE(again == state);
+    ASSERT_TRUE(on_cpu->Restore(again).ok());
+    EXPECT_EQ(*on_cpu->Digest(), *digest);
+  });
+}
+
+// Other ranks make the calls that this one makes, at the same time.
+class SilentFollowers final : public RankFollowers {
+ public:
+  absl::Status Send(const RankCommand&, const std::vector<const TrajectoryGroup*>&) override {
+    return absl::OkStatus();
+  }
+};
+
+TEST(ShardedGpuTest, WhatIsStagedIsWhatIsSavedAfterEachStep) {
+  SYNCOPATE_NEED_GPUS(2);
+  for (const auto& [wire_dtype, compute] : {std::pair(DType::kBFloat16, DType::kBFloat16),
+                                            {DType::kFloat32, DType::kBFloat16},
+                                            {DType::kFloat32, DType::kFloat32}}) {
+    const Manifest wire = model::MakeManifest(WideModel(), wire_dtype).value();
+    OnGpus(2, [&, wire_dtype = wire_dtype, compute = compute](Communicator& ranks) {
+      auto trainer = PolicyTrainer::Create(OptionsOn(ranks, compute)).value();
+      SilentFollowers followers;
+      LeadingPolicy leading(trainer.get());
+      leading.Lead(&followers);
+      std::unique_ptr<CudaStager> on_gpu;
+      std::unique_ptr<HostStager> on_host;
+      if (ranks.rank() == 0) {
+        on_gpu = CudaStager::Create(trainer.get(), &leading, wire, /*device=*/0, /*slots=*/1).value();
+        on_host = HostStager::Create(&leading, wire, /*slots=*/1).value();
+      }
+      const auto gathered = wire_dtype == compute ? compute : DType::kFloat32;
+      for (int64_t step = 0; step < 4; ++step) {
+        if (ranks.rank() == 0) {
+          const auto found = on_gpu->Stage({1, step});
+          ASSERT_TRUE(found.ok()) << found.status();
+          const auto expected = on_host->Stage({1, step});
+          ASSERT_TRUE(expected.ok()) << expected.status();
+          EXPECT_EQ(expected->digest, found->digest) << "step " << step;
+        } else {
+          ASSERT_TRUE(trainer->CopyParameters(gathered, nullptr).ok());
+          for (size_t i = 0; i < wire.tensors().size(); ++i) {
+            ASSERT_TRUE(trainer->WriteTensor(PolicyPart::kParameters, i, nullptr).ok());
+          }
+        }
+        auto metrics = trainer->Step(Pointers(RandomGroups(WideModel(), static_cast<uint64_t>(step))));
+        ASSERT_TRUE(metrics.ok()) << metrics.status();
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

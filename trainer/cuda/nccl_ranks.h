@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "cuda/nccl/nccl_comm.h"
+#include "trainer/ranks/communicator.h"
+
+// Trainer ranks that have a GPU each, over NCCL.
+namespace syncopate::trainer {
+
+struct NcclRanksOptions {
+  int device = 0;  // of this process; each rank has one of its own
+  int32_t rank = 0;
+  int32_t world = 1;
+  // Between the ends of two calls that are queued one behind the other, whatever is computed between them.
+  absl::Duration deadline = absl::Minutes(1);
+  // Multiprocessors that a call may occupy. A weight sync moves beside a step, and both must find room.
+  int max_ctas = 16;
+};
+
+// One rank's end of a group whose calls are made on device memory and queued on the current stream of libtorch. Calls
+// of one rank are done in the order in which they were made, whatever streams they are on. Sums are made in an order of
+// NCCL's own: the same bits on every rank, and again with the same ranks on the same GPUs. No call is compared with that
+// of other ranks, which NCCL cannot do; one that differs is lost at its deadline. Barrier() blocks.
+//
+// Join() waits until all ranks have come by the same id, and until their first call is done. UNAVAILABLE (reason
+// RANK_LOST) after `meet`; what `go_on` says, which is asked again and again; what NCCL says. A thread of its own ends
+// what is under way on the GPU once the group is aborted: whoever made the calls may be waiting for the GPU by then.
+absl::StatusOr<std::unique_ptr<Communicator>> JoinNcclRanks(const NcclRanksOptions& options, const cuda::NcclId& id,
+                                                            absl::Duration meet,
+                                                            const std::function<absl::Status()>& go_on = nullptr);
+
+}  // namespace syncopate::trainer
