@@ -423,176 +423,24 @@ TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWa
 
 TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
   FakeRollouter& laggard = world_.AddLaggard(/*last=*/0);
-  FakeRollouter& other = world_.rollouter();
   laggard.HoldAnswers(LeaseKind::kEvaluation, true);
-  other.HoldAnswers(LeaseKind::kEvaluation, true);  // or it could answer all before the laggard has asked for any
+  world_.failing_syncs = {0};  // so the laggard alone is asked about version 0
   world_.policy.HoldFrom(5);
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 4;
   world_.Start(options);
-  for (size_t heard = 1; laggard.CountEvaluated({1, 0}) == 0; ++heard) ASSERT_TRUE(laggard.leases.WaitFor(heard));
   ASSERT_TRUE(world_.policy.AwaitBegun(5));  // the evaluation of step 4 was due, and the laggard is at that of step 0
   laggard.HoldAnswers(LeaseKind::kEvaluation, false);
-  other.HoldAnswers(LeaseKind::kEvaluation, false);
-  // They are given a few prompts at a time. The other one, which has moved on from version 0, gets no more of them.
-  const int64_t of_the_other = other.CountEvaluated({1, 0});
-  ASSERT_TRUE(other.AwaitEvaluated({1, 0}, of_the_other));
-  ASSERT_TRUE(laggard.AwaitEvaluated({1, 0}, TrainingDataWorld::kEvaluationPrompts - of_the_other));
+  ASSERT_TRUE(laggard.AwaitEvaluated({1, 0}));
   world_.policy.HoldFrom(8);  // whose own evaluation is not meant
   auto comes_after = [&] {
-    const std::set<int64_t> steps = EvaluatedSteps(other);
+    const std::set<int64_t> steps = EvaluatedSteps(world_.rollouter());
     return steps.upper_bound(4) != steps.end();
   };
-  for (size_t heard = 1; !comes_after(); ++heard) ASSERT_TRUE(other.leases.WaitFor(heard)) << "none after";
+  for (size_t heard = 1; !comes_after(); ++heard) ASSERT_TRUE(world_.rollouter().leases.WaitFor(heard)) << "none after";
   world_.loop().Stop();
   world_.policy.Release();
   ASSERT_THAT(world_.Wait(), IsOk());
-}
-
-// A test's own device dies of whoever reads weights that are away.
-TEST_F(StepLoopTest, WeightsThatLeaveAreThereForStepsSyncsSavesAndExportsAlone) {
-  world_.policy.OffloadBetweenUses();
-  StepLoop::Options options = Steps(4);
-  options.publish_every_steps = 2;
-  options.checkpoint_every_steps = 3;
-  world_.policy.HoldFrom(3);
-  world_.Start(options);
-  ASSERT_TRUE(world_.policy.AwaitBegun(3));
-  Mailbox<absl::StatusOr<PolicyVersion>> exported;
-  world_.loop().RunBetweenSteps([&](const absl::StatusOr<PolicyVersion>& version) {
-    EXPECT_GT(world_.policy.memory().parameter_bytes, 0);
-    EXPECT_THAT(
-        world_.policy.WriteTensor(PolicyPart::kParameters, 0, [](absl::string_view) { return absl::OkStatus(); }),
-        IsOk());
-    exported.Put(version);
-  });
-  world_.policy.Release();
-  ASSERT_THAT(world_.Wait(), IsOk());
-  ASSERT_TRUE(exported.WaitFor(1));
-  EXPECT_THAT(exported.All()[0], IsOk());
-  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s3", "e1-s4"));
-  EXPECT_EQ(world_.policy.memory().parameter_bytes, 0);
-  for (const StepReport& step : world_.observer.steps.All()) {
-    EXPECT_EQ(step.memory.parameter_bytes, 0);
-    EXPECT_GT(step.moves.parameters.load_seconds, 0.0);
-    EXPECT_GT(step.moves.parameters.offload_seconds, 0.0);
-    EXPECT_LE(step.moves.parameters.load_seconds + step.moves.parameters.offload_seconds, step.step_seconds);
-  }
-}
-
-TEST_F(StepLoopTest, WhereNothingMovesDurationsAreExactlyZero) {
-  world_.Start(Steps(3));
-  ASSERT_THAT(world_.Wait(), IsOk());
-  for (const StepReport& step : world_.observer.steps.All()) {
-    EXPECT_GT(step.memory.parameter_bytes, 0);
-    EXPECT_EQ(step.moves.parameters.load_seconds, 0.0);
-    EXPECT_EQ(step.moves.parameters.offload_seconds, 0.0);
-    EXPECT_EQ(step.moves.parameters.bytes, 0);
-  }
-}
-
-TEST_F(StepLoopTest, AStepThatFailsLeavesTheWeightsAway) {
-  world_.policy.OffloadBetweenUses();
-  world_.policy.FailFrom(2);
-  world_.Start(Steps(4));
-  EXPECT_THAT(world_.Wait(), HasReason("TORCH"));
-  EXPECT_EQ(world_.policy.memory().parameter_bytes, 0);
-}
-
-TEST_F(StepLoopTest, InRolloutModeNoStepBeginsAndARunCanBeSavedAndGoesOnInTrainerMode) {
-  using Change = absl::StatusOr<StepLoop::ModeChange>;
-  Mailbox<Change> changes;
-  const auto keep = [&changes](const Change& change) { changes.Put(change); };
-  world_.policy.HoldFrom(3);
-  world_.Start(Steps(5));
-  ASSERT_TRUE(world_.policy.AwaitBegun(3));
-  world_.loop().EnterRolloutMode(keep);
-  world_.policy.Release();
-  ASSERT_TRUE(changes.WaitFor(1));
-  ASSERT_THAT(changes.All()[0], IsOk());
-  EXPECT_TRUE(changes.All()[0]->acted);
-  EXPECT_GT(changes.All()[0]->moves.offload_seconds, 0.0);
-  EXPECT_GT(changes.All()[0]->moves.bytes, 0);
-  EXPECT_EQ(world_.policy.memory().parameter_bytes, 0);
-  EXPECT_EQ(world_.observer.memory.All().back().parameter_bytes, 0);
-  EXPECT_THAT(world_.SaveCheckpoint(), IsOk());  // a pause that has begun: nothing else is done in between
-  EXPECT_EQ(world_.policy.memory().parameter_bytes, 0);
-  world_.loop().EnterRolloutMode(keep);
-  ASSERT_TRUE(changes.WaitFor(2));
-  EXPECT_FALSE(changes.All()[1]->acted);
-  EXPECT_EQ(changes.All()[1]->moves.bytes, 0);
-  EXPECT_EQ(world_.policy.begun(), 3);
-  EXPECT_EQ(world_.loop().GetStatus().version.step, 3);
-  world_.loop().EnterTrainerMode(keep);
-  ASSERT_THAT(world_.Wait(), IsOk());
-  ASSERT_EQ(changes.All().size(), 3u);
-  EXPECT_TRUE(changes.All()[2]->acted);
-  EXPECT_GT(changes.All()[2]->moves.load_seconds, 0.0);
-  EXPECT_EQ(world_.policy.begun(), 5);
-  world_.loop().EnterTrainerMode(keep);
-  EXPECT_THAT(changes.All()[3], HasReason("RUN_OVER"));
-}
-
-TEST_F(StepLoopTest, ARunThatIsStoppedInRolloutModeIsSaved) {
-  Mailbox<bool> acted;
-  world_.policy.HoldFrom(2);
-  world_.Start(Steps(5));
-  ASSERT_TRUE(world_.policy.AwaitBegun(2));
-  world_.loop().EnterRolloutMode([&](const auto& change) { acted.Put(change.ok() && change->acted); });
-  world_.policy.Release();
-  ASSERT_TRUE(acted.WaitFor(1));
-  EXPECT_TRUE(acted.All()[0]);
-  world_.loop().Stop();
-  const auto outcome = world_.Wait();
-  ASSERT_THAT(outcome, IsOk());
-  EXPECT_EQ(*outcome, Outcome::kStopped);
-  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s2"));
-  EXPECT_EQ(world_.policy.memory().parameter_bytes, 0);
-}
-
-// Stages as the host does, but for one version.
-class FailingStager final : public WeightStager {
- public:
-  FailingStager(WeightStager* stager, int64_t fails_at) : stager_(stager), fails_at_(fails_at) {}
-  const Manifest& manifest() const override { return stager_->manifest(); }
-  absl::StatusOr<Staged> Stage(const PolicyVersion& version) override {
-    if (version.step == fails_at_) return absl::UnavailableError("no slot");
-    return stager_->Stage(version);
-  }
-  synchronizer::WeightStore* store() override { return stager_->store(); }
-  int64_t bytes() const override { return stager_->bytes(); }
-
- private:
-  WeightStager* const stager_;
-  const int64_t fails_at_;
-};
-
-TEST(PolicyPublisherTest, FiveSyncsInARowOfWhichOneFailsLeaveTheWeightsAwayAfterEach) {
-  TrainingDataWorld world;
-  const std::unique_ptr<TrainingData> data = world.Open({1, 5}).value();
-  FakePolicy policy;
-  policy.OffloadBetweenUses();
-  RecordingObserver observer;
-  PhaseTimes phases(&observer, Clock::Real()->Now());
-  const auto stager = HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
-  FailingStager failing(stager.get(), /*fails_at=*/3);
-  PolicyPublisher publisher({.policy = &policy,
-                             .stager = &failing,
-                             .data = data.get(),
-                             .observer = &observer,
-                             .phases = &phases,
-                             .publish = [](const Publication&) {}});
-  for (int64_t step = 1; step <= 5; ++step) {
-    EXPECT_EQ(publisher.Publish({1, step}).ok(), step != 3);
-    EXPECT_EQ(policy.memory().parameter_bytes, 0) << step;
-    const PolicyMoves moves = policy.TakeMoves();
-    EXPECT_GT(moves.parameters.load_seconds, 0.0);
-    EXPECT_GT(moves.parameters.offload_seconds, 0.0);
-    EXPECT_EQ(publisher.published().step, step == 3 ? 2 : step);
-  }
-  // One that is published already moves nothing.
-  EXPECT_TRUE(publisher.Publish({1, 5}).ok());
-  EXPECT_EQ(policy.TakeMoves().parameters.load_seconds, 0.0);
 }
 
 }  // namespace

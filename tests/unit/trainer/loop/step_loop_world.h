@@ -175,15 +175,8 @@ class FakeRollouter final : public RolloutSink {
     if (!hold) held_.erase(kind);
   }
 
-  // Leases of this version's evaluation that came here.
-  int64_t CountEvaluated(const PolicyVersion& version) {
-    const std::vector<Lease> all = leases.All();
-    return std::count_if(all.begin(), all.end(), [&](const Lease& lease) {
-      return lease.kind == LeaseKind::kEvaluation && lease.version == version;
-    });
-  }
-  // Until so many prompts of this version's evaluation are answered; all of them, if nobody else shares in it.
-  bool AwaitEvaluated(const PolicyVersion& version, int64_t prompts = TrainingDataWorld::kEvaluationPrompts) {
+  // Until each prompt of this version's evaluation is answered here.
+  bool AwaitEvaluated(const PolicyVersion& version) {
     while (true) {
       const std::vector<Ack> answered = acks.All();
       size_t count = 0;
@@ -192,7 +185,7 @@ class FakeRollouter final : public RolloutSink {
         count += static_cast<size_t>(
             std::count_if(answered.begin(), answered.end(), [&](const Ack& ack) { return ack.lease == lease.id; }));
       }
-      if (count >= static_cast<size_t>(prompts)) return true;
+      if (count >= static_cast<size_t>(TrainingDataWorld::kEvaluationPrompts)) return true;
       if (!acks.WaitFor(answered.size() + 1)) return false;
     }
   }
@@ -210,7 +203,8 @@ class FakeRollouter final : public RolloutSink {
   void Close(const absl::Status&) override {}
 
  private:
-  static constexpr int32_t kCredits = 4;
+  // More than an evaluation has prompts, so that held ones leave room for others.
+  static constexpr int32_t kCredits = 8;
 
   void Run() {
     while (true) {
