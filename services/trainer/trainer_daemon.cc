@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -24,6 +23,7 @@
 #include "services/rpc/status.h"
 #include "services/trainer/completion_notice.h"
 #include "services/trainer/data_codec.h"
+#include "services/trainer/loop_options.h"
 #include "services/trainer/run_summary.h"
 #include "services/wire/codec.h"
 #include "trainer/checkpoint/policy_files.h"
@@ -38,9 +38,9 @@ constexpr absl::Duration kCompletionTimeout = absl::Seconds(2);    // one try
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
-constexpr int64_t kMaxIdentityBytes = 4096;
 constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // what SIGKILL may cost of it
 constexpr char kStateFolder[] = "state/trainer";
+constexpr char kIdentityFile[] = "state/trainer/identity.json";
 constexpr char kFlowFile[] = "state/trainer/flow.pb";
 constexpr char kSummaryFile[] = "summary.json";
 
@@ -49,52 +49,6 @@ FileSystem* Files() { return FileSystem::Real(); }
 absl::Status RunDirTaken(const std::string& dir) {
   return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",
                absl::StrCat(dir, " holds a run already; continue it with run.resume=true, or choose another run.dir"));
-}
-
-trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
-                                             const PromptSources& sources, const std::string& log_folder) {
-  const trainer::PromptSource& prompts = *sources.training;
-  trainer::TrainingData::Options options;
-  options.ledger.gate = {.batch_groups = config.data().batch_groups(),
-                         .target_staleness = config::TargetStaleness(config),
-                         .max_staleness = config.staleness().max_staleness()};
-  options.ledger.max_groups = config.data().max_groups();
-  options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
-  options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
-  options.ledger.reward = config.reward().name();
-  options.ledger.sampling = config::SamplingOf(config, prompts);
-  options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
-  options.ledger.supervised_steps = config::SupervisedStepsOf(config);
-  options.ledger.refill_zero_variance = config.data().refill_zero_variance();
-  options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
-                                 .timeout = config::CheckedDuration(config.data().lease_timeout())};
-  options.log.segments.folder = log_folder;
-  options.evaluation_prompts = sources.evaluation_prompts;
-  options.evaluation_samples_shown = config.eval().show_samples();
-  options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
-  options.evaluation_sampling = config::EvaluationSamplingOf(config, prompts);
-  return options;
-}
-
-trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
-  trainer::StepLoop::Options options;
-  options.steps = config.run().steps();
-  options.duration = config::CheckedDuration(config.run().duration());
-  options.supervised_steps = config::SupervisedStepsOf(config);
-  options.publish_every_steps = config.sync().every_steps();
-  options.evaluate_every_steps = config.eval().every_steps();
-  options.checkpoint_every_steps = config.checkpoint().every_steps();
-  options.checkpoint_at_end = config.checkpoint().at_end();
-  options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
-  options.serve_complete = !exit_on_completion;
-  return options;
-}
-
-// As the gate counts between steps: trainer/data/staleness_gate.h.
-telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
-  const auto batch = static_cast<double>(config.data().batch_groups());
-  return {.max_staleness = config.staleness().max_staleness(),
-          .outstanding_groups = static_cast<int64_t>(std::ceil((config::TargetStaleness(config) + 1) * batch))};
 }
 
 void PublishFigures(const trainer::TrainingData::Status& data, telemetry::TrainerMetrics* metrics) {
@@ -130,6 +84,7 @@ absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
 
 TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
     : daemon_(daemon),
+      identity_file_(Files(), daemon->Path(kIdentityFile)),
       device_(std::move(device)),
       control_({.steps = daemon->config().run().steps(),
                 .run_dir = daemon->run_dir(),
@@ -164,7 +119,7 @@ absl::Status TrainerDaemon::OpenRun() {
   const std::string folder =
       config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
   // First, because opening the store sweeps away what a trainer that is still at work here has half saved.
-  SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
   if (!config.run().resume() && identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
@@ -314,7 +269,7 @@ absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOverTc
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {
   const v1::RunConfig& config = daemon_->config();
-  SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   synchronizer::Hello hello;
   hello.member = daemon_->Member();
@@ -343,7 +298,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     }
     if (ErrorReason(welcome.status()) == reason::kNotJoined && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
-    SYNCOPATE_RETURN_IF_ERROR(WriteIdentity({welcome->run_id, welcome->epoch}));
+    SYNCOPATE_RETURN_IF_ERROR(identity_file_.Write({welcome->run_id, welcome->epoch}));
     SYNCOPATE_RETURN_IF_ERROR(config::WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
     return welcome;
@@ -354,7 +309,7 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
   const trainer::TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
                                                                daemon_->Path(absl::StrCat(kStateFolder, "/log")));
   flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
-    const absl::StatusOr<Identity> identity = ReadIdentity();
+    const absl::StatusOr<IdentityFile::Identity> identity = identity_file_.Read();
     return identity.ok() && identity->epoch <= epoch;
   });
   flow_before_ = flow_file_->Read();
@@ -416,7 +371,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .evaluation_prompts = prompts_.evaluation.get(),
           .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
-            SYNCOPATE_ASSIGN_OR_RETURN(Identity identity, ReadIdentity());
+            SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
             return identity.epoch;
           },
           .syncs_fail = [this] { return sync_watch_->failing(); }},
@@ -541,25 +496,6 @@ absl::Status TrainerDaemon::WriteSummary(const std::string& status, const traine
       MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
                   AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
-}
-
-absl::StatusOr<TrainerDaemon::Identity> TrainerDaemon::ReadIdentity() const {
-  const std::string path = daemon_->Path(absl::StrCat(kStateFolder, "/identity.json"));
-  absl::StatusOr<std::string> text = ReadFile(Files(), path, kMaxIdentityBytes);
-  if (absl::IsNotFound(text.status())) return Identity{};
-  SYNCOPATE_RETURN_IF_ERROR(text.status());
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("run_id") || !json["run_id"].is_string() || !json.contains("epoch") ||
-      !json["epoch"].is_number_integer()) {
-    return Error(absl::StatusCode::kDataLoss, "BAD_IDENTITY",
-                 absl::StrCat(path, " is damaged; remove it to take the epoch from the synchronizer alone"));
-  }
-  return Identity{json["run_id"].get<std::string>(), json["epoch"].get<int64_t>()};
-}
-
-absl::Status TrainerDaemon::WriteIdentity(const Identity& identity) const {
-  const nlohmann::json json = {{"run_id", identity.run_id}, {"epoch", identity.epoch}};
-  return WriteFileAtomically(Files(), daemon_->Path(absl::StrCat(kStateFolder, "/identity.json")), json.dump() + "\n");
 }
 
 }  // namespace syncopate::trainerd

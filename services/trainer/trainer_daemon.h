@@ -12,6 +12,7 @@
 #include "services/member/member_client.h"
 #include "services/member/weight_service.h"
 #include "services/trainer/flow_file.h"
+#include "services/trainer/identity_file.h"
 #include "services/trainer/prompt_sources.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
@@ -48,11 +49,6 @@ class TrainerDaemon {
   absl::Status Run();
 
  private:
-  // What survives restarts beside checkpoints and log: <run.dir>/state/trainer/identity.json.
-  struct Identity {
-    std::string run_id;
-    int64_t epoch = 0;
-  };
   struct Restored {
     PolicyVersion version;      // of the checkpoint; none without one
     std::string data_snapshot;  // "" without one
@@ -95,10 +91,8 @@ class TrainerDaemon {
   void ShowState();
   absl::Status Refused() const;
 
-  absl::StatusOr<Identity> ReadIdentity() const;
-  absl::Status WriteIdentity(const Identity& identity) const;
-
   daemon::Daemon* const daemon_;
+  const IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
   PromptSources prompts_;
   TrainDevice device_;
   RunControl control_;

@@ -1,0 +1,59 @@
+#include "services/trainer/loop_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "services/config/duration.h"
+#include "services/config/model_options.h"
+#include "services/config/run_config.h"
+#include "services/config/trainer_options.h"
+
+namespace syncopate::trainerd {
+
+trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                             const PromptSources& sources, const std::string& log_folder) {
+  const trainer::PromptSource& prompts = *sources.training;
+  trainer::TrainingData::Options options;
+  options.ledger.gate = {.batch_groups = config.data().batch_groups(),
+                         .target_staleness = config::TargetStaleness(config),
+                         .max_staleness = config.staleness().max_staleness()};
+  options.ledger.max_groups = config.data().max_groups();
+  options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
+  options.ledger.reward = config.reward().name();
+  options.ledger.sampling = config::SamplingOf(config, prompts);
+  options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
+  options.ledger.supervised_steps = config::SupervisedStepsOf(config);
+  options.ledger.refill_zero_variance = config.data().refill_zero_variance();
+  options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
+                                 .timeout = config::CheckedDuration(config.data().lease_timeout())};
+  options.log.segments.folder = log_folder;
+  options.evaluation_prompts = sources.evaluation_prompts;
+  options.evaluation_samples_shown = config.eval().show_samples();
+  options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
+  options.evaluation_sampling = config::EvaluationSamplingOf(config, prompts);
+  return options;
+}
+
+trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
+  trainer::StepLoop::Options options;
+  options.steps = config.run().steps();
+  options.duration = config::CheckedDuration(config.run().duration());
+  options.supervised_steps = config::SupervisedStepsOf(config);
+  options.publish_every_steps = config.sync().every_steps();
+  options.evaluate_every_steps = config.eval().every_steps();
+  options.checkpoint_every_steps = config.checkpoint().every_steps();
+  options.checkpoint_at_end = config.checkpoint().at_end();
+  options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
+  options.serve_complete = !exit_on_completion;
+  return options;
+}
+
+telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
+  const auto batch = static_cast<double>(config.data().batch_groups());
+  return {.max_staleness = config.staleness().max_staleness(),
+          .outstanding_groups = static_cast<int64_t>(std::ceil((config::TargetStaleness(config) + 1) * batch))};
+}
+
+}  // namespace syncopate::trainerd

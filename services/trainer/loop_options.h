@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "model/model_config.h"
+#include "services/telemetry/trainer_metrics.h"
+#include "services/trainer/prompt_sources.h"
+#include "syncopate/v1/config.pb.h"
+#include "trainer/data/training_data.h"
+#include "trainer/loop/step_loop.h"
+
+// A checked configuration as options of what a trainer runs: pure functions.
+namespace syncopate::trainerd {
+
+// `sources` must outlive what is made of it; the log is in `log_folder`.
+trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                             const PromptSources& sources, const std::string& log_folder);
+trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion);
+// As the gate counts between steps: trainer/data/staleness_gate.h.
+telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config);
+
+}  // namespace syncopate::trainerd
