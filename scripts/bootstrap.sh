@@ -2,8 +2,8 @@
 # usage: scripts/bootstrap.sh [--tests]
 # Installs what the build needs and this machine (Debian 12 or Ubuntu 24.04) lacks: packages, and libtorch in a private
 # Python environment, .venv, of which the build takes headers and libraries only. With --tests also what the tests
-# compare with and deploy on. Where nvcc is, also what the preset cuda takes from wheels. Says first what it will install and how large that is; says nothing when everything is
-# there.
+# compare with and deploy on. Where nvcc is, also what the preset cuda takes from wheels. Says first what it will install
+# and how large that is; says nothing when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "absl/synchronization/notification.h"
@@ -162,42 +163,43 @@ TEST(NcclRanksTest, ARankThatMakesNoCallIsLostAfterTheDeadline) {
   OnGpus(2, body, absl::Seconds(1));
 }
 
-TEST(NcclRanksTest, AnAbortEndsTheCallUnderWayWithItsWords) {
-  SYNCOPATE_NEED_GPUS(2);
+// Rank 0 queues a call that rank 1 never makes, and waits for it as `wait` does, while another thread aborts the group. What
+// Finish() says after that is returned.
+absl::Status AbortDuring(const std::function<void(Communicator&, const at::Tensor&)>& wait) {
   absl::Notification over;
+  absl::Status finished;
   OnGpus(2, [&](Communicator& ranks) {
     if (ranks.rank() == 1) {
       over.WaitForNotificationWithTimeout(absl::Seconds(60));
       return;
     }
-    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
+    const at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
     ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), 1 << 20, Element::kFloat32, Reduction::kSum).ok());
     std::thread stopper([&] { ranks.Abort("rank 1 is gone"); });
-    const absl::Status status = ranks.Finish();
+    wait(ranks, values);
     stopper.join();
-    EXPECT_EQ(ErrorReason(status), "RANK_LOST") << status;
-    EXPECT_THAT(status.message(), HasSubstr("rank 1 is gone"));
+    finished = ranks.Finish();
     over.Notify();
   });
+  return finished;
+}
+
+TEST(NcclRanksTest, AnAbortEndsTheCallUnderWayWithItsWords) {
+  SYNCOPATE_NEED_GPUS(2);
+  absl::Status waited;
+  const absl::Status after =
+      AbortDuring([&waited](Communicator& ranks, const at::Tensor&) { waited = ranks.Finish(); });
+  for (const absl::Status& status : {waited, after}) {
+    EXPECT_EQ(ErrorReason(status), "RANK_LOST") << status;
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 is gone"));
+  }
 }
 
 // As when a copy to the host comes after a call in a stream's order, and the other rank never makes that call.
 TEST(NcclRanksTest, AnAbortFreesAThreadThatWaitsForTheGpuOutsideOfThis) {
   SYNCOPATE_NEED_GPUS(2);
-  absl::Notification over;
-  OnGpus(2, [&](Communicator& ranks) {
-    if (ranks.rank() == 1) {
-      over.WaitForNotificationWithTimeout(absl::Seconds(60));
-      return;
-    }
-    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
-    ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), 1 << 20, Element::kFloat32, Reduction::kSum).ok());
-    std::thread stopper([&] { ranks.Abort("rank 1 is gone"); });
-    values.sum().item<float>();
-    stopper.join();
-    EXPECT_EQ(ErrorReason(ranks.Finish()), "RANK_LOST");
-    over.Notify();
-  });
+  const absl::Status after = AbortDuring([](Communicator&, const at::Tensor& values) { values.sum().item<float>(); });
+  EXPECT_EQ(ErrorReason(after), "RANK_LOST");
 }
 
 TEST(NcclRanksTest, RanksThatDoNotComeAreAnErrorInTimeAndTheWaitCanBeGivenUp) {

@@ -10,6 +10,7 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/ranks/gpu_ranks.h"
 #include "tests/support/policy_copy.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
 #include "trainer/actor/actor.h"
@@ -22,6 +23,7 @@
 namespace syncopate::trainer {
 namespace {
 
+using testing::LargestDifference;
 using testing::Pointers;
 using testing::PolicyCopy;
 
@@ -88,18 +90,6 @@ Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Rec
                             host.data_ptr<float>() + actor.shards().unit(unit).count);
   }
   return outcome;
-}
-
-// In units of the largest element of `b`.
-double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0, scale = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    largest = std::max(largest, std::abs(double{a[i]} - b[i]));
-    scale = std::max(scale, std::abs(double{b[i]}));
-  }
-  EXPECT_GT(scale, 0);
-  return largest / scale;
 }
 
 TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
