@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/run_config.h"
