@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/worker.h"
 #include "services/member/phase_events.h"
 #include "services/member/sync_participant.h"
-#include "services/rpc/worker.h"
 #include "synchronizer/messages.h"
 
 namespace syncopate::member {
@@ -78,7 +78,7 @@ class CommandRunner {
   PhaseEvents phases_;
   Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
-  rpc::Worker thread_;                                      // last: its tasks use the rest
+  Worker thread_;                                           // last: its tasks use the rest
 };
 
 }  // namespace syncopate::member

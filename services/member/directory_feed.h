@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/mutex.h"
-#include "services/rpc/worker.h"
+#include "base/worker.h"
 #include "synchronizer/messages.h"
 
 namespace syncopate::member {
@@ -16,7 +16,7 @@ class DirectoryFeed {
   using Listener = std::function<void(const synchronizer::Directory&)>;
 
   // `thread` is borrowed; no call comes after its Stop. The feed must live until then.
-  explicit DirectoryFeed(rpc::Worker* thread) : thread_(thread) {}
+  explicit DirectoryFeed(Worker* thread) : thread_(thread) {}
 
   // Replaces the listener, which is told the latest directory as soon as there is one, and each change from then on.
   void SetListener(Listener listener);
@@ -26,7 +26,7 @@ class DirectoryFeed {
   void QueueLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Deliver();
 
-  rpc::Worker* const thread_;
+  Worker* const thread_;
   Mutex mutex_;
   Listener listener_ ABSL_GUARDED_BY(mutex_);
   std::optional<synchronizer::Directory> latest_ ABSL_GUARDED_BY(mutex_);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "services/telemetry/latency_histogram.h"
+#include "base/latency_histogram.h"
 #include "services/telemetry/sync_outcome.h"
 #include "syncopate/v1/synchronizer.pb.h"
 

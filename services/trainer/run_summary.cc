@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/words.h"
 #include "services/rpc/channel.h"
 #include "services/telemetry/sync_outcome.h"
-#include "services/telemetry/words.h"
 #include "services/wire/codec.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
@@ -126,8 +126,8 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
   (*summary)["tokens"] = {{"generated", all.generated_tokens},
                           {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
   const trainer::RunFigures& figures = input.flow.figures;
-  (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
-                        {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
+  (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
+                        {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }
 
 }  // namespace

@@ -83,6 +83,11 @@ v1::PolicyVersion ToProto(const PolicyVersion& version) {
 
 PolicyVersion FromProto(const v1::PolicyVersion& message) { return {message.epoch(), message.step()}; }
 
+std::string VersionText(const v1::PolicyVersion& message) {
+  const PolicyVersion version = FromProto(message);
+  return version.IsNone() ? "-" : version.ToString();
+}
+
 v1::MemberId ToProto(const MemberId& member) {
   v1::MemberId message;
   message.set_role(member.role == "trainer" ? v1::ROLE_TRAINER : v1::ROLE_ROLLOUTER);

@@ -13,6 +13,8 @@ namespace syncopate::wire {
 
 v1::PolicyVersion ToProto(const PolicyVersion& version);
 PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
+// As people read it: "e1-s42", or "-" for none.
+std::string VersionText(const v1::PolicyVersion& message);
 
 v1::MemberId ToProto(const MemberId& member);
 absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);  // and what CheckMember refuses

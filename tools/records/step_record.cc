@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 namespace syncopate::records {
 namespace {
@@ -85,8 +85,8 @@ std::string ToString(const StepRecord& record) {
                             figures.staleness_max);
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
-    absl::StrAppend(&text, "  ", telemetry::Thousands(rate), " tokens/s  idle ",
-                    telemetry::Percent(telemetry::Share(figures.wait_seconds, figures.step_seconds)));
+    absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
+                    Percent(Share(figures.wait_seconds, figures.step_seconds)));
   }
   return text;
 }

@@ -1,11 +1,11 @@
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 std::string Thousands(int64_t value) {
   std::string digits = absl::StrCat(value < 0 ? -static_cast<uint64_t>(value) : static_cast<uint64_t>(value));
@@ -27,11 +27,6 @@ std::string Clocked(double seconds) {
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 
-std::string Version(const v1::PolicyVersion& version) {
-  PolicyVersion plain{version.epoch(), version.step()};
-  return plain.IsNone() ? "-" : plain.ToString();
-}
-
 double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -7,9 +7,9 @@
 
 #include "base/mutex.h"
 
-namespace syncopate::rpc {
+namespace syncopate {
 
-// One thread for what must not run in a gRPC callback because it blocks. Tasks run one after the other. Thread-safe.
+// One thread for what its caller must not wait for, such as a gRPC callback for work that blocks. Tasks run one after the other. Thread-safe.
 class Worker {
  public:
   explicit Worker(size_t capacity = 1024);
@@ -33,4 +33,4 @@ class Worker {
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-}  // namespace syncopate::rpc
+}  // namespace syncopate

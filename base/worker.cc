@@ -1,8 +1,8 @@
-#include "services/rpc/worker.h"
+#include "base/worker.h"
 
 #include <utility>
 
-namespace syncopate::rpc {
+namespace syncopate {
 
 Worker::Worker(size_t capacity) : capacity_(capacity), thread_([this] { Loop(); }) {}
 
@@ -39,4 +39,4 @@ void Worker::Loop() {
   }
 }
 
-}  // namespace syncopate::rpc
+}  // namespace syncopate

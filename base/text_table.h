@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 // A plain text table: a line of headings, then rows, columns as wide as their widest cell and two blanks apart.
-class Table {
+class TextTable {
  public:
   enum class Align { kLeft, kRight };
   struct Column {
@@ -14,7 +14,7 @@ class Table {
     Align align = Align::kLeft;
   };
 
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // One cell a column.
   void AddRow(std::vector<std::string> cells);
   // Lines end with '\n' and have no trailing blanks.
@@ -25,4 +25,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -1,13 +1,13 @@
-#include "services/rpc/worker.h"
+#include "base/worker.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "services/rpc/backoff.h"
+#include "base/backoff.h"
 #include "tests/support/notification.h"
 
-namespace syncopate::rpc {
+namespace syncopate {
 namespace {
 
 TEST(WorkerTest, RunsTasksInOrderOnAnotherThread) {
@@ -63,4 +63,4 @@ TEST(BackoffTest, SpreadsClientsThatBeginTogether) {
 }
 
 }  // namespace
-}  // namespace syncopate::rpc
+}  // namespace syncopate

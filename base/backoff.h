@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "base/philox.h"
 
-namespace syncopate::rpc {
+namespace syncopate {
 
 // How long to wait before the next try: doubles from `min` to `max`, times a random factor in [0.5, 1), so that many
 // clients of one server that came back do not come at once. Not thread-safe.
@@ -29,4 +29,4 @@ class Backoff {
   uint64_t draws_ = 0;
 };
 
-}  // namespace syncopate::rpc
+}  // namespace syncopate

@@ -1,8 +1,8 @@
-#include "services/telemetry/latency_histogram.h"
+#include "base/latency_histogram.h"
 
 #include <gtest/gtest.h>
 
-namespace syncopate::telemetry {
+namespace syncopate {
 namespace {
 
 TEST(LatencyHistogramTest, HasNoQuantilesBeforeAnythingWasCounted) {
@@ -46,4 +46,4 @@ TEST(LatencyHistogramTest, MergingIsCountingBoth) {
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

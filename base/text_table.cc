@@ -1,4 +1,4 @@
-#include "services/telemetry/table.h"
+#include "base/text_table.h"
 
 #include <algorithm>
 
@@ -6,14 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
-void Table::AddRow(std::vector<std::string> cells) {
+void TextTable::AddRow(std::vector<std::string> cells) {
   SYNCOPATE_CHECK(cells.size() == columns_.size());
   rows_.push_back(std::move(cells));
 }
 
-std::string Table::ToString() const {
+std::string TextTable::ToString() const {
   std::vector<size_t> widths;
   for (size_t c = 0; c < columns_.size(); ++c) {
     size_t width = columns_[c].heading.size();
@@ -37,4 +37,4 @@ std::string Table::ToString() const {
   return text;
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 // How long many things took, from 1 us to 1 h, each within 3 % of what is counted. Not thread-safe.
 class LatencyHistogram {
@@ -32,4 +32,4 @@ class LatencyHistogram {
   int64_t count_ = 0;
 };
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

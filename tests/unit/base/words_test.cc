@@ -1,10 +1,10 @@
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-namespace syncopate::telemetry {
+namespace syncopate {
 namespace {
 
 TEST(WordsTest, WritesNumbersAsPeopleReadThem) {
@@ -22,18 +22,10 @@ TEST(WordsTest, WritesNumbersAsPeopleReadThem) {
   EXPECT_EQ(Clocked(3675), "1:01:15");
 }
 
-TEST(WordsTest, WritesAVersionAndADashForNone) {
-  v1::PolicyVersion version;
-  EXPECT_EQ(Version(version), "-");
-  version.set_epoch(2);
-  version.set_step(14);
-  EXPECT_EQ(Version(version), "e2-s14");
-}
-
 TEST(WordsTest, AShareOfNothingIsNothing) {
   EXPECT_EQ(Share(1, 4), 0.25);
   EXPECT_EQ(Share(1, 0), 0);
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -1,10 +1,10 @@
-#include "services/telemetry/latency_histogram.h"
+#include "base/latency_histogram.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 // Up to 2^kStepBits each number has a slot of its own; from there on each doubling has as many slots of equal width.
 int LatencyHistogram::SlotOf(int64_t micros) {
@@ -52,4 +52,4 @@ absl::Duration LatencyHistogram::Quantile(double quantile) const {
   return absl::Microseconds(EndOf(static_cast<int>(slot)));
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate
