@@ -42,10 +42,10 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
   }
   if (record.step <= last_step_) steps_.DropFrom(record.step);
   last_step_ = record.step;
-  const telemetry::StepFigures& step = record.figures;
+  const trainer::StepFigures& step = record.figures;
   Values values;
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
-    values.emplace_back(figure.name, telemetry::Value(step, figure));
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
+    values.emplace_back(figure.name, trainer::FigureValue(step, figure));
   }
   for (const auto& [part, mean] : record.reward_parts) values.emplace_back("part:" + part, mean);
   if (step.step_seconds > 0) {

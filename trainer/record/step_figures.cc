@@ -1,10 +1,10 @@
-#include "services/telemetry/step_figures.h"
+#include "trainer/record/step_figures.h"
 
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 
 // A name is a public one: dashboards, scripts and old runs hold it. What is a share of 1 ends in _ratio, what is a time in
 // _seconds, as Prometheus has it.
@@ -164,11 +164,11 @@ bool IsOfRollouts(const StepFigure& figure) {
   return group == "reward" || group == "off_policy";
 }
 
-double Value(const StepFigures& figures, const StepFigure& figure) {
+double FigureValue(const StepFigures& figures, const StepFigure& figure) {
   return std::visit([&figures](auto member) { return static_cast<double>(figures.*member); }, figure.member);
 }
 
-void SetValue(const StepFigure& figure, double value, StepFigures* figures) {
+void SetFigureValue(const StepFigure& figure, double value, StepFigures* figures) {
   if (const auto* real = std::get_if<double StepFigures::*>(&figure.member)) {
     figures->*(*real) = value;
     return;
@@ -188,4 +188,4 @@ std::string MetricHelp(const StepFigure& figure) {
   return says_unit ? figure.help : absl::StrCat(figure.help, " (", figure.unit, ")");
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

@@ -1,11 +1,11 @@
-#include "services/trainer/identity_file.h"
+#include "trainer/record/identity_file.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using testing::HasReason;
@@ -56,4 +56,4 @@ TEST_F(IdentityFileTest, KeepsTheOldOneWhenTheDiskIsFull) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

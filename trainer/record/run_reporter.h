@@ -13,19 +13,19 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "services/telemetry/step_figures.h"
 #include "trainer/loop/flow_sums.h"
 #include "trainer/loop/run_observer.h"
+#include "trainer/record/step_figures.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // In the words of metrics.jsonl and of everything else that shows them.
-telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report);
+StepFigures MakeStepFigures(const StepReport& report);
 // Those of the group "memory" that are of a moment.
-void SetMemoryFigures(const trainer::PolicyMemory& memory, telemetry::StepFigures* figures);
+void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures);
 
 // The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
-std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report);
+std::map<std::string, double> ShownRewardParts(const StepReport& report);
 
 // What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
 // evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
@@ -43,8 +43,8 @@ class RunReporter {
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
 
   // `figures`: those of the report, and what the recorder has added.
-  void RecordStep(const trainer::StepReport& report, const telemetry::StepFigures& figures);
-  void RecordEvaluation(const trainer::EvaluationReport& report);
+  void RecordStep(const StepReport& report, const StepFigures& figures);
+  void RecordEvaluation(const EvaluationReport& report);
 
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
   // after which at most the call under way goes on.
@@ -54,7 +54,7 @@ class RunReporter {
 
   int64_t lost_lines() const;  // that the disk did not take
   // Of all that was reported.
-  trainer::RunFigures figures() const;
+  RunFigures figures() const;
 
  private:
   struct Line {
@@ -81,7 +81,7 @@ class RunReporter {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well
-  trainer::RunFigures figures_ ABSL_GUARDED_BY(mutex_);
+  RunFigures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

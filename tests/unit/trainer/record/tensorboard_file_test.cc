@@ -1,4 +1,4 @@
-#include "services/telemetry/tensorboard_file.h"
+#include "trainer/record/tensorboard_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 namespace {
 
 using syncopate::testing::FaultyFileSystem;
@@ -100,4 +100,4 @@ TEST_F(TensorBoardFileTest, AFolderThatCannotBeMadeIsAnError) {
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

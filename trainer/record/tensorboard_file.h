@@ -11,7 +11,7 @@
 #include "base/policy_version.h"
 #include "base/status.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 
 // A file of scalars that TensorBoard shows. Its format is TFRecord round tensorflow.Event:
 //   record | length u64 | masked crc32c u32 of the 8 bytes before | payload | masked crc32c u32 of the payload |
@@ -52,4 +52,4 @@ class TensorBoardFile {
 // One framed record, for tests too.
 std::string TfRecord(absl::string_view payload);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

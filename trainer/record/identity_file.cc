@@ -1,19 +1,19 @@
-#include "services/trainer/identity_file.h"
+#include "trainer/record/identity_file.h"
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
-constexpr int64_t kMaxBytes = 4096;
+constexpr int64_t kMaxIdentityBytes = 4096;
 
 }  // namespace
 
 absl::StatusOr<IdentityFile::Identity> IdentityFile::Read() const {
-  absl::StatusOr<std::string> text = ReadFile(files_, path_, kMaxBytes);
+  absl::StatusOr<std::string> text = ReadFile(files_, path_, kMaxIdentityBytes);
   if (absl::IsNotFound(text.status())) return Identity{};
   SYNCOPATE_RETURN_IF_ERROR(text.status());
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
@@ -30,4 +30,4 @@ absl::Status IdentityFile::Write(const Identity& identity) const {
   return WriteFileAtomically(files_, path_, json.dump() + "\n");
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

@@ -7,7 +7,7 @@
 
 // The vocabulary of a training step: each figure's one name, in metrics.jsonl, in WatchSteps, as a Prometheus metric, in
 // TensorBoard and on the page of a run. Whatever shows figures is a loop over StepFigureTable().
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 
 // What one training step was like. Means are over the batch; shares are from 0 to 1. What a figure means is said where
 // its name stands, in step_figures.cc.
@@ -63,13 +63,13 @@ const std::vector<StepFigure>& StepFigureTable();
 // Whether only a step on rollouts has it: it is about rewards, or about the policy that made the answers.
 bool IsOfRollouts(const StepFigure& figure);
 
-double Value(const StepFigures& figures, const StepFigure& figure);
+double FigureValue(const StepFigures& figures, const StepFigure& figure);
 // Integers are rounded; one that no integer can hold becomes 0.
-void SetValue(const StepFigure& figure, double value, StepFigures* figures);
+void SetFigureValue(const StepFigure& figure, double value, StepFigures* figures);
 
 // "syncopate_" before the name, and "_total" behind that of a counter.
 std::string MetricName(const StepFigure& figure);
 // The help with its unit: "Mean entropy of the last batch (nats)".
 std::string MetricHelp(const StepFigure& figure);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

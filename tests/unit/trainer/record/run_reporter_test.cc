@@ -1,4 +1,4 @@
-#include "services/trainer/run_reporter.h"
+#include "trainer/record/run_reporter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using syncopate::testing::IsOk;
@@ -33,7 +33,7 @@ class RunReporterTest : public ::testing::Test {
   }
 
   void Step(int64_t step) {
-    trainer::StepReport report;
+    StepReport report;
     report.version = {1, step};
     report.step_seconds = 2;
     report.wait_seconds = 0.5;
@@ -112,7 +112,7 @@ TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
 }
 
 TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
-  trainer::StepReport report;
+  StepReport report;
   report.metrics.figures.chi2_token = 0.25;
   report.metrics.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
   report.metrics.data.samples_by_age[3] = 4;
@@ -134,7 +134,7 @@ TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
 }
 
 TEST_F(RunReporterTest, ALongSampleIsCutAndHasItsReward) {
-  trainer::EvaluationReport report;
+  EvaluationReport report;
   report.version = {1, 2};
   report.reward_mean = 0.5;
   report.samples = {{std::string(40000, 'p'), "a", "", 0.25}};
@@ -149,7 +149,7 @@ TEST_F(RunReporterTest, ALongSampleIsCutAndHasItsReward) {
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   Step(1);
   Step(2);
-  trainer::EvaluationReport evaluation;
+  EvaluationReport evaluation;
   evaluation.version = {1, 2};
   for (const double exact : {0.75, 0.5}) {
     evaluation.exact = exact;
@@ -159,7 +159,7 @@ TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   std::vector<std::string> kinds;
   for (std::string line; std::getline(file, line);) kinds.push_back(nlohmann::json::parse(line).at("kind"));
   EXPECT_THAT(kinds, ElementsAre("step", "step", "eval", "eval"));
-  const trainer::RunFigures figures = reporter_->figures();
+  const RunFigures figures = reporter_->figures();
   EXPECT_EQ(figures.step_seconds, 4);
   EXPECT_EQ(figures.wait_seconds, 1);
   EXPECT_EQ(figures.best_exact, 0.75);
@@ -167,4 +167,4 @@ TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
 }
 
 }  // namespace
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

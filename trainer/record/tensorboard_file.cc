@@ -1,4 +1,4 @@
-#include "services/telemetry/tensorboard_file.h"
+#include "trainer/record/tensorboard_file.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -10,7 +10,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
@@ -103,4 +103,4 @@ void TensorBoardFile::Append(const std::string& events) {
   if (lost_++ == 0) SYNCOPATE_LOG(kError, "TensorBoard's file loses events: %s", written.ToString());
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

@@ -1,4 +1,4 @@
-#include "services/telemetry/step_figures.h"
+#include "trainer/record/step_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-namespace syncopate::telemetry {
+namespace syncopate::trainer {
 namespace {
 
 using ::testing::AnyOf;
@@ -32,10 +32,10 @@ TEST(StepFiguresTest, TheTableNamesEveryMemberOnceAndNoNameTwice) {
   for (const StepFigure& figure : StepFigureTable()) {
     EXPECT_TRUE(names.insert(figure.name).second) << figure.name;
     EXPECT_TRUE(metrics.insert(MetricName(figure)).second) << figure.name;
-    SetValue(figure, next++, &all);
+    SetFigureValue(figure, next++, &all);
   }
   double expected = 1;
-  for (const StepFigure& figure : StepFigureTable()) EXPECT_EQ(Value(all, figure), expected++) << figure.name;
+  for (const StepFigure& figure : StepFigureTable()) EXPECT_EQ(FigureValue(all, figure), expected++) << figure.name;
 }
 
 TEST(StepFiguresTest, EveryFigureHasAGroupAndAHelpThatIsAPhrase) {
@@ -60,12 +60,12 @@ TEST(StepFiguresTest, UnitsAndKindsShowInMetricsAsPrometheusHasThem) {
 TEST(StepFiguresTest, AValueThatNoIntegerHoldsIsNone) {
   StepFigures figures;
   for (const double value : {1e300, -1e300, std::numeric_limits<double>::infinity(), std::nan("")}) {
-    SetValue(Figure("trained_tokens"), value, &figures);
+    SetFigureValue(Figure("trained_tokens"), value, &figures);
     EXPECT_EQ(figures.trained_tokens, 0) << value;
   }
-  SetValue(Figure("trained_tokens"), 41.6, &figures);
+  SetFigureValue(Figure("trained_tokens"), 41.6, &figures);
   EXPECT_EQ(figures.trained_tokens, 42);
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::trainer

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 
 // Which run a run directory is of, and the epoch of the trainer that worked in it last: what a trainer that finds a higher
 // epoch there knows its successor by. A file of JSON; survives restarts beside checkpoints and log. Not thread-safe, but
@@ -31,4 +31,4 @@ class IdentityFile {
   const std::string path_;
 };
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer

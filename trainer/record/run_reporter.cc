@@ -1,4 +1,4 @@
-#include "services/trainer/run_reporter.h"
+#include "trainer/record/run_reporter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 
-namespace syncopate::trainerd {
+namespace syncopate::trainer {
 namespace {
 
 using nlohmann::json;
@@ -19,7 +19,7 @@ constexpr size_t kMaxShownBytes = 16 << 10;
 constexpr size_t kMaxRewardParts = 32;  // of users' Python may be many
 
 // Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
-json AgesJson(const trainer::TrainStepMetrics& metrics) {
+json AgesJson(const TrainStepMetrics& metrics) {
   json ages = json::array();
   for (int age = 0; age < loss::kLossAges; ++age) {
     const loss::LossFigures::Age& tokens = metrics.figures.ages[age];
@@ -35,7 +35,7 @@ json AgesJson(const trainer::TrainStepMetrics& metrics) {
 }
 
 // In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
-json StepJson(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
+json StepJson(const StepReport& report, const StepFigures& figures) {
   json line = {{"kind", "step"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -44,10 +44,10 @@ json StepJson(const trainer::StepReport& report, const telemetry::StepFigures& f
                {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
                {"alarms", report.alarms}};
   if (!report.supervised) line["ages"] = AgesJson(report.metrics);
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
-    if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
-    const bool is_count = std::holds_alternative<int64_t telemetry::StepFigures::*>(figure.member);
-    const double value = telemetry::Value(figures, figure);
+  for (const StepFigure& figure : StepFigureTable()) {
+    if (report.supervised && IsOfRollouts(figure)) continue;
+    const bool is_count = std::holds_alternative<int64_t StepFigures::*>(figure.member);
+    const double value = FigureValue(figures, figure);
     line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);
   }
   for (const auto& [part, mean] : ShownRewardParts(report)) line["reward_parts"][part] = mean;
@@ -60,7 +60,7 @@ std::string ShownText(const std::string& text) {
   return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
 }
 
-json EvaluationJson(const trainer::EvaluationReport& report) {
+json EvaluationJson(const EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -69,7 +69,7 @@ json EvaluationJson(const trainer::EvaluationReport& report) {
                {"alarms", report.alarms},
                {"samples", json::array()}};
   if (report.exact.has_value()) line["eval_exact"] = *report.exact;
-  for (const trainer::EvaluationReport::Sample& sample : report.samples) {
+  for (const EvaluationReport::Sample& sample : report.samples) {
     json shown = {{"prompt", ShownText(sample.prompt)},
                   {"answer", ShownText(sample.answer)},
                   {"expected", ShownText(sample.expected)}};
@@ -81,7 +81,7 @@ json EvaluationJson(const trainer::EvaluationReport& report) {
 
 }  // namespace
 
-std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report) {
+std::map<std::string, double> ShownRewardParts(const StepReport& report) {
   std::map<std::string, double> parts;
   for (const auto& part : report.metrics.data.reward_parts) {
     if (parts.size() < kMaxRewardParts) parts.insert(part);
@@ -89,73 +89,73 @@ std::map<std::string, double> ShownRewardParts(const trainer::StepReport& report
   return parts;
 }
 
-telemetry::StepFigures MakeStepFigures(const trainer::StepReport& report) {
-  const trainer::TrainStepMetrics& step = report.metrics;
+StepFigures MakeStepFigures(const StepReport& report) {
+  const TrainStepMetrics& step = report.metrics;
   const loss::LossFigures& loss = step.figures;
   const loss::DataFigures& data = step.data;
-  telemetry::StepFigures figures = {.reward_mean = step.reward_mean,
-                                    .reward_std = step.reward_std,
-                                    .reward_max = step.reward_max,
-                                    .zero_variance_ratio = step.zero_variance_fraction,
-                                    .loss = step.loss,
-                                    .gradient_norm = step.gradient_norm,
-                                    .entropy = step.entropy,
-                                    .updates = step.updates,
-                                    .skipped_updates = step.skipped,
-                                    .clip_ratio = step.clip_fraction,
-                                    .clip_low_ratio = loss.clipped_low,
-                                    .clip_high_ratio = loss.clipped_high,
-                                    .dual_clip_ratio = loss.dual_clipped,
-                                    .ratio_max = step.ratio_max,
-                                    .ratio_kl = loss.ratio_kl,
-                                    .reference_kl = loss.reference_kl,
-                                    .rejected_ratio = step.rejected_fraction,
-                                    .rejected_low_ratio = loss.rejected_low,
-                                    .rejected_high_ratio = loss.rejected_high,
-                                    .weight_mean = loss.weight_mean,
-                                    .weight_std = loss.weight_std,
-                                    .weight_min = loss.weight_min,
-                                    .weight_max = loss.weight_max,
-                                    .effective_sample_ratio = step.effective_sample_fraction,
-                                    .effective_answer_ratio = loss.effective_answer_fraction,
-                                    .kl = step.mismatch_k3,
-                                    .mismatch_k1 = loss.mismatch_k1,
-                                    .mismatch_max = loss.mismatch_max,
-                                    .chi2_token = loss.chi2_token,
-                                    .chi2_answer = loss.chi2_answer,
-                                    .perplexity_ratio = loss.perplexity_ratio,
-                                    .log_perplexity_gap = loss.log_perplexity_gap,
-                                    .probability_correlation = loss.probability_correlation,
-                                    .staleness_mean = report.staleness.Mean(),
-                                    .staleness_max = report.staleness.Max(),
-                                    .trained_tokens = step.tokens,
-                                    .trained_samples = step.sequences,
-                                    .response_tokens_mean = step.mean_response_tokens,
-                                    .truncated_samples = data.truncated,
-                                    .masked_samples = data.masked,
-                                    .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
-                                    .step_seconds = report.step_seconds,
-                                    .wait_seconds = report.wait_seconds,
-                                    .forward_backward_seconds = step.forward_backward_seconds,
-                                    .optimizer_seconds = step.optimizer_seconds,
-                                    .proximal_seconds = step.proximal_seconds,
-                                    .reference_seconds = step.reference_seconds,
-                                    .stage_seconds = report.stage_seconds,
-                                    .parameters_load_seconds = report.moves.parameters.load_seconds,
-                                    .parameters_offload_seconds = report.moves.parameters.offload_seconds,
-                                    .optimizer_load_seconds = report.moves.optimizer.load_seconds,
-                                    .optimizer_offload_seconds = report.moves.optimizer.offload_seconds,
-                                    .reference_load_seconds = report.moves.reference.load_seconds,
-                                    .reference_offload_seconds = report.moves.reference.offload_seconds,
-                                    .parameters_moved_bytes = report.moves.parameters.bytes,
-                                    .optimizer_moved_bytes = report.moves.optimizer.bytes,
-                                    .reference_moved_bytes = report.moves.reference.bytes,
-                                    .cache_flushes = report.moves.cache_flushes};
+  StepFigures figures = {.reward_mean = step.reward_mean,
+                         .reward_std = step.reward_std,
+                         .reward_max = step.reward_max,
+                         .zero_variance_ratio = step.zero_variance_fraction,
+                         .loss = step.loss,
+                         .gradient_norm = step.gradient_norm,
+                         .entropy = step.entropy,
+                         .updates = step.updates,
+                         .skipped_updates = step.skipped,
+                         .clip_ratio = step.clip_fraction,
+                         .clip_low_ratio = loss.clipped_low,
+                         .clip_high_ratio = loss.clipped_high,
+                         .dual_clip_ratio = loss.dual_clipped,
+                         .ratio_max = step.ratio_max,
+                         .ratio_kl = loss.ratio_kl,
+                         .reference_kl = loss.reference_kl,
+                         .rejected_ratio = step.rejected_fraction,
+                         .rejected_low_ratio = loss.rejected_low,
+                         .rejected_high_ratio = loss.rejected_high,
+                         .weight_mean = loss.weight_mean,
+                         .weight_std = loss.weight_std,
+                         .weight_min = loss.weight_min,
+                         .weight_max = loss.weight_max,
+                         .effective_sample_ratio = step.effective_sample_fraction,
+                         .effective_answer_ratio = loss.effective_answer_fraction,
+                         .kl = step.mismatch_k3,
+                         .mismatch_k1 = loss.mismatch_k1,
+                         .mismatch_max = loss.mismatch_max,
+                         .chi2_token = loss.chi2_token,
+                         .chi2_answer = loss.chi2_answer,
+                         .perplexity_ratio = loss.perplexity_ratio,
+                         .log_perplexity_gap = loss.log_perplexity_gap,
+                         .probability_correlation = loss.probability_correlation,
+                         .staleness_mean = report.staleness.Mean(),
+                         .staleness_max = report.staleness.Max(),
+                         .trained_tokens = step.tokens,
+                         .trained_samples = step.sequences,
+                         .response_tokens_mean = step.mean_response_tokens,
+                         .truncated_samples = data.truncated,
+                         .masked_samples = data.masked,
+                         .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
+                         .step_seconds = report.step_seconds,
+                         .wait_seconds = report.wait_seconds,
+                         .forward_backward_seconds = step.forward_backward_seconds,
+                         .optimizer_seconds = step.optimizer_seconds,
+                         .proximal_seconds = step.proximal_seconds,
+                         .reference_seconds = step.reference_seconds,
+                         .stage_seconds = report.stage_seconds,
+                         .parameters_load_seconds = report.moves.parameters.load_seconds,
+                         .parameters_offload_seconds = report.moves.parameters.offload_seconds,
+                         .optimizer_load_seconds = report.moves.optimizer.load_seconds,
+                         .optimizer_offload_seconds = report.moves.optimizer.offload_seconds,
+                         .reference_load_seconds = report.moves.reference.load_seconds,
+                         .reference_offload_seconds = report.moves.reference.offload_seconds,
+                         .parameters_moved_bytes = report.moves.parameters.bytes,
+                         .optimizer_moved_bytes = report.moves.optimizer.bytes,
+                         .reference_moved_bytes = report.moves.reference.bytes,
+                         .cache_flushes = report.moves.cache_flushes};
   SetMemoryFigures(report.memory, &figures);
   return figures;
 }
 
-void SetMemoryFigures(const trainer::PolicyMemory& memory, telemetry::StepFigures* figures) {
+void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures) {
   figures->memory_allocated_bytes = memory.allocated_bytes;
   figures->memory_reserved_bytes = memory.reserved_bytes;
   figures->parameters_device_bytes = memory.parameter_bytes;
@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
 }
 
-void RunReporter::RecordStep(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
+void RunReporter::RecordStep(const StepReport& report, const StepFigures& figures) {
   if (report.metrics.skipped > 0) {
     SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
                   report.version.ToString());
@@ -182,7 +182,7 @@ void RunReporter::RecordStep(const trainer::StepReport& report, const telemetry:
   WriteLine(report.version.step, StepJson(report, figures));
 }
 
-void RunReporter::RecordEvaluation(const trainer::EvaluationReport& report) {
+void RunReporter::RecordEvaluation(const EvaluationReport& report) {
   {
     MutexLock lock(&mutex_);
     figures_.AddEvaluation(report.reward_mean, report.exact);
@@ -273,9 +273,9 @@ int64_t RunReporter::lost_lines() const {
   return lost_lines_;
 }
 
-trainer::RunFigures RunReporter::figures() const {
+RunFigures RunReporter::figures() const {
   MutexLock lock(&mutex_);
   return figures_;
 }
 
-}  // namespace syncopate::trainerd
+}  // namespace syncopate::trainer
