@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "base/text_table.h"
 #include "base/words.h"
-#include "services/telemetry/sync_outcome.h"
 #include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 
 namespace syncopate::ctl {
 namespace {
@@ -164,7 +164,7 @@ std::string SyncHeading() {
 
 std::string SyncRow(const v1::SyncRecord& record) {
   auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
-  const bool failed = telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kFailed ||
+  const bool failed = synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kFailed ||
                       record.result() == "not_connected";
   return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
                          record.attempt(), wire::VersionText(record.version()), record.replica_id(), record.transport(),

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/words.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/sync_outcome.h"
 #include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
@@ -187,10 +187,10 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
-  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
-  if (outcome == telemetry::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
-  if (outcome == telemetry::SyncOutcome::kRehearsed) return;   // no version was to be moved
-  const bool ok = outcome != telemetry::SyncOutcome::kFailed;
+  const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // no version was to be moved
+  const bool ok = outcome != synchronizer::SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;

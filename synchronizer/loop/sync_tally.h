@@ -2,14 +2,12 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 
 #include "absl/time/time.h"
 #include "base/latency_histogram.h"
-#include "services/telemetry/sync_outcome.h"
-#include "syncopate/v1/synchronizer.pb.h"
+#include "synchronizer/messages.h"
 
-namespace syncopate::telemetry {
+namespace syncopate::synchronizer {
 
 // Weight syncs, counted over all receivers; rehearsals are none. Not thread-safe.
 class SyncTally {
@@ -24,24 +22,26 @@ class SyncTally {
     // As of the histogram, but never longer than the longest.
     absl::Duration Quantile(double quantile) const;
   };
+  // All that is counted.
+  struct Sums {
+    std::map<SyncOutcome, int64_t> outcomes = {};
+    PayloadBytes bytes = {};
+    Times total = {};  // publish to commit
+    Times pause = {};  // of the decode loop
+  };
 
-  void Add(const v1::SyncRecord& sync);
+  SyncTally() = default;
+  explicit SyncTally(Sums sums) : sums_(std::move(sums)) {}
+
+  void Add(const SyncRecord& sync);
   void Merge(const SyncTally& other);
 
   int64_t count() const;
   int64_t Count(SyncOutcome outcome) const;
-  int64_t bytes() const;
-  const Times& total() const { return total_; }  // publish to commit
-  const Times& pause() const { return pause_; }  // of the decode loop
-
-  v1::SyncTally ToProto() const;
-  // Counts below 0 are taken for 0.
-  static SyncTally FromProto(const v1::SyncTally& message);
+  const Sums& sums() const { return sums_; }
 
  private:
-  std::map<SyncOutcome, int64_t> outcomes_;
-  std::map<std::string, int64_t> bytes_by_kind_;
-  Times total_, pause_;
+  Sums sums_;
 };
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate::synchronizer

@@ -1,4 +1,4 @@
-#include "services/synchronizer/control_loop.h"
+#include "synchronizer/loop/control_loop.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,13 +6,8 @@
 #include <vector>
 
 #include "base/log.h"
-#include "services/wire/sync_codec.h"
 
-namespace syncopate::synchronizerd {
-
-using synchronizer::Action;
-using synchronizer::ControlPlane;
-using synchronizer::SessionId;
+namespace syncopate::synchronizer {
 
 namespace {
 
@@ -23,7 +18,7 @@ absl::Status Stopped() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Start(const Options& options, Observer* observer) {
-  SYNCOPATE_ASSIGN_OR_RETURN(StateLog::Opened opened, StateLog::Open(options.files, options.state_dir));
+  SYNCOPATE_ASSIGN_OR_RETURN(StateLog::Opened opened, StateLog::Open(options.files, options.state_dir, options.codec));
   SYNCOPATE_ASSIGN_OR_RETURN(ControlPlane plane, ControlPlane::Restore(options.plane, opened.records));
   return std::unique_ptr<ControlLoop>(new ControlLoop(options, observer, std::move(plane), std::move(opened)));
 }
@@ -147,19 +142,18 @@ void ControlLoop::Drop(std::deque<Posted> dropped) {
 absl::Status ControlLoop::CarryOut() {
   bool changed = false;
   for (const Action& action : plane_.TakeActions()) {
-    if (const auto* send = std::get_if<synchronizer::SendCommand>(&action)) {
+    if (const auto* send = std::get_if<SendCommand>(&action)) {
       if (auto session = FindSession(send->session)) session->Send(send->command);
-    } else if (const auto* close = std::get_if<synchronizer::CloseSession>(&action)) {
+    } else if (const auto* close = std::get_if<CloseSession>(&action)) {
       if (auto session = FindSession(close->session)) session->Close(close->status);
-    } else if (const auto* persist = std::get_if<synchronizer::Persist>(&action)) {
+    } else if (const auto* persist = std::get_if<Persist>(&action)) {
       SYNCOPATE_RETURN_IF_ERROR(log_->Append(persist->record));
       changed = true;
-    } else if (const auto* ended = std::get_if<synchronizer::SyncEnded>(&action)) {
-      const v1::SyncRecord record = wire::ToProto(ended->record, options_.clock->UnixSeconds());
-      syncs_.Add(record);
-      ended_.Add(record);
+    } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
+      syncs_.Add(ended->record);
+      ended_.Add(ended->record);
       observer_->OnSyncEnded(ended->record);
-    } else if (const auto* note = std::get_if<synchronizer::Note>(&action)) {
+    } else if (const auto* note = std::get_if<Note>(&action)) {
       if (note->alarm) SYNCOPATE_LOG(kError, "%s", note->text);
       if (!note->alarm) SYNCOPATE_LOG(kInfo, "%s", note->text);
       changed = true;
@@ -176,7 +170,7 @@ absl::Status ControlLoop::CarryOut() {
 void ControlLoop::WriteEndedSyncs() {
   if (ended_.count() == 0) return;
   const absl::Status written = log_->AppendSyncs(ended_);
-  if (written.ok()) ended_ = telemetry::SyncTally();
+  if (written.ok()) ended_ = SyncTally();
   if (!written.ok()) SYNCOPATE_LOG(kWarning, "the count of syncs is not written down: %s", written.ToString());
 }
 
@@ -186,4 +180,4 @@ std::shared_ptr<ControlLoop::Session> ControlLoop::FindSession(SessionId session
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

@@ -4,7 +4,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncopate::synchronizerd {
+namespace syncopate::synchronizer {
 
 // When a synchronizer that ends with its run may go: once every member has gone, but not before those whose streams
 // were broken have had the time to come back and hear of it, and at the latest when they had the time to stop. One that
@@ -40,4 +40,4 @@ class CompletionLinger {
   absl::Time since_ = absl::InfiniteFuture();  // it is complete; infinite: it is not
 };
 
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

@@ -12,10 +12,10 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "services/synchronizer/state_log.h"
 #include "synchronizer/control_plane.h"
+#include "synchronizer/loop/state_log.h"
 
-namespace syncopate::synchronizerd {
+namespace syncopate::synchronizer {
 
 // The synchronizer's one loop: a thread that feeds events to the ControlPlane and carries out its actions, in order.
 // It waits for the next event or the plane's next deadline, and for nothing else but the disk. Thread-safe.
@@ -25,7 +25,7 @@ class ControlLoop {
   class Session {
    public:
     virtual ~Session() = default;
-    virtual void Send(const synchronizer::Command& command) = 0;
+    virtual void Send(const Command& command) = 0;
     virtual void Close(const absl::Status& status) = 0;  // after what was sent
   };
 
@@ -33,17 +33,18 @@ class ControlLoop {
   class Observer {
    public:
     virtual ~Observer() = default;
-    virtual void OnSyncEnded(const synchronizer::SyncRecord& record) = 0;
+    virtual void OnSyncEnded(const SyncRecord& record) = 0;
     // At the start, and after each event that changed who is there, which version is the newest or that the run goes
     // on.
-    virtual void OnChanged(const synchronizer::ControlPlane& plane) = 0;
+    virtual void OnChanged(const ControlPlane& plane) = 0;
     // The state cannot be written: the loop has stopped, the process should end.
     virtual void OnFailed(const absl::Status& status) = 0;
   };
 
   struct Options {
-    synchronizer::ControlPlane::Options plane;
+    ControlPlane::Options plane;
     std::string state_dir;  // StateLog's folder
+    StateCodec codec;       // its
     FileSystem* files = FileSystem::Real();
     const Clock* clock = Clock::Real();
     // Called on the loop's thread whenever it comes round, at least every kLongestWait; must not block. Null: nobody
@@ -57,7 +58,7 @@ class ControlLoop {
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Start(const Options& options, Observer* observer);
   ~ControlLoop();  // Stop
 
-  using Event = std::function<void(synchronizer::ControlPlane&, absl::Time)>;
+  using Event = std::function<void(ControlPlane&, absl::Time)>;
 
   // Runs `event` on the loop's thread; then does what the plane wants done because of it, durably; then calls `then`
   // with OK. Once the loop has stopped or failed `event` is not run and `then` gets UNAVAILABLE, at once and from the
@@ -69,15 +70,15 @@ class ControlLoop {
   void PostSoon(Event event);
 
   // Names a stream. Its events are posted by its owner; commands for it go to `session`.
-  synchronizer::SessionId Open(std::shared_ptr<Session> session);
+  SessionId Open(std::shared_ptr<Session> session);
   // The stream has ended, whoever ended it. Its session is released.
-  void Closed(synchronizer::SessionId session);
+  void Closed(SessionId session);
 
   // Closes every session with `status`, so that members reconnect elsewhere or later.
   void CloseAll(const absl::Status& status);
 
   // Of the whole run, over all lives. For events and the observer, on the loop's thread.
-  const telemetry::SyncTally& syncs() const { return syncs_; }
+  const SyncTally& syncs() const { return syncs_; }
 
   // Ends the thread after what was posted before. Idempotent.
   void Stop();
@@ -90,7 +91,7 @@ class ControlLoop {
     std::function<void(const absl::Status&)> then;
   };
 
-  ControlLoop(const Options& options, Observer* observer, synchronizer::ControlPlane plane, StateLog::Opened opened);
+  ControlLoop(const Options& options, Observer* observer, ControlPlane plane, StateLog::Opened opened);
   void Run();
   // What was posted, at once if there is something, else when the plane's next deadline has come; nullopt at the end.
   std::optional<std::deque<Posted>> NextBatch();
@@ -98,24 +99,24 @@ class ControlLoop {
   static void Drop(std::deque<Posted> dropped);
   absl::Status CarryOut();
   void WriteEndedSyncs();
-  std::shared_ptr<Session> FindSession(synchronizer::SessionId session);
+  std::shared_ptr<Session> FindSession(SessionId session);
 
   const Options options_;
   Observer* const observer_;
   // Of the thread alone.
-  synchronizer::ControlPlane plane_;
+  ControlPlane plane_;
   std::unique_ptr<StateLog> log_;
-  telemetry::SyncTally syncs_;
-  telemetry::SyncTally ended_;  // of those, what is not in the log yet
+  SyncTally syncs_;
+  SyncTally ended_;  // of those, what is not in the log yet
 
   Mutex mutex_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
   bool hurry_ ABSL_GUARDED_BY(mutex_) = false;  // there is more in posted_ than what can wait
-  std::map<synchronizer::SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  synchronizer::SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Mutex join_mutex_;  // makes concurrent Stops join once
   std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

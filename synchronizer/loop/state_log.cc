@@ -1,62 +1,49 @@
-#include "services/synchronizer/state_log.h"
+#include "synchronizer/loop/state_log.h"
 
 #include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/log.h"
-#include "services/wire/sync_codec.h"
 
-namespace syncopate::synchronizerd {
+namespace syncopate::synchronizer {
 namespace {
-
-using synchronizer::LedgerRecord;
-using synchronizer::VersionLedger;
 
 constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
 
 struct Contents {
   std::vector<LedgerRecord> records;
-  telemetry::SyncTally syncs;
+  SyncTally syncs;
   size_t count = 0;  // of both kinds
 };
 
-absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path) {
+absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path, const StateCodec& codec) {
   Contents contents;
   SYNCOPATE_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open(files, path));
   for (;; ++contents.count) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> payload, reader.Next());
     if (!payload.has_value()) return contents;
-    v1::SynchronizerLogRecord message;
-    if (!message.ParseFromString(*payload)) {
-      return Error(absl::StatusCode::kDataLoss, "BAD_LEDGER", path + " holds a record that is no synchronizer state");
+    auto record = codec.decode(*payload);
+    if (!record.ok()) return Annotate(record.status(), path);
+    if (const auto* syncs = std::get_if<SyncTally>(&*record)) {
+      contents.syncs.Merge(*syncs);
+    } else {
+      contents.records.push_back(std::get<LedgerRecord>(*std::move(record)));
     }
-    if (message.has_syncs()) {
-      contents.syncs.Merge(telemetry::SyncTally::FromProto(message.syncs()));
-      continue;
-    }
-    SYNCOPATE_ASSIGN_OR_RETURN(LedgerRecord record, wire::FromProto(message));
-    contents.records.push_back(std::move(record));
   }
-}
-
-std::string SyncsRecord(const telemetry::SyncTally& syncs) {
-  v1::SynchronizerLogRecord message;
-  *message.mutable_syncs() = syncs.ToProto();
-  return message.SerializeAsString();
 }
 
 std::string FreshPath(const std::string& path) { return path + ".new"; }
 
 // Writes the whole log beside the old one.
-absl::Status WriteFresh(FileSystem* files, const std::string& path, const std::vector<LedgerRecord>& records,
-                        const telemetry::SyncTally& syncs) {
+absl::Status WriteFresh(FileSystem* files, const std::string& path, const StateCodec& codec,
+                        const std::vector<LedgerRecord>& records, const SyncTally& syncs) {
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, FreshPath(path)));
   for (const LedgerRecord& record : records) {
-    SYNCOPATE_RETURN_IF_ERROR(writer->Append(wire::ToProto(record).SerializeAsString()));
+    SYNCOPATE_RETURN_IF_ERROR(writer->Append(codec.encode_record(record)));
   }
-  if (syncs.count() > 0) SYNCOPATE_RETURN_IF_ERROR(writer->Append(SyncsRecord(syncs)));
+  if (syncs.count() > 0) SYNCOPATE_RETURN_IF_ERROR(writer->Append(codec.encode_syncs(syncs)));
   return writer->Sync();
 }
 
@@ -67,22 +54,22 @@ absl::Status PutInPlace(FileSystem* files, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::string& dir) {
+absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::string& dir, const StateCodec& codec) {
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(dir));
   std::string path = JoinPath(dir, "log");
   Contents contents;
   if (files->FileBytes(path).ok()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(contents, ReadAll(files, path));
+    SYNCOPATE_ASSIGN_OR_RETURN(contents, ReadAll(files, path, codec));
   }
   Opened opened{.log = nullptr, .records = std::move(contents.records), .syncs = std::move(contents.syncs)};
   if (contents.count > kRewriteAbove) {
     SYNCOPATE_ASSIGN_OR_RETURN(VersionLedger ledger, VersionLedger::Restore(opened.records));
     opened.records = ledger.Snapshot();
-    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, opened.records, opened.syncs));
+    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, codec, opened.records, opened.syncs));
     SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files, path));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Open(files, path));
-  opened.log.reset(new StateLog(files, path, std::move(writer)));
+  opened.log.reset(new StateLog(files, path, codec, std::move(writer)));
   return opened;
 }
 
@@ -96,15 +83,15 @@ absl::Status StateLog::Add(const std::string& record) {
 }
 
 absl::Status StateLog::Append(const LedgerRecord& record) {
-  SYNCOPATE_RETURN_IF_ERROR(Add(wire::ToProto(record).SerializeAsString()));
+  SYNCOPATE_RETURN_IF_ERROR(Add(codec_.encode_record(record)));
   return writer_->Sync();
 }
 
-absl::Status StateLog::AppendSyncs(const telemetry::SyncTally& ended) { return Add(SyncsRecord(ended)); }
+absl::Status StateLog::AppendSyncs(const SyncTally& ended) { return Add(codec_.encode_syncs(ended)); }
 
-absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const telemetry::SyncTally& syncs) {
+absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs) {
   appended_ = 0;
-  absl::Status written = WriteFresh(files_, path_, snapshot, syncs);
+  absl::Status written = WriteFresh(files_, path_, codec_, snapshot, syncs);
   if (!written.ok()) {
     SYNCOPATE_LOG(kWarning, "the state log is left as long as it is: %s", written.ToString());
     return absl::OkStatus();
@@ -115,4 +102,4 @@ absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const 
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

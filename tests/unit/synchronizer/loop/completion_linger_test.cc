@@ -1,22 +1,22 @@
-#include "services/synchronizer/completion_linger.h"
+#include "synchronizer/loop/completion_linger.h"
 
 #include <gtest/gtest.h>
 
-namespace syncopate::daemon {
+namespace syncopate::synchronizer {
 namespace {
 
-const synchronizerd::CompletionLinger::Options kOptions = {
+const CompletionLinger::Options kOptions = {
     .shortest = absl::Seconds(5), .longest = absl::Seconds(10), .after_restart = absl::Minutes(2)};
 const absl::Time kStart = absl::UnixEpoch();
 
 TEST(CompletionLingerTest, StaysWhileTheRunGoesOn) {
-  synchronizerd::CompletionLinger linger(kOptions, /*completed_at_start=*/false);
+  CompletionLinger linger(kOptions, /*completed_at_start=*/false);
   EXPECT_FALSE(linger.MayEnd(false, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(false, 0, kStart + absl::Hours(100)));
 }
 
 TEST(CompletionLingerTest, GoesWhenEverybodyHasGoneButNotBeforeLostMembersCouldComeBack) {
-  synchronizerd::CompletionLinger linger(kOptions, false);
+  CompletionLinger linger(kOptions, false);
   EXPECT_FALSE(linger.MayEnd(true, 2, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(1)));
   EXPECT_FALSE(linger.MayEnd(true, 1, kStart + absl::Seconds(5)));
@@ -24,21 +24,21 @@ TEST(CompletionLingerTest, GoesWhenEverybodyHasGoneButNotBeforeLostMembersCouldC
 }
 
 TEST(CompletionLingerTest, DoesNotWaitForEverForMembersThatStay) {
-  synchronizerd::CompletionLinger linger(kOptions, false);
+  CompletionLinger linger(kOptions, false);
   EXPECT_FALSE(linger.MayEnd(true, 3, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 3, kStart + absl::Seconds(9)));
   EXPECT_TRUE(linger.MayEnd(true, 3, kStart + absl::Seconds(10)));
 }
 
 TEST(CompletionLingerTest, StartedOnACompleteRunItGivesATrainerTimeToContinueIt) {
-  synchronizerd::CompletionLinger linger(kOptions, /*completed_at_start=*/true);
+  CompletionLinger linger(kOptions, /*completed_at_start=*/true);
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(119)));
   EXPECT_TRUE(linger.MayEnd(true, 0, kStart + absl::Seconds(120)));
 }
 
 TEST(CompletionLingerTest, AContinuedRunThatEndsAgainIsLikeANewOne) {
-  synchronizerd::CompletionLinger linger(kOptions, true);
+  CompletionLinger linger(kOptions, true);
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart));
   EXPECT_FALSE(linger.MayEnd(false, 1, kStart + absl::Seconds(60)));
   EXPECT_FALSE(linger.MayEnd(true, 0, kStart + absl::Seconds(200)));
@@ -46,4 +46,4 @@ TEST(CompletionLingerTest, AContinuedRunThatEndsAgainIsLikeANewOne) {
 }
 
 }  // namespace
-}  // namespace syncopate::daemon
+}  // namespace syncopate::synchronizer
