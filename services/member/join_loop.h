@@ -12,11 +12,11 @@
 #include "base/backoff.h"
 #include "base/mutex.h"
 #include "base/worker.h"
-#include "services/member/command_runner.h"
-#include "services/member/directory_feed.h"
 #include "services/member/member_client.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
+#include "synchronizer/member/command_runner.h"
+#include "synchronizer/member/directory_feed.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::member {

@@ -71,8 +71,8 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
-telemetry::RunEvent EventOf(const synchronizer::SyncRecord& record) {
-  telemetry::RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
+RunEvent EventOf(const synchronizer::SyncRecord& record) {
+  RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},

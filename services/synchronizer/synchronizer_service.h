@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/event_recorder.h"
 #include "base/mutex.h"
 #include "services/rpc/request_ids.h"
 #include "services/synchronizer/sync_history.h"
-#include "services/telemetry/event_recorder.h"
 #include "services/telemetry/sync_metrics.h"
 #include "synchronizer/loop/control_loop.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
@@ -29,8 +29,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  public:
   struct Options {
     synchronizer::ControlLoop::Options loop;
-    telemetry::SyncMetrics* metrics = nullptr;   // borrowed; null: not counted
-    telemetry::EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    telemetry::SyncMetrics* metrics = nullptr;  // borrowed; null: not counted
+    EventRecorder* events = nullptr;            // borrowed; null: not recorded
     // The state cannot be written any more: the process should end. Called once, on the loop's thread.
     std::function<void(const absl::Status&)> on_failed = nullptr;
   };

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "services/telemetry/event_recorder.h"
+#include "base/event_recorder.h"
 #include "services/telemetry/trainer_metrics.h"
 #include "trainer/data/rollout_roster.h"
 #include "trainer/loop/run_observer.h"
@@ -21,7 +21,7 @@ class RunRecorder final : public trainer::RunObserver {
   using RolloutWork = std::function<trainer::RolloutRoster::Work()>;
 
   // All borrowed; they must outlive this.
-  RunRecorder(trainer::RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events)
+  RunRecorder(trainer::RunReporter* reporter, telemetry::TrainerMetrics* metrics, EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
 
   // All before the first record. Without them there is no such file, and rollouters are not known to idle.
@@ -44,7 +44,7 @@ class RunRecorder final : public trainer::RunObserver {
 
   trainer::RunReporter* const reporter_;
   telemetry::TrainerMetrics* const metrics_;
-  telemetry::EventRecorder* const events_;
+  EventRecorder* const events_;
   std::unique_ptr<trainer::TensorBoardFile> tensorboard_;
   RolloutWork work_;
   trainer::RolloutRoster::Work work_before_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
+#include "syncopate/v1/records.pb.h"
 
 namespace syncopate::wire {
 namespace {
@@ -281,6 +282,18 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
     return BadMessage("the manifest's fingerprint is not that of its tensors; are both sides of one version?");
   }
   return manifest;
+}
+
+std::string EncodeEvent(const std::string& name, double unix_seconds, double steady_seconds, const RunEvent& event) {
+  v1::Event message;
+  message.set_unix_seconds(unix_seconds);
+  message.set_mono_seconds(steady_seconds);
+  message.set_role(name);
+  message.set_kind(event.kind);
+  *message.mutable_version() = ToProto(event.version);
+  message.set_attempt(event.attempt);
+  message.mutable_fields()->insert(event.fields.begin(), event.fields.end());
+  return message.SerializeAsString();
 }
 
 }  // namespace syncopate::wire

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/event_recorder.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -41,5 +42,8 @@ absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message);
 // The receiver rebuilds ranges and fingerprint itself; a fingerprint that differs from the message's is BAD_MESSAGE.
 v1::Manifest ToProto(const Manifest& manifest);
 absl::StatusOr<Manifest> FromProto(const v1::Manifest& message);
+
+// A record of a daemon's event log (v1::Event), for EventRecorder.
+std::string EncodeEvent(const std::string& name, double unix_seconds, double steady_seconds, const RunEvent& event);
 
 }  // namespace syncopate::wire

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "services/wire/codec.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
@@ -31,8 +32,7 @@ class RunRecorderTest : public ::testing::Test {
   prometheus::Registry registry_;
   std::unique_ptr<trainer::RunReporter> reporter_ = trainer::RunReporter::Open(&disk_, "/metrics.jsonl").value();
   telemetry::TrainerMetrics metrics_{registry_, {}};
-  std::unique_ptr<telemetry::EventRecorder> events_ =
-      telemetry::EventRecorder::Open(&disk_, "/run", "trainer-0").value();
+  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&disk_, "/run", "trainer-0", wire::EncodeEvent).value();
   RunRecorder recorder_{reporter_.get(), &metrics_, events_.get()};
 };
 

@@ -6,11 +6,11 @@
 #include "base/policy_version.h"
 #include "rollouter/engine/engine_loop.h"
 
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 
 // Whether a rollouter can work: its engine takes requests, and what it serves is allowed: of the newest epoch, and at
 // most `allowed_lag` steps behind the newest version. OK, or UNAVAILABLE with reason NO_WEIGHTS, STALE, PAUSED,
 // DRAINING, ASLEEP or ENGINE_FAILED. Pure.
-absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag);
+absl::Status CheckReady(const EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag);
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

@@ -1,11 +1,11 @@
-#include "services/rollouter/readiness.h"
+#include "rollouter/engine/readiness.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 namespace {
 
 absl::Status NotReady(const char* reason, const std::string& message) {
@@ -23,8 +23,8 @@ absl::Status CheckVersion(const PolicyVersion& serving, const PolicyVersion& new
 
 }  // namespace
 
-absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag) {
-  using State = rollouter::EngineStatus::State;
+absl::Status CheckReady(const EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag) {
+  using State = EngineStatus::State;
   switch (engine.state) {
     case State::kWaitingForWeights:
       return NotReady("NO_WEIGHTS", "no weights yet: they arrive with the first weight sync");
@@ -43,4 +43,4 @@ absl::Status CheckReady(const rollouter::EngineStatus& engine, const PolicyVersi
   return CheckVersion(engine.serving, newest, allowed_lag);
 }
 
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

@@ -1,4 +1,4 @@
-#include "services/member/command_runner.h"
+#include "synchronizer/member/command_runner.h"
 
 #include <algorithm>
 #include <atomic>

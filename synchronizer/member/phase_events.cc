@@ -1,4 +1,4 @@
-#include "services/member/phase_events.h"
+#include "synchronizer/member/phase_events.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -44,10 +44,10 @@ PolicyVersion PhaseEvents::VersionOf(int64_t attempt) const {
   return found == versions_.end() ? PolicyVersion() : found->second;
 }
 
-void PhaseEvents::Write(telemetry::EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
+void PhaseEvents::Write(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
                         absl::Duration elapsed, const SyncReport& report) {
   if (events == nullptr) return;
-  telemetry::RunEvent event{"phase", version, attempt, {{"phase", phase}}};
+  RunEvent event{"phase", version, attempt, {{"phase", phase}}};
   event.fields["seconds"] = absl::StrCat(absl::ToDoubleSeconds(elapsed));
   if (report.connect_seconds > 0) event.fields["connect_seconds"] = absl::StrCat(report.connect_seconds);
   if (report.verify_seconds > 0) event.fields["verify_seconds"] = absl::StrCat(report.verify_seconds);

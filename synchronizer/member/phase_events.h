@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/event_recorder.h"
 #include "base/mutex.h"
-#include "services/member/sync_participant.h"
-#include "services/telemetry/event_recorder.h"
+#include "synchronizer/member/sync_participant.h"
 
 namespace syncopate::member {
 
@@ -19,7 +19,7 @@ namespace syncopate::member {
 class PhaseEvents {
  public:
   // Both are borrowed, `events` also by transfers that end when this is no more. It may be null: nothing is recorded.
-  PhaseEvents(telemetry::EventRecorder* events, const Clock* clock) : events_(events), clock_(clock) {}
+  PhaseEvents(EventRecorder* events, const Clock* clock) : events_(events), clock_(clock) {}
 
   // The attempt is of this version: its later phases are recorded with it, until it is forgotten.
   void Remember(int64_t attempt, PolicyVersion version);
@@ -35,10 +35,10 @@ class PhaseEvents {
 
  private:
   PolicyVersion VersionOf(int64_t attempt) const;
-  static void Write(telemetry::EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
+  static void Write(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
                     absl::Duration elapsed, const synchronizer::SyncReport& report);
 
-  telemetry::EventRecorder* const events_;
+  EventRecorder* const events_;
   const Clock* const clock_;
   mutable Mutex mutex_;
   std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts that are under way

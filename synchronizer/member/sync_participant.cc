@@ -1,4 +1,4 @@
-#include "services/member/sync_participant.h"
+#include "synchronizer/member/sync_participant.h"
 
 #include <utility>
 

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/worker.h"
-#include "services/member/phase_events.h"
-#include "services/member/sync_participant.h"
+#include "synchronizer/member/phase_events.h"
+#include "synchronizer/member/sync_participant.h"
 #include "synchronizer/messages.h"
 
 namespace syncopate::member {
@@ -32,7 +32,7 @@ class CommandRunner {
 
   // All are borrowed; what is carried out is recorded in `events`, unless that is null (PhaseEvents).
   explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real(),
-                         telemetry::EventRecorder* events = nullptr)
+                         EventRecorder* events = nullptr)
       : participant_(participant), clock_(clock), phases_(events, clock) {}
 
   // A stream has begun. Every Begin is followed by its End before the next.

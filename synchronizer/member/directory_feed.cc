@@ -1,4 +1,4 @@
-#include "services/member/directory_feed.h"
+#include "synchronizer/member/directory_feed.h"
 
 #include <utility>
 
