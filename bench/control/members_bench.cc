@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/latency_histogram.h"
 #include "base/status.h"
 #include "bench/control/scrape.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/latency_histogram.h"
 
 namespace syncopate::bench {
 namespace {
@@ -80,7 +80,7 @@ absl::Status MembersBench::MeasureAtRest() {
   Tell(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
   const absl::Time began = Clock::Real()->Now();
-  telemetry::LatencyHistogram probes;
+  LatencyHistogram probes;
   int64_t least = case_.members;
   while (Clock::Real()->Now() < began + case_.steady) {
     const absl::Time asked = Clock::Real()->Now();

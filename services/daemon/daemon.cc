@@ -19,6 +19,7 @@
 #include "services/telemetry/certificate_metrics.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::daemon {
 namespace {
@@ -87,7 +88,7 @@ absl::Status Daemon::Prepare() {
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
-  SYNCOPATE_ASSIGN_OR_RETURN(events_, telemetry::EventRecorder::Open(FileSystem::Real(), run_dir(), name()));
+  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name(), wire::EncodeEvent));
   telemetry::PublishBuildInfo(*registry_, BuildVersion(), role_);
   SYNCOPATE_ASSIGN_OR_RETURN(security_, auth::TransportSecurity::Load(config_.security(), role_));
   SYNCOPATE_LOG(kInfo, "syncopate-%s %s starts in %s as %s", role_, BuildVersion(), run_dir(), incarnation_);

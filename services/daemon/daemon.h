@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/event_recorder.h"
 #include "base/identity.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -18,7 +19,6 @@
 #include "services/daemon/signals.h"
 #include "services/daemon/stop_deadline.h"
 #include "services/rpc/server.h"
-#include "services/telemetry/event_recorder.h"
 #include "services/telemetry/grpc_metrics.h"
 #include "services/telemetry/responder.h"
 #include "syncopate/v1/config.pb.h"
@@ -53,7 +53,7 @@ class Daemon {
   std::shared_ptr<const auth::TransportSecurity> security() const { return security_; }
 
   // Where this process records what happens in it.
-  telemetry::EventRecorder* events() const { return events_.get(); }
+  EventRecorder* events() const { return events_.get(); }
 
   // The identity that this process joins with, as the only rank of its replica.
   MemberId Member() const;
@@ -98,7 +98,7 @@ class Daemon {
   Health health_;
   std::shared_ptr<const auth::TransportSecurity> security_;
   const std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<telemetry::EventRecorder> events_;
+  std::unique_ptr<EventRecorder> events_;
   std::string metrics_address_;
   std::unique_ptr<telemetry::GrpcServerMetrics> grpc_metrics_;
   std::unique_ptr<telemetry::MetricsResponder> responder_;

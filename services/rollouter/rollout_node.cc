@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "services/rollouter/readiness.h"
+#include "rollouter/engine/readiness.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -72,7 +72,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
 }
 
 // Counts and records what weight syncs bring, and what they cost the decode loop.
-member::ReceiverParticipant::Listeners CountSyncs(telemetry::EventRecorder* events, prometheus::Registry& registry) {
+member::ReceiverParticipant::Listeners CountSyncs(EventRecorder* events, prometheus::Registry& registry) {
   member::ReceiverParticipant::Listeners listeners;
   listeners.received = [metrics = telemetry::ReceiveMetrics(registry)](int64_t bytes, double seconds) {
     metrics.Count(bytes, seconds);
@@ -188,7 +188,7 @@ absl::Status RolloutNode::CheckReady() const {
     MutexLock lock(&mutex_);
     newest = directory_.newest;
   }
-  return rollouterd::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
+  return rollouter::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
 }
 
 bool RolloutNode::Moves() const { return engine_->GetStatus().round_seconds < kLongRound; }

@@ -258,7 +258,7 @@ grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateSt
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Request* request, Response* response,
-                                                  rpc::Worker& worker,
+                                                  Worker& worker,
                                                   std::type_identity_t<std::function<absl::Status(Response*)>> work) {
   auto call = rpc::UnaryCall::Create();
   request_ids_.Run(

@@ -10,6 +10,7 @@
 namespace syncopate::synchronizerd {
 namespace {
 
+using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
 
 constexpr size_t kMaxReasonBytes = 256;  // of why a member leaves; it chooses that

@@ -18,6 +18,7 @@
 namespace syncopate::synchronizerd {
 namespace {
 
+using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
 using synchronizer::kRollouterRole;
 using synchronizer::kTrainerRole;
@@ -70,8 +71,8 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
-telemetry::RunEvent EventOf(const synchronizer::SyncRecord& record) {
-  telemetry::RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
+RunEvent EventOf(const synchronizer::SyncRecord& record) {
+  RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},
@@ -101,6 +102,7 @@ void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> SynchronizerServiceImpl::Start(Options options) {
+  options.loop.codec = wire::ProtoStateCodec();
   auto service = std::unique_ptr<SynchronizerServiceImpl>(new SynchronizerServiceImpl(std::move(options)));
   SYNCOPATE_ASSIGN_OR_RETURN(service->loop_, ControlLoop::Start(service->options_.loop, service.get()));
   return service;
@@ -197,7 +199,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
     response->set_syncs_failed(history_.failed());
     response->set_syncs_superseded(history_.superseded());
     response->set_completed(plane.ledger().completed());
-    if (with_syncs) *response->mutable_syncs() = loop_->syncs().ToProto();
+    if (with_syncs) *response->mutable_syncs() = wire::ToProto(loop_->syncs());
     response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
     return absl::OkStatus();
   });

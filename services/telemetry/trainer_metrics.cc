@@ -8,9 +8,9 @@ const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4
 }  // namespace
 
 StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
-  for (const StepFigure& figure : StepFigureTable()) {
-    const std::string name = MetricName(figure), help = MetricHelp(figure);
-    if (figure.kind == StepFigure::Kind::kCounter) {
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
+    const std::string name = trainer::MetricName(figure), help = trainer::MetricHelp(figure);
+    if (figure.kind == trainer::StepFigure::Kind::kCounter) {
       counters_.emplace_back(&figure, &AddCounter(registry, name, help));
     } else {
       gauges_.emplace_back(&figure, &AddGauge(registry, name, help));
@@ -18,14 +18,14 @@ StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
   }
 }
 
-void StepFigureMetrics::Record(const StepFigures& step) {
-  for (const auto& [figure, gauge] : gauges_) gauge->Set(Value(step, *figure));
-  for (const auto& [figure, counter] : counters_) counter->Increment(Value(step, *figure));
+void StepFigureMetrics::Record(const trainer::StepFigures& step) {
+  for (const auto& [figure, gauge] : gauges_) gauge->Set(trainer::FigureValue(step, *figure));
+  for (const auto& [figure, counter] : counters_) counter->Increment(trainer::FigureValue(step, *figure));
 }
 
-void StepFigureMetrics::Show(const StepFigures& figures, const std::string& group) {
+void StepFigureMetrics::Show(const trainer::StepFigures& figures, const std::string& group) {
   for (const auto& [figure, gauge] : gauges_) {
-    if (figure->group == group) gauge->Set(Value(figures, *figure));
+    if (figure->group == group) gauge->Set(trainer::FigureValue(figures, *figure));
   }
 }
 
@@ -85,7 +85,7 @@ void TrainerMetrics::ObserveStaleness(int64_t steps) {
   if (steps >= limits_.max_staleness) at_bound_.Increment();
 }
 
-void TrainerMetrics::RecordStep(const PolicyVersion& version, const StepFigures& figures,
+void TrainerMetrics::RecordStep(const PolicyVersion& version, const trainer::StepFigures& figures,
                                 const std::vector<double>& mismatch_by_age) {
   steps_.Increment();
   figures_.Record(figures);

@@ -7,10 +7,11 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/words.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/sync_outcome.h"
-#include "services/telemetry/words.h"
 #include "services/wire/codec.h"
+#include "services/wire/sync_codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
@@ -49,17 +50,17 @@ std::vector<v1::RolloutServiceGetStatusResponse> AskRollouters(
   return given;
 }
 
-json SyncSummary(const telemetry::SyncTally& syncs) {
-  const telemetry::SyncTally::Times& total = syncs.total();
+json SyncSummary(const synchronizer::SyncTally& syncs) {
+  const synchronizer::SyncTally::Times& total = syncs.sums().total;
   return {{"count", syncs.count()},
-          {"failed", syncs.Count(telemetry::SyncOutcome::kFailed)},
-          {"relabelled", syncs.Count(telemetry::SyncOutcome::kRelabelled)},
-          {"superseded", syncs.Count(telemetry::SyncOutcome::kSuperseded)},
+          {"failed", syncs.Count(synchronizer::SyncOutcome::kFailed)},
+          {"relabelled", syncs.Count(synchronizer::SyncOutcome::kRelabelled)},
+          {"superseded", syncs.Count(synchronizer::SyncOutcome::kSuperseded)},
           {"total_ms",
            {{"p50", absl::ToDoubleMilliseconds(total.Quantile(0.5))},
             {"p99", absl::ToDoubleMilliseconds(total.Quantile(0.99))},
             {"max", absl::ToDoubleMilliseconds(total.longest)}}},
-          {"bytes", syncs.bytes()}};
+          {"bytes", syncs.sums().bytes.total()}};
 }
 
 json GroupSummary(const trainer::TrainingSums& groups, const trainer::FlowSums& flow) {
@@ -126,8 +127,8 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
   (*summary)["tokens"] = {{"generated", all.generated_tokens},
                           {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
   const trainer::RunFigures& figures = input.flow.figures;
-  (*summary)["idle"] = {{"trainer", telemetry::Share(figures.wait_seconds, figures.step_seconds)},
-                        {"rollouters", telemetry::Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
+  (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
+                        {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
 }
 
 }  // namespace
@@ -142,7 +143,7 @@ RunWitnesses AskWitnesses(const std::string& synchronizer_address,
   request.set_with_syncs(true);
   auto status = rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::GetStatus, request, kPatience);
   if (status.ok()) {
-    witnesses.syncs = telemetry::SyncTally::FromProto(status->syncs());
+    witnesses.syncs = wire::FromProto(status->syncs());
   } else {
     SYNCOPATE_LOG(kWarning, "the summary lacks weight syncs: %s", status.status().ToString());
   }
@@ -165,7 +166,7 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
   const trainer::StalenessTally& staleness = input.data.sums.staleness;
   const trainer::RunFigures& evaluations = input.flow.figures;
-  const telemetry::SyncTally::Times& pause = witnesses.syncs.pause();
+  const synchronizer::SyncTally::Times& pause = witnesses.syncs.sums().pause;
   json summary = {
       {"status", input.status},
       {"steps", input.data.version.step},

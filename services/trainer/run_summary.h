@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/auth/transport_security.h"
-#include "services/telemetry/sync_tally.h"
+#include "synchronizer/loop/sync_tally.h"
 #include "syncopate/v1/rollout.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
 #include "trainer/data/training_data.h"
@@ -17,7 +17,7 @@ namespace syncopate::trainerd {
 
 // What the other daemons know of the run at its end.
 struct RunWitnesses {
-  telemetry::SyncTally syncs = {};                                   // of the whole run
+  synchronizer::SyncTally syncs = {};                                // of the whole run
   std::vector<v1::RolloutServiceGetStatusResponse> rollouters = {};  // those that answered
 };
 

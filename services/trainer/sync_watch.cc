@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
-#include "services/telemetry/sync_outcome.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "trainer/loop/sync_patience.h"
 
@@ -40,7 +40,7 @@ class SyncWatch::Caller {
     v1::WatchSyncsResponse response;
     while (stream->Read(&response)) {
       const v1::SyncRecord& record = response.record();
-      if (telemetry::SyncOutcomeOf(record.result()) != telemetry::SyncOutcome::kFailed) continue;
+      if (synchronizer::ClassifySyncResult(record.result()) != synchronizer::SyncOutcome::kFailed) continue;
       last = absl::StrCat(record.replica_id(), ": ", record.result(), " ", record.detail());
     }
     return stream->Finish().ok() ? last : "";

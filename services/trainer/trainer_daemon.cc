@@ -23,6 +23,7 @@
 #include "services/rpc/status.h"
 #include "services/trainer/completion_notice.h"
 #include "services/trainer/data_codec.h"
+#include "services/trainer/flow_codec.h"
 #include "services/trainer/loop_options.h"
 #include "services/trainer/run_summary.h"
 #include "services/wire/codec.h"
@@ -119,14 +120,14 @@ absl::Status TrainerDaemon::OpenRun() {
   const std::string folder =
       config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
   // First, because opening the store sweeps away what a trainer that is still at work here has half saved.
-  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
   if (!config.run().resume() && identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
-  SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
+  SYNCOPATE_ASSIGN_OR_RETURN(reporter_, trainer::RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
   recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
@@ -269,7 +270,7 @@ absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOverTc
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {
   const v1::RunConfig& config = daemon_->config();
-  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   synchronizer::Hello hello;
   hello.member = daemon_->Member();
@@ -308,10 +309,11 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
   const trainer::TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
                                                                daemon_->Path(absl::StrCat(kStateFolder, "/log")));
-  flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
-    const absl::StatusOr<IdentityFile::Identity> identity = identity_file_.Read();
-    return identity.ok() && identity->epoch <= epoch;
-  });
+  flow_file_ =
+      std::make_unique<trainer::FlowFile>(Files(), daemon_->Path(kFlowFile), kFlowCodec, [this, epoch = welcome.epoch] {
+        const absl::StatusOr<trainer::IdentityFile::Identity> identity = identity_file_.Read();
+        return identity.ok() && identity->epoch <= epoch;
+      });
   flow_before_ = flow_file_->Read();
   SYNCOPATE_ASSIGN_OR_RETURN(data_, trainer::TrainingData::Open(options,
                                                                 {.files = Files(),
@@ -337,7 +339,7 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
 // Not having TensorBoard's file is no reason to end a run.
 void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   if (!daemon_->config().metrics().tensorboard()) return;
-  auto file = telemetry::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
+  auto file = trainer::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
   if (!file.ok()) {
     SYNCOPATE_LOG(kError, "nothing is written for TensorBoard: %s", file.status().ToString());
     return;
@@ -371,7 +373,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .evaluation_prompts = prompts_.evaluation.get(),
           .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
-            SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+            SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
             return identity.epoch;
           },
           .syncs_fail = [this] { return sync_watch_->failing(); }},

@@ -11,13 +11,10 @@
 #include "services/member/grpc_transport.h"
 #include "services/member/member_client.h"
 #include "services/member/weight_service.h"
-#include "services/trainer/flow_file.h"
-#include "services/trainer/identity_file.h"
 #include "services/trainer/prompt_sources.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
 #include "services/trainer/run_recorder.h"
-#include "services/trainer/run_reporter.h"
 #include "services/trainer/sync_watch.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
@@ -27,6 +24,9 @@
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/record/flow_file.h"
+#include "trainer/record/identity_file.h"
+#include "trainer/record/run_reporter.h"
 
 namespace syncopate::trainerd {
 
@@ -92,12 +92,12 @@ class TrainerDaemon {
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
-  const IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
+  const trainer::IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
   PromptSources prompts_;
   TrainDevice device_;
   RunControl control_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
-  std::unique_ptr<RunReporter> reporter_;
+  std::unique_ptr<trainer::RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
   std::unique_ptr<RunRecorder> recorder_;
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
@@ -116,7 +116,7 @@ class TrainerDaemon {
   std::unique_ptr<SyncWatch> sync_watch_;
   std::unique_ptr<trainer::StepLoop> loop_;
   PolicyVersion start_;  // of the loop
-  std::unique_ptr<FlowFile> flow_file_;
+  std::unique_ptr<trainer::FlowFile> flow_file_;
   trainer::FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;

@@ -138,7 +138,7 @@ grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps
   auto stream = rpc::ServerWriteStream<v1::WatchStepsResponse>::Create(context);
   const size_t last = static_cast<size_t>(std::max(request->last(), 0));
   // The listener holds the stream, the stream's end takes the listener away.
-  RunReporter::Listener listener;
+  trainer::RunReporter::Listener listener;
   listener.on_line = [stream](int64_t step, const std::string& line) {
     v1::WatchStepsResponse response;
     response.set_step(step);

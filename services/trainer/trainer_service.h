@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "services/rpc/request_ids.h"
 #include "services/trainer/model_offer.h"
-#include "services/trainer/run_reporter.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/record/run_reporter.h"
 
 namespace syncopate::trainerd {
 
@@ -40,7 +40,8 @@ class TrainerControl {
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   // Both must outlive the server that serves this.
-  TrainerServiceImpl(TrainerControl* control, RunReporter* reporter) : control_(control), reporter_(reporter) {}
+  TrainerServiceImpl(TrainerControl* control, trainer::RunReporter* reporter)
+      : control_(control), reporter_(reporter) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::TrainerServiceGetStatusRequest* request,
@@ -75,7 +76,7 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
                                    absl::Status (TrainerControl::*work)());
 
   TrainerControl* const control_;
-  RunReporter* const reporter_;
+  trainer::RunReporter* const reporter_;
   rpc::RequestIds request_ids_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
+#include "syncopate/v1/records.pb.h"
 
 namespace syncopate::wire {
 namespace {
@@ -82,6 +83,11 @@ v1::PolicyVersion ToProto(const PolicyVersion& version) {
 }
 
 PolicyVersion FromProto(const v1::PolicyVersion& message) { return {message.epoch(), message.step()}; }
+
+std::string VersionText(const v1::PolicyVersion& message) {
+  const PolicyVersion version = FromProto(message);
+  return version.IsNone() ? "-" : version.ToString();
+}
 
 v1::MemberId ToProto(const MemberId& member) {
   v1::MemberId message;
@@ -276,6 +282,18 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
     return BadMessage("the manifest's fingerprint is not that of its tensors; are both sides of one version?");
   }
   return manifest;
+}
+
+std::string EncodeEvent(const std::string& name, double unix_seconds, double steady_seconds, const RunEvent& event) {
+  v1::Event message;
+  message.set_unix_seconds(unix_seconds);
+  message.set_mono_seconds(steady_seconds);
+  message.set_role(name);
+  message.set_kind(event.kind);
+  *message.mutable_version() = ToProto(event.version);
+  message.set_attempt(event.attempt);
+  message.mutable_fields()->insert(event.fields.begin(), event.fields.end());
+  return message.SerializeAsString();
 }
 
 }  // namespace syncopate::wire

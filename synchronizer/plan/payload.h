@@ -32,6 +32,12 @@ struct PayloadBytes {
   int64_t lora = 0;
   int64_t delta = 0;  // versions are not sent as differences: 0
   int64_t total() const { return full + lora + delta; }
+  PayloadBytes& operator+=(const PayloadBytes& other) {
+    full += other.full;
+    lora += other.lora;
+    delta += other.delta;
+    return *this;
+  }
   friend bool operator==(const PayloadBytes&, const PayloadBytes&) = default;
 };
 

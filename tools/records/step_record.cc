@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 namespace syncopate::records {
 namespace {
@@ -40,8 +40,8 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   record.supervised = Text(object, "objective") == "sft";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable())
-    telemetry::SetValue(figure, Number(object, figure.name), &record.figures);
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable())
+    trainer::SetFigureValue(figure, Number(object, figure.name), &record.figures);
   record.eval_exact = MaybeNumber(object, "eval_exact");
   record.eval_reward = MaybeNumber(object, "eval_reward");
   record.eval_prompts = Integer(object, "eval_prompts");
@@ -76,7 +76,7 @@ std::string ToString(const StepRecord& record) {
   if (record.is_evaluation) {
     return absl::StrFormat("step %d  %s (greedy, on the evaluation prompts)", record.step, EvaluationText(record));
   }
-  const telemetry::StepFigures& figures = record.figures;
+  const trainer::StepFigures& figures = record.figures;
   std::string text =
       record.supervised
           ? absl::StrFormat("step %d  loss %.4f (supervised)  entropy %.2f", record.step, figures.loss, figures.entropy)
@@ -85,8 +85,8 @@ std::string ToString(const StepRecord& record) {
                             figures.staleness_max);
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
-    absl::StrAppend(&text, "  ", telemetry::Thousands(rate), " tokens/s  idle ",
-                    telemetry::Percent(telemetry::Share(figures.wait_seconds, figures.step_seconds)));
+    absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
+                    Percent(Share(figures.wait_seconds, figures.step_seconds)));
   }
   return text;
 }

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/status.h"
-#include "services/telemetry/sync_outcome.h"
 #include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "tools/report/report_page.h"
 
 namespace syncopate::report {
@@ -108,9 +108,9 @@ void LivePage::AddRecord(const records::StepRecord& record) {
 }
 
 void LivePage::AddSync(const v1::SyncRecord& record) {
-  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
-  const bool moved = outcome == telemetry::SyncOutcome::kDone;
-  if (!moved && outcome != telemetry::SyncOutcome::kRelabelled) return;
+  const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  const bool moved = outcome == synchronizer::SyncOutcome::kDone;
+  if (!moved && outcome != synchronizer::SyncOutcome::kRelabelled) return;
   MutexLock lock(&mutex_);
   history_.AddVersion(record.replica_id(), record.ended_unix_seconds(), record.version().step());
   if (!moved) return;

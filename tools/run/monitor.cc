@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/words.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/sync_outcome.h"
-#include "services/telemetry/words.h"
+#include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
@@ -110,7 +111,7 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = telemetry::Version(status->version());
+  row.version = wire::VersionText(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
   snapshot_.waiting = WhoWaits(status->explanation());
   snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
@@ -131,10 +132,10 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = telemetry::Version(status->serving());
+  row.version = wire::VersionText(status->serving());
   row.groups = status->groups_submitted();
-  row.idle = telemetry::Share(idle, idle + busy);
-  row.tokens_per_second = telemetry::Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
+  row.idle = Share(idle, idle + busy);
+  row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
 }
 
 void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
@@ -143,7 +144,7 @@ void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = "running";
-  row.version = telemetry::Version(status->newest());
+  row.version = wire::VersionText(status->newest());
 }
 
 std::string RunMonitor::SynchronizerAddress() const {
@@ -186,10 +187,10 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
-  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
-  if (outcome == telemetry::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
-  if (outcome == telemetry::SyncOutcome::kRehearsed) return;   // no version was to be moved
-  const bool ok = outcome != telemetry::SyncOutcome::kFailed;
+  const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // no version was to be moved
+  const bool ok = outcome != synchronizer::SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;

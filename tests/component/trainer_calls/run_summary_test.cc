@@ -19,11 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-v1::SyncRecord Sync(const std::string& result, double seconds) {
-  v1::SyncRecord record;
-  record.set_result(result);
-  (*record.mutable_seconds())["total"] = seconds;
-  (*record.mutable_bytes_by_kind())["full"] = 10;
+synchronizer::SyncRecord Sync(const std::string& result, double seconds) {
+  synchronizer::SyncRecord record;
+  record.result = result;
+  record.seconds["total"] = seconds;
+  record.bytes_by_kind.full = 10;
   return record;
 }
 
