@@ -89,10 +89,11 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
     SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
     return std::string(id.data(), id.size());
   };
-  device.join = [index, world](const std::string& said, int32_t mine, const std::function<absl::Status()>& go_on)
-      -> absl::StatusOr<std::unique_ptr<trainer::Communicator>> {
+  device.join = [index, world](
+                    const std::string& said, int32_t mine,
+                    const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
     cuda::NcclId id{};
-    if (said.size() != id.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(said.begin(), said.end(), id.begin());
     return trainer::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
                                   kRanksMeetWithin, go_on);

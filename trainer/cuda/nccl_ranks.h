@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "base/ranks/communicator.h"
 #include "base/status.h"
 #include "cuda/nccl/nccl_comm.h"
-#include "trainer/ranks/communicator.h"
 
 // Trainer ranks that have a GPU each, over NCCL.
 namespace syncopate::trainer {
