@@ -22,7 +22,7 @@ namespace syncopate::trainerd {
 struct RankDevice {
   std::string name = "cpu";  // or "cuda:N"
   std::string gpu;           // what its driver calls it; empty on the CPU
-  // Rank 0 makes an id, by which all join: as trainer::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
+  // Rank 0 makes an id, by which all join: as model::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
   std::function<absl::StatusOr<std::string>()> new_id;
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& id, int32_t rank,
                                                               const std::function<absl::Status()>& go_on)>
