@@ -21,6 +21,7 @@ struct GenerateArguments {
   int64_t prefill_tokens = 0;
   double sync_seconds = 60;
   bool deterministic = false;
+  int32_t tensor_parallel = 1;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -51,6 +52,10 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
       ->check(CLI::Range(2.0, 600.0))
+      ->capture_default_str();
+  app->add_option("--tensor-parallel", arguments->tensor_parallel,
+                  "GPUs that share a model, each with a thread; for the cases prefill, fixed, install and mix")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
       ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")

@@ -62,6 +62,12 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                  absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ", kMostSequences,
                               ", the most that one GPU decodes at once"));
   }
+  if (runner.deterministic && options.ranks != nullptr && options.ranks->world() > 2) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+        absl::StrCat("rollout.deterministic: over ", options.ranks->world(),
+                     " ranks the bits of sums depend on the batch; rollout.tensor_parallel may be 1 or 2 with it"));
+  }
   const DecodeShape& shape = views.shape;
   GraphDecoder::Options decoder;
   decoder.device = options.device;
@@ -72,6 +78,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.rotations = RotationsOf(config, runner.max_context);
   decoder.rows_alike = runner.deterministic;
   decoder.choose_fastest = !runner.deterministic;
+  decoder.ranks = options.ranks;
   if (runner.deterministic) {
     decoder.batch_sizes = decoder.chunk_sizes = {std::max(kLeastFixedRows, decoder.max_slots)};
   } else {
@@ -86,7 +93,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));
   const int64_t filter_bytes = runner.max_sequences * SlotFilters::BytesOfOne(shape.vocab);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(options.device));
-  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t blocks,
+  SYNCOPATE_ASSIGN_OR_RETURN(int64_t blocks,
                              BlocksThatFit({.total = memory.total,
                                             .free = memory.free,
                                             .share = options.memory_share,
@@ -95,6 +102,10 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                                             .max_context = runner.max_context,
                                             .blocks_asked = runner.blocks,
                                             .blocks_of_use = runner.BlocksForAll()}));
+  // One scheduler hands out the blocks of all ranks.
+  if (options.agree_on_least != nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(blocks, options.agree_on_least(blocks));
+  }
   const Capacity capacity{.blocks = blocks,
                           .host_blocks = runner.host_blocks,
                           .max_kept_blocks = blocks,  // their memory is taken anyhow
@@ -165,7 +176,9 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
   slot = {.drawn = static_cast<int32_t>(start.drawn.size()),
           .next_token = start.drawn.empty() ? -1 : start.drawn.back(),
           .sampling = start.sampling};
-  SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
+  if (leads()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
+  }
   const float temperature = start.sampling->temperature;
   return SamplingSetting{start.slot,
                          {.seed = start.seed, .inverse_temperature = temperature > 0 ? 1 / temperature : 0.0f}};
@@ -173,7 +186,7 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
 
 PassDraw CudaModelRunner::AddDraw(SlotIndex index, int32_t row, UnderWay& launched) {
   Slot& slot = slots_[index];
-  const bool wants_logits = slot.sampling->top_logprobs > 0;
+  const bool wants_logits = slot.sampling->top_logprobs > 0 && leads();
   launched.draws.push_back(wants_logits ? slot.sampling : nullptr);
   slot.next_token = -1;
   return {index, slot.drawn++, row, wants_logits, slot.filter != nullptr ? &slot.filter->filter : nullptr};

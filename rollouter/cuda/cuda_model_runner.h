@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,8 +27,12 @@ class CudaModelRunner final : public ModelRunner {
     int device = 0;
     double memory_share = 0.9;  // see KvBudget
     RunnerOptions runner;
+    // As GraphDecoder::Options::ranks; then agree_on_least(n) is the least n that any rank gives, and blocks.
+    DeviceRanks* ranks = nullptr;
+    std::function<absl::StatusOr<int64_t>(int64_t)> agree_on_least = nullptr;
   };
-  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTION; RESOURCE_EXHAUSTED reason
+  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTION, also for determinism over more than two
+  // ranks, whose sums NCCL makes in an order that depends on the batch; RESOURCE_EXHAUSTED reason
   // OUT_OF_GPU_MEMORY if not one sequence has room; else as GraphDecoder::Create.
   static absl::StatusOr<std::unique_ptr<CudaModelRunner>> Create(const model::ModelConfig& config,
                                                                  const DecodeViews& views, const Options& options);
@@ -68,6 +73,8 @@ class CudaModelRunner final : public ModelRunner {
   absl::Status MoveBlocks(const StepPlan& plan);
   absl::StatusOr<SamplingSetting> StartSlot(const SlotStart& start);
   PassDraw AddDraw(SlotIndex slot, int32_t row, UnderWay& launched);
+  bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
+
   const Options options_;
   const DecodeShape shape_;
   const Capacity capacity_;

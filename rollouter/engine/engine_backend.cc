@@ -83,10 +83,12 @@ class HostBackend::Arenas final : public WeightArenas {
   int live_ = 0;
 };
 
-HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
+HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets,
+                         Communicator* ranks)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)) {}
+      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)),
+      ranks_(ranks) {}
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest) {
@@ -106,7 +108,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);
 }
 
 }  // namespace syncopate::rollouter

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/manifest.h"
 #include "base/policy_version.h"
+#include "base/ranks/communicator.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
 #include "rollouter/engine/model_runner.h"
@@ -92,7 +93,9 @@ class EngineBackend {
 class HostBackend final : public EngineBackend {
  public:
   // `manifest` is the manifest of `config`, all in one dtype. Allocates weight_sets (1 or 2) * manifest.arena_bytes().
-  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2);
+  // With `ranks`, which is borrowed, this is one rank of a replica, and both are of its slice (rank_slice.h).
+  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2,
+              Communicator* ranks = nullptr);
   ~HostBackend() override;
 
   at::Device device() const override { return at::kCPU; }
@@ -105,6 +108,7 @@ class HostBackend final : public EngineBackend {
   const model::ModelConfig config_;
   const DType dtype_;
   const std::unique_ptr<Arenas> arenas_;
+  Communicator* const ranks_;
 };
 
 }  // namespace syncopate::rollouter

@@ -15,6 +15,8 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/mutex.h"
+#include "base/ranks/late_ranks.h"
+#include "base/ranks/socket_ranks.h"
 #include "model/model_config.h"
 #include "services/config/trainer_ranks.h"
 #include "services/rpc/bidi_stream.h"
@@ -24,9 +26,7 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/policy_files.h"
-#include "trainer/ranks/late_ranks.h"
 #include "trainer/ranks/leading_policy.h"
-#include "trainer/ranks/socket_ranks.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -54,7 +54,7 @@ class Inbox {
   absl::Status state() {
     MutexLock lock(&mutex_);
     if (!ended_) return absl::OkStatus();
-    return why_.ok() ? trainer::RankLost("rank 0 has ended the stream before the ranks had met") : why_;
+    return why_.ok() ? RankLost("rank 0 has ended the stream before the ranks had met") : why_;
   }
   void End(const absl::Status& why) {
     MutexLock lock(&mutex_);
@@ -67,7 +67,7 @@ class Inbox {
     auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ || !messages_.empty(); };
     mutex_.Await(Condition(&is_there));
     if (messages_.empty()) {
-      return why_.ok() ? trainer::RankLost("rank 0 has ended the stream without saying that the run is over") : why_;
+      return why_.ok() ? RankLost("rank 0 has ended the stream without saying that the run is over") : why_;
     }
     v1::AttendResponse message = std::move(messages_.front());
     messages_.pop_front();
@@ -89,7 +89,7 @@ bool MayComeLater(const absl::Status& status) {
 // A stream that broke is rank 0 lost; what rank 0 said itself is the reason.
 absl::Status AsLost(const absl::Status& why) {
   if (why.ok() || !ErrorReason(why).empty()) return why;
-  return trainer::RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
+  return RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
 }
 
 class Follower {
@@ -99,7 +99,7 @@ class Follower {
         model_(std::move(model)),
         rank_(rank),
         world_(static_cast<int32_t>(daemon->config().trainer().world())),
-        ranks_(std::make_shared<trainer::LateRanks>(rank_, world_)) {}
+        ranks_(std::make_shared<LateRanks>(rank_, world_)) {}
   ~Follower() {
     if (const auto stream = CurrentStream(); stream != nullptr) stream->Cancel();
   }
@@ -146,12 +146,12 @@ class Follower {
       SYNCOPATE_RETURN_IF_ERROR(Dial());
       absl::StatusOr<v1::AttendResponse> first = inbox_->Take();
       if (first.ok() && first->has_welcome()) return first->welcome();
-      if (first.ok()) return trainer::RankLost("rank 0 began with something else than its welcome");
+      if (first.ok()) return RankLost("rank 0 began with something else than its welcome");
       if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
       if (!MayComeLater(first.status())) return AsLost(first.status());
       if (Clock::Real()->Now() >= until) {
-        return trainer::RankLost(absl::StrCat("nobody answers at trainer.rank0 ", daemon_->config().trainer().rank0(),
-                                              ": ", first.status().ToString()));
+        return RankLost(absl::StrCat("nobody answers at trainer.rank0 ", daemon_->config().trainer().rank0(), ": ",
+                                     first.status().ToString()));
       }
       MutexLock lock(&mutex_);
       const bool never = false;
@@ -215,11 +215,11 @@ class Follower {
       return absl::OkStatus();
     }
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(welcome.ranks_address()));
-    trainer::RankSecret secret;
-    if (welcome.ranks_secret().size() != secret.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    RankSecret secret;
+    if (welcome.ranks_secret().size() != secret.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(welcome.ranks_secret().begin(), welcome.ranks_secret().end(), secret.begin());
     SYNCOPATE_ASSIGN_OR_RETURN(auto joined,
-                               trainer::JoinRanks(address, secret, rank_, world_, kRanksMeetWithin, kRankCallDeadline));
+                               JoinRanks(address, secret, rank_, world_, kRanksMeetWithin, kRankCallDeadline));
     ranks_->Connect(std::move(joined));
     return absl::OkStatus();
   }
@@ -255,14 +255,13 @@ class Follower {
           if (!said.step().supervised()) continue;
           for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before they travelled
         }
-        if (static_cast<int32_t>(batch.size()) != said.step().groups())
-          return trainer::RankLost("a batch is not whole");
+        if (static_cast<int32_t>(batch.size()) != said.step().groups()) return RankLost("a batch is not whole");
         break;
       case v1::AttendResponse::kWriteTensor:
         command = {.kind = Kind::kWriteTensor,
                    .part = static_cast<trainer::PolicyPart>(said.write_tensor().part()),
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
-        if (command.tensor >= policy_->manifest().tensors().size()) return trainer::RankLost("no such tensor");
+        if (command.tensor >= policy_->manifest().tensors().size()) return RankLost("no such tensor");
         break;
       case v1::AttendResponse::kCopyParameters:
         command.kind = Kind::kCopyParameters;
@@ -277,7 +276,7 @@ class Follower {
       case v1::AttendResponse::kMoveState:
         command = {.kind = Kind::kMoveState, .move = static_cast<trainer::RankCommand::Move>(said.move_state().to())};
         if (said.move_state().to() < 0 || command.move > trainer::RankCommand::Move::kTrainerMode) {
-          return trainer::RankLost("rank 0 orders no move that there is");
+          return RankLost("rank 0 orders no move that there is");
         }
         break;
       default:
@@ -290,7 +289,7 @@ class Follower {
   const config::RunModel model_;
   const int32_t rank_, world_;
   RankDevice device_;
-  const std::shared_ptr<trainer::LateRanks> ranks_;  // the stream's callbacks have it too
+  const std::shared_ptr<LateRanks> ranks_;  // the stream's callbacks have it too
   std::unique_ptr<trainer::PolicyTrainer> policy_;
   std::shared_ptr<Inbox> inbox_;  // of the stream; the computing thread's
   std::atomic<bool> ready_ = false, stopped_ = false, completed_ = false;

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ranks/collective.h"
 #include "services/wire/codec.h"
-#include "trainer/ranks/collective.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -105,7 +105,7 @@ void RankServiceImpl::Leave(int32_t rank, const absl::Status& why) {
     MutexLock lock(&mutex_);
     if (stopped_) return;
   }
-  Lose(trainer::RankLost(absl::StrCat("trainer rank ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
+  Lose(RankLost(absl::StrCat("trainer rank ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
 }
 
 void RankServiceImpl::Lose(const absl::Status& why) {
@@ -135,9 +135,8 @@ absl::Status RankServiceImpl::AwaitRanks(absl::Duration deadline, const std::fun
       };
       if (mutex_.AwaitWithTimeout(Condition(&is_over), kLookEvery)) return lost_;
       if (Clock::Real()->Now() >= until) {
-        return trainer::RankLost(absl::StrCat("trainer rank ", Missing(), " of ", options_.world,
-                                              " has not come within ", absl::FormatDuration(deadline),
-                                              "; is it started, with trainer.rank0?"));
+        return RankLost(absl::StrCat("trainer rank ", Missing(), " of ", options_.world, " has not come within ",
+                                     absl::FormatDuration(deadline), "; is it started, with trainer.rank0?"));
       }
     }
     SYNCOPATE_RETURN_IF_ERROR(go_on());
@@ -152,7 +151,7 @@ absl::Status RankServiceImpl::Write(const v1::AttendResponse& message) {
     streams = streams_;
   }
   for (const auto& [rank, stream] : streams) {
-    if (!stream->Write(message)) return trainer::RankLost(absl::StrCat("trainer rank ", rank, " takes no commands"));
+    if (!stream->Write(message)) return RankLost(absl::StrCat("trainer rank ", rank, " takes no commands"));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
+#include "model/cuda/nccl_ranks.h"
 #include "model/device.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
@@ -15,7 +16,6 @@
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
-#include "trainer/cuda/nccl_ranks.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainerd {
@@ -89,13 +89,14 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
     SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
     return std::string(id.data(), id.size());
   };
-  device.join = [index, world](const std::string& said, int32_t mine, const std::function<absl::Status()>& go_on)
-      -> absl::StatusOr<std::unique_ptr<trainer::Communicator>> {
+  device.join = [index, world](
+                    const std::string& said, int32_t mine,
+                    const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
     cuda::NcclId id{};
-    if (said.size() != id.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(said.begin(), said.end(), id.begin());
-    return trainer::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
-                                  kRanksMeetWithin, go_on);
+    return model::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
+                                kRanksMeetWithin, go_on);
   };
   return device;
 }

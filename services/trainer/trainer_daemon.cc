@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ranks/socket_ranks.h"
 #include "base/reasons.h"
 #include "model/model_folder.h"
 #include "services/config/config_record.h"
@@ -28,7 +29,6 @@
 #include "services/trainer/run_summary.h"
 #include "services/wire/codec.h"
 #include "trainer/checkpoint/policy_files.h"
-#include "trainer/ranks/socket_ranks.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -247,20 +247,20 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOnGpus(
-    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOnGpus(v1::AttendResponse::Welcome welcome,
+                                                                        const std::function<absl::Status()>& go_on) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, device_.rank0.new_id());
   welcome.set_nccl_id(id);
   SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
   return device_.rank0.join(id, /*rank=*/0, go_on);
 }
 
-absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOverTcp(
-    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOverTcp(v1::AttendResponse::Welcome welcome,
+                                                                         const std::function<absl::Status()>& go_on) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
   SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
-  const trainer::RankSecret secret = trainer::DrawRankSecret();
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer::RankMeeting meeting, trainer::RankMeeting::Open(bound.host, secret));
+  const RankSecret secret = DrawRankSecret();
+  SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
   told.port = meeting.port();
   welcome.set_ranks_address(told.ToString());
   welcome.set_ranks_secret(secret.data(), secret.size());

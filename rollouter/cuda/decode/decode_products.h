@@ -15,8 +15,9 @@ class DecodeProducts {
  public:
   struct Options {
     int32_t rows = 0;
-    bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
-    bool rows_alike = false;      // as MatmulShape
+    bool add_to_residual = true;    // output and down are added to the residual; else they are `projected`,
+    bool replace_residual = false;  // or the residual itself: this rank's part of it
+    bool rows_alike = false;        // as MatmulShape
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -29,12 +30,15 @@ class DecodeProducts {
   // Chooses each product's kernel by measuring it over all layers. Overwrites the buffers.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
-  bool adds_to_residual() const { return output_.shape().accumulate; }
+  // Output and down leave nothing in `projected`.
+  bool writes_residual() const { return writes_residual_; }
 
  private:
-  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down);
+  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
+                 bool writes_residual);
 
   model::Matmul qkv_, output_, gate_up_, down_;
+  bool writes_residual_;
 };
 
 // Logits of so many rows.

@@ -19,6 +19,7 @@ using cuda::DriverStatus;
 
 namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
+constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
 constexpr int32_t kMostTableSettings = 32768;  // of a pass
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
@@ -45,6 +46,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
                    options.packed_sizes.empty() && !options.choose_fastest));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
+  SYNCOPATE_CHECK(options.ranks == nullptr || options.add_in_products);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
   const DeviceScope device(options.device);
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
@@ -120,6 +122,7 @@ absl::Status GraphDecoder::Prepare() {
 }
 
 absl::Status GraphDecoder::MakeHead(int32_t rows) {
+  if (!leads()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head, HeadProduct::Create(*library_, options_.shape,
                                                                    {.rows = rows,
                                                                     .float32_logits = options_.float32_logits,
@@ -136,7 +139,11 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
       DecodeProducts products,
       DecodeProducts::Create(
           *library_, options_.shape,
-          {.rows = rows, .add_to_residual = options_.add_in_products, .rows_alike = options_.rows_alike}));
+          // Rank 0 adds its part to the residual, the others have theirs instead: the sum is the next residual.
+          {.rows = rows,
+           .add_to_residual = options_.add_in_products && leads(),
+           .replace_residual = !leads(),
+           .rows_alike = options_.rows_alike}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -146,13 +153,21 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
 absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(rows));
   auto queue = [&]() -> absl::Status {
+    // Only rows of decode steps take what was drawn before.
+    if (options_.ranks != nullptr && rows_of == RowsOf::kDifferentSequences) {
+      SYNCOPATE_RETURN_IF_ERROR(options_.ranks->Broadcast(
+          buffers_.drawn_tokens(), (options_.max_slots + 1) * int64_t{sizeof(int32_t)}, stream_.get()));
+    }
     SYNCOPATE_RETURN_IF_ERROR(QueuePagedLayers(products, rows, rows_of));
     return rows_of == RowsOf::kDifferentSequences ? QueueDraws(rows) : absl::OkStatus();
   };
   // Once with empty rows, which loads every kernel; a capture should load none.
   SYNCOPATE_RETURN_IF_ERROR(Upload({}, rows, /*draws=*/std::min(rows, max_rows())).status());
   SYNCOPATE_RETURN_IF_ERROR(queue());
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_.get()), "running a first decode step"));
+  cuda::Event first;
+  SYNCOPATE_ASSIGN_OR_RETURN(first, cuda::Event::Create(options_.device));
+  SYNCOPATE_RETURN_IF_ERROR(first.Record(stream_.get()));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(first, "a first decode step"));
   SYNCOPATE_ASSIGN_OR_RETURN(model::CudaGraph graph, model::CudaGraph::Capture(stream_.get(), queue));
   return Bucket{std::move(products), std::move(graph)};
 }
@@ -212,6 +227,7 @@ absl::Status GraphDecoder::QueuePackedLayers(DecodeProducts& products, int32_t r
 }
 
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
+  if (!leads()) return absl::OkStatus();
   SYNCOPATE_RETURN_IF_ERROR(
       heads_.at(rows).Queue(options_.weights, buffers_, HeadProduct::Input::kNormed, stream_.get()));
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.draws(rows), buffers_.sampling(),
@@ -220,6 +236,7 @@ absl::Status GraphDecoder::QueueDraws(int32_t rows) {
 }
 
 absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
+  if (!leads()) return absl::OkStatus();
   const int32_t rows = BatchSizeFor(drawn_rows);
   const model::NormShape shape = {rows, options_.shape.hidden, options_.shape.norm_epsilon};
   SYNCOPATE_RETURN_IF_ERROR(
@@ -232,6 +249,11 @@ absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
                     "sampling");
 }
 
+absl::Status GraphDecoder::SumResidual(int32_t rows) {
+  if (options_.ranks == nullptr) return absl::OkStatus();
+  return options_.ranks->Sum(buffers_.residual(), int64_t{rows} * options_.shape.hidden, stream_.get());
+}
+
 // From the layer's normed input to the normed input of what comes after it.
 absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t index) {
   const DecodeShape& shape = options_.shape;
@@ -239,7 +261,7 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
   const void* next_norm = index + 1 < shape.layers ? options_.weights.layers[static_cast<size_t>(index) + 1].input_norm
                                                    : options_.weights.norm;
   const model::NormShape norm = {rows, shape.hidden, shape.norm_epsilon};
-  const void* added = products.adds_to_residual() ? nullptr : buffers_.projected();
+  const void* added = products.writes_residual() ? nullptr : buffers_.projected();
   const AppendInputs append = {.qkv = buffers_.qkv(),
                                .q_norm = shape.qk_norm ? layer.q_norm : nullptr,
                                .k_norm = shape.qk_norm ? layer.k_norm : nullptr,
@@ -252,12 +274,14 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
       "appending keys and values"));
   SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
+  SYNCOPATE_RETURN_IF_ERROR(SumResidual(rows));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       model::AddAndNorm(norm, added, layer.post_norm, buffers_.residual(), buffers_.normed(), stream), "a norm"));
   SYNCOPATE_RETURN_IF_ERROR(products.GateUp(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       model::SwiGlu(rows, shape.intermediate, buffers_.gate_up(), buffers_.activated(), stream), "an activation"));
   SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers_, stream));
+  SYNCOPATE_RETURN_IF_ERROR(SumResidual(rows));
   return CudaStatus(model::AddAndNorm(norm, added, next_norm, buffers_.residual(), buffers_.normed(), stream),
                     "a norm");
 }
@@ -268,10 +292,21 @@ int32_t GraphDecoder::BatchSizeFor(int32_t rows) const {
 
 const model::CudaGraph& GraphDecoder::GraphFor(int32_t rows) const { return batches_.at(BatchSizeFor(rows)).graph; }
 
+absl::Status GraphDecoder::AwaitEvent(const cuda::Event& event, const char* what) const {
+  if (options_.ranks == nullptr) return event.Wait(kStepDeadline, what);
+  absl::Status waited;
+  for (absl::Duration spent; spent < kStepDeadline; spent += kAskRanksEvery) {
+    waited = event.Wait(kAskRanksEvery, what);
+    if (!absl::IsDeadlineExceeded(waited)) return waited;
+    SYNCOPATE_RETURN_IF_ERROR(options_.ranks->Check());
+  }
+  return waited;
+}
+
 absl::StatusOr<int32_t> GraphDecoder::Upload(const Pass& pass, int32_t rows, int32_t draws) {
   const size_t place = static_cast<size_t>(next_input_);
   next_input_ = (next_input_ + 1) % kInputPlaces;
-  SYNCOPATE_RETURN_IF_ERROR(uploaded_[place].Wait(kStepDeadline, "the copy of an earlier pass's rows"));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(uploaded_[place], "the copy of an earlier pass's rows"));
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows,
                              buffers_.Upload(static_cast<int>(place), pass, rows, draws, stream_.get()));
   SYNCOPATE_RETURN_IF_ERROR(uploaded_[place].Record(stream_.get()));
@@ -280,6 +315,10 @@ absl::StatusOr<int32_t> GraphDecoder::Upload(const Pass& pass, int32_t rows, int
 
 absl::Status GraphDecoder::FilterAndDownload(absl::Span<const PassDraw> draws, UnderWay& launched) {
   const int32_t count = static_cast<int32_t>(draws.size());
+  if (!leads()) {
+    launched.draws += count;
+    return absl::OkStatus();
+  }
   FilteredDraw* const list = buffers_.filtered(launched.at) + launched.filtered;
   int32_t filtered = 0, logits_row = -1, row = -1;  // draws from one row are neighbours
   for (int32_t i = 0; i < count; ++i) {
@@ -380,7 +419,7 @@ absl::Status GraphDecoder::Launch(const DecoderStep& step) {
 absl::StatusOr<absl::Span<const Drawn>> GraphDecoder::Await() {
   SYNCOPATE_CHECK(!under_way_.empty());
   awaited_ = under_way_.front();
-  SYNCOPATE_RETURN_IF_ERROR(done_[static_cast<size_t>(awaited_.at)].Wait(kStepDeadline, "a decode step"));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(done_[static_cast<size_t>(awaited_.at)], "a decode step"));
   under_way_.pop_front();
   return buffers_.results(awaited_.at, awaited_.draws);
 }

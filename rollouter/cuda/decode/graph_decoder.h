@@ -17,6 +17,7 @@
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
+#include "rollouter/cuda/decode/device_ranks.h"
 
 namespace syncopate::rollouter {
 
@@ -88,6 +89,9 @@ class GraphDecoder {
     // What a row gives has the same bits in every step, and in a chunk of a prompt as in a decode step. Wants one batch size,
     // the same as the one chunk size, no packed sizes, and not choose_fastest.
     bool rows_alike = false;
+    // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
+    // draws, and the others get its tokens with the next step; what they await is of no meaning. Wants add_in_products.
+    DeviceRanks* ranks = nullptr;
   };
   static constexpr int kMostUnderWay = 2;
 
@@ -103,7 +107,8 @@ class GraphDecoder {
   // Anything else is a bug of the caller's. INTERNAL reason CUDA_ERROR.
   absl::Status Launch(const DecoderStep& step);
   // Waits for the step launched first of those under way, of which there must be one: what was drawn, for chunk_draws
-  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR.
+  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR,
+  // UNAVAILABLE reason RANK_LOST.
   absl::StatusOr<absl::Span<const Drawn>> Await();
   // The logits of the draw of the step awaited last that was the `index`-th to want them; valid until the next Launch.
   absl::Span<const float> WantedLogits(int32_t index) const;
@@ -157,6 +162,11 @@ class GraphDecoder {
   absl::Status LaunchChunk(const DecoderStep& step, const ChunkPass& chunk, UnderWay& launched);
   absl::Status LaunchRows(Pass pass, const DecoderStep& step, UnderWay& launched);
   int32_t BatchSizeFor(int32_t rows) const;
+  bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
+  // The residual of a pass of `rows` rows: of this rank's part, the whole.
+  absl::Status SumResidual(int32_t rows);
+  // Blocks as Event::Wait, at most kStepDeadline, and no longer than the ranks are there.
+  absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 
   const Options options_;
   cuda::Stream stream_;

@@ -1,4 +1,4 @@
-#include "trainer/cuda/nccl_ranks.h"
+#include "model/cuda/nccl_ranks.h"
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAStream.h>
@@ -17,7 +17,7 @@
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
-namespace syncopate::trainer {
+namespace syncopate::model {
 namespace {
 
 constexpr absl::Duration kPollEvery = absl::Microseconds(50);
@@ -84,7 +84,7 @@ class AbortableComm {
     }
     // Nobody enters any more.
     const absl::Status aborted = comm_.Abort();
-    if (!aborted.ok()) SYNCOPATE_LOG(kError, "trainer ranks: %s", aborted.ToString());
+    if (!aborted.ok()) SYNCOPATE_LOG(kError, "ranks: %s", aborted.ToString());
     MutexLock lock(&mutex_);
     aborted_ = true;
   }
@@ -97,7 +97,7 @@ class AbortableComm {
   std::thread thread_;  // last: it uses all of the above
 };
 
-class NcclRanks final : public Communicator {
+class NcclRanks final : public NcclGroup {
  public:
   NcclRanks(const NcclRanksOptions& options, cuda::NcclComm comm) : options_(options), comm_(std::move(comm)) {}
   ~NcclRanks() override { Abort("it has ended"); }
@@ -105,7 +105,7 @@ class NcclRanks final : public Communicator {
   int32_t rank() const override { return options_.rank; }
   int32_t world() const override { return options_.world; }
   void Abort(const std::string& why) override {
-    comm_.Break(RankLost(absl::StrCat("trainer rank ", options_.rank, ": ", why)));
+    comm_.Break(RankLost(absl::StrCat("rank ", options_.rank, ": ", why)));
   }
 
   // Until the communicator is formed.
@@ -117,7 +117,7 @@ class NcclRanks final : public Communicator {
       if (met) return absl::OkStatus();
       const absl::Time now = Clock::Real()->Now();
       if (now >= until) {
-        return Broken(RankLost(absl::StrCat("not all of ", options_.world, " trainer ranks have come to NCCL within ",
+        return Broken(RankLost(absl::StrCat("not all of ", options_.world, " ranks have come to NCCL within ",
                                             absl::FormatDuration(meet))));
       }
       if (go_on != nullptr && now >= next_look) {
@@ -140,7 +140,7 @@ class NcclRanks final : public Communicator {
       if (any) until = now + options_.deadline;
       if (now >= until) {
         return Broken(
-            RankLost(absl::StrCat("trainer rank ", options_.rank, ": ", pending_.front().what,
+            RankLost(absl::StrCat("rank ", options_.rank, ": ", pending_.front().what,
                                   ": not made by all ranks within ", absl::FormatDuration(options_.deadline))));
       }
       SYNCOPATE_RETURN_IF_ERROR(Poll().status());
@@ -160,6 +160,17 @@ class NcclRanks final : public Communicator {
     const bool is_largest = call.kind == Collective::Kind::kAllReduce && call.reduction == Reduction::kMax;
     return is_largest ? FindLargest(call, in) : Queue(call, in, out);
   }
+
+  absl::Status QueueSum(void* values, int64_t count, cudaStream_t stream) override {
+    return QueueOn([&](cuda::NcclComm& comm) {
+      return comm.AllReduce(values, static_cast<size_t>(count), cuda::NcclComm::Number::kBFloat16, stream);
+    });
+  }
+  absl::Status QueueBroadcast(void* data, int64_t bytes, cudaStream_t stream) override {
+    return QueueOn(
+        [&](cuda::NcclComm& comm) { return comm.Broadcast(data, static_cast<size_t>(bytes), /*root=*/0, stream); });
+  }
+  absl::Status Check() override { return Poll().status(); }
 
  private:
   // A point in the order of a stream that the GPU has not passed, and what comes before it.
@@ -210,7 +221,7 @@ class NcclRanks final : public Communicator {
         cudaGetLastError();  // an answer, not an error of what comes next
         break;
       }
-      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "waiting for trainer ranks"));
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "waiting for ranks"));
       free_.push_back(std::move(pending_.front().event));
       pending_.pop_front();
       any = true;
@@ -233,8 +244,8 @@ class NcclRanks final : public Communicator {
   absl::Status Queue(const Collective& call, void* in, void* out) {
     const cudaStream_t stream = CurrentStream();
     if (!pending_.empty() && stream != last_stream_) {
-      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(stream, pending_.back().event.get()),
-                                                 "ordering calls of trainer ranks"));
+      SYNCOPATE_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaStreamWaitEvent(stream, pending_.back().event.get()), "ordering calls of ranks"));
     }
     last_stream_ = stream;
     absl::StatusOr<cuda::NcclComm*> comm = comm_.Enter();
@@ -242,9 +253,18 @@ class NcclRanks final : public Communicator {
     const absl::Status begun = Begin(call, in, out, **comm, stream);
     comm_.Leave();
     if (!begun.ok()) return Broken(RankLost(begun.ToString()));
-    SYNCOPATE_RETURN_IF_ERROR(AwaitQueued(call));
+    SYNCOPATE_RETURN_IF_ERROR(AwaitQueued(call.ToString()));
     SYNCOPATE_RETURN_IF_ERROR(DropPassed().status());
     return Record(stream, call.ToString());
+  }
+
+  absl::Status QueueOn(const std::function<absl::Status(cuda::NcclComm&)>& begin) {
+    absl::StatusOr<cuda::NcclComm*> comm = comm_.Enter();
+    if (!comm.ok()) return Broken(comm.status());
+    const absl::Status begun = begin(**comm);
+    comm_.Leave();
+    if (!begun.ok()) return Broken(RankLost(begun.ToString()));
+    return AwaitQueued("a call of a decode step");
   }
 
   static absl::Status Begin(const Collective& call, void* in, void* out, cuda::NcclComm& comm, cudaStream_t stream) {
@@ -266,15 +286,14 @@ class NcclRanks final : public Communicator {
   }
 
   // Until NCCL has put the call on its stream, which it does at once but for the first one of its kind.
-  absl::Status AwaitQueued(const Collective& call) {
+  absl::Status AwaitQueued(const std::string& what) {
     const absl::Time until = Clock::Real()->Now() + options_.deadline;
     while (true) {
       SYNCOPATE_ASSIGN_OR_RETURN(const bool is_queued, Poll());
       if (is_queued) return absl::OkStatus();
       if (Clock::Real()->Now() >= until) {
-        return Broken(
-            RankLost(absl::StrCat("trainer rank ", options_.rank, ": ", call.ToString(),
-                                  ": not begun by all ranks within ", absl::FormatDuration(options_.deadline))));
+        return Broken(RankLost(absl::StrCat("rank ", options_.rank, ": ", what, ": not begun by all ranks within ",
+                                            absl::FormatDuration(options_.deadline))));
       }
       comm_.Pause();
     }
@@ -289,9 +308,9 @@ class NcclRanks final : public Communicator {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinNcclRanks(const NcclRanksOptions& options, const cuda::NcclId& id,
-                                                            absl::Duration meet,
-                                                            const std::function<absl::Status()>& go_on) {
+absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions& options, const cuda::NcclId& id,
+                                                         absl::Duration meet,
+                                                         const std::function<absl::Status()>& go_on) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       cuda::NcclComm comm,
       cuda::NcclComm::Join({.device = options.device, .max_ctas = options.max_ctas}, id, options.rank, options.world));
@@ -302,4 +321,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinNcclRanks(const NcclRanksOptio
   return ranks;
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate::model

@@ -1,9 +1,9 @@
 #include <future>
 
 #include "base/clock.h"
+#include "base/ranks/socket_ranks.h"
+#include "base/ranks/thread_ranks.h"
 #include "tests/support/communicator_conformance.h"
-#include "trainer/ranks/socket_ranks.h"
-#include "trainer/ranks/thread_ranks.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -51,7 +51,7 @@ TEST(RankMeetingTest, ThoseWhoDoNotComeAreCounted) {
   });
   const absl::Status status = meeting.Meet(3, kSoon, kLong).status();
   EXPECT_EQ(ErrorReason(status), "RANK_LOST");
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 trainer ranks have not come"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
   EXPECT_TRUE(one.get().ok());
 }
 

@@ -8,15 +8,15 @@
 
 #include "absl/time/time.h"
 #include "base/host_port.h"
+#include "base/ranks/communicator.h"
+#include "base/ranks/tcp_socket.h"
 #include "base/status.h"
-#include "trainer/ranks/communicator.h"
-#include "trainer/ranks/tcp_socket.h"
 
-// Trainer ranks that are processes, over TCP and host memory: a star, whose middle is rank 0. Every call is one frame
+// Ranks that are processes, over TCP and host memory: a star, whose middle is rank 0. Every call is one frame
 // from each rank to rank 0, which adds up in rank order, and one back; a frame's header names the call, its number and
 // its bytes, and rank 0 compares them before it takes anything. What moves is not encrypted: ranks belong on a network
 // of their own, as with NCCL.
-namespace syncopate::trainer {
+namespace syncopate {
 
 // Who knows it may be a rank. Never to be logged.
 using RankSecret = std::array<char, 32>;
@@ -47,4 +47,4 @@ class RankMeeting {
 absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address, const RankSecret& secret, int32_t rank,
                                                         int32_t world, absl::Duration meet, absl::Duration deadline);
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

@@ -1,8 +1,8 @@
-#include "trainer/ranks/collective.h"
+#include "base/ranks/collective.h"
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 namespace {
 
 template <typename Number>
@@ -86,10 +86,10 @@ absl::Status RankLost(const std::string& message) {
 
 absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence) {
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH",
-               absl::StrCat("as call ", sequence, " trainer rank ", rank, " makes ", theirs.ToString(),
-                            " where rank 0 makes ", ours.ToString(),
+               absl::StrCat("as call ", sequence, " rank ", rank, " makes ", theirs.ToString(), " where rank 0 makes ",
+                            ours.ToString(),
                             "; all ranks need the same binary, model and "
                             "configuration"));
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "trainer/ranks/communicator.h"
+#include "base/ranks/communicator.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 
 // A communicator that is needed before the ranks have met: rank and world are known, calls are those of the one that
 // Connect() brings. Before that every call is FAILED_PRECONDITION (reason RANKS_APART).
@@ -32,4 +32,4 @@ class LateRanks final : public Communicator {
   std::string aborted_ ABSL_GUARDED_BY(mutex_);                  // why, before they had met
 };
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

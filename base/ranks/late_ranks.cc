@@ -1,8 +1,8 @@
-#include "trainer/ranks/late_ranks.h"
+#include "base/ranks/late_ranks.h"
 
 #include <utility>
 
-namespace syncopate::trainer {
+namespace syncopate {
 
 void LateRanks::Connect(std::unique_ptr<Communicator> ranks) {
   SYNCOPATE_CHECK(ranks->rank() == rank_ && ranks->world() == world_);
@@ -14,7 +14,7 @@ void LateRanks::Connect(std::unique_ptr<Communicator> ranks) {
 absl::StatusOr<Communicator*> LateRanks::Connected() {
   MutexLock lock(&mutex_);
   if (ranks_ != nullptr) return ranks_.get();
-  return Error(absl::StatusCode::kFailedPrecondition, "RANKS_APART", "the trainer's ranks have not met yet");
+  return Error(absl::StatusCode::kFailedPrecondition, "RANKS_APART", "the ranks have not met yet");
 }
 
 absl::Status LateRanks::Finish() {
@@ -36,4 +36,4 @@ absl::Status LateRanks::Perform(const Collective& call, void* in, void* out) {
   return ranks->Perform(call, in, out);
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

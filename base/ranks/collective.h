@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 
 enum class Element : uint8_t { kFloat32 = 1, kFloat64 = 2 };
 int64_t ElementBytes(Element element);
@@ -46,4 +46,4 @@ inline void CopyBytes(void* to, const void* from, size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

@@ -1,4 +1,4 @@
-#include "trainer/ranks/thread_ranks.h"
+#include "base/ranks/thread_ranks.h"
 
 #include <cstring>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 namespace {
 
 // Where the ranks meet.
@@ -52,7 +52,7 @@ class Board {
     for (int32_t rank = 0; rank < world_; ++rank) {
       if (!calls_[static_cast<size_t>(rank)].has_value()) absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
     }
-    return absl::StrCat("call ", sequence_, ", ", call.ToString(), ": not made by trainer rank ", missing, " within ",
+    return absl::StrCat("call ", sequence_, ", ", call.ToString(), ": not made by rank ", missing, " within ",
                         absl::FormatDuration(deadline_));
   }
 
@@ -121,9 +121,7 @@ class ThreadRank final : public Communicator {
 
   int32_t rank() const override { return rank_; }
   int32_t world() const override { return board_->world(); }
-  void Abort(const std::string& why) override {
-    board_->Break(RankLost(absl::StrCat("trainer rank ", rank_, ": ", why)));
-  }
+  void Abort(const std::string& why) override { board_->Break(RankLost(absl::StrCat("rank ", rank_, ": ", why))); }
 
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     return board_->Meet(rank_, call, in, out);
@@ -143,4 +141,4 @@ std::vector<std::unique_ptr<Communicator>> MakeThreadRanks(int32_t world, absl::
   return ranks;
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

@@ -4,14 +4,14 @@
 #include <string>
 
 #include "absl/types/span.h"
+#include "base/ranks/collective.h"
 #include "base/status.h"
-#include "trainer/ranks/collective.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 
-// One rank's end of the group of trainer ranks that hold one policy together. All but rank(), world() and Abort() are
-// calls that all ranks make, in the same order and of the same sizes, from one thread each; who owns the thread owns
-// the communicator.
+// One rank's end of a group of ranks that compute together: a trainer's, which hold one policy, or a replica's, which
+// hold one model. All but rank(), world() and Abort() are calls that all ranks make, in the same order and of the same
+// sizes, from one thread each; who owns the thread owns the communicator.
 //
 // A call on host memory blocks until its result is there. One on device memory is queued on the device's current
 // stream; Finish() waits for it. Sums are the same bits on every rank; those of host memory are made in the order of
@@ -61,4 +61,4 @@ class SingleRank final : public Communicator {
   absl::Status Perform(const Collective& call, void* in, void* out) override;
 };
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

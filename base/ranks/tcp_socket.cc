@@ -1,4 +1,4 @@
-#include "trainer/ranks/tcp_socket.h"
+#include "base/ranks/tcp_socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,10 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/ranks/collective.h"
 #include "base/reasons.h"
-#include "trainer/ranks/collective.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 namespace {
 
 using synchronizer::FileDescriptor;
@@ -67,7 +67,7 @@ absl::StatusOr<bool> TcpSocket::Wait(short events, absl::Time until, bool stop_i
   for (;;) {
     pollfd waited{fd_.get(), static_cast<short>(stop_if_readable ? events | POLLIN : events), 0};
     const int ready = poll(&waited, 1, MillisecondsTo(until));
-    if (ready < 0 && errno != EINTR) return SystemError("waiting for a trainer rank");
+    if (ready < 0 && errno != EINTR) return SystemError("waiting for a rank");
     if (ready > 0 && stop_if_readable && (waited.revents & POLLIN) != 0) return false;
     if (ready > 0) return true;  // an error or a hang-up is what the next call on it gives
     if (Clock::Real()->Now() >= until) return RankLost(absl::StrCat(peer_, " does not answer in time"));
@@ -110,10 +110,10 @@ absl::StatusOr<TcpListener> TcpListener::Open(const std::string& host) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(host, 0, /*to_listen=*/true));
   TcpListener listener;
   listener.fd_ = OpenSocket(*addresses);
-  if (!listener.fd_.valid()) return SystemError("opening a socket for the trainer ranks");
+  if (!listener.fd_.valid()) return SystemError("opening a socket for the ranks");
   const int fd = listener.fd_.get();
   if (bind(fd, addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd, 64) != 0) {
-    return SystemError(absl::StrCat("listening at ", host, " for the trainer ranks"));
+    return SystemError(absl::StrCat("listening at ", host, " for the ranks"));
   }
   sockaddr_storage bound{};
   socklen_t length = sizeof(bound);
@@ -126,13 +126,13 @@ absl::StatusOr<TcpListener> TcpListener::Open(const std::string& host) {
 absl::StatusOr<TcpSocket> TcpListener::Accept(absl::Time until) const {
   for (;;) {
     FileDescriptor connection(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (connection.valid()) return TcpSocket(std::move(connection), "a trainer rank that has not said which");
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return SystemError("accepting a trainer rank");
+    if (connection.valid()) return TcpSocket(std::move(connection), "a rank that has not said which");
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return SystemError("accepting a rank");
     if (Clock::Real()->Now() >= until) {
-      return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline, "no trainer rank has come in time");
+      return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline, "no rank has come in time");
     }
     pollfd waited{fd_.get(), POLLIN, 0};
-    if (poll(&waited, 1, MillisecondsTo(until)) < 0 && errno != EINTR) return SystemError("waiting for trainer ranks");
+    if (poll(&waited, 1, MillisecondsTo(until)) < 0 && errno != EINTR) return SystemError("waiting for ranks");
   }
 }
 
@@ -157,4 +157,4 @@ absl::StatusOr<TcpSocket> DialTcp(const HostPort& address, const std::string& pe
   return TcpSocket(std::move(fd), peer);
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

@@ -12,12 +12,12 @@
 
 // TCP connections whose every wait ends at a time of Clock::Real(). Errors of all that talks to a peer: UNAVAILABLE
 // (reason RANK_LOST) if it is gone or too slow.
-namespace syncopate::trainer {
+namespace syncopate {
 
 class TcpSocket {
  public:
   TcpSocket() = default;
-  // `fd` is a connected socket; `peer` is what errors call it, e.g. "trainer rank 2".
+  // `fd` is a connected socket; `peer` is what errors call it, e.g. "rank 2".
   TcpSocket(synchronizer::FileDescriptor fd, std::string peer);
 
   // All of `bytes`. With `stop_if_readable` it returns false as soon as the peer has sent something, which then is more
@@ -58,4 +58,4 @@ class TcpListener {
 // RANK_LOST if nobody answers there in time.
 absl::StatusOr<TcpSocket> DialTcp(const HostPort& address, const std::string& peer, absl::Time until);
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

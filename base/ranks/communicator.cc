@@ -1,8 +1,8 @@
-#include "trainer/ranks/communicator.h"
+#include "base/ranks/communicator.h"
 
 #include <cstring>
 
-namespace syncopate::trainer {
+namespace syncopate {
 
 absl::Status Communicator::AllGather(const void* mine, void* all, int64_t bytes) {
   return Perform({.kind = Collective::Kind::kAllGather, .bytes = bytes}, const_cast<void*>(mine), all);
@@ -41,4 +41,4 @@ absl::Status SingleRank::Perform(const Collective& call, void* in, void* out) {
   return absl::OkStatus();
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate

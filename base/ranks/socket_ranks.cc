@@ -1,4 +1,4 @@
-#include "trainer/ranks/socket_ranks.h"
+#include "base/ranks/socket_ranks.h"
 
 #include <sys/random.h>
 
@@ -13,10 +13,10 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 namespace {
 
-// Header of a frame, as it travels (little-endian, as every host that the trainer runs on):
+// Header of a frame, as it travels (little-endian, as every host that ranks run on):
 //   magic  kind element reduction is_error  root  rank  sequence(8)  bytes(8)  payload(8)
 // `payload` bytes follow; of a frame with is_error they are words.
 struct FrameHeader {
@@ -336,21 +336,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, a
     if (go_on) SYNCOPATE_RETURN_IF_ERROR(go_on());
     if (absl::IsDeadlineExceeded(connection.status()) && Clock::Real()->Now() < until) continue;
     if (absl::IsDeadlineExceeded(connection.status())) {
-      return RankLost(absl::StrCat(missing(), " of ", world - 1, " trainer ranks have not come within ",
-                                   absl::FormatDuration(meet)));
+      return RankLost(
+          absl::StrCat(missing(), " of ", world - 1, " ranks have not come within ", absl::FormatDuration(meet)));
     }
     SYNCOPATE_RETURN_IF_ERROR(connection.status());
     auto rank = Welcome(*connection, secret_, world, std::min(until, Clock::Real()->Now() + kGreetingWithin));
     if (!rank.ok()) {
-      SYNCOPATE_LOG(kWarning, "a connection of no trainer rank: %s", std::string(rank.status().message()));
+      SYNCOPATE_LOG(kWarning, "a connection of no rank: %s", std::string(rank.status().message()));
       continue;
     }
     TcpSocket& place = peers[static_cast<size_t>(*rank - 1)];
     if (place.valid()) {
-      SYNCOPATE_LOG(kWarning, "a second connection of trainer rank %d", *rank);
+      SYNCOPATE_LOG(kWarning, "a second connection of rank %d", *rank);
       continue;
     }
-    connection->set_peer(absl::StrCat("trainer rank ", *rank));
+    connection->set_peer(absl::StrCat("rank ", *rank));
     place = *std::move(connection);
   }
   return std::unique_ptr<Communicator>(std::make_unique<MiddleRank>(std::move(peers), world, deadline));
@@ -360,7 +360,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address,
                                                         int32_t world, absl::Duration meet, absl::Duration deadline) {
   SYNCOPATE_CHECK(rank >= 1 && rank < world);
   const absl::Time until = Clock::Real()->Now() + meet;
-  SYNCOPATE_ASSIGN_OR_RETURN(TcpSocket socket, DialTcp(address, "trainer rank 0", until));
+  SYNCOPATE_ASSIGN_OR_RETURN(TcpSocket socket, DialTcp(address, "rank 0", until));
   Greeting greeting;
   greeting.rank = rank;
   greeting.world = world;
@@ -377,4 +377,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address,
   return std::unique_ptr<Communicator>(std::make_unique<OuterRank>(std::move(socket), rank, world, deadline));
 }
 
-}  // namespace syncopate::trainer
+}  // namespace syncopate
