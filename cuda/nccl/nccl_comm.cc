@@ -33,7 +33,15 @@ absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string&
 }
 
 ncclDataType_t TypeOf(NcclComm::Number number) {
-  return number == NcclComm::Number::kFloat32 ? ncclFloat32 : ncclFloat64;
+  switch (number) {
+    case NcclComm::Number::kFloat32:
+      return ncclFloat32;
+    case NcclComm::Number::kFloat64:
+      return ncclFloat64;
+    case NcclComm::Number::kBFloat16:
+      break;
+  }
+  return ncclBfloat16;
 }
 
 // A flag that one thread raises and another waits for. Shared, so that either may go first.

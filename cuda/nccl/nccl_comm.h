@@ -59,7 +59,7 @@ class NcclComm {
 
   // What all members begin together, each by itself: Poll is about it. `mine` of AllGather may be its own place in
   // `all`; sums are made in an order of NCCL's own, the same bits on every member.
-  enum class Number { kFloat32, kFloat64 };
+  enum class Number { kFloat32, kFloat64, kBFloat16 };
   absl::Status AllGather(const void* mine, void* all, size_t bytes, cudaStream_t stream);
   absl::Status ReduceScatter(const void* all, void* mine, size_t count, Number number, cudaStream_t stream);
   absl::Status AllReduce(void* in_place, size_t count, Number number, cudaStream_t stream);
