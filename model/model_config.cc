@@ -128,17 +128,21 @@ void ForRanges(int64_t count, const std::function<void(int64_t begin, int64_t en
 void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena) {
   std::fill_n(arena, manifest.arena_bytes() / sizeof(float), 0.0f);
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    float* values = arena + manifest.ranges()[i].begin / sizeof(float);
-    const double std_dev = InitialStd(config, spec);
-    const uint64_t key = HashCombine(seed, i);
-    ForRanges(spec.NumElements(), [=](int64_t begin, int64_t end) {
-      for (int64_t element = begin; element < end; ++element) {
-        values[element] =
-            std_dev == kOnes ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, static_cast<uint64_t>(element)));
-      }
-    });
+    InitialiseElements(config, manifest, seed, i, 0, manifest.tensors()[i].NumElements(),
+                       arena + manifest.ranges()[i].begin / sizeof(float));
   }
+}
+
+void InitialiseElements(const ModelConfig& config, const Manifest& manifest, uint64_t seed, size_t tensor,
+                        int64_t first, int64_t count, float* values) {
+  const double std_dev = InitialStd(config, manifest.tensors()[tensor]);
+  const uint64_t key = HashCombine(seed, tensor);
+  ForRanges(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto element = static_cast<uint64_t>(first + i);
+      values[i] = std_dev == kOnes ? 1.0f : static_cast<float>(std_dev * PhiloxNormal(key, element));
+    }
+  });
 }
 
 }  // namespace syncopate::model

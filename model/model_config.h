@@ -72,5 +72,8 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype,
 // Writes the initial weights into an arena of manifest.arena_bytes() bytes of float32: a pure function of seed and
 // config (Philox, one stream per tensor), the same on every machine; gaps become zero.
 void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena);
+// Of the same weights elements [first, first + count) of one tensor, by its place in the manifest.
+void InitialiseElements(const ModelConfig& config, const Manifest& manifest, uint64_t seed, size_t tensor,
+                        int64_t first, int64_t count, float* values);
 
 }  // namespace syncopate::model

@@ -1,9 +1,16 @@
 #include "base/ranks/collective.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/half.h"
 
 namespace syncopate {
 namespace {
+
+// Not std::max, for which a NaN is never the larger one: what is not finite must be seen on every rank.
+template <typename Number>
+Number Larger(Number a, Number b) {
+  return a >= b || a != a ? a : b;
+}
 
 template <typename Number>
 void CombineNumbers(Reduction reduction, void* accumulated, const void* values, int64_t count) {
@@ -12,9 +19,29 @@ void CombineNumbers(Reduction reduction, void* accumulated, const void* values, 
   if (reduction == Reduction::kSum) {
     for (int64_t i = 0; i < count; ++i) into[i] += from[i];
   } else {
-    // Not std::max, for which a NaN is never the larger one: what is not finite must be seen on every rank.
-    for (int64_t i = 0; i < count; ++i) into[i] = into[i] >= from[i] || into[i] != into[i] ? into[i] : from[i];
+    for (int64_t i = 0; i < count; ++i) into[i] = Larger(into[i], from[i]);
   }
+}
+
+void CombineBFloat16(Reduction reduction, void* accumulated, const void* values, int64_t count) {
+  auto* const into = static_cast<uint16_t*>(accumulated);
+  const auto* const from = static_cast<const uint16_t*>(values);
+  for (int64_t i = 0; i < count; ++i) {
+    const float a = WidenBFloat16(into[i]), b = WidenBFloat16(from[i]);
+    into[i] = RoundToBFloat16(reduction == Reduction::kSum ? a + b : Larger(a, b));
+  }
+}
+
+const char* NameOf(Element element) {
+  switch (element) {
+    case Element::kFloat32:
+      return "float32";
+    case Element::kFloat64:
+      return "float64";
+    case Element::kBFloat16:
+      return "bfloat16";
+  }
+  return "unknown numbers";
 }
 
 const char* NameOf(Collective::Kind kind) {
@@ -35,7 +62,9 @@ const char* NameOf(Collective::Kind kind) {
 
 }  // namespace
 
-int64_t ElementBytes(Element element) { return element == Element::kFloat32 ? 4 : 8; }
+int64_t ElementBytes(Element element) {
+  return element == Element::kBFloat16 ? 2 : element == Element::kFloat32 ? 4 : 8;
+}
 
 int64_t Collective::bytes_in(int32_t rank, int32_t world) const {
   switch (kind) {
@@ -68,15 +97,18 @@ std::string Collective::ToString() const {
       break;
   }
   return absl::StrCat(name, reduction == Reduction::kSum ? " (sum) of " : " (max) of ", bytes / ElementBytes(element),
-                      element == Element::kFloat32 ? " float32" : " float64");
+                      " ", NameOf(element));
 }
 
 void Combine(const Collective& call, void* accumulated, const void* values, int64_t bytes) {
   const int64_t count = bytes / ElementBytes(call.element);
-  if (call.element == Element::kFloat32) {
-    CombineNumbers<float>(call.reduction, accumulated, values, count);
-  } else {
-    CombineNumbers<double>(call.reduction, accumulated, values, count);
+  switch (call.element) {
+    case Element::kFloat32:
+      return CombineNumbers<float>(call.reduction, accumulated, values, count);
+    case Element::kFloat64:
+      return CombineNumbers<double>(call.reduction, accumulated, values, count);
+    case Element::kBFloat16:
+      return CombineBFloat16(call.reduction, accumulated, values, count);
   }
 }
 

@@ -9,7 +9,7 @@
 
 namespace syncopate {
 
-enum class Element : uint8_t { kFloat32 = 1, kFloat64 = 2 };
+enum class Element : uint8_t { kFloat32 = 1, kFloat64 = 2, kBFloat16 = 3 };
 int64_t ElementBytes(Element element);
 
 enum class Reduction : uint8_t { kSum = 1, kMax = 2 };
@@ -32,7 +32,8 @@ struct Collective {
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 
-// accumulated := accumulated + values (or their larger), element by element; `bytes` of both. NaN stays NaN.
+// accumulated := accumulated + values (or their larger), element by element; `bytes` of both. NaN stays NaN. Each sum of
+// bfloat16 is rounded to it.
 void Combine(const Collective& call, void* accumulated, const void* values, int64_t bytes);
 
 // UNAVAILABLE reason RANK_LOST.

@@ -38,6 +38,9 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
       ->capture_default_str();
   app->add_flag("--ragged", arguments->ragged, "Lengths from a 16th of the longest to it, in place of the longest");
   app->add_flag("--float32-logits", arguments->float32_logits, "Logits in float32");
+  app->add_option("--reduce-dtype", arguments->reduce_dtype, "What ranks sum gradients in: train.reduce_dtype")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   app->add_option("--recompute", arguments->recompute, "What backward computes again")
       ->check(CLI::IsMember({"none", "selective", "full"}))
       ->capture_default_str();
@@ -72,6 +75,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   add("--ranks", arguments.ranks);
   add("--tokens", arguments.tokens);
   add("--longest", arguments.longest);
+  add("--reduce-dtype", arguments.reduce_dtype);
   add("--recompute", arguments.recompute);
   add("--steps", arguments.steps);
   add("--warm-seconds", arguments.warm_seconds);

@@ -22,6 +22,7 @@ struct TrainArguments {
   int64_t longest = 4096;
   bool ragged = false;
   bool float32_logits = false;
+  std::string reduce_dtype = "float32";  // of gradients, among ranks
   std::string recompute = "selective";
   int steps = 12;
   double warm_seconds = 8;

@@ -132,6 +132,7 @@ class Case {
     SYNCOPATE_ASSIGN_OR_RETURN(const json measured, MeasureRankSteps(asked, make_ranks));
     json line = LineOf(measured["ms"], 1);
     line["ranks"] = world;
+    line["reduce_dtype"] = arguments_.reduce_dtype;
     line.update(measured);
     return line;
   }
@@ -316,6 +317,7 @@ class Case {
                                                                            : trainer::EmptyCache::kNever;
     options.step.recompute = RecomputeOf(arguments_);
     options.step.float32_logits = arguments_.float32_logits;
+    options.reduce_dtype = arguments_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     options.seed = kSeed;
     options.device = device;
     return options;

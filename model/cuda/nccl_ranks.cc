@@ -26,7 +26,19 @@ constexpr absl::Duration kGoOnEvery = absl::Milliseconds(100);
 constexpr absl::Duration kAbortWithin = absl::Seconds(6);
 
 cuda::NcclComm::Number NumberOf(Element element) {
-  return element == Element::kFloat32 ? cuda::NcclComm::Number::kFloat32 : cuda::NcclComm::Number::kFloat64;
+  switch (element) {
+    case Element::kFloat32:
+      return cuda::NcclComm::Number::kFloat32;
+    case Element::kFloat64:
+      return cuda::NcclComm::Number::kFloat64;
+    case Element::kBFloat16:
+      break;
+  }
+  return cuda::NcclComm::Number::kBFloat16;
+}
+
+at::ScalarType ScalarTypeOf(Element element) {
+  return element == Element::kFloat32 ? at::kFloat : element == Element::kFloat64 ? at::kDouble : at::kBFloat16;
 }
 
 // The communicator, and who may touch it: the owner of the group between Enter() and Leave(), and after an abort, once
@@ -231,8 +243,8 @@ class NcclRanks final : public NcclGroup {
 
   // NCCL's own largest drops what is no number, which must be seen on every rank.
   absl::Status FindLargest(const Collective& call, void* values) {
-    const at::TensorOptions options = at::TensorOptions(call.element == Element::kFloat32 ? at::kFloat : at::kDouble)
-                                          .device(at::kCUDA, static_cast<int8_t>(options_.device));
+    const at::TensorOptions options =
+        at::TensorOptions(ScalarTypeOf(call.element)).device(at::kCUDA, static_cast<int8_t>(options_.device));
     const int64_t count = call.bytes / ElementBytes(call.element);
     const at::Tensor all = at::empty({options_.world, count}, options);
     SYNCOPATE_RETURN_IF_ERROR(

@@ -71,6 +71,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.step.recompute = RecomputeOf(config.train());
   options.step.float32_logits = config.train().float32_logits();
   options.compute_dtype = ComputeDTypeOf(config.train());
+  options.reduce_dtype = config.train().reduce_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.memory = MemoryOptionsOf(config.train());
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.bucket_bytes = config.sync().bucket_bytes();

@@ -19,6 +19,7 @@
 namespace syncopate::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -110,10 +111,10 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   ASSERT_EQ(kill(victim, signal), 0);
   auto exit = (*process)->WaitExit(kPatience);
   ASSERT_THAT(exit, IsOk());
-  EXPECT_NE(exit->code, 0);
-  // The ranks have ended; the run then stops rollouters and synchronizer within run.grace.
-  EXPECT_LT(Clock::Real()->Now() - hit, kGroupEndsWithin + absl::Seconds(5)) << (*process)->Log();
+  EXPECT_EQ(exit->code, kLostPeer) << (*process)->Log();
+  EXPECT_LT(Clock::Real()->Now() - hit, kGroupEndsWithin) << (*process)->Log();
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+  EXPECT_THAT((*process)->Log(), AllOf(HasSubstr(absl::StrCat("trainer-", rank)), HasSubstr("run --resume")));
   EXPECT_THAT(run.Log(absl::StrCat("trainer-", 1 - rank)), HasSubstr("RANK_LOST"));
   for (const auto& entry : std::filesystem::directory_iterator(run.Path("checkpoints"))) {
     EXPECT_FALSE(absl::StartsWith(entry.path().filename().string(), ".tmp")) << entry.path();

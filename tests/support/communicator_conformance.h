@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/half.h"
 #include "base/philox.h"
 #include "base/ranks/communicator.h"
 
@@ -122,6 +123,30 @@ TEST_P(CommunicatorTest, ScattersTheSumsOfWhatEachRankHasForIt) {
         std::vector<float> all = Numbers<float>(ranks.rank(), whole), mine(size, -1);
         ASSERT_TRUE(ranks.ReduceScatter(all.data(), mine.data(), static_cast<int64_t>(size), Element::kFloat32).ok());
         const std::vector<float> sums = SumInRankOrder<float>(world, whole);
+        EXPECT_TRUE(std::equal(mine.begin(), mine.end(), sums.begin() + static_cast<int64_t>(size) * ranks.rank()));
+      }
+    });
+  }
+}
+
+TEST_P(CommunicatorTest, SumsOfBFloat16AreRoundedToItInRankOrder) {
+  for (int32_t world : {1, 2, 4}) {
+    OnEachRank(world, [&](Communicator& ranks) {
+      for (size_t size : kSizes) {
+        const size_t whole = size * static_cast<size_t>(world);
+        auto rounded = [whole](int32_t rank) {
+          std::vector<uint16_t> numbers;
+          for (float number : Numbers<float>(rank, whole)) numbers.push_back(RoundToBFloat16(number));
+          return numbers;
+        };
+        std::vector<uint16_t> sums = rounded(0), all = rounded(ranks.rank()), mine(size, 1);
+        for (int32_t rank = 1; rank < world; ++rank) {
+          const std::vector<uint16_t> theirs = rounded(rank);
+          for (size_t i = 0; i < whole; ++i) {
+            sums[i] = RoundToBFloat16(WidenBFloat16(sums[i]) + WidenBFloat16(theirs[i]));
+          }
+        }
+        ASSERT_TRUE(ranks.ReduceScatter(all.data(), mine.data(), static_cast<int64_t>(size), Element::kBFloat16).ok());
         EXPECT_TRUE(std::equal(mine.begin(), mine.end(), sums.begin() + static_cast<int64_t>(size) * ranks.rank()));
       }
     });

@@ -19,7 +19,9 @@ namespace {
 
 constexpr char kRunExitCodes[] =
     "Exit codes: 0 the run is complete; 1 it failed; 2 the configuration or the run directory is refused and nothing "
-    "was started; 130 it was interrupted. Ctrl-C drains and stops within run.grace, a second one stops at once.";
+    "was started; 4 a rank of the trainer was lost, or the trainer found that a fresh start may do better (--resume); "
+    "130 "
+    "it was interrupted. Ctrl-C drains and stops within run.grace, a second one stops at once.";
 
 struct RunArguments {
   std::vector<std::string> words;  // CONFIG and overrides

@@ -54,6 +54,7 @@ class LocalRun {
            daemon::SignalInbox signals, std::unique_ptr<report::LivePage> page)
       : config_(std::move(options.config)),
         binary_dir_(std::move(options.binary_dir)),
+        program_(options.program),
         err_(*options.err),
         directory_(std::move(directory)),
         signals_(std::move(signals)),
@@ -298,11 +299,16 @@ class LocalRun {
     }
     display_->Ended(view_, directory_.path(), *summary);
     if (end.outcome == RunOutcome::kCompleted) return 0;
-    return end.outcome == RunOutcome::kInterrupted ? kRunInterruptedExitCode : kRunFailedExitCode;
+    if (end.outcome == RunOutcome::kInterrupted) return kRunInterruptedExitCode;
+    return supervision_.lost_peer() ? kRunLostPeerExitCode : kRunFailedExitCode;
   }
 
   void ShowLog() {
     err_ << "the run failed: " << supervision_.reason() << "\n";
+    if (supervision_.lost_peer()) {
+      err_ << "a fresh start may do better: " << program_ << " run --resume " << directory_.path()
+           << " goes on from the last checkpoint\n";
+    }
     if (supervision_.culprit().empty()) return;
     std::string log = directory_.Path(absl::StrCat("logs/", supervision_.culprit(), ".log"));
     err_ << "the end of " << log << ":\n";
@@ -310,7 +316,7 @@ class LocalRun {
   }
 
   const v1::RunConfig config_;
-  const std::string binary_dir_;
+  const std::string binary_dir_, program_;
   std::ostream& err_;
   const RunDirectory directory_;
   daemon::SignalInbox signals_;

@@ -12,6 +12,7 @@ namespace syncopate::run {
 
 // Exit codes of `syncopate run`, beside kConfigExitCode: configuration or run directory refused, nothing was started.
 inline constexpr int kRunFailedExitCode = 1;
+inline constexpr int kRunLostPeerExitCode = 4;       // as a daemon's: a fresh start may do better, such as --resume
 inline constexpr int kRunInterruptedExitCode = 130;  // ended in order after SIGINT, SIGTERM or SIGHUP
 
 struct LocalRunOptions {

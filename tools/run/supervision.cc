@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "services/config/run_config.h"
+#include "services/daemon/exit_code.h"
 
 namespace syncopate::run {
 namespace {
@@ -84,12 +85,12 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
     if (well) {
       Settle(RunOutcome::kCompleted, now, &actions);
     } else {
-      Fail(id.Name(), exit.ToString(), now, &actions);
+      FailOnRank(id, exit, now, &actions);
     }
   } else if (id.role == kTrainer) {
     // Rank 0 tells the others when the run is over, and ends a little later. One that fails is the end of all.
     if (exit.by_signal || exit.code != 0) {
-      Fail(id.Name(), exit.ToString(), now, &actions);
+      FailOnRank(id, exit, now, &actions);
     } else {
       child.state = State::kGivenUp;
     }
@@ -142,9 +143,21 @@ void RunSupervision::Fail(const std::string& culprit, const std::string& reason,
   Settle(RunOutcome::kFailed, now, actions);
 }
 
+void RunSupervision::FailOnRank(const ChildId& id, const ChildExit& exit, absl::Time now,
+                                std::vector<ChildAction>* actions) {
+  const bool has_lost_one = !exit.by_signal && exit.code == daemon::kExitLostPeer;
+  const bool several = options_.trainer_ranks > 1;
+  lost_peer_ = has_lost_one || (several && exit.by_signal);
+  Fail(id.Name(), exit.ToString(), now, actions);
+  if (!several || !has_lost_one) return;
+  kill_trainer_at_ = std::min(kill_trainer_at_, now + options_.lost_rank_grace);
+  kill_all_at_ = std::min(kill_all_at_, now + options_.lost_run_grace);
+}
+
 void RunSupervision::Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions) {
   outcome_ = outcome;
-  stop_since_ = now;
+  kill_trainer_at_ = now + kTrainerShareOfGrace * options_.grace;
+  kill_all_at_ = now + kAllShareOfGrace * options_.grace;
   if (Alive(children_[kTrainerId])) {
     actions->push_back({ChildAction::Kind::kTerminate, kTrainerId});
   } else {
@@ -157,6 +170,16 @@ void RunSupervision::StopOthers(std::vector<ChildAction>* actions) {
   others_asked_ = true;
   for (const auto& [id, child] : children_) {
     if (Alive(child)) actions->push_back({ChildAction::Kind::kTerminate, id});
+  }
+}
+
+// Where ranks end together, all of its ranks; else its rank 0, which the others follow.
+void RunSupervision::KillLateTrainer(std::vector<ChildAction>* actions) {
+  late_trainer_killed_ = true;
+  for (const auto& [id, child] : children_) {
+    if (id.role != kTrainer || !Alive(child) || (id.index > 0 && !lost_peer_)) continue;
+    actions->push_back({ChildAction::Kind::kKill, id});
+    if (lost_peer_) absl::StrAppend(&reason_, "; ", id.Name(), " did not end and was killed");
   }
 }
 
@@ -186,11 +209,8 @@ std::vector<ChildAction> RunSupervision::OnFailure(const std::string& reason, ab
 std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
   std::vector<ChildAction> actions;
   if (stopping()) {
-    if (!late_trainer_killed_ && now >= stop_since_ + kTrainerShareOfGrace * options_.grace) {
-      late_trainer_killed_ = true;
-      if (Alive(children_[kTrainerId])) actions.push_back({ChildAction::Kind::kKill, kTrainerId});
-    }
-    if (!late_others_killed_ && now >= stop_since_ + kAllShareOfGrace * options_.grace) {
+    if (!late_trainer_killed_ && now >= kill_trainer_at_) KillLateTrainer(&actions);
+    if (!late_others_killed_ && now >= kill_all_at_) {
       late_others_killed_ = true;
       KillAll(&actions);
     }
@@ -212,8 +232,8 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
 absl::Time RunSupervision::NextTick() const {
   absl::Time next = absl::InfiniteFuture();
   if (stopping()) {
-    if (!late_trainer_killed_) return stop_since_ + kTrainerShareOfGrace * options_.grace;
-    return late_others_killed_ ? next : stop_since_ + kAllShareOfGrace * options_.grace;
+    if (!late_trainer_killed_) return kill_trainer_at_;
+    return late_others_killed_ ? next : kill_all_at_;
   }
   for (const auto& [id, child] : children_) {
     if (child.state == State::kBackoff) next = std::min(next, child.since);

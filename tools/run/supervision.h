@@ -42,17 +42,22 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 //
 // The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
 // the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff. The run ends
-// when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its configuration, or when one keeps failing.
-// Stopping has two stages within the grace: the trainer is asked first, so that it can save with the others alive, then
-// the others; whoever is late is killed.
+// when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its
+// configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked first, so that
+// it can save with the others alive, then the others; whoever is late is killed.
+//
+// Ranks of a trainer end together. One that has lost another exits with code 4 after some seconds of silence, so whoever is
+// left then is stuck, or about to end: it is killed soon, whatever the grace.
 class RunSupervision {
  public:
   struct Options {
     int64_t rollouters = 1;
     int64_t trainer_ranks = 1;
-    bool environment = false;                          // there is a worker of users' Python
-    absl::Duration grace = absl::Seconds(5);           // for all of an orderly stop
-    absl::Duration start_timeout = absl::Seconds(60);  // from start to ready
+    bool environment = false;                             // there is a worker of users' Python
+    absl::Duration grace = absl::Seconds(5);              // for all of an orderly stop
+    absl::Duration lost_rank_grace = absl::Seconds(1.5);  // after a rank said that it lost one: for the other ranks
+    absl::Duration lost_run_grace = absl::Seconds(2.5);   // the same for everybody
+    absl::Duration start_timeout = absl::Seconds(60);     // from start to ready
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);
     int max_failed_starts = 5;         // in a row, without ever getting ready: the child is given up
@@ -80,6 +85,8 @@ class RunSupervision {
   bool stopping() const { return outcome_ != RunOutcome::kRunning; }
   const std::string& reason() const { return reason_; }    // why it failed
   const std::string& culprit() const { return culprit_; }  // name of the daemon that it failed on, if one
+  // It failed on a trainer's rank that was lost, or on a trainer that said that a fresh start may do better.
+  bool lost_peer() const { return lost_peer_; }
   // The child is not there, but will be started again.
   bool WillRestart(const ChildId& child) const;
   // How often each child was started again; every child is there.
@@ -103,6 +110,8 @@ class RunSupervision {
   void GiveUp(const ChildId& id, const std::string& why, absl::Time now, std::vector<ChildAction>* actions);
   void Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions);
   void Fail(const std::string& culprit, const std::string& reason, absl::Time now, std::vector<ChildAction>* actions);
+  void FailOnRank(const ChildId& id, const ChildExit& exit, absl::Time now, std::vector<ChildAction>* actions);
+  void KillLateTrainer(std::vector<ChildAction>* actions);
   void StopOthers(std::vector<ChildAction>* actions);
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
@@ -114,7 +123,9 @@ class RunSupervision {
   std::string culprit_;
   absl::Time interrupted_at_ = absl::InfiniteFuture();
   bool others_asked_ = false;
-  absl::Time stop_since_ = absl::InfiniteFuture();
+  bool lost_peer_ = false;
+  absl::Time kill_trainer_at_ = absl::InfiniteFuture();  // once it stops
+  absl::Time kill_all_at_ = absl::InfiniteFuture();
   bool late_trainer_killed_ = false;
   bool late_others_killed_ = false;
 };

@@ -81,7 +81,7 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
              at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks,
-             ActorArenas arenas)
+             ActorArenas arenas, at::ScalarType reduce)
     : manifest_(manifest),
       options_(options),
       ops_(model::OpsFor(device)),
@@ -89,6 +89,7 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       ranks_(ranks == nullptr ? single_ : *ranks),
       shards_(MustCut(config, manifest, ranks_)),
       ranges_(DecayRanges(manifest, options.decay_all, shards_)),
+      reduce_(reduce),
       arenas_(std::move(arenas)),
       parameters_(ArenaTensor(arenas_.parameters.get(), shards_.local_elements(), device)),
       gradients_(ArenaTensor(arenas_.gradients.get(), shards_.local_elements(), device)),
@@ -155,7 +156,8 @@ void Actor::MakeGradientUnits() {
     gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, gradients_));
     return;
   }
-  auto reduced = std::make_unique<ReducedGradients>(transformer_.config(), manifest_, shards_, gradients_, ranks_);
+  auto reduced =
+      std::make_unique<ReducedGradients>(transformer_.config(), manifest_, shards_, gradients_, ranks_, reduce_);
   reduced_ = reduced.get();
   gradient_units_ = std::move(reduced);
 }
@@ -190,11 +192,20 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
   }
-  // The same on every device and any number of ranks: made whole, and of it what this rank holds.
-  at::Tensor whole = at::zeros({manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float))}, at::kFloat);
-  model::InitialiseWeights(config, manifest_, seed, whole.data_ptr<float>());
-  for (const FlatShards::Piece& piece : shards_.PiecesOf(0, whole.numel())) {
-    parameters_.narrow(0, piece.local_begin, piece.count).copy_(whole.narrow(0, piece.whole_begin, piece.count));
+  // The same on every device and any number of ranks: each number depends on its place alone, and what this rank holds
+  // is made piece by piece.
+  parameters_.zero_();
+  at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    for (const FlatShards::Piece& piece : shards_.PiecesOf(first, manifest_.tensors()[i].NumElements())) {
+      for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
+        const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
+        model::InitialiseElements(config, manifest_, seed, i, piece.whole_begin - first + begin, count,
+                                  buffer.data_ptr<float>());
+        parameters_.narrow(0, piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count));
+      }
+    }
   }
 }
 

@@ -40,10 +40,11 @@ class Actor {
   // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
   // device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
   // the policy, which outlive this, on the memory of `device`, and for which FlatShards::Create() has no error; null: one.
-  // `arenas`: memory of `device` for shards().local_elements(); what is null there is taken from its allocator.
+  // `arenas`: memory of `device` for shards().local_elements(); what is null there is taken from its allocator. `reduce`:
+  // as ReducedGradients.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
-        Communicator* ranks = nullptr, ActorArenas arenas = {});
+        Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
@@ -150,6 +151,7 @@ class Actor {
   const ActorArenas arenas_;
   at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
   at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
+  const at::ScalarType reduce_;
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, gradient_units_;  // null while their part is away
   GatheredWeights* gathered_ = nullptr;                   // the two, with several ranks

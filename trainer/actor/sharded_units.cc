@@ -61,7 +61,7 @@ absl::Status GatheredWeights::Expect(int unit) {
 }
 
 ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
-                                   const at::Tensor& local, Communicator& ranks)
+                                   const at::Tensor& local, Communicator& ranks, at::ScalarType reduce)
     : shards_(shards),
       local_(local),
       ranks_(ranks),
@@ -71,7 +71,8 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
       empty_(added_.size(), false) {
   int64_t largest = 0;
   for (int unit = 0; unit < shards.units(); ++unit) largest = std::max(largest, shards.unit(unit).shard);
-  reduced_ = at::empty({largest}, local.options());
+  reduced_ = at::empty({largest}, local.options().dtype(reduce));
+  if (reduce != at::kFloat) rounded_ = at::empty({largest * shards.world()}, reduced_.options());
 }
 
 void ReducedGradients::Zero() {
@@ -108,11 +109,26 @@ absl::Status ReducedGradients::Reduce(int unit) {
     // The first sum of an update needs no place of its own.
     const bool is_first = empty_[static_cast<size_t>(unit)];
     empty_[static_cast<size_t>(unit)] = false;
-    SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(
-        buffers_.Of(unit).data_ptr(), is_first ? mine.data_ptr() : reduced_.data_ptr(), one.shard, Element::kFloat32));
-    if (!is_first) mine.add_(reduced_.narrow(0, 0, one.shard));
-    return absl::OkStatus();
+    return ReduceInto(unit, mine, is_first);
   }));
+  return absl::OkStatus();
+}
+
+absl::Status ReducedGradients::ReduceInto(int unit, const at::Tensor& mine, bool is_first) {
+  const at::Tensor all = buffers_.Of(unit), sum = reduced_.narrow(0, 0, mine.numel());
+  if (!rounded_.defined()) {
+    SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(all.data_ptr(), is_first ? mine.data_ptr() : sum.data_ptr(),
+                                                   mine.numel(), Element::kFloat32));
+    if (!is_first) mine.add_(sum);
+    return absl::OkStatus();
+  }
+  const at::Tensor rounded = rounded_.narrow(0, 0, all.numel()).copy_(all);
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(rounded.data_ptr(), sum.data_ptr(), mine.numel(), Element::kBFloat16));
+  if (is_first) {
+    mine.copy_(sum);
+  } else {
+    mine.add_(sum);
+  }
   return absl::OkStatus();
 }
 

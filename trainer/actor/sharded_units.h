@@ -62,9 +62,10 @@ class GatheredWeights final : public UnitAccess {
 // what is computed; those of the units of the vocabulary, which several of a step's operations add to, once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // As GatheredWeights; `local` is float32.
+  // As GatheredWeights; `local` is float32. `reduce`: kFloat, or kBFloat16, to which each rank's part of a sum is rounded
+  // and the sum too; what is added to the shard is float32.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
-                   const at::Tensor& local, Communicator& ranks);
+                   const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
 
   absl::Status Acquire(int unit) override;
   absl::Status Release(int unit) override;
@@ -78,12 +79,14 @@ class ReducedGradients final : public UnitAccess {
  private:
   bool is_layer(int unit) const { return unit != FlatShards::kEmbeddings && unit != shards_.output_unit(); }
   absl::Status Reduce(int unit);
+  absl::Status ReduceInto(int unit, const at::Tensor& mine, bool is_first);
 
   const FlatShards& shards_;
   at::Tensor local_;
   Communicator& ranks_;
   const UnitBuffers buffers_;
-  at::Tensor reduced_;  // [largest shard]
+  at::Tensor reduced_;  // [largest shard], in the dtype of sums
+  at::Tensor rounded_;  // [world * largest shard] kBFloat16, what is summed; undefined where that is float32
   SideStream side_;
   std::vector<SideStream::Mark> added_;  // of each unit: when what its buffer had last is in the arena
   std::vector<bool> empty_;              // of each unit: its shard has nothing of this update yet

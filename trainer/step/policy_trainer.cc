@@ -43,12 +43,16 @@ DType ComputeDType(const PolicyTrainer::Options& options) {
   return options.compute_dtype.value_or(DefaultDType(options.device));
 }
 
-// Elements of the units that a rank gathers at once: those of the vocabulary, and the largest layer twice.
-int64_t GatheredElements(const FlatShards& shards) {
+// Bytes of the units that a rank gathers at once (those of the vocabulary, and the largest layer twice), as weights and as
+// gradients, and of what the sum of the largest one goes through.
+int64_t GatheredBytes(const FlatShards& shards, int64_t computing, DType reduce) {
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
-  return shards.world() *
-         (shards.unit(FlatShards::kEmbeddings).shard + shards.unit(shards.output_unit()).shard + 2 * layer);
+  const int64_t embeddings = shards.unit(FlatShards::kEmbeddings).shard;
+  const int64_t output = shards.unit(shards.output_unit()).shard, largest = std::max({layer, embeddings, output});
+  const auto gradient = static_cast<int64_t>(sizeof(float));
+  const int64_t sums = reduce == DType::kFloat32 ? gradient * largest : gradient / 2 * (shards.world() + 1) * largest;
+  return shards.world() * (embeddings + output + 2 * layer) * (computing + gradient) + sums;
 }
 
 StateSize StateSizeOf(const FlatShards& shards, const PolicyTrainer::Options& options) {
@@ -63,7 +67,7 @@ StateSize StateSizeOf(const FlatShards& shards, const PolicyTrainer::Options& op
   const loss::LossOptions& loss = options.step.loss;
   const bool away = options.memory.offload_reference && loss.kl_in_reward;
   size.reference = loss.needs_reference() && !away ? elements * computing : 0;
-  if (!shards.is_whole()) size.gathered = GatheredElements(shards) * (computing + kFloat);
+  if (!shards.is_whole()) size.gathered = GatheredBytes(shards, computing, options.reduce_dtype);
   return size;
 }
 
@@ -121,7 +125,8 @@ class PolicyTrainer::Core {
       : compute(ComputeDType(options)),
         ranks(options.ranks == nullptr ? single : *options.ranks),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get(), model::ScalarTypeOf(compute), &ranks, std::move(arenas.actor)),
+              options.weights.get(), model::ScalarTypeOf(compute), &ranks, std::move(arenas.actor),
+              model::ScalarTypeOf(options.reduce_dtype)),
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks,
                                                           std::move(arenas.reference))

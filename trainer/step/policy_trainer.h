@@ -39,6 +39,8 @@ class PolicyTrainer final : public Policy {
     // What forward and backward multiply; without one bfloat16 on a GPU and float32 on the CPU. Weights and moments are
     // float32 beside it.
     std::optional<DType> compute_dtype = std::nullopt;
+    // What ranks sum their gradients in: kFloat32 or kBFloat16.
+    DType reduce_dtype = DType::kFloat32;
     MemoryOptions memory;
     // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
     // libtorch's allocator, which stays there, and `memory` may not ask for more.

@@ -73,6 +73,21 @@ TEST(NcclRanksTest, ScattersTheSumsOfWhatEachRankHasForIt) {
   });
 }
 
+TEST(NcclRanksTest, SumsOfBFloat16AreRoundedOnce) {
+  SYNCOPATE_NEED_GPUS(2);
+  OnGpus(2, [](Communicator& ranks) {
+    for (int64_t size : kSizes) {
+      at::Tensor all = Numbers(ranks.rank(), 2 * size, at::kBFloat16).to(GpuOf(ranks));
+      at::Tensor mine = at::full({size}, -1, all.options());
+      ASSERT_TRUE(ranks.ReduceScatter(all.data_ptr(), mine.data_ptr(), size, Element::kBFloat16).ok());
+      ASSERT_TRUE(ranks.Finish().ok());
+      // Of two, in either order.
+      const at::Tensor sums = Numbers(0, 2 * size, at::kBFloat16) + Numbers(1, 2 * size, at::kBFloat16);
+      EXPECT_TRUE(at::equal(mine.cpu(), sums.narrow(0, ranks.rank() * size, size))) << size;
+    }
+  });
+}
+
 TEST(NcclRanksTest, TheLargestIsFoundAndWhatIsNoNumberIsSeenByAll) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {

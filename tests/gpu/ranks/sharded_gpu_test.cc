@@ -71,9 +71,10 @@ struct Outcome {
 };
 
 Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Recompute recompute,
-                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks) {
+                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks,
+                   at::ScalarType reduce = at::kFloat) {
   const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
-  Actor actor(config, manifest, {}, 3, GpuOf(ranks), nullptr, compute, &ranks);
+  Actor actor(config, manifest, {}, 3, GpuOf(ranks), nullptr, compute, &ranks, {}, reduce);
   TrainStep step(actor, ranks, StepOptions(recompute));
   auto metrics = step.Run(Pointers(groups));
   EXPECT_TRUE(metrics.ok()) << metrics.status();
@@ -122,6 +123,23 @@ TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
       }
     }
   }
+}
+
+TEST(ShardedGpuTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForItsRounding) {
+  SYNCOPATE_NEED_GPUS(2);
+  const auto groups = RandomGroups(WideModel(), 19);
+  std::vector<Outcome> exact(2), rounded(2);
+  OnGpus(2, [&](Communicator& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    exact[rank] = StepOnRank(WideModel(), at::kFloat, Recompute::kSelective, groups, ranks);
+    rounded[rank] = StepOnRank(WideModel(), at::kFloat, Recompute::kSelective, groups, ranks, at::kBFloat16);
+  });
+  const double difference = LargestDifference(rounded[0].gradient, exact[0].gradient);
+  std::cout << "gradient of 2 GPUs summed in bfloat16 against float32: " << difference << std::endl;
+  EXPECT_LT(difference, 0.01);
+  EXPECT_GT(difference, 1e-5);
+  EXPECT_EQ(rounded[1].gradient, rounded[0].gradient);
+  EXPECT_NEAR(rounded[0].metrics.gradient_norm, exact[0].metrics.gradient_norm, 0.01 * exact[0].metrics.gradient_norm);
 }
 
 PolicyTrainer::Options OptionsOn(Communicator& ranks, DType compute) {

@@ -92,9 +92,10 @@ struct Outcome {
 };
 
 Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& options,
-                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks, int steps = 1) {
+                   const std::vector<TrajectoryGroup>& groups, Communicator& ranks, int steps = 1,
+                   at::ScalarType reduce = at::kFloat) {
   at::set_num_threads(1);  // of this thread: more of them on tensors this small wait for each other
-  Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+  Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks, {}, reduce);
   TrainStep step(actor, ranks, options);
   Outcome outcome;
   for (int i = 0; i < steps; ++i) {
@@ -139,6 +140,58 @@ TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
       }
     }
   }
+}
+
+TEST(ShardedActorTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForItsRounding) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const auto groups = RandomGroups(config, 6, 4, 19);
+  for (int32_t world : {2, 3, 4}) {
+    for (int64_t tokens : {16, 1 << 20}) {  // many micro-batches, and one
+      TrainStepOptions options = StepOptions();
+      options.micro_batch_tokens = tokens;
+      const Outcome exact = StepOnRanks(world, config, options, groups)[0];
+      const std::vector<Outcome> rounded = OnRanks<Outcome>(
+          world, [&](Communicator& ranks) { return StepOnRank(config, options, groups, ranks, 1, at::kBFloat16); });
+      // A part is rounded by up to 2^-9 of itself, and so is each sum.
+      const double difference = LargestDifference(rounded[0].gradient, exact.gradient);
+      EXPECT_LT(difference, 0.01) << world << " ranks, " << tokens;
+      EXPECT_GT(difference, 1e-5) << world << " ranks, " << tokens;
+      EXPECT_EQ(rounded[0].metrics.loss, exact.metrics.loss);
+      for (const Outcome& rank : rounded) {
+        EXPECT_EQ(rank.gradient, rounded[0].gradient);
+        EXPECT_EQ(rank.metrics.gradient_norm, rounded[0].metrics.gradient_norm);
+        EXPECT_NEAR(rank.metrics.gradient_norm, exact.metrics.gradient_norm, 0.01 * exact.metrics.gradient_norm);
+      }
+    }
+  }
+}
+
+// In bfloat16 1 + 2^-9 is 1.
+TEST(ShardedActorTest, WhatMicroBatchesAddUpToIsFloat32AlsoWhereRanksSumInBFloat16) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const Manifest manifest = ManifestOf(config);
+  OnRanks<bool>(2, [&](Communicator& ranks) {
+    const FlatShards shards = FlatShards::Create(config, manifest, ranks.rank(), 2).value();
+    at::Tensor local = at::full({shards.local_elements()}, -1, at::kFloat);
+    ReducedGradients gradients(config, manifest, shards, local, ranks, at::kBFloat16);
+    gradients.Zero();
+    const int unit = FlatShards::LayerUnit(0);
+    for (int batch = 0; batch <= 256; ++batch) {
+      EXPECT_TRUE(gradients.Acquire(unit).ok());
+      if (ranks.rank() == 1) {
+        gradients.views().layers[0].post_norm.fill_(batch == 0 ? 1.0 : std::ldexp(1.0, -9));
+      }
+      EXPECT_TRUE(gradients.Release(unit).ok());
+    }
+    EXPECT_TRUE(gradients.Flush().ok());
+    const std::vector<float> whole = [&] {
+      const at::Tensor all = GatherUnit(shards, unit, local, ranks).value();
+      return std::vector<float>(all.data_ptr<float>(), all.data_ptr<float>() + shards.unit(unit).count);
+    }();
+    EXPECT_EQ(std::count(whole.begin(), whole.end(), 1.5f), config.hidden_size);
+    EXPECT_EQ(std::count(whole.begin(), whole.end(), 0.0f), shards.unit(unit).count - config.hidden_size);
+    return true;
+  });
 }
 
 TEST(ShardedActorTest, ASupervisedStepDoesNotDependOnHowManyRanksThereAre) {

@@ -121,6 +121,8 @@ TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
   EXPECT_EQ(options({}).compute_dtype, std::nullopt);
   EXPECT_EQ(options({"train.compute_dtype=bfloat16"}).compute_dtype, DType::kBFloat16);
   EXPECT_EQ(options({"train.compute_dtype=float32"}).compute_dtype, DType::kFloat32);
+  EXPECT_EQ(options({}).reduce_dtype, DType::kFloat32);
+  EXPECT_EQ(options({"train.reduce_dtype=bfloat16"}).reduce_dtype, DType::kBFloat16);
   EXPECT_EQ(options({}).step.recompute, trainer::Recompute::kSelective);
   EXPECT_EQ(options({"train.recompute=none"}).step.recompute, trainer::Recompute::kNone);
   EXPECT_EQ(options({"train.recompute=full"}).step.recompute, trainer::Recompute::kFull);

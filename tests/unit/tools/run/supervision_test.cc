@@ -21,6 +21,7 @@ const ChildExit kCrash{true, 9};
 const ChildExit kWell{false, 0};
 const ChildExit kRefusal{false, 2};
 const ChildExit kError{false, 1};
+const ChildExit kLostPeer{false, 4};
 
 ChildAction StartOf(const ChildId& child) { return {ChildAction::Kind::kStart, child}; }
 ChildAction TerminateOf(const ChildId& child) { return {ChildAction::Kind::kTerminate, child}; }
@@ -276,6 +277,7 @@ class TrainerRanksTest : public ::testing::Test {
   static RunSupervision::Options TwoRanks() {
     RunSupervision::Options options;
     options.trainer_ranks = 2;
+    options.grace = absl::Seconds(10);
     return options;
   }
   const ChildId kOtherRank{"trainer", 1};
@@ -289,6 +291,39 @@ TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
   EXPECT_EQ(supervision_.culprit(), "trainer-1");
   EXPECT_THAT(supervision_.OnExit(kTrainer, kError, start_),
               UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+}
+
+// Rank 0 has found out that another one is silent: that one, stopped, reacts to nothing but SIGKILL.
+TEST_F(TrainerRanksTest, WhoeverIsLeftWhenARankHasLostOneIsKilledSoonWhateverTheGrace) {
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kLostPeer, start_),
+              UnorderedElementsAre(TerminateOf(kOtherRank), TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+  EXPECT_TRUE(supervision_.lost_peer());
+  EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(1.5));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(KillOf(kOtherRank)));
+  supervision_.OnExit(kOtherRank, kCrash, start_ + absl::Seconds(1.6));
+  EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(2.5));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()),
+              UnorderedElementsAre(KillOf(kSynchronizer), KillOf(kFirst)));
+  EXPECT_EQ(supervision_.reason(), "trainer-0 exited with code 4; trainer-1 did not end and was killed");
+}
+
+TEST_F(TrainerRanksTest, AStoppedRankZeroIsKilledSoonToo) {
+  EXPECT_THAT(supervision_.OnExit(kOtherRank, kLostPeer, start_), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnTick(start_ + absl::Seconds(1.5)), ElementsAre(KillOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnExit(kTrainer, kCrash, start_ + absl::Seconds(1.6)),
+              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+  EXPECT_EQ(supervision_.reason(), "trainer-1 exited with code 4; trainer-0 did not end and was killed");
+}
+
+TEST_F(TrainerRanksTest, OneThatIsKilledIsLostAndOneThatFailsByItselfIsNot) {
+  RunSupervision other{TwoRanks()};
+  other.OnExit(kOtherRank, kError, start_);
+  EXPECT_FALSE(other.lost_peer());
+  supervision_.OnExit(kOtherRank, kCrash, start_);
+  EXPECT_TRUE(supervision_.lost_peer());
+  EXPECT_EQ(supervision_.reason(), "trainer-1 was killed by signal 9");
+  // Rank 0 hears of it at once and has the time of an orderly stop.
+  EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(7));
 }
 
 TEST_F(TrainerRanksTest, OneThatEndsWellIsNotStartedAgainAndTheRunGoesOnToRankZerosEnd) {
