@@ -148,10 +148,10 @@ class Actor {
   Communicator& ranks_;
   const FlatShards shards_;
   const std::vector<Range> ranges_;
+  const at::ScalarType reduce_;
   const ActorArenas arenas_;
   at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
   at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
-  const at::ScalarType reduce_;
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, gradient_units_;  // null while their part is away
   GatheredWeights* gathered_ = nullptr;                   // the two, with several ranks
