@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/philox.h"
 
 namespace syncopate {
+
+// The same question would get the same answer for ever: asking again is of no use. Credentials that are refused are not
+// among these, for they are renewed.
+inline bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+}
 
 // How long to wait before the next try: doubles from `min` to `max`, times a random factor in [0.5, 1), so that many
 // clients of one server that came back do not come at once. Not thread-safe.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
 #include "bench/control/control_hosts.h"
 #include "bench/control/exchange_load.h"
@@ -18,7 +19,6 @@
 #include "bench/control/members_bench.h"
 #include "bench/control/unary_load.h"
 #include "bench/process/work_dir.h"
-#include "services/rpc/accept/descriptor_limit.h"
 
 namespace syncopate::bench {
 namespace {
@@ -263,7 +263,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
 
 absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(control_case.Validate());
-  rpc::RaiseDescriptorLimit();  // the processes that are started inherit it
+  RaiseDescriptorLimit();  // the processes that are started inherit it
   SYNCOPATE_ASSIGN_OR_RETURN(WorkDir work_dir, WorkDir::Make());
   absl::StatusOr<ControlResult> result = ControlBench(control_case, options, work_dir.path()).Run();
   if (!result.ok()) work_dir.Keep();

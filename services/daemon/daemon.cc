@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_descriptor.h"
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/serving.h"
@@ -15,7 +16,6 @@
 #include "services/config/run_config.h"
 #include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
-#include "services/rpc/accept/descriptor_limit.h"
 #include "services/telemetry/certificate_metrics.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"
@@ -183,7 +183,7 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
   PrepareToServe();
-  rpc::RaiseDescriptorLimit();
+  RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());
   Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));

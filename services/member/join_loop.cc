@@ -150,7 +150,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
     welcomed_ = false;
     if (leaving_) return;
     CancelTimerLocked();
-    over = rpc::IsRefusal(why);
+    over = IsRefusal(why);
     if (!over && Clock::Real()->Now() - alone_since_ >= options_.lost_after) {
       over = true;
       why = Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
@@ -172,8 +172,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
 
 absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
   const std::string& address = options_.synchronizer_address;
-  if (rpc::IsRefusal(status))
-    return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
+  if (IsRefusal(status)) return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
   if (!verdict_.ok()) return verdict_;
   if (status.ok()) {
     return absl::UnavailableError(absl::StrCat("the synchronizer at ", address, " closed the stream"));

@@ -10,9 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "services/rpc/accept/acceptor.h"
-#include "services/rpc/frames.h"
-#include "services/rpc/grpc_log.h"
-#include "services/rpc/grpc_threads.h"
+#include "services/rpc/grpc_process.h"
 
 namespace syncopate::rpc {
 

@@ -136,19 +136,14 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::AnswerOnce(
     const char* method, const Request& request, Response* response,
     std::function<absl::Status(const Request&, Response*, ControlPlane&, absl::Time)> ask) {
-  auto call = rpc::UnaryCall::Create();
-  auto work = [this, request, ask = std::move(ask)](google::protobuf::Message* out, rpc::RequestIds::Done done) {
+  return rpc::AnswerOnce(request_ids_, method, request, response, [&](Response* answer, rpc::RequestIds::Done done) {
     auto status = std::make_shared<absl::Status>();
-    auto* answer = static_cast<Response*>(out);
-    loop_->Post([request, answer, ask, status](ControlPlane& plane,
-                                               absl::Time now) { *status = ask(request, answer, plane, now); },
+    loop_->Post([request, answer, ask = std::move(ask), status](
+                    ControlPlane& plane, absl::Time now) { *status = ask(request, answer, plane, now); },
                 [done = std::move(done), status](const absl::Status& carried_out) {
                   done(carried_out.ok() ? *status : carried_out);
                 });
-  };
-  request_ids_.Run(method, request, request.request_id(), response, work,
-                   [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+  });
 }
 
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::CallbackServerContext*,

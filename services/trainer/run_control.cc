@@ -146,7 +146,7 @@ absl::Status RunControl::Stop() {
   return absl::OkStatus();
 }
 
-void RunControl::SaveCheckpoint(CheckpointDone done) {
+void RunControl::SaveCheckpoint(std::function<void(const absl::StatusOr<std::string>&)> done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) {
     done(run.status());
@@ -172,13 +172,13 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
   run->loop->RunBetweenSteps(std::move(write));
 }
 
-void RunControl::RolloutMode(ModeDone done) {
+void RunControl::RolloutMode(trainer::StepLoop::ModeDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
   run->loop->EnterRolloutMode(std::move(done));
 }
 
-void RunControl::TrainerMode(ModeDone done) {
+void RunControl::TrainerMode(trainer::StepLoop::ModeDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
   run->loop->EnterTrainerMode(std::move(done));

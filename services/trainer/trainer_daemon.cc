@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/ranks/socket_ranks.h"
@@ -21,12 +22,10 @@
 #include "services/config/trainer_options.h"
 #include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
-#include "services/rpc/status.h"
-#include "services/trainer/completion_notice.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/flow_codec.h"
 #include "services/trainer/loop_options.h"
-#include "services/trainer/run_summary.h"
+#include "services/trainer/run_witnesses.h"
 #include "services/wire/codec.h"
 #include "trainer/checkpoint/policy_files.h"
 
@@ -35,7 +34,6 @@ namespace {
 
 constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
 constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell the synchronizer
-constexpr absl::Duration kCompletionTimeout = absl::Seconds(2);    // one try
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
@@ -351,17 +349,19 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
   OpenTensorBoard(start);
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
-                                           .security = daemon_->security(),
-                                           .member = daemon_->Member(),
-                                           .secret = daemon_->secret(),
-                                           .on_refused = [this](const absl::Status& why) { GiveUp(why); }}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      sync_watch_, SyncWatch::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
-                                     .security = daemon_->security(),
-                                     .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
-                                     .on_failing = [this](const absl::Status& why) { GiveUp(why); }}));
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer_,
+                             SynchronizerClient::Create({.address = daemon_->config().synchronizer().address(),
+                                                         .security = daemon_->security(),
+                                                         .member = daemon_->Member(),
+                                                         .secret = daemon_->secret()}));
+  publisher_ = std::make_unique<trainer::VersionPublisher>(trainer::VersionPublisher::Options{
+      .tell = [this](const trainer::Publication& version) { return synchronizer_->Publish(version); },
+      .on_refused = [this](const absl::Status& why) { GiveUp(why); }});
+  sync_watch_ = std::make_unique<trainer::SyncWatch>(
+      trainer::SyncWatch::Options{.count = [this] { return synchronizer_->CountSyncs(); },
+                                  .why_failed = [this] { return synchronizer_->LastSyncFailure(); },
+                                  .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
+                                  .on_failing = [this](const absl::Status& why) { GiveUp(why); }});
   loop_ = std::make_unique<trainer::StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
@@ -371,7 +371,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .checkpoints = checkpoints_.get(),
           .observer = recorder_.get(),
           .evaluation_prompts = prompts_.evaluation.get(),
-          .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
+          .publish = [this](trainer::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
             SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
             return identity.epoch;
@@ -466,9 +466,8 @@ absl::Status TrainerDaemon::AwaitEnd() {
     SYNCOPATE_RETURN_IF_ERROR(Refused());
     if (told.ok() || Clock::Real()->Now() < next_try) continue;
     next_try = Clock::Real()->Now() + kCompletionRetry;
-    told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(),
-                          daemon_->secret(), last, kCompletionTimeout);
-    if (rpc::IsRefusal(told) || (ends && told.ok())) return told;
+    told = synchronizer_->CompleteRun(last);
+    if (IsRefusal(told) || (ends && told.ok())) return told;
     if (ends && Clock::Real()->Now() > deadline) {
       return Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
                    absl::StrCat("the run is complete and saved, but the synchronizer could not be told: ",
@@ -494,9 +493,8 @@ trainer::FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {
-  const nlohmann::json summary =
-      MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
-                  AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
+  const nlohmann::json summary = trainer::MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
+                                                      AskWitnesses(synchronizer_.get(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
 }
 

@@ -15,15 +15,16 @@
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
 #include "services/trainer/run_recorder.h"
-#include "services/trainer/sync_watch.h"
+#include "services/trainer/synchronizer_client.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
 #include "services/trainer/trajectory_service.h"
-#include "services/trainer/version_publisher.h"
 #include "synchronizer/transport/weight_source.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/loop/sync_watch.h"
+#include "trainer/loop/version_publisher.h"
 #include "trainer/record/flow_file.h"
 #include "trainer/record/identity_file.h"
 #include "trainer/record/run_reporter.h"
@@ -112,8 +113,9 @@ class TrainerDaemon {
   std::unique_ptr<synchronizer::WeightSource> source_;
   std::unique_ptr<member::SourceParticipant> participant_;
   std::unique_ptr<member::MemberClient> member_;
-  std::unique_ptr<VersionPublisher> publisher_;
-  std::unique_ptr<SyncWatch> sync_watch_;
+  std::unique_ptr<SynchronizerClient> synchronizer_;
+  std::unique_ptr<trainer::VersionPublisher> publisher_;
+  std::unique_ptr<trainer::SyncWatch> sync_watch_;
   std::unique_ptr<trainer::StepLoop> loop_;
   PolicyVersion start_;  // of the loop
   std::unique_ptr<trainer::FlowFile> flow_file_;
