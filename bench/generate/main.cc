@@ -59,6 +59,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureInstall(*world, fixed)));
     if (wants("sync")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureSyncs(*world, batch, arguments.sync_seconds)));
   }
+  if (wants("short")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureShort(*world, arguments.repeats)));
   if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureMix(*world)));
   return wants("sleep") ? Print(model, MeasureSleep(*world)) : absl::OkStatus();  // last: nothing serves after it
 }
