@@ -64,6 +64,14 @@ inline void AddScaled(float scale, const float* __restrict x, float* __restrict 
   for (int64_t i = 0; i < n; ++i) out[i] += scale * x[i];
 }
 
+// scores[t] = e^(scores[t] - largest); returns the sum.
+inline float ExpInPlace(float* scores, float largest, int64_t n) {
+  for (int64_t t = 0; t < n; ++t) scores[t] = Exp(scores[t] - largest);
+  float total = 0;
+  for (int64_t t = 0; t < n; ++t) total += scores[t];
+  return total;
+}
+
 inline void Clear(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = 0;
 }
@@ -171,9 +179,7 @@ class Loops final : public HostRows {
         const float* const query = qkv + row * stride + head * dim;
         for (int64_t t = 0; t <= row; ++t) scratch[t] = scale * Dot(query, keys + t * stride, dim);
         const float largest = Largest(scratch, row + 1);
-        for (int64_t t = 0; t <= row; ++t) scratch[t] = Exp(scratch[t] - largest);
-        float total = 0;
-        for (int64_t t = 0; t <= row; ++t) total += scratch[t];
+        const float total = ExpInPlace(scratch, largest, row + 1);
         const float inverse = 1.0f / total;
         float* const out = y + row * sequence.query_size() + head * dim;
         for (int64_t t = 0; t <= row; ++t) AddScaled(scratch[t] * inverse, values + t * stride, out, dim);
@@ -212,6 +218,28 @@ class Loops final : public HostRows {
           AddScaled(gradients[t], query, dqkv + t * stride + key_at, dim);
           AddScaled(probabilities[t], dout, dqkv + t * stride + value_at, dim);
         }
+      }
+    }
+  }
+
+  void AttendBlocks(const HostSequence& sequence, const float* query, const float* const* blocks, int64_t block_tokens,
+                    int64_t values_at, float* y, float* scratch) const override {
+    const int64_t dim = sequence.head_dim, stride = sequence.kv_heads * dim, length = sequence.length;
+    const int64_t group = sequence.heads / sequence.kv_heads;
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
+    Clear(y, sequence.query_size());
+    for (int64_t head = 0; head < sequence.heads; ++head, query += dim, y += dim) {
+      const int64_t key_at = head / group * dim;
+      for (int64_t begin = 0; begin < length; begin += block_tokens) {
+        const float* const keys = blocks[begin / block_tokens] + key_at;
+        const int64_t count = length - begin < block_tokens ? length - begin : block_tokens;
+        for (int64_t t = 0; t < count; ++t) scratch[begin + t] = scale * Dot(query, keys + t * stride, dim);
+      }
+      const float inverse = 1.0f / ExpInPlace(scratch, Largest(scratch, length), length);
+      for (int64_t begin = 0; begin < length; begin += block_tokens) {
+        const float* const values = blocks[begin / block_tokens] + key_at + values_at;
+        const int64_t count = length - begin < block_tokens ? length - begin : block_tokens;
+        for (int64_t t = 0; t < count; ++t) AddScaled(scratch[begin + t] * inverse, values + t * stride, y, dim);
       }
     }
   }

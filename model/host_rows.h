@@ -22,7 +22,8 @@ struct HostSequence {
 class HostRows {
  public:
   // RMSNorm after an optional residual add: sum = x + residual, rstd = 1 / sqrt(mean(sum^2) + eps), y = sum * rstd *
-  // weight. [rows, columns] each; rstd [rows]. `residual` and `sum` may both be null, and so may `rstd`.
+  // weight. [rows, columns] each; rstd [rows]. `residual` may be null: then `sum` is not looked at; `rstd` may be null.
+  // `sum` may be x, and y may be `sum` or, without a residual, x.
   virtual void Norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows,
                     int64_t columns, float* sum, float* y, float* rstd) const = 0;
 
@@ -50,6 +51,12 @@ class HostRows {
   // -> dqkv [length, row_size]. `scratch` has room for 2 * length numbers.
   virtual void AttendBackward(const HostSequence& sequence, const float* dy, const float* qkv, const float* y,
                               const float* log_sum_exp, float* dqkv, float* scratch) const = 0;
+
+  // Attention of one row of queries [query_size] to the keys and values that it may see, sequence.length of them, in blocks
+  // of `block_tokens` rows of kv_heads * head_dim numbers: a block's values are `values_at` numbers behind its keys. -> y
+  // [query_size]. `scratch` has room for `length` numbers.
+  virtual void AttendBlocks(const HostSequence& sequence, const float* query, const float* const* blocks,
+                            int64_t block_tokens, int64_t values_at, float* y, float* scratch) const = 0;
 
   // Of each row of logits [rows, vocabulary] / temperature: the log of its target's probability, the entropy in nats, the
   // log of the sum of exponentials; [rows] each.

@@ -186,6 +186,32 @@ TEST_P(OpsTest, GivesWhatTheOperatorsOfLibtorchGive) {
   }
 }
 
+TEST(HostRowsTest, ARowOverBlocksAttendsAsTheLastRowOfItsSequence) {
+  constexpr int64_t kBlock = 16;
+  const HostSequence sequence = {.length = 37, .heads = 6, .kv_heads = 3, .head_dim = 10};
+  const at::Tensor qkv = at::randn({sequence.length, sequence.row_size()});
+  const int64_t keys_at = sequence.query_size(), key_size = sequence.kv_heads * sequence.head_dim;
+  // A block's keys, and its values behind those of all blocks.
+  const at::Tensor keys = at::zeros({3 * kBlock, key_size}), values = at::zeros({3 * kBlock, key_size});
+  keys.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at, key_size));
+  values.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at + key_size, key_size));
+  const at::Tensor memory = at::cat({keys, values});
+  std::vector<const float*> blocks;
+  for (int64_t i = 0; i < 3; ++i) blocks.push_back(memory.const_data_ptr<float>() + i * kBlock * key_size);
+  std::vector<const HostRows*> kinds = {&PlainHostRows()};
+  if (&FastestHostRows() == &Avx2HostRows()) kinds.push_back(&Avx2HostRows());
+  for (const HostRows* rows : kinds) {
+    std::vector<float> scratch(static_cast<size_t>(sequence.length));
+    const at::Tensor all = at::empty({sequence.length, sequence.query_size()});
+    const at::Tensor shift = at::empty({sequence.length, sequence.heads}), last = at::empty({sequence.query_size()});
+    rows->Attend(sequence, qkv.const_data_ptr<float>(), all.mutable_data_ptr<float>(), shift.mutable_data_ptr<float>(),
+                 scratch.data());
+    rows->AttendBlocks(sequence, qkv[sequence.length - 1].const_data_ptr<float>(), blocks.data(), kBlock,
+                       3 * kBlock * key_size, last.mutable_data_ptr<float>(), scratch.data());
+    EXPECT_LT(RelativeDifference(last, all[sequence.length - 1]), kClose);
+  }
+}
+
 // A step whose loss is not finite is noticed by its gradient's norm: nothing on the way may hide it.
 TEST_P(OpsTest, WhatIsNotANumberStaysSo) {
   const double nan = std::nan("");
