@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace syncopate {
 namespace {
@@ -19,9 +20,9 @@ std::string ReadText(const std::string& path) {
 }
 
 // The number behind `name` in lines such as "MemTotal:  24543 kB" and "inactive_file 4096"; 0 without such a line.
-int64_t NumberBehind(std::string_view text, std::string_view name) {
-  for (const std::string_view line : absl::StrSplit(text, '\n')) {
-    const std::vector<std::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+int64_t NumberBehind(absl::string_view text, absl::string_view name) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t number = 0;
     if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &number)) return number;
   }
@@ -29,7 +30,7 @@ int64_t NumberBehind(std::string_view text, std::string_view name) {
 }
 
 // 0 for "max", nothing and nonsense.
-int64_t NumberIn(std::string_view text) {
+int64_t NumberIn(absl::string_view text) {
   int64_t number = 0;
   return absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &number) ? number : 0;
 }

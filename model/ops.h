@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "model/host_rows.h"
 #include "model/packed_sequences.h"
 
 namespace syncopate::model {
@@ -103,11 +105,14 @@ class Ops {
   virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
 };
 
-// By ATen operators, on any device that it knows: the reference, and what the CPU uses.
+// By ATen operators, on any device that it knows: the reference.
 const Ops& AtenOps();
+// For float32 on the CPU, by loops over rows (host_rows.h); what else it is asked for it leaves to AtenOps().
+const Ops& HostOps();
+std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // which outlive it
 
 // The fastest there is for `device` among what this binary links: on a GPU the kernels of model/cuda/, which a build
-// without CUDA does not have; else AtenOps().
+// without CUDA does not have; else HostOps().
 const Ops& OpsFor(at::Device device);
 
 }  // namespace syncopate::model

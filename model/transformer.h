@@ -98,6 +98,11 @@ class Transformer {
   at::Tensor AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin, Attention& attention, PartialSums* sums) const;
   at::Tensor FeedForward(const LayerWeights& layer, const at::Tensor& x, PartialSums* sums) const;
+  // Forward() in float32 on the CPU, without autograd: by HostRows, in place where it can be.
+  at::Tensor ForwardOnHost(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
+                           Attention& attention, PartialSums* sums) const;
+  at::Tensor AttendOnHost(const LayerWeights& layer, int64_t index, const at::Tensor& normed,
+                          const at::Tensor& positions, Attention& attention, PartialSums* sums) const;
 
   const ModelConfig config_;
   at::Tensor cos_, sin_;  // [max_position_embeddings, head_dim]

@@ -13,7 +13,7 @@ namespace syncopate::bench {
 struct GenerateArguments {
   std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int32_t> batches = {256, 512};
-  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "sync", "sleep"
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "short", "sync", "sleep"
   int32_t context = 1024;
   int repeats = 5;
   float top_p = 1;
@@ -35,7 +35,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--case", arguments->cases, "What is measured")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "sync", "sleep"}))
+      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "short", "sync", "sleep"}))
       ->capture_default_str();
   app->add_option("--context", arguments->context, "Tokens of a sequence in the cases prefill and fixed")
       ->check(CLI::Range(64, 32768))

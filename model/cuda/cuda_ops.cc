@@ -284,7 +284,7 @@ class OpsByKernels final : public Ops {
 
 const Ops& OpsFor(at::Device device) {
   static const OpsByKernels ops;
-  return device.is_cuda() ? ops : AtenOps();
+  return device.is_cuda() ? ops : HostOps();
 }
 
 }  // namespace syncopate::model

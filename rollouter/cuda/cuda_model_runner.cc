@@ -24,6 +24,9 @@ constexpr int64_t kHalfBytes = 2;
 // Beside what is counted: graphs, kernels of the libraries, and libtorch's attention of one layer.
 constexpr int64_t kUncounted = int64_t{1} << 30;
 constexpr int32_t kLeastPackedRows = 512;
+// Passes of more tokens take the device long enough for the host to queue them kernel by kernel.
+constexpr int32_t kMostCapturedRows = 4096;
+constexpr int64_t kMostPackedScratch = int64_t{64} << 20;
 // Of every pass, decode step or prompt, when bits must not depend on the batch.
 constexpr int32_t kLeastFixedRows = 64;
 
@@ -85,11 +88,19 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
     decoder.batch_sizes = BatchSizes(decoder.max_slots);
     decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
   }
-  decoder.attend_packed = [heads = shape.heads, device = options.device](const PackedAttention& call,
-                                                                         cudaStream_t stream) {
-    return AttendPacked(call, heads, device, stream);
-  };
   const cuda::DeviceScope scope(options.device);
+  auto scratch = std::make_shared<cuda::DeviceBuffer>();
+  if (!decoder.packed_sizes.empty()) {
+    const int64_t bytes = PreparePacked(shape.heads, options.device, runner.max_sequences, runner.max_context);
+    if (bytes > 0 && bytes <= kMostPackedScratch) {
+      SYNCOPATE_ASSIGN_OR_RETURN(*scratch, cuda::DeviceBuffer::Create(options.device, bytes, "attention of prompts"));
+      decoder.captured_rows = kMostCapturedRows;
+    }
+  }
+  decoder.attend_packed = [heads = shape.heads, device = options.device, scratch](const PackedAttention& call,
+                                                                                  cudaStream_t stream) {
+    return AttendPacked(call, heads, device, *scratch, stream);
+  };
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));
   const int64_t filter_bytes = runner.max_sequences * SlotFilters::BytesOfOne(shape.vocab);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(options.device));
@@ -112,10 +123,8 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
                                                  : GraphDecoder::kMostUnderWay};
-  if (!decoder.packed_sizes.empty()) {
-    PreparePacked(shape.heads, options.device, runner.max_sequences, runner.max_context);
-  }
   std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
+  made->packed_scratch_ = scratch;
   SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
   SYNCOPATE_LOG(kInfo, "decodes by graphs: %d sequences, keys and values of %d tokens in %d MiB, buffers of %d MiB",
                 runner.max_sequences, blocks * kBlockTokens, made->kv_bytes() >> 20, decoder_bytes >> 20);

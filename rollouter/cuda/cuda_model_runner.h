@@ -39,7 +39,7 @@ class CudaModelRunner final : public ModelRunner {
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return storage_->held_bytes() + swapped_.bytes(); }
-  int64_t buffer_bytes() const override { return decoder_->device_bytes(); }
+  int64_t buffer_bytes() const override { return decoder_->device_bytes() + packed_scratch_->bytes(); }
   absl::Status ReleaseBlocks() override { return storage_->Release(); }
   absl::Status RestoreBlocks() override { return storage_->Restore(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;
@@ -81,6 +81,7 @@ class CudaModelRunner final : public ModelRunner {
   std::unique_ptr<cuda::ReleasableArena> storage_;  // keys, then values
   cuda::PinnedBuffer swapped_;                      // likewise, host_blocks of them
   std::vector<cuda::PinnedBuffer> pairs_;           // of blocks to move; one a plan that may be under way
+  std::shared_ptr<const cuda::DeviceBuffer> packed_scratch_;
   SlotFilters filters_;
   std::unique_ptr<GraphDecoder> decoder_;  // ends first: it waits for what reads the rest
   std::vector<Slot> slots_;

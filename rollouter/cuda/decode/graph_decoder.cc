@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
 constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
 constexpr int32_t kMostTableSettings = 32768;  // of a pass
+// Graphs of packed sequences are made for so many of them, or twice as many, and so on, the empty ones included.
+constexpr int32_t kLeastCapturedSequences = 8;
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
   return sizes.empty() ? otherwise : sizes.back();
@@ -203,27 +206,51 @@ absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t ro
   });
 }
 
-absl::Status GraphDecoder::QueuePackedLayers(DecodeProducts& products, int32_t rows, const ChunkPass& pass) {
-  const int32_t sequences = static_cast<int32_t>(pass.sequences.size());
-  const PackedSequencesOf packed = buffers_.packed(sequences, pass.keys);
+absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, const PackedExtent& extent) {
+  const PackedSequencesOf packed = buffers_.packed(extent.sequences, extent.keys);
   const PackedAttention call = {.queries = buffers_.queries(),
                                 .keys = buffers_.packed_keys(),
                                 .values = buffers_.packed_values(),
                                 .out = buffers_.attended(),
                                 .query_starts = buffers_.query_starts(),
                                 .key_starts = packed.key_starts,
-                                .sequences = sequences,
-                                .query_count = pass.rows(),
-                                .key_count = pass.keys,
-                                .longest_query = pass.longest_query,
-                                .longest_key = pass.longest_key};
-  return QueueLayers(products, rows, [&](int32_t layer) -> absl::Status {
+                                .sequences = extent.sequences,
+                                .query_count = extent.queries,
+                                .key_count = extent.keys,
+                                .longest_query = extent.longest_query,
+                                .longest_key = extent.longest_key};
+  return QueueLayers(packed_.at(rows), rows, [&](int32_t layer) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(
         CudaStatus(PackTokens(packed, buffers_.rows(rows), options_.shape.heads, options_.storage, layer,
                               buffers_.packed_keys(), buffers_.packed_values(), stream_.get()),
                    "packing keys and values"));
     return options_.attend_packed(call, stream_.get());
   });
+}
+
+absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pass) {
+  const PackedExtent extent = {static_cast<int32_t>(pass.sequences.size()), pass.rows(), pass.keys, pass.longest_query,
+                               pass.longest_key};
+  const bool whole = pass.keys == pass.rows();
+  if (!captures_ || !whole || rows > options_.captured_rows) return QueuePackedLayers(rows, extent);
+  int32_t sequences = kLeastCapturedSequences;
+  while (sequences < extent.sequences) sequences *= 2;
+  sequences = std::min(sequences, options_.max_slots);
+  PackedGraph& made = packed_graphs_[{rows, sequences}];
+  // Once kernel by kernel, which loads every kernel; a capture should load none. And a size that comes once is not worth it.
+  const PackedExtent most = {sequences, rows, rows, rows, rows};
+  if (!std::exchange(made.has_run, true)) return QueuePackedLayers(rows, most);
+  if (!made.graph.has_value()) {
+    absl::StatusOr<model::CudaGraph> graph =
+        model::CudaGraph::Capture(stream_.get(), [&] { return QueuePackedLayers(rows, most); });
+    if (!graph.ok()) {
+      SYNCOPATE_LOG(kWarning, "prompts go kernel by kernel, which takes the host longer: %s", graph.status().message());
+      captures_ = false;
+      return QueuePackedLayers(rows, extent);
+    }
+    made.graph = *std::move(graph);
+  }
+  return made.graph->Launch(stream_.get());
 }
 
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
@@ -360,7 +387,7 @@ absl::Status GraphDecoder::LaunchChunk(const DecoderStep& step, const ChunkPass&
   const int32_t rows = packed ? packed_.lower_bound(chunk.rows())->first : chunks_.lower_bound(chunk.rows())->first;
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows, Upload(pass, rows, draws > 0 ? BatchSizeFor(draws) : 0));
   if (packed) {
-    SYNCOPATE_RETURN_IF_ERROR(QueuePackedLayers(packed_.at(rows), rows, chunk));
+    SYNCOPATE_RETURN_IF_ERROR(LaunchPackedLayers(rows, chunk));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(chunks_.at(rows).graph.Launch(stream_.get()));
   }

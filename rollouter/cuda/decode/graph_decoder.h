@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -62,7 +64,8 @@ struct PackedAttention {
 // one takes the earlier one's tokens on the device.
 //
 // Prompts go through the same kernels in chunks. Few of their tokens at a time are rows of their own for attention, in
-// graphs; many are packed sequences for options.attend_packed, kernel by kernel: chunk_passes.h.
+// graphs; more are packed sequences for options.attend_packed, in graphs that are made when they are first wanted again,
+// or kernel by kernel: chunk_passes.h.
 //
 // Not thread-safe. Blocks in Create and Await only.
 class GraphDecoder {
@@ -78,9 +81,12 @@ class GraphDecoder {
     // A graph each; rising. The last is at least max_slots.
     std::vector<int32_t> batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
     std::vector<int32_t> chunk_sizes = {16, 64, 256};  // likewise, of rows of prompts
-    // Sizes of passes of packed sequences, rising; empty: none. Queues and returns; is never captured.
+    // Sizes of passes of packed sequences, rising; empty: none. Queues and returns.
     std::vector<int32_t> packed_sizes = {};
     std::function<absl::Status(const PackedAttention&, cudaStream_t)> attend_packed = nullptr;
+    // Passes of up to so many rows, if all their prompts are whole, become graphs once their size comes again:
+    // attend_packed is captured then. Kernel by kernel such a pass takes the host as long as the device, or longer.
+    int32_t captured_rows = 0;
     bool float32_logits = true;  // else bf16, and the host gets none
     // Residuals are added inside the products, in float32, instead of by the norm's kernel after rounding.
     bool add_in_products = true;
@@ -136,6 +142,17 @@ class GraphDecoder {
     DecodeProducts products;
     model::CudaGraph graph;
   };
+  // What attention of a pass of packed sequences is made for.
+  struct PackedExtent {
+    int32_t sequences = 0;
+    int32_t queries = 0, keys = 0;
+    int32_t longest_query = 0, longest_key = 0;
+  };
+  // Passes of whole prompts, for one number of rows and one of sequences.
+  struct PackedGraph {
+    bool has_run = false;
+    std::optional<model::CudaGraph> graph;
+  };
   static constexpr int kInputPlaces = 8;
 
   explicit GraphDecoder(const Options& options) : options_(options) {}
@@ -150,7 +167,9 @@ class GraphDecoder {
   absl::Status QueueLayers(DecodeProducts& products, int32_t rows, const Attend& attend);
   absl::Status QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t layer);
   absl::Status QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of);
-  absl::Status QueuePackedLayers(DecodeProducts& products, int32_t rows, const ChunkPass& pass);
+  absl::Status QueuePackedLayers(int32_t rows, const PackedExtent& extent);
+  // As a graph, if it is one or may become one.
+  absl::Status LaunchPackedLayers(int32_t rows, const ChunkPass& pass);
   // Logits and draws of a decode step's rows, which are drawn from in order.
   absl::Status QueueDraws(int32_t rows);
   // Logits of the rows of a chunk that are drawn from, and the draws.
@@ -178,8 +197,10 @@ class GraphDecoder {
   std::map<int32_t, Bucket> batches_;     // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;
-  std::vector<cuda::Event> uploaded_;  // from each of the host's places for inputs
-  std::vector<cuda::Event> done_;      // to each of the host's places for results
+  std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences
+  bool captures_ = true;                                              // no capture of them has failed
+  std::vector<cuda::Event> uploaded_;                                 // from each of the host's places for inputs
+  std::vector<cuda::Event> done_;                                     // to each of the host's places for results
   std::deque<UnderWay> under_way_;
   int next_input_ = 0;
   int next_result_ = 0;
