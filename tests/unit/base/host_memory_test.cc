@@ -11,7 +11,8 @@ constexpr char kMeminfo[] =
     "MemAvailable:    600 kB\n";
 
 TEST(HostMemoryTest, WithoutALimitItIsTheMachines) {
-  const HostMemory memory = HostMemoryOf({.meminfo = kMeminfo, .group_max = "max\n", .group_current = "5\n"});
+  const HostMemory memory =
+      HostMemoryOf({.meminfo = kMeminfo, .group_max = "max\n", .group_current = "5\n", .group_stat = ""});
   EXPECT_EQ(memory.bytes, 1000 * 1024);
   EXPECT_EQ(memory.available, 600 * 1024);
 }
@@ -32,7 +33,8 @@ TEST(HostMemoryTest, FilesThatNobodyUsesAreAvailable) {
 }
 
 TEST(HostMemoryTest, AGroupThatIsOverItsLimitHasNothing) {
-  EXPECT_EQ(HostMemoryOf({.meminfo = kMeminfo, .group_max = "100", .group_current = "200"}).available, 0);
+  EXPECT_EQ(HostMemoryOf({.meminfo = kMeminfo, .group_max = "100", .group_current = "200", .group_stat = ""}).available,
+            0);
 }
 
 TEST(HostMemoryTest, ThisMachineHasSome) {
