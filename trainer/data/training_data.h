@@ -183,6 +183,9 @@ class TrainingData {
   // Leases that may go out or are taken back now, and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
+  // `change(&actions)` under the lock, then, without it, what it has made due.
+  template <typename Change>
+  void Decide(const Change& change) ABSL_LOCKS_EXCLUDED(mutex_);
   // For waiters: nobody else may have anything to say.
   void LookAtLeases();
 
