@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "services/rpc/accept/acceptor.h"
+#include "base/acceptor.h"
 #include "services/rpc/grpc_process.h"
 
 namespace syncopate::rpc {

@@ -91,7 +91,7 @@ const std::vector<Arrows>& ServiceArrows() {
       {"services/auth/", {"services/config/"}},
       {"services/rpc/", {"services/config/", "services/auth/"}},
       {"services/wire/", {"services/rpc/"}},
-      {"services/telemetry/", {"services/auth/", "services/rpc/"}},
+      {"services/telemetry/", {"services/auth/"}},
       {"services/member/", {"services/auth/", "services/rpc/", "services/wire/"}},
       {"services/daemon/",
        {"services/config/", "services/auth/", "services/rpc/", "services/wire/", "services/telemetry/"}},

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/acceptor.h"
 #include "base/clock.h"
-#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/server.h"
 #include "services/trainer/run_witnesses.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
@@ -123,7 +123,7 @@ class ListingService final : public v1::SynchronizerService::Service {
 
 TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
   // Connections are taken by the kernel, and nobody ever says a word on them.
-  auto mute = rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0});
+  auto mute = Acceptor::Listen({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(mute.ok());
   ListingService listing((*mute)->endpoint().ToString(), 8);
   auto server = rpc::Server::Start({}, {&listing});

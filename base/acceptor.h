@@ -9,7 +9,7 @@
 #include "base/host_port.h"
 #include "base/mutex.h"
 
-namespace syncopate::rpc {
+namespace syncopate {
 
 // OK if `address` is host:port with a host of any kind (a name is resolved at the time of the connection) and a port
 // from 1 to 65535; else INVALID_ARGUMENT (reason BAD_ADDRESS).
@@ -21,7 +21,7 @@ absl::StatusOr<HostPort> ParseListenAddress(const std::string& address);
 
 // A listening socket and the thread that accepts on it. Survives file-descriptor exhaustion: a spare descriptor is
 // given up to accept and close the waiting connection, so that the backlog drains and the listener works again as soon
-// as descriptors are free. Also the listener of the metrics responder.
+// as descriptors are free. Under gRPC servers and HTTP responders alike.
 class Acceptor {
  public:
   // Binds and listens. ALREADY_EXISTS (reason ADDRESS_IN_USE), PERMISSION_DENIED or INVALID_ARGUMENT naming `endpoint`.
@@ -56,4 +56,4 @@ class Acceptor {
   std::thread thread_;
 };
 
-}  // namespace syncopate::rpc
+}  // namespace syncopate

@@ -1,4 +1,4 @@
-#include "services/rpc/accept/acceptor.h"
+#include "base/acceptor.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-namespace syncopate::rpc {
+namespace syncopate {
 namespace {
 
 constexpr int kBacklog = 1024;
@@ -169,4 +169,4 @@ void Acceptor::RefuseOne() {
   poll(&stop, 1, kRetryMs);  // another thread took the descriptor; not a busy loop until one is free
 }
 
-}  // namespace syncopate::rpc
+}  // namespace syncopate

@@ -8,11 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/acceptor.h"
 #include "base/clock.h"
-#include "services/rpc/accept/acceptor.h"
-#include "services/telemetry/http_request.h"
+#include "base/http_request.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 // Answers GET over HTTP/1.x with what a function gives. One thread serves all connections without blocking on any: each
 // has `request_timeout` to ask and then `timeout` to take the answer, and when all places are taken, the oldest gives
@@ -64,10 +64,10 @@ class HttpResponder {
 
   Options options_;
   Answer answer_;
-  std::unique_ptr<rpc::Acceptor> acceptor_;
+  std::unique_ptr<Acceptor> acceptor_;
   int wake_ = -1;                      // eventfd that ends the loop
   std::list<Connection> connections_;  // of the thread alone
   std::thread thread_;
 };
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -1,4 +1,4 @@
-#include "services/telemetry/http_request.h"
+#include "base/http_request.h"
 
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 namespace {
 
 bool IsMethod(absl::string_view word) {
@@ -120,4 +120,4 @@ std::string HttpRefusal(int code, const std::string& pages) {
                   absl::StrCat(code, " ", Reason(code), ": this port answers GET of ", pages, " only\n"));
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

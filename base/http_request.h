@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 // Longest request, line and headers together, that a responder reads unless it is told another limit.
 constexpr size_t kMaxHttpRequestBytes = 4096;
@@ -32,4 +32,4 @@ std::string HttpPage(int code, const std::string& content_type, const std::strin
 // The same for a request that is refused, with a line that says why: `pages` are those that there are.
 std::string HttpRefusal(int code, const std::string& pages);
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate

@@ -1,4 +1,4 @@
-#include "services/telemetry/http_responder.h"
+#include "base/http_responder.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace syncopate::telemetry {
+namespace syncopate {
 
 absl::StatusOr<std::unique_ptr<HttpResponder>> HttpResponder::Start(const Options& options, Answer answer) {
-  SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, rpc::ParseListenAddress(options.address));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, ParseListenAddress(options.address));
   if (!endpoint.IsLoopback() && !options.insecure_bind) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to serve ", options.what, " on ", endpoint.ToString(),
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<HttpResponder>> HttpResponder::Start(const Option
   std::unique_ptr<HttpResponder> responder(new HttpResponder());
   responder->options_ = options;
   responder->answer_ = std::move(answer);
-  SYNCOPATE_ASSIGN_OR_RETURN(responder->acceptor_, rpc::Acceptor::Listen(endpoint));
+  SYNCOPATE_ASSIGN_OR_RETURN(responder->acceptor_, Acceptor::Listen(endpoint));
   responder->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (responder->wake_ < 0)
     return absl::ResourceExhaustedError(absl::StrCat("no file descriptor left to serve ", options.what));
@@ -134,4 +134,4 @@ void HttpResponder::Send(Connection& connection) const {
   connection.lingering = true;
 }
 
-}  // namespace syncopate::telemetry
+}  // namespace syncopate
