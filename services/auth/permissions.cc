@@ -18,6 +18,8 @@ constexpr AuthRoles kObservers = {kAdmin, kViewer};
 constexpr AuthRoles kWitnesses = {kAdmin, kViewer, kTrainer};  // the trainer writes the summary of a run
 constexpr AuthRoles kEverybody = {kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer};
 
+// The whole table in one place, a row a method, so that it can be read against security.md; a test compares it with the
+// descriptors, and a method without a row is refused.
 std::vector<Permission> MakeTable() {
   const std::string synchronizer = "syncopate.v1.SynchronizerService";
   const std::string trajectories = "syncopate.v1.TrajectoryService";
@@ -54,6 +56,7 @@ std::vector<Permission> MakeTable() {
       {trainer, "TrainerMode", kActs, kOperators},
 
       {rollouter, "GetStatus", kReads, kWitnesses},
+      // It reads, but it takes the engine's time from training: no observer may.
       {rollouter, "Generate", kReads, kOperators},
       {rollouter, "GenerateStream", kReads, kOperators},
       {rollouter, "Abort", kActs, kOperators},
@@ -67,6 +70,7 @@ std::vector<Permission> MakeTable() {
       {rollouter, "LoadCheckpoint", kActs, kOperators},
       {rollouter, "SaveCheckpoint", kActs, kOperators},
 
+      // The weights are what is worth stealing: not even an administrator reads them over the wire.
       {weights, "FetchWeights", kReads, {kRollouter}},
 
       {environment, "Describe", kReads, {kRollouter}},

@@ -306,8 +306,10 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
 
 grpc::ServerUnaryReactor* RolloutService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
+  // A client without a deadline must not hold the worker for ever.
   absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_drain);
   return RunOnce("Drain", request, response, drains_, [this, deadline](auto*) {
+    // First: no lease comes while the engine empties.
     if (options_.set_draining) options_.set_draining(true);
     return engine_->Drain(deadline - absl::Now());
   });

@@ -70,9 +70,9 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
                                         v1::EvictMemberResponse* response) override;
 
   // On the loop's thread.
-  void OnSyncEnded(const synchronizer::SyncRecord& record) override;
-  void OnChanged(const synchronizer::ControlPlane& plane) override;
-  void OnFailed(const absl::Status& status) override;
+  void RecordSync(const synchronizer::SyncRecord& record) override;
+  void RecordState(const synchronizer::ControlPlane& plane) override;
+  void RecordFailure(const absl::Status& status) override;
 
  private:
   explicit SynchronizerServiceImpl(Options options);

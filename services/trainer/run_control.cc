@@ -161,6 +161,7 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
     done(run.status());
     return;
   }
+  // Between two steps: the weights that are written are those of one version.
   auto write = [this, policy = run->policy, request,
                 done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
     if (version.ok()) {
@@ -197,6 +198,7 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
     return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                  "this run did not begin with model.path, so that there is no config.json to go with the weights");
   }
+  // It becomes a folder below the run directory: a name with a slash would lead out of it.
   const std::string name = request.name().empty() ? version.ToString() : request.name();
   SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
   model::ExportOptions options;

@@ -12,6 +12,7 @@
 namespace syncopate::trainerd {
 namespace {
 
+// The run is over and its grace runs: a rollouter that is gone already has said what it did on its stream.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
 using trainer::RollouterFigures;

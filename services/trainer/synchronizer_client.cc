@@ -72,6 +72,7 @@ std::string SynchronizerClient::LastSyncFailure() {
   v1::WatchSyncsResponse response;
   while (stream->Read(&response)) {
     const v1::SyncRecord& record = response.record();
+    // The newest of those that failed: the stream gives the oldest first.
     if (synchronizer::ClassifySyncResult(record.result()) != synchronizer::SyncOutcome::kFailed) continue;
     last = absl::StrCat(record.replica_id(), ": ", record.result(), " ", record.detail());
   }

@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daem
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
+  // Last: whoever waits for the file may use everything.
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
   return trainer;
 }
@@ -480,6 +481,7 @@ absl::Status TrainerDaemon::AwaitEnd() {
 void TrainerDaemon::ShowState() {
   daemon_->health().Moved();
   daemon_->health().SetReady(Refused());  // its ranks have joined, or this would not run
+  // Polled, not told: figures change thousands of times a second and are scraped every few.
   PublishFigures(data_->GetStatus(), metrics_.get());
 }
 

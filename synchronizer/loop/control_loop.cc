@@ -58,6 +58,7 @@ SessionId ControlLoop::Open(std::shared_ptr<Session> session) {
 }
 
 void ControlLoop::Closed(SessionId session) {
+  // Its end may call back into this object.
   std::shared_ptr<Session> released;  // without the lock
   {
     MutexLock lock(&mutex_);
@@ -88,7 +89,7 @@ void ControlLoop::Stop() {
 
 void ControlLoop::Run() {
   absl::Status status = CarryOut();  // what the plane wants at its start
-  if (status.ok()) observer_->OnChanged(plane_);
+  if (status.ok()) observer_->RecordState(plane_);
   while (status.ok()) {
     if (options_.on_round) options_.on_round();
     std::optional<std::deque<Posted>> batch = NextBatch();
@@ -105,7 +106,7 @@ void ControlLoop::Run() {
     unheard.swap(posted_);
   }
   Drop(std::move(unheard));
-  observer_->OnFailed(status);
+  observer_->RecordFailure(status);
 }
 
 std::optional<std::deque<ControlLoop::Posted>> ControlLoop::NextBatch() {
@@ -128,6 +129,7 @@ absl::Status ControlLoop::Handle(std::deque<Posted>& batch) {
     if (batch.front().then) batch.front().then(absl::OkStatus());
   }
   absl::Time now = options_.clock->Now();
+  // Also after events, which never stop in a large fleet: deadlines are looked at as often as anything else.
   if (plane_.NextDeadline() > now) return absl::OkStatus();
   plane_.Tick(now);
   return CarryOut();
@@ -152,14 +154,14 @@ absl::Status ControlLoop::CarryOut() {
     } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
       syncs_.Add(ended->record);
       ended_.Add(ended->record);
-      observer_->OnSyncEnded(ended->record);
+      observer_->RecordSync(ended->record);
     } else if (const auto* note = std::get_if<Note>(&action)) {
       if (note->alarm) SYNCOPATE_LOG(kError, "%s", note->text);
       if (!note->alarm) SYNCOPATE_LOG(kInfo, "%s", note->text);
       changed = true;
     }
   }
-  if (changed) observer_->OnChanged(plane_);
+  if (changed) observer_->RecordState(plane_);
   WriteEndedSyncs();
   // Not before: until all actions are carried out the ledger is ahead of the log.
   if (!log_->HasGrown() || ended_.count() > 0) return absl::OkStatus();

@@ -33,12 +33,12 @@ class ControlLoop {
   class Observer {
    public:
     virtual ~Observer() = default;
-    virtual void OnSyncEnded(const SyncRecord& record) = 0;
+    virtual void RecordSync(const SyncRecord& record) = 0;
     // At the start, and after each event that changed who is there, which version is the newest or that the run goes
     // on.
-    virtual void OnChanged(const ControlPlane& plane) = 0;
+    virtual void RecordState(const ControlPlane& plane) = 0;
     // The state cannot be written: the loop has stopped, the process should end.
-    virtual void OnFailed(const absl::Status& status) = 0;
+    virtual void RecordFailure(const absl::Status& status) = 0;
   };
 
   struct Options {

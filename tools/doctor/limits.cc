@@ -31,7 +31,7 @@ double ProcessorQuota() {
 
 }  // namespace
 
-void LookAtLimits(Machine* machine) {
+void InspectLimits(Machine* machine) {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof(set), &set) == 0) machine->processors = CPU_COUNT(&set);
   machine->processor_quota = ProcessorQuota();

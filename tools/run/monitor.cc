@@ -18,6 +18,7 @@ namespace {
 using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
 
 constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
+// One daemon that hangs must not freeze the table of the others for long.
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
 constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
 constexpr size_t kRecentSyncs = 100;
@@ -107,6 +108,7 @@ void RunMonitor::PollLoop() {
 void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
   if (!status.ok()) return;
+  // A daemon that does not answer keeps its last row: whether it has died is the supervisor's to say.
   auto trained = status->groups().find("trained");
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
@@ -114,6 +116,7 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   row.version = wire::VersionText(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
   snapshot_.waiting = WhoWaits(status->explanation());
+  // A full disk is the one wait that nobody but its reader can end.
   snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
 }
 
@@ -135,6 +138,7 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   row.version = wire::VersionText(status->serving());
   row.groups = status->groups_submitted();
   row.idle = Share(idle, idle + busy);
+  // Over the last polls alone: a rate since the start would not show that it has stopped.
   row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
 }
 
@@ -170,6 +174,7 @@ void RunMonitor::WatchSyncs(const std::string& address) {
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
+    // So that Stop can cancel a read that waits for a sync which never comes.
     watch_ = &context;
   }
   v1::WatchSyncsRequest request;
@@ -194,6 +199,7 @@ void RunMonitor::Count(const v1::SyncRecord& record) {
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;
+  // Medians of the last hundred: one slow sync at the start does not stay on the screen.
   Push(total->second, &totals_);
   Push(record.pause_seconds(), &pauses_);
   snapshot_.syncs.last_seconds = total->second;

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& 
   auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
   SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
   SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
-  parts.prompts->SetListener([raw = data.get()] { raw->LookAtLeases(); });
+  parts.prompts->SetListener([raw = data.get()] { raw->ReviewLeases(); });
   return data;
 }
 
@@ -166,7 +166,7 @@ absl::Status TrainingData::NoBatchLocked() const {
 
 absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
   while (true) {
-    LookAtLeases();
+    ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -244,7 +244,7 @@ TrainingSums TrainingData::SumsLocked() const {
   return sums;
 }
 
-void TrainingData::LookAtLeases() {
+void TrainingData::ReviewLeases() {
   Decide([](Actions*) {});
 }
 
@@ -378,7 +378,7 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
 
 absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
   while (true) {
-    LookAtLeases();
+    ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

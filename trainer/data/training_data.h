@@ -187,7 +187,7 @@ class TrainingData {
   template <typename Change>
   void Decide(const Change& change) ABSL_LOCKS_EXCLUDED(mutex_);
   // For waiters: nobody else may have anything to say.
-  void LookAtLeases();
+  void ReviewLeases();
 
   void FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence);
   bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -19,9 +19,9 @@ class RecordingSession final : public ControlLoop::Session {
 
 class RecordingObserver final : public ControlLoop::Observer {
  public:
-  void OnSyncEnded(const synchronizer::SyncRecord&) override {}
-  void OnChanged(const ControlPlane&) override {}
-  void OnFailed(const absl::Status& status) override { failed.Put(status); }
+  void RecordSync(const synchronizer::SyncRecord&) override {}
+  void RecordState(const ControlPlane&) override {}
+  void RecordFailure(const absl::Status& status) override { failed.Put(status); }
   Mailbox<absl::Status> failed;
 };
 

@@ -1,9 +1,9 @@
-#include "services/telemetry/http_request.h"
+#include "base/http_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace syncopate::telemetry {
+namespace syncopate {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST(HttpRequestTest, SaysWhatKindOfTextFollowsAndHowLongItIs) {
 }
 
 }  // namespace
-}  // namespace syncopate::telemetry
+}  // namespace syncopate
