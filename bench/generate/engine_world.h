@@ -34,7 +34,7 @@ class EngineWorld {
     bool deterministic = false;      // as RunnerOptions
     int32_t tensor_parallel = 1;     // ranks
   };
-  // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_TENSOR_PARALLEL, TOO_FEW_GPUS; errors as CudaBackend::Create and Engine::Create.
+  // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors as CudaBackend::Create and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);
 
   rollouter::Engine& engine() { return *engine_; }

@@ -17,6 +17,7 @@
 #include "rollouter/cuda/cuda_kv_store.h"
 #include "rollouter/cuda/cuda_model_runner.h"
 #include "rollouter/cuda/decode_views.h"
+#include "rollouter/cuda/replica_ranks.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
@@ -199,34 +200,6 @@ class CudaBackend::InPlace final : public Arenas {
   const std::unique_ptr<cuda::ReleasableArena> arena_;
 };
 
-// The group as decoders see it.
-class CudaBackend::Ranks final : public DeviceRanks {
- public:
-  Ranks(model::NcclGroup* group, at::Device device) : group_(group), device_(device) {}
-
-  int32_t rank() const override { return group_->rank(); }
-  int32_t world() const override { return group_->world(); }
-  absl::Status Sum(void* values, int64_t count, cudaStream_t stream) override {
-    return group_->QueueSum(values, count, stream);
-  }
-  absl::Status Broadcast(void* data, int64_t bytes, cudaStream_t stream) override {
-    return group_->QueueBroadcast(data, bytes, stream);
-  }
-  absl::Status Check() override { return group_->Check(); }
-
-  absl::StatusOr<int64_t> AgreeOnLeast(int64_t mine) {
-    const at::Tensor largest =
-        at::full({1}, -static_cast<double>(mine), at::TensorOptions(at::kDouble).device(device_));
-    SYNCOPATE_RETURN_IF_ERROR(group_->AllReduce(largest.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
-    SYNCOPATE_RETURN_IF_ERROR(group_->Finish());
-    return -static_cast<int64_t>(largest.item<double>());
-  }
-
- private:
-  model::NcclGroup* const group_;
-  const at::Device device_;
-};
-
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
                                                                  CudaInstall install, double memory_share,
@@ -261,7 +234,7 @@ CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Devi
       arenas_(std::move(arenas)),
       memory_share_(memory_share),
       group_(ranks),
-      ranks_(ranks != nullptr ? std::make_unique<Ranks>(ranks, device) : nullptr) {}
+      ranks_(ranks != nullptr ? std::make_unique<ReplicaRanks>(ranks, device.index()) : nullptr) {}
 
 CudaBackend::~CudaBackend() = default;
 
@@ -301,9 +274,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share) {
+                                           CudaInstall install, double memory_share, model::NcclGroup* ranks) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
-                             CudaBackend::Create(config, manifest, device, install, memory_share));
+                             CudaBackend::Create(config, manifest, device, install, memory_share, ranks));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
 }
 

@@ -10,6 +10,8 @@
 
 namespace syncopate::rollouter {
 
+class ReplicaRanks;
+
 // An engine on one GPU, in float32 or bfloat16. Weights lie in CUDA virtual memory at addresses that never change; an
 // install exchanges the memory behind them, or there is one weight set and none is needed.
 class CudaBackend final : public EngineBackend {
@@ -40,7 +42,6 @@ class CudaBackend final : public EngineBackend {
   class Arenas;
   class Remapped;
   class InPlace;
-  class Ranks;
 
   CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
               double memory_share, model::NcclGroup* ranks);
@@ -51,7 +52,7 @@ class CudaBackend final : public EngineBackend {
   const std::unique_ptr<Arenas> arenas_;
   const double memory_share_;
   model::NcclGroup* const group_;
-  const std::unique_ptr<Ranks> ranks_;  // null: this is the whole replica
+  const std::unique_ptr<ReplicaRanks> ranks_;  // null: this is the whole replica
 };
 
 }  // namespace syncopate::rollouter

@@ -99,6 +99,15 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const mode
   }
 }
 
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
+                                                                   const Manifest& manifest, Communicator* ranks) {
+  try {
+    return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/2, ranks);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, absl::StrCat("the weights need ", 2 * manifest.arena_bytes() >> 20, " MiB"));
+  }
+}
+
 HostBackend::~HostBackend() = default;
 
 WeightArenas& HostBackend::arenas() { return *arenas_; }

@@ -1,6 +1,8 @@
 #include "rollouter/engine/rank_commands.h"
 
 #include "base/status.h"
+#include "model/torch_error.h"
+#include "rollouter/engine/engine_backend.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -98,11 +100,21 @@ std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend>
   return std::make_shared<LeadingBackend>(std::move(backend), followers);
 }
 
+FollowingEngine::FollowingEngine(std::shared_ptr<EngineBackend> backend) : backend_(std::move(backend)) {}
+
 FollowingEngine::~FollowingEngine() {
   if (runner_ != nullptr) runner_->UnbindThread();
 }
 
 absl::Status FollowingEngine::Obey(const RankCommand& command) {
+  try {
+    return Perform(command);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "this rank cannot go on");
+  }
+}
+
+absl::Status FollowingEngine::Perform(const RankCommand& command) {
   if (command.kind == RankCommand::Kind::kMakeRunner) {
     SYNCOPATE_ASSIGN_OR_RETURN(runner_, backend_->MakeRunner(command.runner));
     runner_->BindThread();

@@ -7,13 +7,16 @@
 
 #include "absl/status/status.h"
 #include "base/policy_version.h"
-#include "rollouter/engine/engine_backend.h"
+#include "rollouter/engine/model_runner.h"
+#include "rollouter/engine/runner_options.h"
 #include "rollouter/engine/step_plan.h"
 
 // How rank 0 of a replica leads the others: its engine is the only one that schedules, and everything that it does to
 // runner and weights the others do too, in the same order. So plans cannot cross with installs, and all ranks queue the
-// same collectives.
+// same collectives. This header needs no libtorch.
 namespace syncopate::rollouter {
+
+class EngineBackend;
 
 // One thing to do.
 struct RankCommand {
@@ -50,21 +53,21 @@ std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend>
 class FollowingEngine {
  public:
   // `backend` is made for this rank's slice.
-  explicit FollowingEngine(std::shared_ptr<EngineBackend> backend) : backend_(std::move(backend)) {}
+  explicit FollowingEngine(std::shared_ptr<EngineBackend> backend);
   ~FollowingEngine();
   FollowingEngine(const FollowingEngine&) = delete;
   FollowingEngine& operator=(const FollowingEngine&) = delete;
 
   // Does it; by one thread, in the order of rank 0's commands. Blocks for a plan at most, until an earlier one is done.
-  // May throw c10::Error. After an error the only thing to do is to destroy this.
+  // After an error the only thing to do is to destroy this; an error of libtorch is one, too.
   absl::Status Obey(const RankCommand& command);
 
-  EngineBackend& backend() { return *backend_; }
   PolicyVersion serving() const { return serving_; }  // what the last exchange brought
   int64_t plans() const { return plans_; }            // launched so far
   int64_t kv_bytes() const { return runner_ != nullptr ? runner_->kv_bytes() : 0; }
 
  private:
+  absl::Status Perform(const RankCommand& command);
   absl::Status Launch(const StepPlan& plan);
   absl::Status AwaitLaunched(size_t most);
   // Blocks until nothing reads the weights.

@@ -34,7 +34,7 @@ absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks
   }
   if (std::find(sizes.begin(), sizes.end(), ranks) != sizes.end()) return absl::OkStatus();
   return Error(
-      absl::StatusCode::kInvalidArgument, "BAD_TENSOR_PARALLEL",
+      absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
       absl::StrCat("rollout.tensor_parallel is ", ranks, ", which cannot share out ", config.num_attention_heads,
                    " query heads, ", config.num_key_value_heads, " key/value heads and a feed-forward of ",
                    config.intermediate_size, "; for this model it may be ", absl::StrJoin(sizes, ", ")));

@@ -17,7 +17,7 @@ namespace syncopate::rollouter {
 
 // OK if `config` can be cut for so many ranks: 1, 2, 4 or 8, which divide query heads and the feed-forward; key/value
 // heads are divided too, or divide the ranks, each of which then holds one that others hold as well. INVALID_ARGUMENT
-// reason BAD_TENSOR_PARALLEL, saying what does not divide and which sizes do.
+// reason BAD_CONFIG, saying what does not divide and which sizes do.
 absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks);
 
 // What the plan of a weight sync calls these slices (synchronizer/plan/layout_text.h); "" for one rank.

@@ -27,6 +27,7 @@ std::vector<Permission> MakeTable() {
   const std::string rollouter = "syncopate.v1.RolloutService";
   const std::string weights = "syncopate.v1.WeightService";
   const std::string ranks = "syncopate.v1.RankService";
+  const std::string replica = "syncopate.v1.ReplicaService";
   const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
@@ -43,6 +44,7 @@ std::vector<Permission> MakeTable() {
       {trajectories, "Exchange", kActs, {kRollouter}},
 
       {ranks, "Attend", kActs, {kTrainer}},
+      {replica, "Attend", kActs, {kRollouter}},
 
       {trainer, "GetStatus", kReads, kObservers},
       {trainer, "WatchSteps", kReads, kObservers},

@@ -13,8 +13,8 @@
 #include "base/uuid.h"
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
+#include "services/config/ranks.h"
 #include "services/config/run_config.h"
-#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
 #include "services/telemetry/certificate_metrics.h"
 #include "services/telemetry/metric_names.h"
@@ -66,20 +66,26 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       index_(role_ == "rollouter" ? config_.rollouter().index()
              : role_ == "trainer" ? config::TrainerRankOf(config_.trainer()).value_or(0)
                                   : 0),
+      rank_(role_ == "rollouter" ? config::RolloutRankOf(config_).value_or(0) : 0),
       grace_(config::CheckedDuration(config_.run().grace())),
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),
       signals_(std::move(signals)),
       registry_(std::make_shared<prometheus::Registry>()) {}
 
-std::string Daemon::name() const {
+std::string Daemon::name() const { return rank_ == 0 ? replica() : absl::StrCat(replica(), "-rank", rank_); }
+
+std::string Daemon::replica() const {
   const bool named = role_ == "rollouter" && !config_.rollouter().name().empty();
   return named ? config_.rollouter().name() : absl::StrCat(role_, "-", index_);
 }
 
 std::string Daemon::Path(const std::string& name) const { return JoinPath(run_dir(), name); }
 
-MemberId Daemon::Member() const { return {role_, name(), /*rank=*/0, /*world=*/1, incarnation_}; }
+MemberId Daemon::Member() const {
+  const auto world = role_ == "rollouter" ? static_cast<int32_t>(config_.rollout().tensor_parallel()) : 1;
+  return {role_, replica(), rank_, world, incarnation_};
+}
 
 absl::Status Daemon::Prepare() {
   if (run_dir().empty()) {

@@ -16,6 +16,7 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
 #include "services/member/member_client.h"
+#include "services/rollouter/replica_leader.h"
 #include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
@@ -52,6 +53,10 @@ class RolloutNode {
     rollouter::Scorer::Options scoring = {};  // the remote scorers in it must outlive the node
     // Where it computes, made for the engine's model; null: on the CPU.
     std::shared_ptr<RolloutDevice> device = nullptr;
+    // Of a replica of several ranks, of which this is rank 0: the layout of their weights, and what leads the others, which
+    // must outlive the node. `device` has a leading backend then.
+    std::string layout = {};
+    ReplicaLeader* leader = nullptr;
   };
 
   // Allocates KV cache and weights and starts the engine. Errors of EngineLoop, Scorer and WorkClient.
@@ -96,6 +101,7 @@ class RolloutNode {
   const std::unique_ptr<rollouter::Scorer> scorer_;
   const std::shared_ptr<WorkClient> work_;
   RolloutService service_;
+  const std::unique_ptr<synchronizer::WeightTarget> joint_target_;  // null: the engine itself is the target
   synchronizer::WeightReceiver receiver_;
   member::ReceiverParticipant participant_;
   const std::shared_ptr<const prometheus::Collectable> metrics_;

@@ -91,7 +91,9 @@ absl::StatusOr<std::vector<v1::MemberStatus>> SynchronizerClient::ListRollouters
   std::vector<v1::MemberStatus> rollouters;
   for (const v1::MemberStatus& member : answer.members()) {
     const bool alive = member.state() == v1::MEMBER_STATE_ALIVE || member.state() == v1::MEMBER_STATE_SUSPECT;
-    if (alive && member.member().role() == v1::ROLE_ROLLOUTER) rollouters.push_back(member);
+    // Of a replica of several ranks the first one answers.
+    const bool answers = member.member().role() == v1::ROLE_ROLLOUTER && member.member().rank() == 0;
+    if (alive && answers) rollouters.push_back(member);
   }
   return rollouters;
 }

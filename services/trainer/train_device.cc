@@ -58,8 +58,10 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config:
   device.model = std::move(model);
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire),
-                                                                        slots == 0 ? kDefaultSlots : slots));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      device.stager,
+      trainer::HostStager::Create(device.shared_policy(), std::move(wire), slots == 0 ? kDefaultSlots : slots,
+                                  config::RolloutLayoutOf(config, device.model.shape)));
   return device;
 }
 

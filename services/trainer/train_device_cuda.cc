@@ -58,8 +58,10 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
 
 // Staging on the GPU, which all transports can send from.
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::CudaStager::Create(device->policy.get(), device->leading.get(),
-                                                                      std::move(wire), index, SlotsOf(config, 1)));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto stager,
+      trainer::CudaStager::Create(device->policy.get(), device->leading.get(), std::move(wire), index,
+                                  SlotsOf(config, 1), config::RolloutLayoutOf(config, device->model.shape)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
   device->arena_bytes = device->stager->bytes();
@@ -96,7 +98,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
     if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(said.begin(), said.end(), id.begin());
     return model::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
-                                kRanksMeetWithin, go_on);
+                                rpc::kRanksMeetWithin, go_on);
   };
   return device;
 }
@@ -116,8 +118,9 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2)));
+    SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
+                               trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2),
+                                                           config::RolloutLayoutOf(config, device.model.shape)));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }

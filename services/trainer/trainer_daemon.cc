@@ -18,9 +18,9 @@
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
+#include "services/config/ranks.h"
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
-#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/flow_codec.h"
@@ -196,15 +196,15 @@ absl::Status TrainerDaemon::Listen() {
                                     "syncopate.v1.TrainerService"};
   if (device_.ranks != nullptr) {
     rank_service_ = std::make_unique<RankServiceImpl>(
-        RankServiceImpl::Options{.world = device_.ranks->world(),
-                                 .config_digest = config::RankConfigDigest(config),
-                                 .manifest_fingerprint = device_.policy->manifest().fingerprint(),
-                                 .build = daemon::BuildVersion(),
-                                 .gpu = device_.rank0.gpu,
-                                 .on_lost = [this](const absl::Status& why) {
-                                   device_.ranks->Abort(std::string(why.message()));
-                                   GiveUp(why);
-                                 }});
+        rpc::RankStreamsOptions{.world = device_.ranks->world(),
+                                .config_digest = config::RankConfigDigest(config),
+                                .manifest_fingerprint = device_.policy->manifest().fingerprint(),
+                                .build = daemon::BuildVersion(),
+                                .gpu = device_.rank0.gpu,
+                                .on_lost = [this](const absl::Status& why) {
+                                  device_.ranks->Abort(std::string(why.message()));
+                                  GiveUp(why);
+                                }});
     services.push_back(rank_service_.get());
     names.push_back("syncopate.v1.RankService");
   }
@@ -232,7 +232,7 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(rpc::kRanksMeetWithin, go_on));
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());
@@ -264,7 +264,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOverTcp(v1::Att
   welcome.set_ranks_address(told.ToString());
   welcome.set_ranks_secret(secret.data(), secret.size());
   SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
-  return meeting.Meet(device_.ranks->world(), kRanksMeetWithin, kRankCallDeadline, go_on);
+  return meeting.Meet(device_.ranks->world(), rpc::kRanksMeetWithin, kRankCallDeadline, go_on);
 }
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {
@@ -278,6 +278,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   hello.metrics_address = metrics_address_;
   hello.manifest = std::make_shared<const Manifest>(device_.stager->manifest());
   for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
+  hello.layout = device_.stager->layout();
+  hello.destination_layout = config::RolloutLayoutOf(config, device_.model.shape);
   hello.facts = device_.facts;
   hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
   hello.build = daemon::BuildVersion();

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/ranks/communicator.h"
 #include "model/torch_error.h"
+#include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/rank_commands.h"
 
 // Ranks of a replica that are threads of one process.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -15,9 +16,10 @@ class DecodeProducts {
  public:
   struct Options {
     int32_t rows = 0;
-    bool add_to_residual = true;    // output and down are added to the residual; else they are `projected`,
-    bool replace_residual = false;  // or the residual itself: this rank's part of it
-    bool rows_alike = false;        // as MatmulShape
+    bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
+    // Or this rank's parts of them, in these two places; null: there are no others.
+    std::array<void*, 2> parts = {};
+    bool rows_alike = false;  // as MatmulShape
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -30,15 +32,16 @@ class DecodeProducts {
   // Chooses each product's kernel by measuring it over all layers. Overwrites the buffers.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
-  // Output and down leave nothing in `projected`.
-  bool writes_residual() const { return writes_residual_; }
+  bool adds_to_residual() const { return output_.shape().accumulate; }
 
  private:
   DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
-                 bool writes_residual);
+                 std::array<void*, 2> parts);
+  // Where output (0) and down (1) go.
+  void* ResultOf(int which, const DecodeBuffers& buffers) const;
 
   model::Matmul qkv_, output_, gate_up_, down_;
-  bool writes_residual_;
+  std::array<void*, 2> parts_;
 };
 
 // Logits of so many rows.

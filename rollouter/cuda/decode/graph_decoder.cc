@@ -49,7 +49,6 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
                    options.packed_sizes.empty() && !options.choose_fastest));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
-  SYNCOPATE_CHECK(options.ranks == nullptr || options.add_in_products);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
   const DeviceScope device(options.device);
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
@@ -94,7 +93,11 @@ DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32
 
 absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, AttentionGridOf(options.device));
-  return DecodeBuffers::DeviceBytes(options.shape, BufferOptions(options, grid));
+  const DecodeBuffers::Options buffers = BufferOptions(options, grid);
+  const int64_t parts = options.ranks == nullptr
+                            ? 0
+                            : DeviceRanks::PartsBytes(options.ranks->world(), buffers.max_rows, options.shape.hidden);
+  return DecodeBuffers::DeviceBytes(options.shape, buffers) + parts;
 }
 
 GraphDecoder::~GraphDecoder() {
@@ -112,6 +115,10 @@ absl::Status GraphDecoder::Prepare() {
                    "describing the key and value blocks"));
   SYNCOPATE_ASSIGN_OR_RETURN(
       buffers_, DecodeBuffers::Create(options_.shape, BufferOptions(options_, attention_grid_), options_.rotations));
+  if (options_.ranks != nullptr) {
+    const int32_t rows = BufferOptions(options_, attention_grid_).max_rows;
+    SYNCOPATE_ASSIGN_OR_RETURN(parts_, options_.ranks->MakeParts(rows, options_.shape.hidden));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers_.workspace()));
   library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
@@ -138,15 +145,12 @@ absl::Status GraphDecoder::MakeHead(int32_t rows) {
 }
 
 absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      DecodeProducts products,
-      DecodeProducts::Create(
-          *library_, options_.shape,
-          // Rank 0 adds its part to the residual, the others have theirs instead: the sum is the next residual.
-          {.rows = rows,
-           .add_to_residual = options_.add_in_products && leads(),
-           .replace_residual = !leads(),
-           .rows_alike = options_.rows_alike}));
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products,
+                             DecodeProducts::Create(*library_, options_.shape,
+                                                    {.rows = rows,
+                                                     .add_to_residual = options_.add_in_products,
+                                                     .parts = parts_,
+                                                     .rows_alike = options_.rows_alike}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -276,11 +280,6 @@ absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
                     "sampling");
 }
 
-absl::Status GraphDecoder::SumResidual(int32_t rows) {
-  if (options_.ranks == nullptr) return absl::OkStatus();
-  return options_.ranks->Sum(buffers_.residual(), int64_t{rows} * options_.shape.hidden, stream_.get());
-}
-
 // From the layer's normed input to the normed input of what comes after it.
 absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t index) {
   const DecodeShape& shape = options_.shape;
@@ -288,7 +287,7 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
   const void* next_norm = index + 1 < shape.layers ? options_.weights.layers[static_cast<size_t>(index) + 1].input_norm
                                                    : options_.weights.norm;
   const model::NormShape norm = {rows, shape.hidden, shape.norm_epsilon};
-  const void* added = products.writes_residual() ? nullptr : buffers_.projected();
+  const void* added = products.adds_to_residual() ? nullptr : buffers_.projected();
   const AppendInputs append = {.qkv = buffers_.qkv(),
                                .q_norm = shape.qk_norm ? layer.q_norm : nullptr,
                                .k_norm = shape.qk_norm ? layer.k_norm : nullptr,
@@ -301,15 +300,19 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
       "appending keys and values"));
   SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(SumResidual(rows));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::AddAndNorm(norm, added, layer.post_norm, buffers_.residual(), buffers_.normed(), stream), "a norm"));
+  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, norm, added, layer.post_norm));
   SYNCOPATE_RETURN_IF_ERROR(products.GateUp(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       model::SwiGlu(rows, shape.intermediate, buffers_.gate_up(), buffers_.activated(), stream), "an activation"));
   SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(SumResidual(rows));
-  return CudaStatus(model::AddAndNorm(norm, added, next_norm, buffers_.residual(), buffers_.normed(), stream),
+  return AddAndNorm(1, norm, added, next_norm);
+}
+
+absl::Status GraphDecoder::AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight) {
+  if (options_.ranks != nullptr) {
+    return options_.ranks->SumAndNorm(which, shape, weight, buffers_.residual(), buffers_.normed(), stream_.get());
+  }
+  return CudaStatus(model::AddAndNorm(shape, added, weight, buffers_.residual(), buffers_.normed(), stream_.get()),
                     "a norm");
 }
 

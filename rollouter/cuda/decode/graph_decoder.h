@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -96,7 +97,7 @@ class GraphDecoder {
     // the same as the one chunk size, no packed sizes, and not choose_fastest.
     bool rows_alike = false;
     // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
-    // draws, and the others get its tokens with the next step; what they await is of no meaning. Wants add_in_products.
+    // draws, and the others get its tokens with the next step; what they await is of no meaning.
     DeviceRanks* ranks = nullptr;
   };
   static constexpr int kMostUnderWay = 2;
@@ -182,14 +183,15 @@ class GraphDecoder {
   absl::Status LaunchRows(Pass pass, const DecoderStep& step, UnderWay& launched);
   int32_t BatchSizeFor(int32_t rows) const;
   bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
-  // The residual of a pass of `rows` rows: of this rank's part, the whole.
-  absl::Status SumResidual(int32_t rows);
+  // The residual with what output (0) or down (1) gave, over all ranks, and its norm.
+  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight);
   // Blocks as Event::Wait, at most kStepDeadline, and no longer than the ranks are there.
   absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 
   const Options options_;
   cuda::Stream stream_;
   DecodeBuffers buffers_;
+  std::array<void*, 2> parts_ = {};  // this rank's, of what is summed; null: it is alone
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;

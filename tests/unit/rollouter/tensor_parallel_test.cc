@@ -227,7 +227,7 @@ TEST(RankSliceTest, SizesThatDoNotDivideHeadsAreRefusedWithThoseThatDo) {
   EXPECT_TRUE(CheckTensorParallel(config, 1).ok());
   EXPECT_TRUE(CheckTensorParallel(config, 2).ok());
   const absl::Status four = CheckTensorParallel(config, 4);
-  EXPECT_EQ(ErrorReason(four), "BAD_TENSOR_PARALLEL");
+  EXPECT_EQ(ErrorReason(four), "BAD_CONFIG");
   EXPECT_THAT(std::string(four.message()), HasSubstr("6 query heads, 2 key/value heads"));
   EXPECT_THAT(std::string(four.message()), HasSubstr("it may be 1, 2"));
   EXPECT_FALSE(CheckTensorParallel(config, 3).ok());

@@ -1,4 +1,4 @@
-#include "services/config/trainer_ranks.h"
+#include "services/config/ranks.h"
 
 #include <cstdlib>
 
@@ -15,26 +15,46 @@ absl::Status BadRank(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
 }
 
-}  // namespace
+struct RankKeys {
+  std::string section;
+  std::string world_key;
+  int64_t rank = -1;
+  int64_t world = 1;
+  std::string rank0;
+};
 
-absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer) {
-  int64_t rank = trainer.rank();
-  std::string source = "trainer.rank";
+absl::StatusOr<int32_t> RankOf(const RankKeys& keys) {
+  int64_t rank = keys.rank;
+  std::string source = absl::StrCat(keys.section, ".rank");
   if (rank < 0) {
     // A job of one rank may be started by anything that sets RANK for reasons of its own.
-    const char* const said = trainer.world() > 1 ? std::getenv("RANK") : nullptr;
+    const char* const said = keys.world > 1 ? std::getenv("RANK") : nullptr;
     rank = 0;
     source = "RANK";
     if (said != nullptr && !absl::SimpleAtoi(said, &rank))
       return BadRank(absl::StrCat("RANK is '", said, "', no rank"));
   }
-  if (rank < 0 || rank >= trainer.world()) {
-    return BadRank(absl::StrCat(source, " is ", rank, ", but trainer.world has only ranks 0 to ", trainer.world() - 1));
+  if (rank < 0 || rank >= keys.world) {
+    return BadRank(
+        absl::StrCat(source, " is ", rank, ", but ", keys.world_key, " has only ranks 0 to ", keys.world - 1));
   }
-  if (rank > 0 && trainer.rank0().empty()) {
-    return BadRank(absl::StrCat("trainer rank ", rank, " needs trainer.rank0, the host:port of rank 0's gRPC server"));
+  if (rank > 0 && keys.rank0.empty()) {
+    return BadRank(absl::StrCat(keys.section, " rank ", rank, " needs ", keys.section,
+                                ".rank0, the host:port of rank 0's gRPC server"));
   }
   return static_cast<int32_t>(rank);
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer) {
+  return RankOf({"trainer", "trainer.world", trainer.rank(), trainer.world(), trainer.rank0()});
+}
+
+absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config) {
+  const v1::RollouterSection& rollouter = config.rollouter();
+  return RankOf({"rollouter", "rollout.tensor_parallel", rollouter.rank(), config.rollout().tensor_parallel(),
+                 rollouter.rank0()});
 }
 
 std::string RankConfigDigest(const v1::RunConfig& config) {

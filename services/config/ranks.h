@@ -13,7 +13,11 @@ namespace syncopate::config {
 // or another one than 0 that is not told trainer.rank0.
 absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer);
 
-// Of everything that the ranks of one trainer must have in common: all keys but those of single processes. SHA-256.
+// The same for the ranks of a rollouter: rollouter.rank, rollout.tensor_parallel and rollouter.rank0.
+absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config);
+
+// Of everything that the ranks of one trainer or rollouter must have in common: all keys but those of single processes.
+// SHA-256.
 std::string RankConfigDigest(const v1::RunConfig& config);
 
 }  // namespace syncopate::config
