@@ -26,6 +26,7 @@ class EngineWorld {
     int64_t max_context = 2048;
     int64_t max_prefill_tokens = 0;  // as Engine::Options
     bool deterministic = false;      // as RunnerOptions
+    bool learned_positions = false;  // beside what `model` has
   };
   // NOT_FOUND reason UNKNOWN_MODEL; errors as CudaBackend::Create and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);

@@ -21,6 +21,7 @@ struct GenerateArguments {
   int64_t prefill_tokens = 0;
   double sync_seconds = 60;
   bool deterministic = false;
+  bool learned_positions = false;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -53,6 +54,8 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->check(CLI::Range(2.0, 600.0))
       ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
+  app->add_flag("--learned-positions", arguments->learned_positions,
+                "A learned table of positions beside what the model has, as models that are made here have it");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

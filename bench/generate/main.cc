@@ -35,7 +35,8 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                                   .max_sequences = std::max(most, 256),
                                                   .max_context = context,
                                                   .max_prefill_tokens = arguments.prefill_tokens,
-                                                  .deterministic = arguments.deterministic}));
+                                                  .deterministic = arguments.deterministic,
+                                                  .learned_positions = arguments.learned_positions}));
   SYNCOPATE_RETURN_IF_ERROR(Print(model, json({{"event", "engine"},
                                                {"create_s", world->create_s()},
                                                {"deterministic", arguments.deterministic},
