@@ -20,9 +20,9 @@ namespace syncopate::rollouter {
 class WeightArenas;
 struct RunnerOptions;
 
-// The reference: the decoder as operators of ATen, on any device, and the sampler on the host. Launch() does all the
-// work. On the CPU the bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were
-// tried: batches are padded to Transformer::kMinRows rows, and attention walks the row's own blocks.
+// The reference: model::Transformer on any device, and the sampler on the host. Launch() does all the work. On the CPU the
+// bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were tried: batches are padded
+// to Transformer::kMinRows rows, and attention walks the row's own blocks.
 class HostModelRunner final : public ModelRunner {
  public:
   // `arenas` must outlive it; `store` is on `device` and has as many blocks as `capacity` says.
