@@ -1,11 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "base/manifest.h"
 
 namespace syncopate::synchronizer {
 
@@ -16,14 +11,6 @@ struct ReceiverWeights {
   int sleep_level = 0;             // of its latest sleep: 1 keeps the weights on the host, 2 drops them
   bool free_cache_engine = false;  // a sleep really frees memory
   bool slept = false;              // since its latest sync
-};
-
-// What a sender offers.
-struct OfferedWeights {
-  uint64_t digest = 0;
-  // Names of the tensors that change from version to version (adapters), where the others (base weights) never do.
-  // Empty: all change.
-  std::vector<std::string> adapters;
 };
 
 // Bytes without padding, by the label `kind` of syncopate_weight_sync_bytes_total.
@@ -41,25 +28,11 @@ struct PayloadBytes {
   friend bool operator==(const PayloadBytes&, const PayloadBytes&) = default;
 };
 
-struct Payload {
-  bool base = false;  // weights that are no adapters
-  bool adapters = false;
-  std::vector<int32_t> tensors;  // what is sent, as indices in the manifest, ascending: see Layout::Only
-  PayloadBytes bytes;
-  std::string reason;  // for people: why just these
-};
-
-// Whether a receiver lacks the base weights: !base_present || (sleep_level == 2 && free_cache_engine && slept).
+// Whether a receiver lacks the base weights: !base_present || (sleep_level == 2 && free_cache_engine && slept). What is
+// sent of a version (SyncAttempt):
+//   the receiver serves it already    nothing
+//   the version names no adapters     everything
+//   it names adapters                 the adapters, and the base to whom lacks it; in a group to all if one does
 bool NeedsBase(const ReceiverWeights& receiver);
-
-// What of `manifest` to send to one receiver:
-//   needs base | adapters named | digest served | sent
-//   yes        | -              | -             | everything
-//   no         | -              | yes           | nothing
-//   no         | no             | no            | everything
-//   no         | yes            | no            | the adapters
-// INVALID_ARGUMENT reason UNKNOWN_TENSOR if an adapter's name is not in the manifest.
-absl::StatusOr<Payload> DecidePayload(const Manifest& manifest, const OfferedWeights& offered,
-                                      const ReceiverWeights& receiver);
 
 }  // namespace syncopate::synchronizer

@@ -103,22 +103,6 @@ void StalenessGate::EndStep() {
   ++step_;
 }
 
-// A token cannot have been made by weights that do not exist any more, so a start above the step would count as younger
-// than new.
-void StalenessGate::Rollback(int64_t step) {
-  SYNCOPATE_CHECK(step <= step_);
-  step_ = step;
-  training_ = false;
-  deadlines_.clear();
-  completed_.clear();
-  for (auto& [group, entry] : groups_) {
-    entry.start = std::min(entry.start, step);
-    const int64_t deadline = entry.start + options_.max_staleness;
-    ++deadlines_[deadline];
-    if (entry.completed) completed_.emplace(deadline, group);
-  }
-}
-
 // A batch is there and may not be taken: some group that runs must come first, and it is the one of earliest deadline.
 std::optional<GroupId> StalenessGate::Blocker() const {
   if (training_ || completed() < options_.batch_groups || !Pick().empty()) return std::nullopt;
