@@ -141,7 +141,6 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> EngineWorld::MakeRanks(const Mani
 absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig config, model::FindPreset(options.model));
   config.max_position_embeddings = std::min(config.max_position_embeddings, options.max_context);
-  config.learned_positions = options.learned_positions;
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
   const auto begin = SteadyClock::now();
   std::unique_ptr<EngineWorld> world(new EngineWorld(config));

@@ -33,7 +33,6 @@ class EngineWorld {
     int64_t max_prefill_tokens = 0;  // as Engine::Options
     bool deterministic = false;      // as RunnerOptions
     int32_t tensor_parallel = 1;     // ranks
-    bool learned_positions = false;  // beside what `model` has
   };
   // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors as CudaBackend::Create and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);

@@ -22,7 +22,6 @@ struct GenerateArguments {
   double sync_seconds = 60;
   bool deterministic = false;
   int32_t tensor_parallel = 1;
-  bool learned_positions = false;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -59,8 +58,6 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
-  app->add_flag("--learned-positions", arguments->learned_positions,
-                "A learned table of positions beside what the model has, as models that are made here have it");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

@@ -43,8 +43,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                                   .max_context = context,
                                                   .max_prefill_tokens = arguments.prefill_tokens,
                                                   .deterministic = arguments.deterministic,
-                                                  .tensor_parallel = arguments.tensor_parallel,
-                                                  .learned_positions = arguments.learned_positions}));
+                                                  .tensor_parallel = arguments.tensor_parallel}));
   SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
                                   json({{"event", "engine"},
                                         {"create_s", world->create_s()},

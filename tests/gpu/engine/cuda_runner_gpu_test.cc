@@ -41,12 +41,6 @@ model::ModelConfig GraphModel(int64_t head_dim, int64_t heads, int64_t kv_heads)
   return config;
 }
 
-// As a model that is made here rather than published.
-model::ModelConfig WithLearnedPositions(model::ModelConfig config) {
-  config.learned_positions = true;
-  return config;
-}
-
 // Writes down what comes, and that it comes once and with the version that serves.
 class CheckingSink final : public GenerationSink {
  public:
@@ -151,8 +145,7 @@ GenerationRequest RandomRequest(uint64_t seed, int64_t prompt, float temperature
 
 class CudaRunnerOverModels : public ::testing::TestWithParam<model::ModelConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, CudaRunnerOverModels,
-                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4),
-                                           WithLearnedPositions(GraphModel(64, 8, 8))));
+                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4)));
 
 int64_t FreeGpuMemory() { return cuda::ReadGpuMemory(0).value().free; }
 
