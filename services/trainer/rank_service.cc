@@ -33,7 +33,10 @@ class RankServiceImpl::Session {
   Session(RankServiceImpl* service, std::shared_ptr<Stream> stream) : service_(service), stream_(std::move(stream)) {}
 
   void Handle(const v1::AttendRequest& message) {
-    if (rank_ > 0) return;  // a heartbeat
+    if (rank_ > 0) {
+      if (message.has_saved()) service_->NoteSaved(rank_, message.saved());
+      return;  // else a heartbeat
+    }
     const absl::Status admitted = service_->Admit(message, stream_);
     if (admitted.ok()) {
       rank_ = message.hello().rank();
@@ -195,11 +198,47 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
     case trainer::RankCommand::Kind::kCheckFinite:
       message.mutable_check_finite();
       break;
+    case trainer::RankCommand::Kind::kSave:
+      message.mutable_save()->set_folder(command.folder);
+      break;
     case trainer::RankCommand::Kind::kMoveState:
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
   }
   return Write(message);
+}
+
+void RankServiceImpl::NoteSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
+  absl::StatusOr<trainer::CheckpointStore::Files> files = trainer::CheckpointStore::Files();
+  for (const v1::AttendRequest::Saved::File& file : saved.files())
+    (*files)[file.name()] = {file.bytes(), file.sha256()};
+  if (saved.code() != 0) {
+    files = Error(static_cast<absl::StatusCode>(saved.code()), saved.reason(),
+                  absl::StrCat("trainer rank ", rank, ": ", saved.message()));
+  }
+  MutexLock lock(&mutex_);
+  saved_[saved.folder()].insert_or_assign(rank, std::move(files));
+}
+
+absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(const std::string& folder) {
+  MutexLock lock(&mutex_);
+  auto is_over = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !lost_.ok() || stopped_ || static_cast<int32_t>(saved_[folder].size()) == options_.world - 1;
+  };
+  const bool in_time = mutex_.AwaitWithTimeout(Condition(&is_over), options_.save_deadline);
+  const auto of_ranks = std::move(saved_[folder]);
+  saved_.erase(folder);
+  trainer::CheckpointStore::Files files;
+  for (const auto& [rank, written] : of_ranks) {
+    SYNCOPATE_RETURN_IF_ERROR(written.status());
+    files.insert(written->begin(), written->end());
+  }
+  if (static_cast<int32_t>(of_ranks.size()) == options_.world - 1) return files;
+  SYNCOPATE_RETURN_IF_ERROR(lost_);
+  return in_time ? trainer::RankLost("the run is over")
+                 : Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
+                         absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
+                                      absl::FormatDuration(options_.save_deadline)));
 }
 
 absl::Status RankServiceImpl::lost() const {
