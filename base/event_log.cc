@@ -9,6 +9,7 @@
 namespace syncopate {
 namespace {
 
+// Bounds the wait, as every wait is; nothing happens at it.
 constexpr absl::Duration kWakeEvery = absl::Seconds(1);
 
 }  // namespace
@@ -30,6 +31,7 @@ EventLog::~EventLog() { Stop().IgnoreError(); }  // whoever wants the error call
 void EventLog::Append(std::string payload) {
   int64_t bytes = static_cast<int64_t>(payload.size()) + kRecordFrameBytes;
   MutexLock lock(&mutex_);
+  // A daemon must not wait for a disk to say what it does.
   if (stopping_ || buffer_bytes_ + bytes > options_.max_buffer_bytes) {
     ++dropped_;
     return;
@@ -64,6 +66,7 @@ void EventLog::Run() {
       MutexLock lock(&mutex_);
       auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !buffer_.empty(); };
       mutex_.AwaitWithTimeout(Condition(&due), kWakeEvery);
+      // The disk is written to without the lock, so Append never waits for it.
       records.swap(buffer_);
       buffer_bytes_ = 0;
       last = stopping_;
@@ -72,7 +75,7 @@ void EventLog::Run() {
     MutexLock lock(&mutex_);
     dropped_ += refused;
   }
-  Note(writer_->Sync());
+  RecordError(writer_->Sync());
 }
 
 int64_t EventLog::Write(const std::vector<std::string>& records) {
@@ -80,15 +83,16 @@ int64_t EventLog::Write(const std::vector<std::string>& records) {
   for (const std::string& record : records) {
     absl::Status status = writer_->Append(record);
     if (!status.ok()) ++refused;
-    Note(status);
+    RecordError(status);
   }
   return refused;
 }
 
-void EventLog::Note(const absl::Status& status) {
+void EventLog::RecordError(const absl::Status& status) {
   if (status.ok()) return;
   {
     MutexLock lock(&mutex_);
+    // Said once: a full disk would fill the log as well.
     if (!first_error_.ok()) return;
     first_error_ = status;
   }

@@ -48,7 +48,7 @@ class EventLog {
   void Run();
   // On the writer thread: returns how many of them the disk refused.
   int64_t Write(const std::vector<std::string>& records);
-  void Note(const absl::Status& status);
+  void RecordError(const absl::Status& status);
 
   const std::string path_;
   const Options options_;

@@ -1,8 +1,33 @@
 #pragma once
 
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <optional>
 #include <utility>
+
+namespace syncopate {
+
+// Of an open descriptor's file or socket, which tells whether a number still means the same; none if it is closed.
+inline std::optional<ino_t> InodeOf(int fd) {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
+}
+
+// Lets this process open as many files and connections as the system allows it: shells and container runtimes often
+// start programs with a soft limit of 1024, which a daemon with a thousand rollouters does not fit into. Returns the
+// limit that holds from now on. Call it before threads that open files.
+inline int64_t RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+}  // namespace syncopate
 
 namespace syncopate::synchronizer {
 

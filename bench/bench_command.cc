@@ -55,7 +55,7 @@ int RunSync(const SyncArguments& arguments) {
     return 0;
   }
   ::signal(SIGPIPE, SIG_IGN);  // a child that dies while it is spoken to is an error, not our end
-  const SyncBenchOptions options{OwnBinaryDir(), &TellProgress};
+  const SyncBenchOptions options{OwnBinaryDir(), &PrintProgress};
   absl::StatusOr<SyncResult> result = RunSyncBench(sync_case, options);
   if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {

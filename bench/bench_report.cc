@@ -14,7 +14,7 @@ std::string OwnBinaryDir() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-void TellProgress(const std::string& what) { std::cerr << what << " ..." << std::endl; }
+void PrintProgress(const std::string& what) { std::cerr << what << " ..." << std::endl; }
 
 int ReportBenchError(const absl::Status& status, bool json) {
   std::cerr << status.message() << "\n";

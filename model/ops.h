@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "model/host_rows.h"
 #include "model/packed_sequences.h"
 
 namespace syncopate::model {
@@ -63,7 +65,7 @@ class Ops {
   virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
                                     int64_t kv_heads, const PackedSequences& sequences) const = 0;
 
-  // Of each row of logits [R, V], all at `temperature` (z = logits / temperature): float32.
+  // Of each row of logits [R, V], which may be further apart than V, all at `temperature` (z = logits / temperature): float32.
   struct HeadRows {
     at::Tensor logprob;      // [R] log softmax(z)[target]
     at::Tensor entropy;      // [R] nats
@@ -72,7 +74,8 @@ class Ops {
   // targets [R] int64.
   virtual HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const = 0;
   // The loss's gradient of the logits, in dtype `to`, from those of logprob and entropy ([R] float32 each; dentropy may
-  // be undefined: the loss has no entropy term). Overwrites logits if they have that dtype.
+  // be undefined: the loss has no entropy term), its rows as far apart as those of logits. Overwrites logits if they
+  // have that dtype.
   virtual at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
                                   const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
                                   at::ScalarType to) const = 0;
@@ -102,11 +105,14 @@ class Ops {
   virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
 };
 
-// By ATen operators, on any device that it knows: the reference, and what the CPU uses.
+// By ATen operators, on any device that it knows: the reference.
 const Ops& AtenOps();
+// For float32 on the CPU, by loops over rows (host_rows.h); what else it is asked for it leaves to AtenOps().
+const Ops& HostOps();
+std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // which outlive it
 
 // The fastest there is for `device` among what this binary links: on a GPU the kernels of model/cuda/, which a build
-// without CUDA does not have; else AtenOps().
+// without CUDA does not have; else HostOps().
 const Ops& OpsFor(at::Device device);
 
 }  // namespace syncopate::model

@@ -2,6 +2,6 @@
 
 namespace syncopate::model {
 
-const Ops& OpsFor(at::Device device) { return AtenOps(); }
+const Ops& OpsFor(at::Device device) { return HostOps(); }
 
 }  // namespace syncopate::model

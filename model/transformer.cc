@@ -1,11 +1,14 @@
 #include "model/transformer.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "model/arena_parts.h"
+#include "model/host_rows.h"
 #include "model/rope.h"
 
 namespace syncopate::model {
@@ -31,8 +34,11 @@ class ArenaIndex {
     return {View(name + ".weight"), index_.count(name + ".bias") > 0 ? View(name + ".bias") : at::Tensor()};
   }
 
-  // Linears that are neighbours in wire order: their weights, then their biases.
-  JointLinear ViewJoint(const std::string& prefix, const std::vector<std::string>& names) const {
+  // Linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
+  // tensor, `fused`.
+  JointLinear ViewJoint(const std::string& prefix, const std::vector<std::string>& names,
+                        const std::string& fused) const {
+    if (index_.count(prefix + fused + ".weight") > 0) return {ViewLinear(prefix + fused)};
     JointLinear apart;
     for (const std::string& name : names) apart.push_back(ViewLinear(prefix + name));
     const bool biased = apart[0].bias.defined();
@@ -74,6 +80,20 @@ class ArenaIndex {
 at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
   if (!linear.bias.defined()) return at::linear(x, linear.weight);
   return at::linear(x, linear.weight, linear.bias);
+}
+
+// Of a linear that takes this rank's part of the columns, summed over ranks.
+at::Tensor ApplyAndSum(const Linear& linear, const at::Tensor& x, PartialSums* sums) {
+  if (sums == nullptr) return Apply(linear, x);
+  return sums->Sum(sums->adds_biases() ? Apply(linear, x) : at::linear(x, linear.weight));
+}
+
+// The product with `x` of joint linears.
+at::Tensor ApplyWhole(const JointLinear& joint, const at::Tensor& x) {
+  if (joint.size() == 1) return Apply(joint[0], x);
+  std::vector<at::Tensor> products;
+  for (const Linear& linear : joint) products.push_back(Apply(linear, x));
+  return at::cat(products, 1);
 }
 
 // The products with `x` of joint linears that have `rows` rows each.
@@ -133,14 +153,14 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     LayerWeights& layer = weights.layers.emplace_back();
     layer.input_norm = index.View(prefix + "input_layernorm.weight");
-    layer.qkv = index.ViewJoint(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"});
+    layer.qkv = index.ViewJoint(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, "qkv_proj");
     if (config.qk_norm) {
       layer.q_norm = index.View(prefix + "self_attn.q_norm.weight");
       layer.k_norm = index.View(prefix + "self_attn.k_norm.weight");
     }
     layer.output = index.ViewLinear(prefix + "self_attn.o_proj");
     layer.post_norm = index.View(prefix + "post_attention_layernorm.weight");
-    layer.gate_up = index.ViewJoint(prefix + "mlp.", {"gate_proj", "up_proj"});
+    layer.gate_up = index.ViewJoint(prefix + "mlp.", {"gate_proj", "up_proj"}, "gate_up_proj");
     layer.down = index.ViewLinear(prefix + "mlp.down_proj");
   }
   weights.norm = index.View("model.norm.weight");
@@ -167,7 +187,8 @@ at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) c
 }
 
 at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x,
-                                       const at::Tensor& cos, const at::Tensor& sin, Attention& attention) const {
+                                       const at::Tensor& cos, const at::Tensor& sin, Attention& attention,
+                                       PartialSums* sums) const {
   const int64_t rows = x.size(0), heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const std::vector<at::Tensor> qkv =
       ApplyJoint(layer.qkv, RmsNorm(x, layer.input_norm),
@@ -179,24 +200,78 @@ at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index,
     q = RmsNorm(q, layer.q_norm);
     k = RmsNorm(k, layer.k_norm);
   }
-  return Apply(layer.output, attention.Attend(index, Rotate(q, cos, sin), Rotate(k, cos, sin), v));
+  return ApplyAndSum(layer.output, attention.Attend(index, Rotate(q, cos, sin), Rotate(k, cos, sin), v), sums);
 }
 
-at::Tensor Transformer::FeedForward(const LayerWeights& layer, const at::Tensor& x) const {
+at::Tensor Transformer::FeedForward(const LayerWeights& layer, const at::Tensor& x, PartialSums* sums) const {
   const std::vector<at::Tensor> gate_up =
       ApplyJoint(layer.gate_up, RmsNorm(x, layer.post_norm), {config_.intermediate_size, config_.intermediate_size});
-  return Apply(layer.down, at::silu(gate_up[0]) * gate_up[1]);
+  return ApplyAndSum(layer.down, at::silu(gate_up[0]) * gate_up[1], sums);
+}
+
+at::Tensor Transformer::AttendOnHost(const LayerWeights& layer, int64_t index, const at::Tensor& normed,
+                                     const at::Tensor& positions, Attention& attention, PartialSums* sums) const {
+  const HostRows& rows = FastestHostRows();
+  const int64_t count = normed.size(0), dim = config_.head_dim;
+  const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
+  const at::Tensor qkv = ApplyWhole(layer.qkv, normed);
+  float* const data = qkv.mutable_data_ptr<float>();
+  const int64_t stride = qkv.size(1);
+  const float eps = static_cast<float>(config_.rms_norm_eps);
+  for (int64_t row = 0; config_.qk_norm && row < count; ++row) {
+    float *const q = data + row * stride, *const k = q + config_.query_size();
+    rows.Norm(q, nullptr, layer.q_norm.const_data_ptr<float>(), eps, heads, dim, nullptr, q, nullptr);
+    rows.Norm(k, nullptr, layer.k_norm.const_data_ptr<float>(), eps, kv_heads, dim, nullptr, k, nullptr);
+  }
+  rows.Rotate(data, count, stride, heads + kv_heads, dim / 2, cos_.const_data_ptr<float>(),
+              sin_.const_data_ptr<float>(), dim, positions.const_data_ptr<int64_t>(), /*inverse=*/false);
+  const at::Tensor all = qkv.view({count, heads + 2 * kv_heads, dim});
+  return ApplyAndSum(layer.output,
+                     attention.Attend(index, all.narrow(1, 0, heads), all.narrow(1, heads, kv_heads),
+                                      all.narrow(1, heads + kv_heads, kv_heads)),
+                     sums);
+}
+
+at::Tensor Transformer::ForwardOnHost(const TransformerWeights& weights, const at::Tensor& ids,
+                                      const at::Tensor& positions, Attention& attention, PartialSums* sums) const {
+  const HostRows& rows = FastestHostRows();
+  at::Tensor x = at::embedding(weights.tokens, ids);
+  at::Tensor normed = at::empty_like(x);
+  // x += delta, and its norm.
+  const auto add_and_norm = [&](const at::Tensor& delta, const at::Tensor& weight) {
+    float* const sum = x.mutable_data_ptr<float>();
+    rows.Norm(sum, delta.defined() ? delta.const_data_ptr<float>() : nullptr, weight.const_data_ptr<float>(),
+              static_cast<float>(config_.rms_norm_eps), x.size(0), x.size(1), sum, normed.mutable_data_ptr<float>(),
+              nullptr);
+  };
+  at::Tensor delta;
+  if (config_.learned_positions) delta = at::embedding(weights.positions, positions);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& layer = weights.layers[i];
+    add_and_norm(delta, layer.input_norm);
+    add_and_norm(AttendOnHost(layer, static_cast<int64_t>(i), normed, positions, attention, sums), layer.post_norm);
+    const at::Tensor gate_up = ApplyWhole(layer.gate_up, normed);
+    const at::Tensor activated = at::empty({x.size(0), config_.intermediate_size}, x.options());
+    rows.SwiGlu(gate_up.const_data_ptr<float>(), x.size(0), config_.intermediate_size,
+                activated.mutable_data_ptr<float>());
+    delta = ApplyAndSum(layer.down, activated, sums);
+  }
+  add_and_norm(delta, weights.norm);
+  return normed;
 }
 
 at::Tensor Transformer::Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
-                                Attention& attention) const {
+                                Attention& attention, PartialSums* sums) const {
+  if (weights.tokens.is_cpu() && weights.tokens.scalar_type() == at::kFloat && c10::InferenceMode::is_enabled()) {
+    return ForwardOnHost(weights, ids, positions, attention, sums);
+  }
   at::Tensor x = at::embedding(weights.tokens, ids);
   if (config_.learned_positions) x = x + at::embedding(weights.positions, positions);
   at::Tensor cos = cos_.index_select(0, positions).unsqueeze(1), sin = sin_.index_select(0, positions).unsqueeze(1);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
-    x = x + AttentionBlock(layer, static_cast<int64_t>(i), x, cos, sin, attention);
-    x = x + FeedForward(layer, x);
+    x = x + AttentionBlock(layer, static_cast<int64_t>(i), x, cos, sin, attention, sums);
+    x = x + FeedForward(layer, x, sums);
   }
   return RmsNorm(x, weights.norm);
 }

@@ -56,6 +56,17 @@ class Attention {
   virtual at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
 };
 
+// Adds up what the ranks of a replica have computed, each from its heads and its part of the feed-forward.
+class PartialSums {
+ public:
+  virtual ~PartialSums() = default;
+  // Biases that every rank holds are added by this one.
+  virtual bool adds_biases() const = 0;
+  // partial [R, D] -> the sum over ranks, in its dtype, of the same bits on every rank. Errors are kept by whoever gave
+  // this; the result is of no use then.
+  virtual at::Tensor Sum(const at::Tensor& partial) = 0;
+};
+
 // The decoder: the same code for trainer (under autograd) and engine (under InferenceMode), on any device that ATen
 // knows, in the dtype of the weights; norms and rotations are computed in float32. Stateless but for the rotary tables;
 // const calls are thread-safe.
@@ -73,8 +84,9 @@ class Transformer {
   // On the CPU each row of the result depends on its own token and on what `attention` returns for it, on nothing else,
   // as long as R >= kMinRows: smaller products take another path of the BLAS and round differently. On a GPU the BLAS
   // chooses by R, so that other neighbours may change the last bits.
+  // With `sums`, `weights` are this rank's slice, and config() says how many heads and columns of the feed-forward it has.
   at::Tensor Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
-                     Attention& attention) const;
+                     Attention& attention, PartialSums* sums = nullptr) const;
 
   // hidden [N, D] -> logits [N, V] in float32.
   at::Tensor Logits(const TransformerWeights& weights, const at::Tensor& hidden) const;
@@ -84,8 +96,13 @@ class Transformer {
  private:
   at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin, Attention& attention) const;
-  at::Tensor FeedForward(const LayerWeights& layer, const at::Tensor& x) const;
+                            const at::Tensor& sin, Attention& attention, PartialSums* sums) const;
+  at::Tensor FeedForward(const LayerWeights& layer, const at::Tensor& x, PartialSums* sums) const;
+  // Forward() in float32 on the CPU, without autograd: by HostRows, in place where it can be.
+  at::Tensor ForwardOnHost(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
+                           Attention& attention, PartialSums* sums) const;
+  at::Tensor AttendOnHost(const LayerWeights& layer, int64_t index, const at::Tensor& normed,
+                          const at::Tensor& positions, Attention& attention, PartialSums* sums) const;
 
   const ModelConfig config_;
   at::Tensor cos_, sin_;  // [max_position_embeddings, head_dim]

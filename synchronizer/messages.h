@@ -14,6 +14,7 @@
 #include "base/trajectory.h"
 #include "synchronizer/plan/payload.h"
 #include "synchronizer/superseded.h"
+#include "synchronizer/sync_outcome.h"
 
 // What members and the synchronizer say to each other, without a wire format; proto/syncopate/v1/synchronizer.proto
 // documents each field. Plain data, no behaviour.
@@ -173,10 +174,6 @@ struct Evicted {  // the stream's status says more
 
 using Command = std::variant<Welcome, Directory, Prepare, Transfer, Install, Finish, Evicted>;
 
-// How a rehearsal ends, see SyncRecord::result.
-inline constexpr char kConnected[] = "connected";
-inline constexpr char kNotConnected[] = "not_connected";
-
 // One receiver's part in one attempt, when it has ended.
 struct SyncRecord {
   int64_t attempt = 0;
@@ -195,13 +192,12 @@ struct SyncRecord {
   double connect_seconds = 0;  // of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;
 
-  // Moved no version and was not meant to: neither ok nor superseded nor failed.
-  bool rehearsal() const { return result == kConnected || result == kNotConnected; }
-  bool ok() const { return result == "ok" || result == "relabelled"; }
-  bool superseded() const { return IsSuperseded(result); }
-  // The receiver takes no version for now: neither ok nor failed either.
-  bool held() const { return result == kHeld; }
-  bool failed() const { return !ok() && !superseded() && !held() && !rehearsal(); }
+  SyncOutcome outcome() const { return ClassifySyncResult(result); }
+  bool ok() const { return outcome() == SyncOutcome::kDone || outcome() == SyncOutcome::kRelabelled; }
+  bool superseded() const { return outcome() == SyncOutcome::kSuperseded; }
+  bool rehearsal() const { return outcome() == SyncOutcome::kRehearsed; }
+  bool held() const { return outcome() == SyncOutcome::kHeld; }
+  bool failed() const { return outcome() == SyncOutcome::kFailed; }
 };
 
 }  // namespace syncopate::synchronizer

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
 #include "bench/control/control_hosts.h"
 #include "bench/control/exchange_load.h"
@@ -18,7 +19,6 @@
 #include "bench/control/members_bench.h"
 #include "bench/control/unary_load.h"
 #include "bench/process/work_dir.h"
-#include "services/rpc/accept/descriptor_limit.h"
 
 namespace syncopate::bench {
 namespace {
@@ -113,7 +113,7 @@ class ControlBench {
   absl::Status EnsureSynchronizer();
 
   absl::StatusOr<std::unique_ptr<UnaryLoad>> StartUnary(int32_t callers);
-  void Tell(const std::string& what) {
+  void ReportProgress(const std::string& what) {
     if (progress_ != nullptr) progress_(what);
   }
 
@@ -155,7 +155,7 @@ absl::StatusOr<std::unique_ptr<UnaryLoad>> ControlBench::StartUnary(int32_t call
 
 absl::Status ControlBench::MeasureUnary() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
-  Tell(absl::StrCat("unary calls, ", case_.callers, " in flight"));
+  ReportProgress(absl::StrCat("unary calls, ", case_.callers, " in flight"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto load, StartUnary(case_.callers));
   SYNCOPATE_ASSIGN_OR_RETURN(Rates rates,
                              MeasureRounds(case_, load.get(), [this] { return hosts_.SynchronizerUsage(); }));
@@ -172,8 +172,8 @@ absl::Status ControlBench::MeasureUnary() {
 absl::Status ControlBench::MeasureOverload() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
   const auto turns = std::max<int64_t>(1, case_.steady / kOverloadTurn);
-  Tell(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady), " in ", turns,
-                    " turns"));
+  ReportProgress(absl::StrCat(case_.overload, " times as many callers for ", absl::FormatDuration(case_.steady), " in ",
+                              turns, " turns"));
   Overload overload;
   SYNCOPATE_RETURN_IF_ERROR(MeasurePeak(&overload));
   for (int64_t turn = 0; turn < turns; ++turn) {
@@ -237,8 +237,8 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
                                                              .streams = case_.streams,
                                                              .window = case_.window,
                                                              .message_bytes = case_.message_bytes}));
-  Tell(absl::StrCat("answers of ", load->answer_bytes(), " bytes on ", case_.streams, " streams",
-                    durable ? ", made durable" : ", refused"));
+  ReportProgress(absl::StrCat("answers of ", load->answer_bytes(), " bytes on ", case_.streams, " streams",
+                              durable ? ", made durable" : ", refused"));
   SYNCOPATE_ASSIGN_OR_RETURN(Rates rates, MeasureRounds(case_, load.get(), [this] { return hosts_.DataUsage(); }));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage after, hosts_.DataUsage());
   load.reset();
@@ -263,7 +263,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
 
 absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(control_case.Validate());
-  rpc::RaiseDescriptorLimit();  // the processes that are started inherit it
+  RaiseDescriptorLimit();  // the processes that are started inherit it
   SYNCOPATE_ASSIGN_OR_RETURN(WorkDir work_dir, WorkDir::Make());
   absl::StatusOr<ControlResult> result = ControlBench(control_case, options, work_dir.path()).Run();
   if (!result.ok()) work_dir.Keep();

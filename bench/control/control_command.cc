@@ -38,7 +38,7 @@ int RunControl(const ControlArguments& arguments) {
   if (absl::Status log = InitLogging({.role = "bench", .minimum = Severity::kError}); !log.ok()) {
     return ReportBenchError(log, arguments.json);
   }
-  absl::StatusOr<ControlResult> result = RunControlBench(control_case, {OwnBinaryDir(), &TellProgress});
+  absl::StatusOr<ControlResult> result = RunControlBench(control_case, {OwnBinaryDir(), &PrintProgress});
   if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {
     std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;

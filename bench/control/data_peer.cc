@@ -97,7 +97,7 @@ absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
   absl::Status status;
   {
     StepThread steps(data.get());
-    sink->Say("ready", {{"address", server->address()}});
+    sink->Write("ready", {{"address", server->address()}});
     status = RunCommands({});
   }
   data->Stop();

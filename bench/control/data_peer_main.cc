@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   syncopate::bench::EventSink sink;
   const absl::Status status = syncopate::bench::Run(argv[1], &sink);
   if (status.ok()) return 0;
-  sink.Say("failed", {{"error", std::string(status.message())}});
+  sink.Write("failed", {{"error", std::string(status.message())}});
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;
 }

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/latency_histogram.h"
 #include "base/status.h"
 #include "bench/control/scrape.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/latency_histogram.h"
 
 namespace syncopate::bench {
 namespace {
@@ -43,7 +43,7 @@ absl::Status MembersBench::AwaitAlive(int64_t members, absl::Duration limit) {
 }
 
 absl::Status MembersBench::Join() {
-  Tell(absl::StrCat(case_.members, " rollouters join"));
+  ReportProgress(absl::StrCat(case_.members, " rollouters join"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto admin, LoadBenchSecurity(case_.tls, ""));
   SYNCOPATE_ASSIGN_OR_RETURN(auto rollouter, LoadBenchSecurity(case_.tls, "rollouter"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
@@ -77,10 +77,10 @@ absl::Status MembersBench::MeasureAtRest() {
   SYNCOPATE_RETURN_IF_ERROR(MeasureScrapes(/*members=*/false));
   SYNCOPATE_RETURN_IF_ERROR(Join());
   absl::SleepFor(case_.warmup);
-  Tell(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
+  ReportProgress(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
   const absl::Time began = Clock::Real()->Now();
-  telemetry::LatencyHistogram probes;
+  LatencyHistogram probes;
   int64_t least = case_.members;
   while (Clock::Real()->Now() < began + case_.steady) {
     const absl::Time asked = Clock::Real()->Now();
@@ -120,7 +120,7 @@ absl::Status MembersBench::MeasureRestart() {
   SYNCOPATE_RETURN_IF_ERROR(Join());
   std::vector<double> from_kill, from_ready;
   for (int32_t round = 0; round < case_.rounds; ++round) {
-    Tell("the synchronizer is killed and starts again");
+    ReportProgress("the synchronizer is killed and starts again");
     const absl::Time killed = Clock::Real()->Now();
     hosts_.KillSynchronizer();
     SYNCOPATE_RETURN_IF_ERROR(hosts_.StartSynchronizer());

@@ -32,7 +32,7 @@ class MembersBench {
   int64_t Alive();
   absl::Status AwaitAlive(int64_t members, absl::Duration limit);
   absl::Status MeasureScrapes(bool members);
-  void Tell(const std::string& what) {
+  void ReportProgress(const std::string& what) {
     if (progress_ != nullptr) progress_(what);
   }
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/latency_histogram.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/latency_histogram.h"
 
 namespace syncopate::bench {
 
@@ -16,8 +16,8 @@ namespace syncopate::bench {
 struct LoadTotals {
   int64_t ok = 0;
   int64_t failed = 0;
-  absl::Status first_failure;           // OK if none did
-  telemetry::LatencyHistogram latency;  // of those that went well
+  absl::Status first_failure;  // OK if none did
+  LatencyHistogram latency;    // of those that went well
 
   void Merge(const LoadTotals& other);
 };

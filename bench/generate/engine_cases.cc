@@ -17,6 +17,10 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kWindow = 32;  // steps
 constexpr int kMixRequests = 256;
+constexpr int kShortPrompts = 128;
+constexpr uint64_t kShortSamples = 8;
+constexpr int64_t kShortPromptTokens = 18;
+constexpr int32_t kShortAnswerTokens = 17;
 
 class IgnoringSink final : public rollouter::GenerationSink {
  public:
@@ -184,6 +188,25 @@ absl::StatusOr<json> MeasureMix(EngineWorld& world) {
   line["prompt_tokens"] = prompt_tokens;
   line["answer_tokens"] = stretch.tokens;
   line["tokens_per_second"] = std::round(static_cast<double>(stretch.tokens) / stretch.seconds);
+  return line;
+}
+
+absl::StatusOr<json> MeasureShort(EngineWorld& world, int repeats) {
+  std::vector<Stretch> runs;
+  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
+    for (int p = 0; p < kShortPrompts; ++p) {
+      rollouter::GenerationRequest request = RandomRequest(world, kShortPromptTokens, kShortAnswerTokens);
+      for (uint64_t s = 1; s < kShortSamples; ++s) request.seeds.push_back(request.seeds[0] * 1000 + s);
+      SYNCOPATE_RETURN_IF_ERROR(Add(world, std::move(request)));
+    }
+    const Watch watch(world);
+    SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
+    if (i > 0) runs.push_back(watch.Read());
+  }
+  const Stretch& median = Median(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  json line = ToJson("short", median);
+  line["await_ms_a_step"] = Rounded(median.await_s / static_cast<double>(median.steps) * 1e3, 1e-3);
+  line["tokens_per_second"] = std::round(static_cast<double>(median.tokens) / median.seconds);
   return line;
 }
 

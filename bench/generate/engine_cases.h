@@ -25,6 +25,10 @@ absl::StatusOr<nlohmann::json> MeasureInstall(EngineWorld& world, const FixedCas
 // 256 requests that come at once, prompts and answers of 100 to 1024 tokens: answers' tokens a second until all are done.
 absl::StatusOr<nlohmann::json> MeasureMix(EngineWorld& world);
 
+// 128 prompts of 18 tokens that come at once, 8 answers of 17 tokens to each, as in the task reverse of length 16: answers'
+// tokens a second until all are done; the median of `repeats`.
+absl::StatusOr<nlohmann::json> MeasureShort(EngineWorld& world, int repeats);
+
 // `prompts` prompts of `tokens` tokens that come at once, until each has drawn a token; the median of `repeats`.
 absl::StatusOr<nlohmann::json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats);
 

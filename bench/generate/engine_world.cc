@@ -2,15 +2,17 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "model/presets.h"
-#include "rollouter/cuda/cuda_backend.h"
+#include "rollouter/engine/rank_commands.h"
 
 namespace syncopate::bench {
 namespace {
@@ -91,20 +93,65 @@ absl::Status FillWeights(const Manifest& manifest, char* arena) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig config, model::FindPreset(options.model));
-  config.max_position_embeddings = std::min(config.max_position_embeddings, options.max_context);
-  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
-  const auto begin = SteadyClock::now();
-  std::unique_ptr<EngineWorld> world(new EngineWorld(config));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(config, DType::kBFloat16));
+absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend(const Manifest& manifest,
+                                                                                 int32_t rank) {
+  const cuda::DeviceScope device(rank);
+  model::NcclGroup* group = nullptr;
+  if (slice_.has_value()) {
+    const int32_t world = static_cast<int32_t>(groups_.size());
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        groups_[static_cast<size_t>(rank)],
+        model::JoinNcclRanks({.device = rank, .rank = rank, .world = world}, id_, absl::Minutes(2)));
+    group = groups_[static_cast<size_t>(rank)].get();
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(
       std::shared_ptr<rollouter::CudaBackend> backend,
-      rollouter::CudaBackend::Create(config, manifest, /*device=*/0, rollouter::CudaInstall::kRemap));
+      rollouter::CudaBackend::Create(slice_.has_value() ? slice_->config : config_, manifest, rank,
+                                     rollouter::CudaInstall::kRemap, /*memory_share=*/0.9, group));
   // Before the engine measures its products: those of zeros are faster.
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
+  return backend;
+}
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> EngineWorld::MakeRanks(const Manifest& whole, int32_t world) {
+  int gpus = 0;
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDeviceCount(&gpus), "counting GPUs"));
+  if (gpus < world) {
+    return Error(absl::StatusCode::kInvalidArgument, "TOO_FEW_GPUS",
+                 absl::StrCat("--tensor-parallel ", world, " wants as many GPUs, and there are ", gpus));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(slice_, rollouter::MakeRankSlice(config_, whole, world));
+  SYNCOPATE_ASSIGN_OR_RETURN(id_, cuda::NewNcclId());
+  groups_.resize(static_cast<size_t>(world));
+  followers_ = std::make_unique<testing::FollowerThreads>(
+      world,
+      [this](int32_t rank) -> absl::StatusOr<std::shared_ptr<EngineBackend>> {
+        return MakeBackend(slice_->manifest, rank);
+      },
+      [this](const absl::Status& why) {
+        std::fprintf(stderr, "a rank has failed: %s\n", why.ToString().c_str());
+        if (groups_[0] != nullptr) groups_[0]->Abort(std::string(why.message()));
+      });
+  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<EngineBackend> backend, MakeBackend(slice_->manifest, /*rank=*/0));
+  return rollouter::MakeLeadingBackend(std::move(backend), followers_.get());
+}
+
+absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig config, model::FindPreset(options.model));
+  config.max_position_embeddings = std::min(config.max_position_embeddings, options.max_context);
+  config.learned_positions = options.learned_positions;
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
+  const auto begin = SteadyClock::now();
+  std::unique_ptr<EngineWorld> world(new EngineWorld(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(config, DType::kBFloat16));
+  std::shared_ptr<EngineBackend> backend;
+  if (options.tensor_parallel == 1) {
+    SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeBackend(manifest, /*rank=*/0));
+  } else {
+    SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeRanks(manifest, options.tensor_parallel));
+  }
   world->prefill_tokens_ =
       options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens(options.deterministic);
   SYNCOPATE_ASSIGN_OR_RETURN(world->engine_,

@@ -2,11 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/model_config.h"
+#include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine.h"
+#include "rollouter/engine/rank_slice.h"
+#include "tests/support/follower_threads.h"
 
 namespace syncopate::bench {
 
@@ -17,7 +22,8 @@ struct RunnerTimes {
   int64_t steps = 0;
 };
 
-// An engine with random weights on GPU 0, as a rollouter has it: two weight sets, exchanged by remap.
+// An engine with random weights on GPU 0, as a rollouter has it: two weight sets, exchanged by remap. With several ranks
+// each is a thread and has the GPU of its number.
 class EngineWorld {
  public:
   struct Options {
@@ -26,8 +32,10 @@ class EngineWorld {
     int64_t max_context = 2048;
     int64_t max_prefill_tokens = 0;  // as Engine::Options
     bool deterministic = false;      // as RunnerOptions
+    int32_t tensor_parallel = 1;     // ranks
+    bool learned_positions = false;  // beside what `model` has
   };
-  // NOT_FOUND reason UNKNOWN_MODEL; errors as CudaBackend::Create and Engine::Create.
+  // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors as CudaBackend::Create and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);
 
   rollouter::Engine& engine() { return *engine_; }
@@ -41,7 +49,16 @@ class EngineWorld {
  private:
   explicit EngineWorld(const model::ModelConfig& config) : config_(config) {}
 
+  // Of one rank, on its thread.
+  absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> MakeBackend(const Manifest& manifest, int32_t rank);
+  absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>> MakeRanks(const Manifest& whole, int32_t world);
+
   const model::ModelConfig config_;
+  // Of several ranks. They end in the reverse order: what a group has put in graphs before the group.
+  std::optional<rollouter::RankSlice> slice_;
+  cuda::NcclId id_ = {};
+  std::vector<std::unique_ptr<model::NcclGroup>> groups_;
+  std::unique_ptr<testing::FollowerThreads> followers_;
   std::shared_ptr<RunnerTimes> times_ = std::make_shared<RunnerTimes>();
   std::unique_ptr<rollouter::Engine> engine_;
   int64_t prefill_tokens_ = 0;

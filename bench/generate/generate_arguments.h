@@ -13,7 +13,7 @@ namespace syncopate::bench {
 struct GenerateArguments {
   std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int32_t> batches = {256, 512};
-  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "sync", "sleep"
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "short", "sync", "sleep"
   int32_t context = 1024;
   int repeats = 5;
   float top_p = 1;
@@ -21,6 +21,8 @@ struct GenerateArguments {
   int64_t prefill_tokens = 0;
   double sync_seconds = 60;
   bool deterministic = false;
+  int32_t tensor_parallel = 1;
+  bool learned_positions = false;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -34,7 +36,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--case", arguments->cases, "What is measured")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "sync", "sleep"}))
+      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "short", "sync", "sleep"}))
       ->capture_default_str();
   app->add_option("--context", arguments->context, "Tokens of a sequence in the cases prefill and fixed")
       ->check(CLI::Range(64, 32768))
@@ -52,7 +54,13 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
   app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
       ->check(CLI::Range(2.0, 600.0))
       ->capture_default_str();
+  app->add_option("--tensor-parallel", arguments->tensor_parallel,
+                  "GPUs that share a model, each with a thread; for the cases prefill, fixed, install and mix")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
+      ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
+  app->add_flag("--learned-positions", arguments->learned_positions,
+                "A learned table of positions beside what the model has, as models that are made here have it");
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

@@ -21,17 +21,20 @@ constexpr char kFooter[] =
 
 // Becomes the program, which links what the command line does not.
 int RunGenerate(const std::string& program, const GenerateArguments& arguments) {
-  const std::vector<std::string> words = {program,
-                                          absl::StrCat("--model=", absl::StrJoin(arguments.models, ",")),
-                                          absl::StrCat("--batch=", absl::StrJoin(arguments.batches, ",")),
-                                          absl::StrCat("--case=", absl::StrJoin(arguments.cases, ",")),
-                                          absl::StrCat("--context=", arguments.context),
-                                          absl::StrCat("--repeats=", arguments.repeats),
-                                          absl::StrCat("--top-p=", arguments.top_p),
-                                          absl::StrCat("--top-k=", arguments.top_k),
-                                          absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
-                                          absl::StrCat("--sync-seconds=", arguments.sync_seconds),
-                                          absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
+  const std::vector<std::string> words = {
+      program,
+      absl::StrCat("--model=", absl::StrJoin(arguments.models, ",")),
+      absl::StrCat("--batch=", absl::StrJoin(arguments.batches, ",")),
+      absl::StrCat("--case=", absl::StrJoin(arguments.cases, ",")),
+      absl::StrCat("--context=", arguments.context),
+      absl::StrCat("--repeats=", arguments.repeats),
+      absl::StrCat("--top-p=", arguments.top_p),
+      absl::StrCat("--top-k=", arguments.top_k),
+      absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
+      absl::StrCat("--sync-seconds=", arguments.sync_seconds),
+      absl::StrCat("--tensor-parallel=", arguments.tensor_parallel),
+      absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false"),
+      absl::StrCat("--learned-positions=", arguments.learned_positions ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

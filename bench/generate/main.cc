@@ -19,15 +19,22 @@ using nlohmann::json;
 constexpr int32_t kPrompts = 16;
 constexpr int64_t kLongestOfMix = 2048;
 
-absl::Status Print(const std::string& model, absl::StatusOr<json> line) {
+absl::Status Print(const std::string& model, const GenerateArguments& arguments, absl::StatusOr<json> line) {
   SYNCOPATE_RETURN_IF_ERROR(line.status());
   (*line)["model"] = model;
+  (*line)["tensor_parallel"] = arguments.tensor_parallel;
   std::printf("%s\n", line->dump().c_str());
   std::fflush(stdout);
   return absl::OkStatus();
 }
 
 absl::Status RunModel(const std::string& model, const GenerateArguments& arguments) {
+  auto wants = [&](const char* name) {
+    return std::find(arguments.cases.begin(), arguments.cases.end(), name) != arguments.cases.end();
+  };
+  if (arguments.tensor_parallel > 1 && (wants("sync") || wants("sleep"))) {
+    return absl::InvalidArgumentError("the cases sync and sleep are of one rank: leave out --tensor-parallel");
+  }
   const int32_t most = *std::max_element(arguments.batches.begin(), arguments.batches.end());
   const int64_t context = std::max<int64_t>(arguments.context + arguments.context / 2, kLongestOfMix);
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<EngineWorld> world,
@@ -35,19 +42,20 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                                   .max_sequences = std::max(most, 256),
                                                   .max_context = context,
                                                   .max_prefill_tokens = arguments.prefill_tokens,
-                                                  .deterministic = arguments.deterministic}));
-  SYNCOPATE_RETURN_IF_ERROR(Print(model, json({{"event", "engine"},
-                                               {"create_s", world->create_s()},
-                                               {"deterministic", arguments.deterministic},
-                                               {"prefill_tokens", world->prefill_tokens()},
-                                               {"used_mib", world->used_bytes() >> 20},
-                                               {"kv_mib", world->engine().kv_bytes() >> 20},
-                                               {"weights_mib", world->engine().weight_bytes() >> 20}})));
-  auto wants = [&](const char* name) {
-    return std::find(arguments.cases.begin(), arguments.cases.end(), name) != arguments.cases.end();
-  };
+                                                  .deterministic = arguments.deterministic,
+                                                  .tensor_parallel = arguments.tensor_parallel,
+                                                  .learned_positions = arguments.learned_positions}));
+  SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
+                                  json({{"event", "engine"},
+                                        {"create_s", world->create_s()},
+                                        {"deterministic", arguments.deterministic},
+                                        {"prefill_tokens", world->prefill_tokens()},
+                                        {"used_mib", world->used_bytes() >> 20},
+                                        {"kv_mib", world->engine().kv_bytes() >> 20},
+                                        {"weights_mib", world->engine().weight_bytes() >> 20}})));
   if (wants("prefill")) {
-    SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasurePrefill(*world, kPrompts, arguments.context, arguments.repeats)));
+    SYNCOPATE_RETURN_IF_ERROR(
+        Print(model, arguments, MeasurePrefill(*world, kPrompts, arguments.context, arguments.repeats)));
   }
   for (int32_t batch : arguments.batches) {
     const FixedCase fixed = {.batch = batch,
@@ -55,12 +63,15 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                              .repeats = arguments.repeats,
                              .top_p = arguments.top_p,
                              .top_k = arguments.top_k};
-    if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureFixed(*world, fixed)));
-    if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureInstall(*world, fixed)));
-    if (wants("sync")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureSyncs(*world, batch, arguments.sync_seconds)));
+    if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureFixed(*world, fixed)));
+    if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureInstall(*world, fixed)));
+    if (wants("sync"))
+      SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureSyncs(*world, batch, arguments.sync_seconds)));
   }
-  if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, MeasureMix(*world)));
-  return wants("sleep") ? Print(model, MeasureSleep(*world)) : absl::OkStatus();  // last: nothing serves after it
+  if (wants("short")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureShort(*world, arguments.repeats)));
+  if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureMix(*world)));
+  return wants("sleep") ? Print(model, arguments, MeasureSleep(*world))
+                        : absl::OkStatus();  // last: nothing serves after it
 }
 
 absl::Status Run(const GenerateArguments& arguments) {

@@ -11,7 +11,7 @@ namespace syncopate::bench {
 
 double MachineSeconds() { return absl::ToDoubleSeconds(Clock::Real()->Now() - absl::UnixEpoch()); }
 
-void EventSink::Say(const std::string& event, nlohmann::json body) {
+void EventSink::Write(const std::string& event, nlohmann::json body) {
   body["event"] = event;
   body["at"] = MachineSeconds();
   const std::string line = body.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) + "\n";

@@ -12,7 +12,7 @@ namespace syncopate::bench {
 // the machine's clock as "at". Thread-safe.
 class EventSink {
  public:
-  void Say(const std::string& event, nlohmann::json body = nlohmann::json::object());
+  void Write(const std::string& event, nlohmann::json body = nlohmann::json::object());
 
  private:
   Mutex mutex_;  // makes lines whole

@@ -31,7 +31,8 @@ bool FaultBench::FallsByItself() const {
 
 absl::StatusOr<FaultOutcome> FaultBench::Run() {
   const std::string victim = Victim();
-  rounds_.Tell(absl::StrCat(killed() ? "SIGKILL" : "SIGSTOP", " to ", victim, " at ", sync_case_.fault.stage));
+  rounds_.ReportProgress(
+      absl::StrCat(killed() ? "SIGKILL" : "SIGSTOP", " to ", victim, " at ", sync_case_.fault.stage));
   SYNCOPATE_RETURN_IF_ERROR(Arm(victim));
   SYNCOPATE_RETURN_IF_ERROR(rounds_.PublishNext());
   const int64_t blown_step = rounds_.step();

@@ -24,12 +24,12 @@ PeerCommands CommonCommands(PeerDevice* device, WatchedParticipant* watched, Eve
   commands["strike"] = [watched, sink](const json& arguments) {
     watched->Arm({TextIn(arguments, "stage"), static_cast<int>(IntegerIn(arguments, "signal")),
                   absl::Seconds(NumberIn(arguments, "after_seconds"))});
-    sink->Say("answer");
+    sink->Write("answer");
     return absl::OkStatus();
   };
   commands["check"] = [device, sink](const json&) {
     const absl::Status health = device->CheckHealthy();
-    sink->Say("answer", {{"healthy", health.ok()}, {"error", std::string(health.message())}});
+    sink->Write("answer", {{"healthy", health.ok()}, {"error", std::string(health.message())}});
     return absl::OkStatus();
   };
   return commands;

@@ -21,7 +21,7 @@ namespace {
 absl::Status Run(const std::string& argument, EventSink* sink) {
   if (argument == "--devices") {
     const CudaDevices found = FindCudaDevices();
-    sink->Say("answer", {{"count", found.count}, {"name", found.name}, {"error", found.error}});
+    sink->Write("answer", {{"count", found.count}, {"name", found.name}, {"error", found.error}});
     return absl::OkStatus();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const PeerOptions options, ParsePeerOptions(argument));
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   syncopate::bench::EventSink sink;
   const absl::Status status = syncopate::bench::Run(argv[1], &sink);
   if (status.ok()) return 0;
-  sink.Say("failed", {{"error", std::string(status.message())}});
+  sink.Write("failed", {{"error", std::string(status.message())}});
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;
 }

@@ -92,7 +92,7 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
     return member::MemberClient::Serving{receiver->serving(), receiver->serving_digest()};
   };
   client.on_refused = [sink = sink_](const absl::Status& status) {
-    sink->Say("failed", {{"error", std::string(status.message())}});
+    sink->Write("failed", {{"error", std::string(status.message())}});
   };
   SYNCOPATE_ASSIGN_OR_RETURN(client_, member::MemberClient::Start(std::move(client), watched_.get()));
   return client_->WaitForWelcome(kWelcomeLimit).status();
@@ -103,14 +103,14 @@ absl::Status ReceiverPeer::Run(PeerDevice* device) {
   commands["reset"] = [this](const json&) { return Reset(); };
   commands["report"] = [this, device](const json&) { return Report(device); };
   commands["verify"] = [this](const json& arguments) { return Verify(IntegerIn(arguments, "step")); };
-  sink_->Say("ready");
+  sink_->Write("ready");
   return RunCommands(commands);
 }
 
 absl::Status ReceiverPeer::Reset() {
   watched_->Forget();
   weights_->loop()->Forget();
-  sink_->Say("answer");
+  sink_->Write("answer");
   return absl::OkStatus();
 }
 
@@ -120,15 +120,15 @@ absl::Status ReceiverPeer::Report(PeerDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, device->MemoryUsed());
   const auto calm = watched_->Calm();
   const auto transfers = watched_->Transfers();
-  sink_->Say("answer", {{"memory_bytes", bytes},
-                        {"epoch", receiver_->serving().epoch},
-                        {"step", receiver_->serving().step},
-                        {"digest", absl::StrCat(receiver_->serving_digest())},
-                        {"calm_steps", loop.StepsWithin(calm)},
-                        {"calm_seconds", SecondsOf(calm)},
-                        {"transfer_steps", loop.StepsWithin(transfers)},
-                        {"transfer_seconds", SecondsOf(transfers)},
-                        {"longest_gap_seconds", absl::ToDoubleSeconds(loop.LongestGap())}});
+  sink_->Write("answer", {{"memory_bytes", bytes},
+                          {"epoch", receiver_->serving().epoch},
+                          {"step", receiver_->serving().step},
+                          {"digest", absl::StrCat(receiver_->serving_digest())},
+                          {"calm_steps", loop.StepsWithin(calm)},
+                          {"calm_seconds", SecondsOf(calm)},
+                          {"transfer_steps", loop.StepsWithin(transfers)},
+                          {"transfer_seconds", SecondsOf(transfers)},
+                          {"longest_gap_seconds", absl::ToDoubleSeconds(loop.LongestGap())}});
   return absl::OkStatus();
 }
 
@@ -146,7 +146,7 @@ absl::Status ReceiverPeer::Verify(int64_t step) {
     wrong += *found;
   }
   weights_->loop()->Release();
-  sink_->Say("answer", {{"checked", checked}, {"wrong", wrong}, {"error", std::string(status.message())}});
+  sink_->Write("answer", {{"checked", checked}, {"wrong", wrong}, {"error", std::string(status.message())}});
   return absl::OkStatus();
 }
 

@@ -51,7 +51,7 @@ class SourcePeer {
 
  private:
   absl::Status Publish(int64_t step);
-  absl::Status Tell(const v1::PublishVersionRequest& request);
+  absl::Status PublishVersion(const v1::PublishVersionRequest& request);
 
   const PeerOptions options_;
   const PeerPlan plan_;
@@ -98,7 +98,7 @@ absl::Status SourcePeer::Join(PeerDevice* device) {
   client.hello.start = options_.start;
   for (const auto* transport : transports) client.hello.transports.push_back(transport->name());
   client.on_refused = [sink = sink_](const absl::Status& status) {
-    sink->Say("failed", {{"error", std::string(status.message())}});
+    sink->Write("failed", {{"error", std::string(status.message())}});
   };
   SYNCOPATE_ASSIGN_OR_RETURN(client_, member::MemberClient::Start(std::move(client), watched_.get()));
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Welcome welcome, client_->WaitForWelcome(kWelcomeLimit));
@@ -110,16 +110,16 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
   PeerCommands commands = CommonCommands(device, watched_.get(), sink_);
   commands["fill"] = [this](const json& arguments) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(weights_->Fill(IntegerIn(arguments, "step")));
-    sink_->Say("answer");
+    sink_->Write("answer");
     return absl::OkStatus();
   };
   commands["publish"] = [this](const json& arguments) { return Publish(IntegerIn(arguments, "step")); };
   commands["report"] = [this, device](const json&) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, device->MemoryUsed());
-    sink_->Say("answer", {{"memory_bytes", bytes}});
+    sink_->Write("answer", {{"memory_bytes", bytes}});
     return absl::OkStatus();
   };
-  sink_->Say("ready");
+  sink_->Write("ready");
   return RunCommands(commands);
 }
 
@@ -135,13 +135,13 @@ absl::Status SourcePeer::Publish(int64_t step) {
   request.mutable_bucket_digests()->Assign(staged.digests.begin(), staged.digests.end());
   request.set_manifest_fingerprint(plan_.manifest.fingerprint());
   request.set_stage_seconds(staged.seconds);
-  SYNCOPATE_RETURN_IF_ERROR(Tell(request));
-  sink_->Say("published", {{"step", step}, {"begun", begun}, {"stage_seconds", staged.seconds}});
+  SYNCOPATE_RETURN_IF_ERROR(PublishVersion(request));
+  sink_->Write("published", {{"step", step}, {"begun", begun}, {"stage_seconds", staged.seconds}});
   return absl::OkStatus();
 }
 
 // Repeats the call while the synchronizer is away.
-absl::Status SourcePeer::Tell(const v1::PublishVersionRequest& request) {
+absl::Status SourcePeer::PublishVersion(const v1::PublishVersionRequest& request) {
   const absl::Time deadline = Clock::Real()->Now() + kPublishLimit;
   while (true) {
     absl::Status status =

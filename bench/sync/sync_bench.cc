@@ -85,7 +85,8 @@ absl::Status Bench::Run() {
 }
 
 absl::Status Bench::StartMembers() {
-  rounds_.Tell(absl::StrCat("starting ", sync_case_.sources, " sources and ", sync_case_.receivers(), " receivers"));
+  rounds_.ReportProgress(
+      absl::StrCat("starting ", sync_case_.sources, " sources and ", sync_case_.receivers(), " receivers"));
   for (int32_t replica : rounds_.replicas()) SYNCOPATE_RETURN_IF_ERROR(cast_.LaunchReplica(replica));
   SYNCOPATE_RETURN_IF_ERROR(cast_.StartSources());
   for (const std::string& name : rounds_.Receivers()) {
@@ -95,7 +96,7 @@ absl::Status Bench::StartMembers() {
 }
 
 absl::Status Bench::Warm() {
-  rounds_.Tell("warming up");
+  rounds_.ReportProgress("warming up");
   for (int32_t i = 0; i < std::max(1, sync_case_.warmup); ++i) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
     if (i == 0) result_.first = std::move(samples);
@@ -108,7 +109,7 @@ absl::Status Bench::Warm() {
 }
 
 absl::Status Bench::Measure() {
-  rounds_.Tell(absl::StrCat("measuring ", sync_case_.syncs, " syncs"));
+  rounds_.ReportProgress(absl::StrCat("measuring ", sync_case_.syncs, " syncs"));
   for (int32_t i = 0; i < sync_case_.syncs; ++i) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
     result_.samples.insert(result_.samples.end(), samples.begin(), samples.end());
@@ -152,7 +153,7 @@ absl::Status Bench::NoteDecoding() {
 }
 
 absl::Status Bench::JoinLate() {
-  rounds_.Tell("a late joiner starts");
+  rounds_.ReportProgress("a late joiner starts");
   const int32_t late = sync_case_.replicas;
   SYNCOPATE_RETURN_IF_ERROR(cast_.LaunchReplica(late));
   const double started = cast_.StartedAt(ReceiverName(late, 0));

@@ -13,7 +13,7 @@ SyncRounds::SyncRounds(const SyncCase& sync_case, BenchCast* cast,
   std::iota(replicas_.begin(), replicas_.end(), 0);
 }
 
-void SyncRounds::Tell(const std::string& what) const {
+void SyncRounds::ReportProgress(const std::string& what) const {
   if (progress_ != nullptr) progress_(what);
 }
 

@@ -23,7 +23,7 @@ class SyncRounds {
   // All are borrowed. `progress` may be null.
   SyncRounds(const SyncCase& sync_case, BenchCast* cast, const std::function<void(const std::string&)>& progress);
 
-  void Tell(const std::string& what) const;
+  void ReportProgress(const std::string& what) const;
   // Publishes the next step, after a calm moment, and waits for its commit on all replicas.
   absl::StatusOr<std::vector<SyncSample>> SyncOnce();
   // Publishes the next step and returns.

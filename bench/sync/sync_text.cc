@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/text_table.h"
 #include "bench/sync/sync_result.h"
-#include "services/telemetry/table.h"
 
 namespace syncopate::bench {
 namespace {
@@ -25,12 +25,12 @@ std::vector<std::string> Row(const std::string& name, const Spread& spread) {
 }
 
 std::string PhaseTable(const SyncResult& result) {
-  using Align = telemetry::Table::Align;
-  telemetry::Table table({{"PHASE", Align::kLeft},
-                          {"MEDIAN ms", Align::kRight},
-                          {"MIN", Align::kRight},
-                          {"MAX", Align::kRight},
-                          {"FIRST SYNC", Align::kRight}});
+  using Align = TextTable::Align;
+  TextTable table({{"PHASE", Align::kLeft},
+                   {"MEDIAN ms", Align::kRight},
+                   {"MIN", Align::kRight},
+                   {"MAX", Align::kRight},
+                   {"FIRST SYNC", Align::kRight}});
   const auto spreads = PhaseSpreads(result.samples);
   const auto first = PhaseSpreads(result.first);
   for (const std::string& phase : SyncPhases()) {

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/sync_outcome.h"
+#include "synchronizer/sync_outcome.h"
 
 namespace syncopate::bench {
 namespace {
@@ -69,7 +69,7 @@ void SyncWatch::ReadStream() {
   v1::WatchSyncsResponse response;
   while (reader->Read(&response)) {
     const v1::SyncRecord& record = response.record();
-    if (telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kRehearsed) continue;
+    if (synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kRehearsed) continue;
     if (!seen_.emplace(record.attempt(), record.replica_id()).second) continue;
     events_->Put({"syncs", "sync", ToJson(record), Clock::Real()->Now()});
   }

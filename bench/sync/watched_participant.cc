@@ -79,7 +79,7 @@ SyncReport WatchedParticipant::Install(const synchronizer::Install& command) {
     MutexLock lock(&mutex_);
     step = step_;
   }
-  sink_->Say("installed", {{"step", step}, {"pause_seconds", report.pause_seconds}});
+  sink_->Write("installed", {{"step", step}, {"pause_seconds", report.pause_seconds}});
   return report;
 }
 
@@ -104,10 +104,10 @@ void WatchedParticipant::Enter(const std::string& stage, int64_t attempt) {
     MutexLock lock(&mutex_);
     if (strike_.has_value() && strike_->stage == stage) strike = std::exchange(strike_, std::nullopt);
   }
-  sink_->Say("at", {{"stage", stage}, {"attempt", attempt}});
+  sink_->Write("at", {{"stage", stage}, {"attempt", attempt}});
   if (!strike.has_value()) return;
   auto blow = [sink = sink_, strike = *strike] {
-    sink->Say("struck", {{"stage", strike.stage}});
+    sink->Write("struck", {{"stage", strike.stage}});
     ::kill(::getpid(), strike.signal);
   };
   if (strike->after <= absl::ZeroDuration()) return blow();

@@ -9,7 +9,7 @@
 #include "base/mutex.h"
 #include "bench/process/event_sink.h"
 #include "bench/sync/decode_loop.h"
-#include "services/member/sync_participant.h"
+#include "synchronizer/member/sync_participant.h"
 
 namespace syncopate::bench {
 

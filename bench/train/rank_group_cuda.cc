@@ -1,14 +1,14 @@
 #include "bench/train/rank_group.h"
 #include "bench/train/thread_rank_factory.h"
-#include "trainer/cuda/nccl_ranks.h"
+#include "model/cuda/nccl_ranks.h"
 
 namespace syncopate::bench {
 
 absl::StatusOr<RankFactory> MakeRankFactory(int32_t world, bool on_gpus) {
   if (!on_gpus) return ThreadRankFactory(world);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
-  return RankFactory([id, world](int32_t rank) {
-    return trainer::JoinNcclRanks({.device = rank, .rank = rank, .world = world}, id, /*meet=*/absl::Minutes(5));
+  return RankFactory([id, world](int32_t rank) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    return model::JoinNcclRanks({.device = rank, .rank = rank, .world = world}, id, /*meet=*/absl::Minutes(5));
   });
 }
 

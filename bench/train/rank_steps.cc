@@ -19,21 +19,21 @@ double Median(std::vector<double> values) {
 }
 
 // A group whose calls can be left out.
-class SilenceableRanks final : public trainer::Communicator {
+class SilenceableRanks final : public Communicator {
  public:
-  explicit SilenceableRanks(std::unique_ptr<trainer::Communicator> ranks) : ranks_(std::move(ranks)) {}
+  explicit SilenceableRanks(std::unique_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {}
   void SetSilent(bool silent) { silent_ = silent; }
 
   int32_t rank() const override { return ranks_->rank(); }
   int32_t world() const override { return ranks_->world(); }
   absl::Status Finish() override { return ranks_->Finish(); }
   void Abort(const std::string& why) override { ranks_->Abort(why); }
-  absl::Status Perform(const trainer::Collective& call, void* in, void* out) override {
+  absl::Status Perform(const Collective& call, void* in, void* out) override {
     return silent_ ? absl::OkStatus() : ranks_->Perform(call, in, out);
   }
 
  private:
-  const std::unique_ptr<trainer::Communicator> ranks_;
+  const std::unique_ptr<Communicator> ranks_;
   bool silent_ = false;
 };
 

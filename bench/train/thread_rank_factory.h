@@ -4,16 +4,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/ranks/thread_ranks.h"
 #include "bench/train/rank_group.h"
-#include "trainer/ranks/thread_ranks.h"
 
 namespace syncopate::bench {
 
 // Each rank may ask once.
 inline RankFactory ThreadRankFactory(int32_t world) {
-  auto ranks = std::make_shared<std::vector<std::unique_ptr<trainer::Communicator>>>(
-      trainer::MakeThreadRanks(world, absl::Minutes(10)));
-  return [ranks](int32_t rank) -> absl::StatusOr<std::unique_ptr<trainer::Communicator>> {
+  auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(MakeThreadRanks(world, absl::Minutes(10)));
+  return [ranks](int32_t rank) -> absl::StatusOr<std::unique_ptr<Communicator>> {
     return std::move((*ranks)[static_cast<size_t>(rank)]);
   };
 }

@@ -122,12 +122,12 @@ class OpsByKernels final : public Ops {
   }
 
   HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const override {
-    if (logits.size(1) % VectorOf(logits) != 0) return AtenOps().Head(logits, targets, temperature);
+    if (!RowsAreAligned(logits)) return AtenOps().Head(logits, targets, temperature);
     const c10::cuda::CUDAGuard guard(logits.device());
     const int64_t rows = logits.size(0);
     HeadRows result{Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows})};
-    C10_CUDA_CHECK(kernels::Head(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(), rows,
-                                 logits.size(1), static_cast<float>(1 / temperature),
+    C10_CUDA_CHECK(kernels::Head(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
+                                 {rows, logits.size(1), logits.stride(0)}, static_cast<float>(1 / temperature),
                                  result.logprob.mutable_data_ptr<float>(), result.entropy.mutable_data_ptr<float>(),
                                  result.log_sum_exp.mutable_data_ptr<float>(), StreamOf(logits)));
     return result;
@@ -136,17 +136,20 @@ class OpsByKernels final : public Ops {
   at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
                           const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
                           at::ScalarType to) const override {
-    if (logits.size(1) % VectorOf(logits) != 0) {
+    if (!RowsAreAligned(logits)) {
       return AtenOps().HeadBackward(logits, targets, rows, dlogprob, dentropy, temperature, to);
     }
     const c10::cuda::CUDAGuard guard(logits.device());
-    at::Tensor gradient = to == logits.scalar_type() ? logits : at::empty(logits.sizes(), logits.options().dtype(to));
+    at::Tensor gradient = to == logits.scalar_type()
+                              ? logits
+                              : at::empty_strided(logits.sizes(), logits.strides(), logits.options().dtype(to));
     const kernels::HeadGradients gradients{rows.log_sum_exp.const_data_ptr<float>(),
                                            rows.entropy.const_data_ptr<float>(), dlogprob.const_data_ptr<float>(),
                                            static_cast<const float*>(DataOrNull(dentropy))};
     C10_CUDA_CHECK(kernels::HeadBackward(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
-                                         logits.size(0), logits.size(1), static_cast<float>(1 / temperature), gradients,
-                                         NumberOf(gradient), gradient.mutable_data_ptr(), StreamOf(logits)));
+                                         {logits.size(0), logits.size(1), logits.stride(0)},
+                                         static_cast<float>(1 / temperature), gradients, NumberOf(gradient),
+                                         gradient.mutable_data_ptr(), StreamOf(logits)));
     return gradient;
   }
 
@@ -196,6 +199,11 @@ class OpsByKernels final : public Ops {
     at::Tensor q, k, v;  // [T, heads, d]
     double scale = 1;
   };
+
+  // Rows of any length, each on 16 bytes.
+  static bool RowsAreAligned(const at::Tensor& logits) {
+    return logits.stride(1) == 1 && logits.stride(0) % VectorOf(logits) == 0;
+  }
 
   static bool FitsNorm(const at::Tensor& x) {
     return x.size(1) % VectorOf(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
@@ -276,7 +284,7 @@ class OpsByKernels final : public Ops {
 
 const Ops& OpsFor(at::Device device) {
   static const OpsByKernels ops;
-  return device.is_cuda() ? ops : AtenOps();
+  return device.is_cuda() ? ops : HostOps();
 }
 
 }  // namespace syncopate::model

@@ -262,11 +262,13 @@ struct CudnnAttention::State {
   struct Kept {
     absl::StatusOr<std::shared_ptr<const Plans>> plans;
     int64_t used = 0;  // when, in calls
+    bool stays = false;
   };
 
   explicit State(int device) : device(device) {}
 
-  absl::StatusOr<std::shared_ptr<const Plans>> PlansFor(const Shape& shape) ABSL_LOCKS_EXCLUDED(mutex);
+  // `stay`: they are never dropped.
+  absl::StatusOr<std::shared_ptr<const Plans>> PlansFor(const Shape& shape, bool stay) ABSL_LOCKS_EXCLUDED(mutex);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // `forward` or backward of the plans for `inputs`, with what `tensors` names beside inputs and offsets.
   absl::Status Execute(bool forward, bool trains, const AttentionInputs& inputs,
@@ -309,30 +311,52 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
                .rows = trains ? RoundUp(inputs.rows, /*steps=*/2, kLeastRows) : 0};
 }
 
+RaggedOffsets OffsetsFor(const Shape& shape) {
+  RaggedOffsets ragged{.batch = static_cast<int32_t>(shape.batch)};
+  for (int i = 0; i < RaggedOffsets::kTensors; ++i) {
+    const Layout layout = LayoutOf(static_cast<Rows>(i), shape);
+    ragged.strides[i] = static_cast<int32_t>(layout.stride);
+    ragged.of_keys[i] = layout.of_keys;
+  }
+  return ragged;
+}
+
+int64_t OffsetBytes(const RaggedOffsets& ragged) { return (ragged.bytes() + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Of one piece: the offsets, and behind them the graph's workspace.
+absl::StatusOr<int64_t> BorrowedBytes(const RaggedOffsets& ragged, const Graph& graph) {
+  int64_t workspace = 0;
+  SYNCOPATE_RETURN_IF_ERROR(FrontendStatus(graph.get_workspace_size(workspace), absl::StatusCode::kInternal));
+  return OffsetBytes(ragged) + workspace;
+}
+
 }  // namespace
 
 absl::Status CudnnAttention::State::MakeRoom() {
   if (kept.size() < static_cast<size_t>(kMostPlans)) return absl::OkStatus();
-  const auto oldest = std::min_element(kept.begin(), kept.end(),
-                                       [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+  const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second.stays, a.second.used) < std::tie(b.second.stays, b.second.used);
+  });
+  if (oldest->second.stays) return absl::OkStatus();
   // Its kernels may be running, and go with it.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaDeviceSynchronize(), "waiting before a plan is dropped"));
   kept.erase(oldest);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Plans>> CudnnAttention::State::PlansFor(const Shape& shape) {
+absl::StatusOr<std::shared_ptr<const Plans>> CudnnAttention::State::PlansFor(const Shape& shape, bool stay) {
   MutexLock lock(&mutex);
   if (!std::exchange(started, true)) handle = MakeHandle();
   SYNCOPATE_RETURN_IF_ERROR(handle.status());
   ++calls;
   if (const auto found = kept.find(shape); found != kept.end()) {
     found->second.used = calls;
+    found->second.stays |= stay;
     return found->second.plans;
   }
   SYNCOPATE_RETURN_IF_ERROR(MakeRoom());
   const auto begin = std::chrono::steady_clock::now();
-  Kept made{BuildPlans(shape, *handle), calls};
+  Kept made{BuildPlans(shape, *handle), calls, stay};
   ++effort.plans;
   effort.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return kept.emplace(shape, std::move(made)).first->second.plans;
@@ -343,20 +367,11 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
                                             cudaStream_t stream) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Shape shape, ShapeFor(inputs, trains));
   const cuda::DeviceScope scope(device);
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plans> plans, PlansFor(shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plans> plans, PlansFor(shape, /*stay=*/false));
   const Graph& graph = forward ? *plans->forward : *plans->backward;
-
-  RaggedOffsets ragged{.batch = static_cast<int32_t>(shape.batch)};
-  for (int i = 0; i < RaggedOffsets::kTensors; ++i) {
-    const Layout layout = LayoutOf(static_cast<Rows>(i), shape);
-    ragged.strides[i] = static_cast<int32_t>(layout.stride);
-    ragged.of_keys[i] = layout.of_keys;
-  }
-  int64_t workspace_bytes = 0;
-  SYNCOPATE_RETURN_IF_ERROR(FrontendStatus(graph.get_workspace_size(workspace_bytes), absl::StatusCode::kInternal));
-  // One piece: the offsets, and behind them the workspace.
-  const int64_t offset_bytes = (ragged.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  char* const memory = static_cast<char*>(lend(offset_bytes + workspace_bytes));
+  const RaggedOffsets ragged = OffsetsFor(shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, BorrowedBytes(ragged, graph));
+  char* const memory = static_cast<char*>(lend(bytes));
   int32_t* const offsets = reinterpret_cast<int32_t*>(memory);
   const int32_t* const key_starts = inputs.key_starts != nullptr ? inputs.key_starts : inputs.starts;
   SYNCOPATE_RETURN_IF_ERROR(
@@ -373,7 +388,7 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   if (const cudnnStatus_t status = cudnnSetStream(*handle, stream); status != CUDNN_STATUS_SUCCESS) {
     return Error(absl::StatusCode::kInternal, "CUDNN_ERROR", cudnnGetErrorString(status));
   }
-  return FrontendStatus(graph.execute(*handle, tensors, memory + offset_bytes), absl::StatusCode::kInternal);
+  return FrontendStatus(graph.execute(*handle, tensors, memory + OffsetBytes(ragged)), absl::StatusCode::kInternal);
 }
 
 CudnnAttention& CudnnAttention::On(int device) {
@@ -416,19 +431,27 @@ absl::Status CudnnAttention::Backward(const AttentionInputs& inputs, const Atten
                          lend, stream);
 }
 
-void CudnnAttention::Prepare(const AttentionInputs& most) {
+int64_t CudnnAttention::Prepare(const AttentionInputs& most) {
   AttentionInputs whole = most;
   whole.key_starts = nullptr;
   whole.rows = whole.longest = 1;
   const cuda::DeviceScope scope(state_->device);
+  int64_t borrowed = 0;
+  const auto prepare = [&](const Shape& shape) {
+    const absl::StatusOr<std::shared_ptr<const Plans>> plans = state_->PlansFor(shape, /*stay=*/true);
+    if (!plans.ok()) return false;
+    const absl::StatusOr<int64_t> bytes = BorrowedBytes(OffsetsFor(shape), *(*plans)->forward);
+    borrowed = std::max(borrowed, bytes.value_or(0));
+    return bytes.ok();
+  };
   for (whole.sequences = 1;; whole.sequences *= 2) {
     absl::StatusOr<Shape> shape = ShapeFor(whole, /*trains=*/false);
-    if (!shape.ok() || !state_->PlansFor(*shape).ok()) return;
+    if (!shape.ok() || !prepare(*shape)) return 0;
     const int64_t longest_key = RoundUp(most.longest_key, /*steps=*/1, kLeastLength);
     for (shape->longest_key = kLeastLength; shape->longest_key <= longest_key; shape->longest_key *= 2) {
-      if (!state_->PlansFor(*shape).ok()) return;
+      if (!prepare(*shape)) return 0;
     }
-    if (whole.sequences >= most.sequences) return;
+    if (whole.sequences >= most.sequences) return borrowed;
   }
 }
 

@@ -81,8 +81,9 @@ class CudnnAttention {
                        cudaStream_t stream);
   // Makes the plans that Forward() without stats wants for up to most.sequences sequences, whole ones and, with up to
   // most.longest_key keys, others: an engine has them before it serves. Of `most`, heads and strides count besides. What
-  // cuDNN refuses here, Forward() refuses.
-  void Prepare(const AttentionInputs& most);
+  // cuDNN refuses here, Forward() refuses. These plans are never dropped, so that what Forward() queues with them may be
+  // captured. Returns the most memory that such a call borrows; 0 if cuDNN refuses one of them.
+  int64_t Prepare(const AttentionInputs& most);
   // `outputs` are what Forward() made of the same inputs, with stats. Sums of several query heads' gradients are added in
   // no fixed order.
   absl::Status Backward(const AttentionInputs& inputs, const AttentionOutputs& outputs,

@@ -330,17 +330,19 @@ struct Softmax {
 };
 
 template <typename T>
-__global__ void HeadKernel(const T* logits, const int64_t* targets, int64_t columns, float inverse, float* logprob,
+__global__ void HeadKernel(const T* logits, const int64_t* targets, LogitRows shape, float inverse, float* logprob,
                            float* entropy, float* log_sum_exp) {
+  constexpr int kSize = Vector<T>::kSize;
   __shared__ float shared[3][kWarp];
-  const T* row = logits + static_cast<int64_t>(blockIdx.x) * columns;
+  const T* row = logits + static_cast<int64_t>(blockIdx.x) * shape.stride;
   Softmax softmax;
-  for (int64_t at = threadIdx.x * Vector<T>::kSize; at < columns;
-       at += static_cast<int64_t>(blockDim.x) * Vector<T>::kSize) {
+  for (int64_t at = threadIdx.x * kSize; at < shape.columns; at += static_cast<int64_t>(blockDim.x) * kSize) {
     Vector<T> z;
     z.Load(row + at);
 #pragma unroll
-    for (float value : z.value) softmax.Add(value * inverse);
+    for (int i = 0; i < kSize; ++i) {
+      if (at + i < shape.columns) softmax.Add(z.value[i] * inverse);
+    }
   }
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -365,16 +367,16 @@ __global__ void HeadKernel(const T* logits, const int64_t* targets, int64_t colu
 }
 
 template <typename From, typename To>
-__global__ void HeadBackwardKernel(const From* logits, const int64_t* targets, int64_t columns, float inverse,
+__global__ void HeadBackwardKernel(const From* logits, const int64_t* targets, LogitRows shape, float inverse,
                                    HeadGradients gradients, To* gradient) {
   constexpr int kSize = Vector<From>::kSize;
   const int64_t row = blockIdx.x, target = targets[row];
   const float lse = gradients.log_sum_exp[row], entropy = gradients.entropy[row];
   const float dlogprob = gradients.dlogprob[row] * inverse;
   const float dentropy = gradients.dentropy == nullptr ? 0.f : gradients.dentropy[row] * inverse;
-  for (int64_t at = threadIdx.x * kSize; at < columns; at += static_cast<int64_t>(blockDim.x) * kSize) {
+  for (int64_t at = threadIdx.x * kSize; at < shape.columns; at += static_cast<int64_t>(blockDim.x) * kSize) {
     Vector<From> z;
-    z.Load(logits + row * columns + at);
+    z.Load(logits + row * shape.stride + at);
     alignas(16) To out[kSize];
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
@@ -382,7 +384,7 @@ __global__ void HeadBackwardKernel(const From* logits, const int64_t* targets, i
       const float p = exp2f(log_p * kLog2E);
       Assign(out + i, -p * (dlogprob + dentropy * (log_p + entropy)) + (at + i == target ? dlogprob : 0.f));
     }
-    auto* pairs = reinterpret_cast<uint2*>(gradient + row * columns + at);
+    auto* pairs = reinterpret_cast<uint2*>(gradient + row * shape.stride + at);
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(out) / sizeof(uint2)); ++i) {
       pairs[i] = reinterpret_cast<const uint2*>(out)[i];
@@ -550,25 +552,24 @@ namespace {
 constexpr int kHeadThreads = 512;
 }  // namespace
 
-cudaError_t Head(Number number, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+cudaError_t Head(Number number, const void* logits, const int64_t* targets, const LogitRows& shape,
                  float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, cudaStream_t stream) {
   return ForType(number, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    HeadKernel<T><<<static_cast<unsigned>(rows), kHeadThreads, 0, stream>>>(
-        static_cast<const T*>(logits), targets, columns, temperature_inverse, logprob, entropy, log_sum_exp);
+    HeadKernel<T><<<static_cast<unsigned>(shape.rows), kHeadThreads, 0, stream>>>(
+        static_cast<const T*>(logits), targets, shape, temperature_inverse, logprob, entropy, log_sum_exp);
   });
 }
 
-cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, const LogitRows& shape,
                          float temperature_inverse, const HeadGradients& gradients, Number to, void* gradient,
                          cudaStream_t stream) {
   return ForType(from, [&](auto* from_type) {
     using From = std::remove_pointer_t<decltype(from_type)>;
     ForType(to, [&](auto* to_type) {
       using To = std::remove_pointer_t<decltype(to_type)>;
-      HeadBackwardKernel<From, To><<<static_cast<unsigned>(rows), kHeadThreads, 0, stream>>>(
-          static_cast<const From*>(logits), targets, columns, temperature_inverse, gradients,
-          static_cast<To*>(gradient));
+      HeadBackwardKernel<From, To><<<static_cast<unsigned>(shape.rows), kHeadThreads, 0, stream>>>(
+          static_cast<const From*>(logits), targets, shape, temperature_inverse, gradients, static_cast<To*>(gradient));
     });
   });
 }

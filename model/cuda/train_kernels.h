@@ -50,8 +50,15 @@ cudaError_t SwiGlu(Number number, const void* gate_up, int64_t rows, int64_t wid
 cudaError_t SwiGluBackward(Number number, const void* dy, const void* gate_up, int64_t rows, int64_t width,
                            void* dgate_up, void* y, cudaStream_t stream);
 
-// logits [rows, columns]; temperature_inverse is 1 / temperature.
-cudaError_t Head(Number number, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+// Any number of columns; stride, in elements, is a multiple of VectorElements, and memory between rows may be read and
+// overwritten.
+struct LogitRows {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;
+};
+// temperature_inverse is 1 / temperature.
+cudaError_t Head(Number number, const void* logits, const int64_t* targets, const LogitRows& shape,
                  float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, cudaStream_t stream);
 struct HeadGradients {
   const float* log_sum_exp = nullptr;
@@ -59,8 +66,8 @@ struct HeadGradients {
   const float* dlogprob = nullptr;
   const float* dentropy = nullptr;  // may be null
 };
-// gradient [rows, columns] in `to`; may be the logits themselves if they are in `to` too.
-cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, int64_t rows, int64_t columns,
+// gradient: as the logits, in `to`; may be the logits themselves if they are in `to` too.
+cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, const LogitRows& shape,
                          float temperature_inverse, const HeadGradients& gradients, Number to, void* gradient,
                          cudaStream_t stream);
 

@@ -17,6 +17,7 @@
 #include "rollouter/cuda/cuda_kv_store.h"
 #include "rollouter/cuda/cuda_model_runner.h"
 #include "rollouter/cuda/decode_views.h"
+#include "rollouter/cuda/replica_ranks.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
@@ -201,7 +202,8 @@ class CudaBackend::InPlace final : public Arenas {
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
-                                                                 CudaInstall install, double memory_share) {
+                                                                 CudaInstall install, double memory_share,
+                                                                 model::NcclGroup* ranks) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
                  absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
@@ -221,12 +223,18 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     arenas = std::make_unique<InPlace>(device, std::move(arena), std::move(weights), std::move(checker));
   }
   return std::shared_ptr<CudaBackend>(
-      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share));
+      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share, ranks));
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas, double memory_share)
-    : config_(config), dtype_(dtype), device_(device), arenas_(std::move(arenas)), memory_share_(memory_share) {}
+                         std::unique_ptr<Arenas> arenas, double memory_share, model::NcclGroup* ranks)
+    : config_(config),
+      dtype_(dtype),
+      device_(device),
+      arenas_(std::move(arenas)),
+      memory_share_(memory_share),
+      group_(ranks),
+      ranks_(ranks != nullptr ? std::make_unique<ReplicaRanks>(ranks, device.index()) : nullptr) {}
 
 CudaBackend::~CudaBackend() = default;
 
@@ -247,8 +255,12 @@ int64_t CudaBackend::prefill_tokens(bool deterministic) const {
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
   const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
   if (views.ok()) {
-    return CudaModelRunner::Create(config_, *views,
-                                   {.device = device_.index(), .memory_share = memory_share_, .runner = options});
+    CudaModelRunner::Options runner{.device = device_.index(), .memory_share = memory_share_, .runner = options};
+    if (ranks_ != nullptr) {
+      runner.ranks = ranks_.get();
+      runner.agree_on_least = [this](int64_t mine) { return ranks_->AgreeOnLeast(mine); };
+    }
+    return CudaModelRunner::Create(config_, *views, runner);
   }
   SYNCOPATE_LOG(kInfo, "decodes by operators of libtorch, not by graphs: %s", views.status().message());
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
@@ -256,15 +268,15 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
                                              at::TensorOptions(model::ScalarTypeOf(dtype_)).device(device_));
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity, group_);
 }
 
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share) {
+                                           CudaInstall install, double memory_share, model::NcclGroup* ranks) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
-                             CudaBackend::Create(config, manifest, device, install, memory_share));
+                             CudaBackend::Create(config, manifest, device, install, memory_share, ranks));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
 }
 

@@ -24,6 +24,9 @@ constexpr int64_t kHalfBytes = 2;
 // Beside what is counted: graphs, kernels of the libraries, and libtorch's attention of one layer.
 constexpr int64_t kUncounted = int64_t{1} << 30;
 constexpr int32_t kLeastPackedRows = 512;
+// Passes of more tokens take the device long enough for the host to queue them kernel by kernel.
+constexpr int32_t kMostCapturedRows = 4096;
+constexpr int64_t kMostPackedScratch = int64_t{64} << 20;
 // Of every pass, decode step or prompt, when bits must not depend on the batch.
 constexpr int32_t kLeastFixedRows = 64;
 
@@ -62,6 +65,12 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                  absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ", kMostSequences,
                               ", the most that one GPU decodes at once"));
   }
+  if (runner.deterministic && options.ranks != nullptr && options.ranks->world() > 2) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+        absl::StrCat("rollout.deterministic: over ", options.ranks->world(),
+                     " ranks the bits of sums depend on the batch; rollout.tensor_parallel may be 1 or 2 with it"));
+  }
   const DecodeShape& shape = views.shape;
   GraphDecoder::Options decoder;
   decoder.device = options.device;
@@ -72,21 +81,30 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.rotations = RotationsOf(config, runner.max_context);
   decoder.rows_alike = runner.deterministic;
   decoder.choose_fastest = !runner.deterministic;
+  decoder.ranks = options.ranks;
   if (runner.deterministic) {
     decoder.batch_sizes = decoder.chunk_sizes = {std::max(kLeastFixedRows, decoder.max_slots)};
   } else {
     decoder.batch_sizes = BatchSizes(decoder.max_slots);
     decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
   }
-  decoder.attend_packed = [heads = shape.heads, device = options.device](const PackedAttention& call,
-                                                                         cudaStream_t stream) {
-    return AttendPacked(call, heads, device, stream);
-  };
   const cuda::DeviceScope scope(options.device);
+  auto scratch = std::make_shared<cuda::DeviceBuffer>();
+  if (!decoder.packed_sizes.empty()) {
+    const int64_t bytes = PreparePacked(shape.heads, options.device, runner.max_sequences, runner.max_context);
+    if (bytes > 0 && bytes <= kMostPackedScratch) {
+      SYNCOPATE_ASSIGN_OR_RETURN(*scratch, cuda::DeviceBuffer::Create(options.device, bytes, "attention of prompts"));
+      decoder.captured_rows = kMostCapturedRows;
+    }
+  }
+  decoder.attend_packed = [heads = shape.heads, device = options.device, scratch](const PackedAttention& call,
+                                                                                  cudaStream_t stream) {
+    return AttendPacked(call, heads, device, *scratch, stream);
+  };
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));
   const int64_t filter_bytes = runner.max_sequences * SlotFilters::BytesOfOne(shape.vocab);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(options.device));
-  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t blocks,
+  SYNCOPATE_ASSIGN_OR_RETURN(int64_t blocks,
                              BlocksThatFit({.total = memory.total,
                                             .free = memory.free,
                                             .share = options.memory_share,
@@ -95,16 +113,18 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                                             .max_context = runner.max_context,
                                             .blocks_asked = runner.blocks,
                                             .blocks_of_use = runner.BlocksForAll()}));
+  // One scheduler hands out the blocks of all ranks.
+  if (options.agree_on_least != nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(blocks, options.agree_on_least(blocks));
+  }
   const Capacity capacity{.blocks = blocks,
                           .host_blocks = runner.host_blocks,
                           .max_kept_blocks = blocks,  // their memory is taken anyhow
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
                                                  : GraphDecoder::kMostUnderWay};
-  if (!decoder.packed_sizes.empty()) {
-    PreparePacked(shape.heads, options.device, runner.max_sequences, runner.max_context);
-  }
   std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
+  made->packed_scratch_ = scratch;
   SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
   SYNCOPATE_LOG(kInfo, "decodes by graphs: %d sequences, keys and values of %d tokens in %d MiB, buffers of %d MiB",
                 runner.max_sequences, blocks * kBlockTokens, made->kv_bytes() >> 20, decoder_bytes >> 20);
@@ -165,7 +185,9 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
   slot = {.drawn = static_cast<int32_t>(start.drawn.size()),
           .next_token = start.drawn.empty() ? -1 : start.drawn.back(),
           .sampling = start.sampling};
-  SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
+  if (leads()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
+  }
   const float temperature = start.sampling->temperature;
   return SamplingSetting{start.slot,
                          {.seed = start.seed, .inverse_temperature = temperature > 0 ? 1 / temperature : 0.0f}};
@@ -173,7 +195,7 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
 
 PassDraw CudaModelRunner::AddDraw(SlotIndex index, int32_t row, UnderWay& launched) {
   Slot& slot = slots_[index];
-  const bool wants_logits = slot.sampling->top_logprobs > 0;
+  const bool wants_logits = slot.sampling->top_logprobs > 0 && leads();
   launched.draws.push_back(wants_logits ? slot.sampling : nullptr);
   slot.next_token = -1;
   return {index, slot.drawn++, row, wants_logits, slot.filter != nullptr ? &slot.filter->filter : nullptr};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,15 +27,19 @@ class CudaModelRunner final : public ModelRunner {
     int device = 0;
     double memory_share = 0.9;  // see KvBudget
     RunnerOptions runner;
+    // As GraphDecoder::Options::ranks; then agree_on_least(n) is the least n that any rank gives, and blocks.
+    DeviceRanks* ranks = nullptr;
+    std::function<absl::StatusOr<int64_t>(int64_t)> agree_on_least = nullptr;
   };
-  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTION; RESOURCE_EXHAUSTED reason
+  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTION, also for determinism over more than two
+  // ranks, whose sums NCCL makes in an order that depends on the batch; RESOURCE_EXHAUSTED reason
   // OUT_OF_GPU_MEMORY if not one sequence has room; else as GraphDecoder::Create.
   static absl::StatusOr<std::unique_ptr<CudaModelRunner>> Create(const model::ModelConfig& config,
                                                                  const DecodeViews& views, const Options& options);
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return storage_->held_bytes() + swapped_.bytes(); }
-  int64_t buffer_bytes() const override { return decoder_->device_bytes(); }
+  int64_t buffer_bytes() const override { return decoder_->device_bytes() + packed_scratch_->bytes(); }
   absl::Status ReleaseBlocks() override { return storage_->Release(); }
   absl::Status RestoreBlocks() override { return storage_->Restore(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;
@@ -68,12 +73,15 @@ class CudaModelRunner final : public ModelRunner {
   absl::Status MoveBlocks(const StepPlan& plan);
   absl::StatusOr<SamplingSetting> StartSlot(const SlotStart& start);
   PassDraw AddDraw(SlotIndex slot, int32_t row, UnderWay& launched);
+  bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
+
   const Options options_;
   const DecodeShape shape_;
   const Capacity capacity_;
   std::unique_ptr<cuda::ReleasableArena> storage_;  // keys, then values
   cuda::PinnedBuffer swapped_;                      // likewise, host_blocks of them
   std::vector<cuda::PinnedBuffer> pairs_;           // of blocks to move; one a plan that may be under way
+  std::shared_ptr<const cuda::DeviceBuffer> packed_scratch_;
   SlotFilters filters_;
   std::unique_ptr<GraphDecoder> decoder_;  // ends first: it waits for what reads the rest
   std::vector<Slot> slots_;

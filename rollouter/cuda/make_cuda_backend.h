@@ -9,6 +9,10 @@
 #include "model/model_config.h"
 
 // CudaBackend for those who cannot see libtorch's headers.
+namespace syncopate::model {
+class NcclGroup;
+}
+
 namespace syncopate::rollouter {
 
 class EngineBackend;
@@ -21,8 +25,8 @@ struct CudaEngine {
   std::function<absl::StatusOr<cuda::ExportedMemory>()> export_shadow;
 };
 
-// Errors and `memory_share` as CudaBackend::Create.
+// Errors, `memory_share` and `ranks` as CudaBackend::Create.
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share);
+                                           CudaInstall install, double memory_share, model::NcclGroup* ranks = nullptr);
 
 }  // namespace syncopate::rollouter

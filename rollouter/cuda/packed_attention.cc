@@ -30,14 +30,15 @@ model::AttentionInputs ShapeOf(const HeadCounts& heads) {
 }
 
 absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& heads, int device,
-                                 cudaStream_t stream) {
-  const c10::InferenceMode inference;
-  const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
-  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, place.index()));
-  at::Tensor scratch;
-  const auto lend = [&](int64_t bytes) {
-    scratch = at::empty({bytes}, at::TensorOptions(at::kByte).device(place));
-    return scratch.mutable_data_ptr();
+                                 const cuda::DeviceBuffer& scratch, cudaStream_t stream) {
+  at::Tensor lent;
+  const auto lend = [&](int64_t bytes) -> void* {
+    if (bytes <= scratch.bytes()) return scratch.data();
+    const c10::InferenceMode inference;
+    const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, place.index()));
+    lent = at::empty({bytes}, at::TensorOptions(at::kByte).device(place));
+    return lent.mutable_data_ptr();
   };
   model::AttentionInputs inputs = ShapeOf(heads);
   inputs.sequences = call.sequences;
@@ -58,15 +59,16 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
 
 }  // namespace
 
-void PreparePacked(const HeadCounts& heads, int device, int64_t sequences, int64_t longest) {
+int64_t PreparePacked(const HeadCounts& heads, int device, int64_t sequences, int64_t longest) {
   model::AttentionInputs most = ShapeOf(heads);
   most.sequences = static_cast<int32_t>(sequences);
   most.longest_key = longest;
-  model::CudnnAttention::On(device).Prepare(most);
+  return model::CudnnAttention::On(device).Prepare(most);
 }
 
-absl::Status AttendPacked(const PackedAttention& call, const HeadCounts& heads, int device, cudaStream_t stream) {
-  const absl::Status status = AttendPackedByCudnn(call, heads, device, stream);
+absl::Status AttendPacked(const PackedAttention& call, const HeadCounts& heads, int device,
+                          const cuda::DeviceBuffer& scratch, cudaStream_t stream) {
+  const absl::Status status = AttendPackedByCudnn(call, heads, device, scratch, stream);
   return model::CudnnAttention::IsRefusal(status) ? AttendPackedByFlash(call, heads, device, stream) : status;
 }
 

@@ -83,10 +83,12 @@ class HostBackend::Arenas final : public WeightArenas {
   int live_ = 0;
 };
 
-HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
+HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets,
+                         Communicator* ranks)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)) {}
+      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)),
+      ranks_(ranks) {}
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest) {
@@ -94,6 +96,15 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const mode
     return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/1);
   } catch (const std::exception& error) {
     return model::TorchError(error, absl::StrCat("the weights need ", manifest.arena_bytes() >> 20, " MiB"));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
+                                                                   const Manifest& manifest, Communicator* ranks) {
+  try {
+    return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/2, ranks);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, absl::StrCat("the weights need ", 2 * manifest.arena_bytes() >> 20, " MiB"));
   }
 }
 
@@ -106,7 +117,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
-  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity);
+  return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);
 }
 
 }  // namespace syncopate::rollouter

@@ -10,9 +10,11 @@
 #include "absl/time/time.h"
 #include "base/manifest.h"
 #include "base/policy_version.h"
+#include "base/ranks/communicator.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
 #include "rollouter/engine/model_runner.h"
+#include "rollouter/engine/runner_options.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {
@@ -53,25 +55,6 @@ class WeightArenas {
       synchronizer::ShadowContents contents) = 0;
 };
 
-// What a runner is made for.
-struct RunnerOptions {
-  int64_t max_sequences = 256;
-  int64_t max_prefill_tokens = 4096;
-  int64_t max_context = 0;      // tokens of one sequence, at most the model's
-  int64_t blocks = 0;           // for keys and values; 0: the runner chooses
-  int64_t host_blocks = 0;      // to swap to; a runner that cannot swap has none
-  int32_t plans_under_way = 0;  // 0: the runner chooses; it may take fewer
-  // The bits of a token and its log-probability depend on the tokens before it, the weights, the seed and the sampling
-  // alone: not on who shares its batch, on how its prompt is cut, on whether a prefix was found, or on whether it made
-  // room and was computed again. The same in every process on one kind of device.
-  bool deterministic = false;
-
-  // So many that max_sequences sequences of max_context tokens have room, and no request waits for another's blocks.
-  int64_t BlocksForAll() const {
-    return max_sequences * ((max_context + kBlockTokens - 1) / kBlockTokens) + (max_sequences + 1) / 2;
-  }
-};
-
 // What of an engine depends on where it computes. Chosen when the process starts: HostBackend is always there, the one
 // for CUDA is in a library of its own (rollouter/cuda). Not thread-safe, except as WeightArenas says.
 class EngineBackend {
@@ -92,7 +75,9 @@ class EngineBackend {
 class HostBackend final : public EngineBackend {
  public:
   // `manifest` is the manifest of `config`, all in one dtype. Allocates weight_sets (1 or 2) * manifest.arena_bytes().
-  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2);
+  // With `ranks`, which is borrowed, this is one rank of a replica, and both are of its slice (rank_slice.h).
+  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2,
+              Communicator* ranks = nullptr);
   ~HostBackend() override;
 
   at::Device device() const override { return at::kCPU; }
@@ -105,6 +90,7 @@ class HostBackend final : public EngineBackend {
   const model::ModelConfig config_;
   const DType dtype_;
   const std::unique_ptr<Arenas> arenas_;
+  Communicator* const ranks_;
 };
 
 }  // namespace syncopate::rollouter

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/manifest.h"
+#include "base/ranks/communicator.h"
 #include "base/status.h"
 #include "model/model_config.h"
 #include "rollouter/engine/generation.h"
@@ -145,5 +146,10 @@ class EngineLoop : public synchronizer::WeightTarget {
 // `config`. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much is needed.
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest);
+
+// The CPU for one rank of a replica: config and manifest of its slice (rank_slice.h), two weight sets; `ranks` is borrowed.
+// RESOURCE_EXHAUSTED as above.
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
+                                                                   const Manifest& manifest, Communicator* ranks);
 
 }  // namespace syncopate::rollouter

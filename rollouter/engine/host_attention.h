@@ -12,8 +12,8 @@
 namespace syncopate::rollouter {
 
 // Attention of one batch over a HostKvStore. Rows of one sequence may come together (prefill, in chunks or whole) or
-// alone (decode): the arithmetic of a row is the same loop over its own positions, block by block in order, so its bits
-// depend on nothing else.
+// alone (decode): the arithmetic of a row is the same loop over its own positions, in order, so its bits depend on nothing
+// else.
 class HostAttention final : public model::Attention {
  public:
   // As KvStore::MakeAttention.
@@ -29,7 +29,7 @@ class HostAttention final : public model::Attention {
   HostKvStore& store_;
   const KvBatch batch_;
   std::vector<float> scores_;
-  std::vector<const float*> keys_;  // of each block of a row
+  std::vector<const float*> blocks_;  // of a row
 };
 
 }  // namespace syncopate::rollouter

@@ -21,7 +21,8 @@ at::Tensor OnDevice(const std::vector<int64_t>& values, at::Device device) {
 }  // namespace
 
 HostModelRunner::HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
-                                 at::Device device, const RunnerOptions& options, const Capacity& capacity)
+                                 at::Device device, const RunnerOptions& options, const Capacity& capacity,
+                                 Communicator* ranks)
     : transformer_(config, device),
       arenas_(arenas),
       store_(std::move(store)),
@@ -29,7 +30,9 @@ HostModelRunner::HostModelRunner(const model::ModelConfig& config, WeightArenas*
       capacity_(capacity),
       fixed_rows_(options.deterministic),
       padding_table_{static_cast<BlockIndex>(capacity.blocks)},
-      slots_(static_cast<size_t>(options.max_sequences)) {}
+      slots_(static_cast<size_t>(options.max_sequences)) {
+  if (ranks != nullptr) group_.emplace(ranks, device);
+}
 
 absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan) {
   SYNCOPATE_CHECK(static_cast<int32_t>(done_.size()) < capacity_.plans_under_way);
@@ -44,16 +47,31 @@ absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan
     table[entry.index] = entry.block;
   }
   StepResult result{plan.id, plan.version, {}, {}, {}};
-  if (plan.HasRows()) {
-    Batch batch = MakeBatch(plan);
-    const at::Tensor logits = fixed_rows_ ? ForwardInPasses(batch) : Forward(batch);
+  if (plan.HasRows()) SYNCOPATE_RETURN_IF_ERROR(Execute(plan, result));
+  done_.push_back(std::move(result));
+  return Ticket{plan.id};
+}
+
+absl::Status HostModelRunner::Execute(const StepPlan& plan, StepResult& result) {
+  Batch batch = MakeBatch(plan);
+  const at::Tensor logits = fixed_rows_ ? ForwardInPasses(batch) : Forward(batch);
+  if (group_.has_value()) SYNCOPATE_RETURN_IF_ERROR(group_->status());
+  if (leads()) {
     const float* values = logits.data_ptr<float>();
     result.tokens.reserve(batch.draws.size());
     result.logprobs.reserve(batch.draws.size());
     for (const Batch::Draw& draw : batch.draws) Draw(draw, values + draw.logits_row * logits.size(1), result);
   }
-  done_.push_back(std::move(result));
-  return Ticket{plan.id};
+  return group_.has_value() ? ShareDraws(batch, result) : absl::OkStatus();
+}
+
+// One rank decides: that all would draw alike asks for the same bits of logits on different machines.
+absl::Status HostModelRunner::ShareDraws(const Batch& batch, StepResult& result) {
+  result.tokens.resize(batch.draws.size());
+  result.logprobs.resize(batch.draws.size());
+  SYNCOPATE_RETURN_IF_ERROR(group_->Share(result.tokens));
+  for (size_t i = 0; i < batch.draws.size(); ++i) slots_[batch.draws[i].slot].last_token = result.tokens[i];
+  return absl::OkStatus();
 }
 
 absl::Status HostModelRunner::ReleaseBlocks() {
@@ -136,8 +154,9 @@ at::Tensor HostModelRunner::Forward(Batch& batch) {
   for (const KvBatch::Row& row : batch.kv.rows) positions.push_back(row.position);
   const auto attention = store_->MakeAttention(std::move(batch.kv));
   const model::TransformerWeights& weights = arenas_->weights();
-  const at::Tensor hidden =
-      transformer_.Forward(weights, OnDevice(batch.ids, device_), OnDevice(positions, device_), *attention);
+  const at::Tensor hidden = transformer_.Forward(weights, OnDevice(batch.ids, device_), OnDevice(positions, device_),
+                                                 *attention, group_.has_value() ? &*group_ : nullptr);
+  if (!leads()) return at::empty({0, 0});
   const at::Tensor sampled = hidden.index_select(0, OnDevice(batch.sampled_rows, device_));
   return transformer_.Logits(weights, sampled).contiguous().to(at::kCPU);
 }
@@ -157,7 +176,8 @@ at::Tensor HostModelRunner::ForwardInPasses(const Batch& batch) {
       pass.sampled_rows.push_back(*sampled - static_cast<int64_t>(begin));
     }
     const int64_t count = static_cast<int64_t>(pass.sampled_rows.size());
-    logits.push_back(Forward(pass).narrow(0, 0, count));
+    const at::Tensor all = Forward(pass);
+    logits.push_back(leads() ? all.narrow(0, 0, count) : all);
   }
   return at::cat(logits);
 }

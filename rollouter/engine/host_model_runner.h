@@ -12,6 +12,7 @@
 #include "model/transformer.h"
 #include "rollouter/engine/kv_store.h"
 #include "rollouter/engine/model_runner.h"
+#include "rollouter/engine/rank_group.h"
 #include "rollouter/engine/sampler.h"
 
 namespace syncopate::rollouter {
@@ -19,15 +20,18 @@ namespace syncopate::rollouter {
 class WeightArenas;
 struct RunnerOptions;
 
-// The reference: the decoder as operators of ATen, on any device, and the sampler on the host. Launch() does all the
-// work. On the CPU the bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were
-// tried: batches are padded to Transformer::kMinRows rows, and attention walks the row's own blocks.
+// The reference: model::Transformer on any device, and the sampler on the host. Launch() does all the work. On the CPU the
+// bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were tried: batches are padded
+// to Transformer::kMinRows rows, and attention walks the row's own blocks.
 class HostModelRunner final : public ModelRunner {
  public:
   // `arenas` must outlive it; `store` is on `device` and has as many blocks as `capacity` says.
   // RunnerOptions::deterministic: every product has kFixedRows rows, whatever the library makes of other numbers.
+  // `ranks`: this is one rank of a replica, and `config`, weights and store are its slice of the model; null: the whole.
+  // All ranks launch the same plans; rank 0 draws.
   HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
-                  at::Device device, const RunnerOptions& options, const Capacity& capacity);
+                  at::Device device, const RunnerOptions& options, const Capacity& capacity,
+                  Communicator* ranks = nullptr);
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return store_->bytes(); }
@@ -68,6 +72,10 @@ class HostModelRunner final : public ModelRunner {
   // Logits of the sampled rows, float32 on the CPU.
   at::Tensor Forward(Batch& batch);
   at::Tensor ForwardInPasses(const Batch& batch);
+  absl::Status Execute(const StepPlan& plan, StepResult& result);
+  // What rank 0 drew becomes what every rank's slots drew last.
+  absl::Status ShareDraws(const Batch& batch, StepResult& result);
+  bool leads() const { return !group_.has_value() || group_->leads(); }
   void Draw(const Batch::Draw& draw, const float* logits, StepResult& result);
 
   const model::Transformer transformer_;
@@ -79,6 +87,7 @@ class HostModelRunner final : public ModelRunner {
   const std::vector<BlockIndex> padding_table_;
   std::vector<Slot> slots_;
   std::deque<StepResult> done_;  // not awaited yet
+  std::optional<RankGroup> group_;
   std::optional<model::DeviceStream> stream_;
 };
 

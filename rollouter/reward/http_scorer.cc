@@ -215,11 +215,11 @@ class HttpScorer::Loop {
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Loop::Take);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Loop::AppendBody);
     return easy;
   }
 
-  static size_t Take(char* data, size_t size, size_t count, void* user) {
+  static size_t AppendBody(char* data, size_t size, size_t count, void* user) {
     auto* request = static_cast<Request*>(user);
     if (static_cast<int64_t>(request->response.size() + size * count) > request->max_response_bytes) return 0;
     request->response.append(data, size * count);
@@ -236,7 +236,7 @@ class HttpScorer::Loop {
       curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &http);
       const std::unique_ptr<Request> request = Close(easy);
       NoteConnection(code);
-      if (!request->units.empty()) Settle(*request, Read(*request, code, http));
+      if (!request->units.empty()) Answer(*request, Read(*request, code, http));
     }
   }
 
@@ -260,7 +260,7 @@ class HttpScorer::Loop {
     return ParseHttpResponse(request.response, request.units.size());
   }
 
-  void Settle(const Request& request, absl::StatusOr<Rewards> rewards) {
+  void Answer(const Request& request, absl::StatusOr<Rewards> rewards) {
     for (size_t i = 0; i < request.units.size(); ++i) {
       auto found = items_.find(request.units[i].item);
       if (found == items_.end()) continue;

@@ -44,6 +44,7 @@ absl::Status BadPem(absl::string_view reason, const std::string& message) {
 
 Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
+// OpenSSL would ask on the terminal, and the daemon would hang.
 int RefusePassword(char*, int, int, void*) { return -1; }
 
 // All certificates of a text, at least one.
@@ -95,6 +96,7 @@ absl::Status Explain(int error, X509* leaf, X509* culprit) {
     return Error(absl::StatusCode::kUnauthenticated, reason,
                  absl::StrCat("the certificate of ", SubjectOf(leaf), " ", why));
   };
+  // Whoever renews the leaf looks at the wrong file when it is the authority that has expired.
   X509* dated = culprit == nullptr ? leaf : culprit;
   const std::string whose = dated == leaf ? "" : absl::StrCat("comes from ", SubjectOf(dated), ", which ");
   switch (error) {
@@ -153,6 +155,7 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
   if (!leaf.ok()) return Error(absl::StatusCode::kUnauthenticated, "BAD_CERTIFICATE", leaf.status().message());
   absl::StatusOr<std::vector<Certificate>> chain = ParseAll(chain_pem);  // none is as good as an empty one
   const Stack untrusted(sk_X509_new_null());
+  // Files hold the intermediates behind the leaf, peers send them apart: either may have them.
   for (size_t i = 1; i < leaf->size(); ++i) sk_X509_push(untrusted.get(), (*leaf)[i].release());
   for (size_t i = 0; chain.ok() && i < chain->size(); ++i) sk_X509_push(untrusted.get(), (*chain)[i].release());
 
@@ -166,6 +169,7 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
   X509_VERIFY_PARAM_set_purpose(rules, use == Use::kClient ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER);
   X509_VERIFY_PARAM_set_depth(rules, kMaxDepth);
   X509_VERIFY_PARAM_set_auth_level(rules, kSecurityLevel);
+  // The caller's clock, for tests of what expires.
   X509_VERIFY_PARAM_set_time(rules, absl::ToTimeT(now));
   const bool good = X509_verify_cert(context.get()) == 1;
   ERR_clear_error();

@@ -13,7 +13,7 @@ namespace syncopate::auth {
 namespace {
 
 // `status` as an error of that file.
-absl::Status Of(const std::string& file, const absl::Status& status) {
+absl::Status ErrorOfFile(const std::string& file, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   const bool passing = reason == reason::kCertificateExpired || reason == reason::kCertificateNotYetValid;
   const std::string message = absl::StrCat(file, ": ", std::string(status.message()));
@@ -24,14 +24,14 @@ absl::Status LoadIdentity(const CredentialFiles& files, const Clock& clock, Cred
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string pem, ReadCredentialFile(files.certificate, Secrecy::kPublic));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string key, ReadCredentialFile(files.key, Secrecy::kSecret));
   absl::StatusOr<CertificateFacts> facts = ReadCertificate(pem);
-  if (!facts.ok()) return Of(files.certificate, facts.status());
-  if (absl::Status fits = CheckKey(pem, key); !fits.ok()) return Of(files.key, fits);
+  if (!facts.ok()) return ErrorOfFile(files.certificate, facts.status());
+  if (absl::Status fits = CheckKey(pem, key); !fits.ok()) return ErrorOfFile(files.key, fits);
   for (auto use : {TrustAnchors::Use::kClient, TrustAnchors::Use::kServer}) {
     absl::Status good = credentials->authorities->Verify(pem, "", use, WallTime(clock));
-    if (!good.ok()) return Of(files.certificate, good);
+    if (!good.ok()) return ErrorOfFile(files.certificate, good);
   }
   absl::StatusOr<AuthRole> role = RoleOfUris(facts->uris, files.trust_domain);
-  if (!role.ok()) return Of(files.certificate, role.status());
+  if (!role.ok()) return ErrorOfFile(files.certificate, role.status());
   if (files.role.has_value() && *role != *files.role) {
     return BadSecurity(absl::StrCat(files.certificate, ": is the certificate of a ", AuthRoleName(*role),
                                     ", and this is a ", AuthRoleName(*files.role)));
@@ -53,16 +53,16 @@ absl::StatusOr<std::shared_ptr<const Credentials>> Credentials::Load(const Crede
   if (!files.authorities.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string pem, ReadCredentialFile(files.authorities, Secrecy::kPublic));
     auto authorities = TrustAnchors::Parse(pem);
-    if (!authorities.ok()) return Of(files.authorities, authorities.status());
+    if (!authorities.ok()) return ErrorOfFile(files.authorities, authorities.status());
     credentials->authorities = *std::move(authorities);
   }
   if (!files.certificate.empty()) SYNCOPATE_RETURN_IF_ERROR(LoadIdentity(files, clock, credentials.get()));
   if (!files.tokens.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadCredentialFile(files.tokens, Secrecy::kSecret));
     absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(text);
-    if (!tokens.ok()) return Of(files.tokens, tokens.status());
+    if (!tokens.ok()) return ErrorOfFile(files.tokens, tokens.status());
     const bool calls_others = files.role == AuthRole::kTrainer || files.role == AuthRole::kRollouter;
-    if (calls_others && files.certificate.empty() && tokens->Of(*files.role).empty()) {
+    if (calls_others && files.certificate.empty() && tokens->Find(*files.role).empty()) {
       return BadSecurity(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
                                       ", which this daemon must show to others"));
     }
@@ -104,11 +104,11 @@ void CredentialWatch::Loop() {
       MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(Condition(&stopping), options_.reload)) return;
     }
-    Look();
+    Reload();
   }
 }
 
-void CredentialWatch::Look() {
+void CredentialWatch::Reload() {
   absl::StatusOr<std::shared_ptr<const Credentials>> read = Credentials::Load(options_.files, *options_.clock);
   bool renewed = false;
   bool worse = false;

@@ -66,7 +66,7 @@ class CredentialWatch {
  private:
   CredentialWatch(Options options, std::shared_ptr<const Credentials> first);
   void Loop();
-  void Look();
+  void Reload();
 
   const Options options_;
   mutable Mutex mutex_;

@@ -18,6 +18,8 @@ constexpr AuthRoles kObservers = {kAdmin, kViewer};
 constexpr AuthRoles kWitnesses = {kAdmin, kViewer, kTrainer};  // the trainer writes the summary of a run
 constexpr AuthRoles kEverybody = {kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer};
 
+// The whole table in one place, a row a method, so that it can be read against security.md; a test compares it with the
+// descriptors, and a method without a row is refused.
 std::vector<Permission> MakeTable() {
   const std::string synchronizer = "syncopate.v1.SynchronizerService";
   const std::string trajectories = "syncopate.v1.TrajectoryService";
@@ -25,6 +27,7 @@ std::vector<Permission> MakeTable() {
   const std::string rollouter = "syncopate.v1.RolloutService";
   const std::string weights = "syncopate.v1.WeightService";
   const std::string ranks = "syncopate.v1.RankService";
+  const std::string replica = "syncopate.v1.ReplicaService";
   const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
@@ -41,6 +44,7 @@ std::vector<Permission> MakeTable() {
       {trajectories, "Exchange", kActs, {kRollouter}},
 
       {ranks, "Attend", kActs, {kTrainer}},
+      {replica, "Attend", kActs, {kRollouter}},
 
       {trainer, "GetStatus", kReads, kObservers},
       {trainer, "WatchSteps", kReads, kObservers},
@@ -54,6 +58,7 @@ std::vector<Permission> MakeTable() {
       {trainer, "TrainerMode", kActs, kOperators},
 
       {rollouter, "GetStatus", kReads, kWitnesses},
+      // It reads, but it takes the engine's time from training: no observer may.
       {rollouter, "Generate", kReads, kOperators},
       {rollouter, "GenerateStream", kReads, kOperators},
       {rollouter, "Abort", kActs, kOperators},
@@ -67,6 +72,7 @@ std::vector<Permission> MakeTable() {
       {rollouter, "LoadCheckpoint", kActs, kOperators},
       {rollouter, "SaveCheckpoint", kActs, kOperators},
 
+      // The weights are what is worth stealing: not even an administrator reads them over the wire.
       {weights, "FetchWeights", kReads, {kRollouter}},
 
       {environment, "Describe", kReads, {kRollouter}},

@@ -56,7 +56,7 @@ std::optional<AuthRole> BearerTokens::Match(const std::string& shown) const {
   return role;
 }
 
-std::string BearerTokens::Of(AuthRole role) const {
+std::string BearerTokens::Find(AuthRole role) const {
   for (const Entry& entry : entries_) {
     if (entry.role == role) return entry.token;
   }

@@ -30,7 +30,7 @@ class BearerTokens {
   // is right.
   std::optional<AuthRole> Match(const std::string& shown) const;
   // The token to show as `role`; "" if there is none.
-  std::string Of(AuthRole role) const;
+  std::string Find(AuthRole role) const;
 
  private:
   struct Entry {

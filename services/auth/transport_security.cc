@@ -40,7 +40,7 @@ class TokenFactory final : public grpc::experimental::ClientInterceptorFactoryIn
   TokenFactory(AuthRole role, std::shared_ptr<CredentialWatch> watch) : role_(role), watch_(std::move(watch)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override {
     const std::shared_ptr<const Credentials> credentials = watch_->Get();
-    const std::string token = credentials->tokens.has_value() ? credentials->tokens->Of(role_) : "";
+    const std::string token = credentials->tokens.has_value() ? credentials->tokens->Find(role_) : "";
     return token.empty() ? nullptr : new TokenInterceptor(token);  // gRPC owns it
   }
 

@@ -1,6 +1,8 @@
 #include "services/config/model_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "rollouter/engine/rank_slice.h"
+#include "services/config/ranks.h"
 #include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
@@ -42,10 +44,15 @@ model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t ran
 }
 
 model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
-  return {.key = "rollout.device",
-          .wanted = config.rollout().device(),
-          .reserved = static_cast<int>(config.trainer().world()),
-          .member = config.rollouter().index()};
+  return {
+      .key = "rollout.device",
+      .wanted = config.rollout().device(),
+      .reserved = static_cast<int>(config.trainer().world()),
+      .member = config.rollouter().index() * config.rollout().tensor_parallel() + RolloutRankOf(config).value_or(0)};
+}
+
+std::string RolloutLayoutOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return rollouter::TensorParallelLayout(shape, static_cast<int32_t>(config.rollout().tensor_parallel()));
 }
 
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {

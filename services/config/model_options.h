@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "model/device.h"
 #include "model/model_config.h"
 #include "rollouter/engine/engine_loop.h"
@@ -19,6 +21,9 @@ absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model
 // of several ranks a sync and the calls of a step must both find room on a GPU. Members whose numbers differ cannot
 // exchange anything, so all ask here.
 int SyncMaxCtas(const v1::RunConfig& config);
+
+// What weight syncs call the layout of a rollouter's ranks; "" if there is one. On both sides of them.
+std::string RolloutLayoutOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // For model::ChooseDevice: where this process of the run is to compute. `rank` is the trainer's.
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank = 0);

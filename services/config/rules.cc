@@ -46,6 +46,15 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(trainer.rank() < trainer.world(), {"trainer.rank", "trainer.world"},
                 "a rank below trainer.world, or -1");
   rules->Expect(trainer.rank0().empty() || ParseHostPort(trainer.rank0()).ok(), {"trainer.rank0"}, "host:port");
+  const v1::RollouterSection& rollouter = config.rollouter();
+  const int64_t parallel = config.rollout().tensor_parallel();
+  rules->Expect(rollouter.rank() < parallel, {"rollouter.rank", "rollout.tensor_parallel"},
+                "a rank below rollout.tensor_parallel, or -1");
+  rules->Expect(rollouter.rank0().empty() || ParseHostPort(rollouter.rank0()).ok(), {"rollouter.rank0"}, "host:port");
+  rules->Expect((parallel & (parallel - 1)) == 0, {"rollout.tensor_parallel"}, "1, 2, 4 or 8");
+  // A transfer in place would have all ranks stand still from its first byte to its last.
+  rules->Expect(parallel == 1 || config.sync().install() != "in_place", {"rollout.tensor_parallel", "sync.install"},
+                "1, or another sync.install than in_place");
 }
 
 void CheckRollouterName(const std::string& name, Rules* rules) {
@@ -71,6 +80,7 @@ std::vector<Listener> Listeners(const v1::RunConfig& config) {
       {listen_key, listen, "", ""},
       {"trainer.listen", config.trainer().listen(), "trainer.advertise", config.trainer().advertise()},
       {"rollouter.listen", config.rollouter().listen(), "rollouter.advertise", config.rollouter().advertise()},
+      {"rollouter.ranks_listen", config.rollouter().ranks_listen(), "", ""},
       {"metrics.synchronizer_listen", config.metrics().synchronizer_listen(), "", ""},
       {"metrics.trainer_listen", config.metrics().trainer_listen(), "", ""},
       {"metrics.rollouter_listen", config.metrics().rollouter_listen(), "", ""}};

@@ -1,4 +1,5 @@
 #include "services/config/run_model.h"
+#include "rollouter/engine/rank_slice.h"
 
 #include <algorithm>
 
@@ -6,6 +7,7 @@
 #include "base/file_system.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
+#include "rollouter/engine/rank_slice.h"
 #include "services/config/rules.h"
 
 namespace syncopate::config {
@@ -55,8 +57,10 @@ std::string KeptModelFolder(const std::string& run_dir) { return JoinPath(run_di
 absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   RunModel model;
   model.description = FindDescription(config);
+  const auto ranks = static_cast<int32_t>(config.rollout().tensor_parallel());
   if (model.by_keys()) {
     model.shape = ShapeByKeys(config);
+    SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, ranks));
     return model;
   }
   absl::StatusOr<model::HfModel> found = model::ReadHfConfig(model.description);
@@ -77,6 +81,7 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
                                   task.vocabulary, "; lower data.alphabet"));
   }
   model.shape = *shape;
+  SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, ranks));
   return model;
 }
 

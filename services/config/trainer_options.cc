@@ -24,6 +24,7 @@ trainer::AdamWOptions OptimizerOptionsOf(const v1::RunConfig& config) {
                        : train.schedule() == "cosine" ? trainer::Schedule::kCosine
                                                       : trainer::Schedule::kConstant;
   optimizer.warmup_updates = train.warmup_updates();
+  // A schedule that nobody bounds ends with the run.
   optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
   optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
@@ -36,6 +37,7 @@ trainer::Recompute RecomputeOf(const v1::TrainSection& train) {
 }
 
 std::optional<DType> ComputeDTypeOf(const v1::TrainSection& train) {
+  // Which one it is depends on the device, which nobody has asked for yet.
   if (train.compute_dtype() == "auto") return std::nullopt;
   return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -65,6 +67,8 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.model = shape;
   options.optimizer = OptimizerOptionsOf(config);
   options.step.loss = LossOptionsOf(config);
+  // The policy that is trained is the one that is sampled from: log-probabilities of both are taken at this
+  // temperature.
   options.step.temperature = config.rollout().temperature();
   options.step.updates_per_batch = config.train().updates_per_batch();
   options.step.micro_batch_tokens = config.train().micro_batch_tokens();
@@ -80,6 +84,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
 }
 
 int64_t SupervisedStepsOf(const v1::RunConfig& config) {
+  // All of the run's, however long it goes on when it is resumed.
   return config.train().objective() == "sft" ? std::numeric_limits<int64_t>::max() : config.train().sft_steps();
 }
 
@@ -95,6 +100,7 @@ SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSour
 
 SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
   SamplingParams sampling = SamplingOf(config, prompts);
+  // An evaluation measures the policy, not the dice.
   sampling.temperature = 0;
   return sampling;
 }

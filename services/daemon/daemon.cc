@@ -6,19 +6,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_descriptor.h"
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/serving.h"
 #include "base/uuid.h"
 #include "services/auth/audit.h"
 #include "services/config/duration.h"
+#include "services/config/ranks.h"
 #include "services/config/run_config.h"
-#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
-#include "services/rpc/accept/descriptor_limit.h"
 #include "services/telemetry/certificate_metrics.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::daemon {
 namespace {
@@ -65,20 +66,26 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       index_(role_ == "rollouter" ? config_.rollouter().index()
              : role_ == "trainer" ? config::TrainerRankOf(config_.trainer()).value_or(0)
                                   : 0),
+      rank_(role_ == "rollouter" ? config::RolloutRankOf(config_).value_or(0) : 0),
       grace_(config::CheckedDuration(config_.run().grace())),
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),
       signals_(std::move(signals)),
       registry_(std::make_shared<prometheus::Registry>()) {}
 
-std::string Daemon::name() const {
+std::string Daemon::name() const { return rank_ == 0 ? replica() : absl::StrCat(replica(), "-rank", rank_); }
+
+std::string Daemon::replica() const {
   const bool named = role_ == "rollouter" && !config_.rollouter().name().empty();
   return named ? config_.rollouter().name() : absl::StrCat(role_, "-", index_);
 }
 
 std::string Daemon::Path(const std::string& name) const { return JoinPath(run_dir(), name); }
 
-MemberId Daemon::Member() const { return {role_, name(), /*rank=*/0, /*world=*/1, incarnation_}; }
+MemberId Daemon::Member() const {
+  const auto world = role_ == "rollouter" ? static_cast<int32_t>(config_.rollout().tensor_parallel()) : 1;
+  return {role_, replica(), rank_, world, incarnation_};
+}
 
 absl::Status Daemon::Prepare() {
   if (run_dir().empty()) {
@@ -87,7 +94,7 @@ absl::Status Daemon::Prepare() {
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
-  SYNCOPATE_ASSIGN_OR_RETURN(events_, telemetry::EventRecorder::Open(FileSystem::Real(), run_dir(), name()));
+  SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name(), wire::EncodeEvent));
   telemetry::PublishBuildInfo(*registry_, BuildVersion(), role_);
   SYNCOPATE_ASSIGN_OR_RETURN(security_, auth::TransportSecurity::Load(config_.security(), role_));
   SYNCOPATE_LOG(kInfo, "syncopate-%s %s starts in %s as %s", role_, BuildVersion(), run_dir(), incarnation_);
@@ -182,7 +189,7 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
   PrepareToServe();
-  rpc::RaiseDescriptorLimit();
+  RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();
   if (!signals.ok()) return Fail(role, signals.status());
   Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/event_recorder.h"
 #include "base/identity.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -18,7 +19,6 @@
 #include "services/daemon/signals.h"
 #include "services/daemon/stop_deadline.h"
 #include "services/rpc/server.h"
-#include "services/telemetry/event_recorder.h"
 #include "services/telemetry/grpc_metrics.h"
 #include "services/telemetry/responder.h"
 #include "syncopate/v1/config.pb.h"
@@ -35,7 +35,8 @@ class Daemon {
   const v1::RunConfig& config() const { return config_; }
   const std::string& role() const { return role_; }
   int64_t index() const { return index_; }
-  std::string name() const;  // "rollouter-1", or the one that the configuration gives this rollouter
+  // "rollouter-1", or the one that the configuration gives this rollouter; "rollouter-1-rank2" of its other ranks.
+  std::string name() const;
   const std::string& run_dir() const { return config_.run().dir(); }
   std::string Path(const std::string& name) const;  // in the run directory
   const std::string& incarnation() const { return incarnation_; }
@@ -53,9 +54,9 @@ class Daemon {
   std::shared_ptr<const auth::TransportSecurity> security() const { return security_; }
 
   // Where this process records what happens in it.
-  telemetry::EventRecorder* events() const { return events_.get(); }
+  EventRecorder* events() const { return events_.get(); }
 
-  // The identity that this process joins with, as the only rank of its replica.
+  // The identity that this process joins with: of a rollouter one rank of its replica, else the only one.
   MemberId Member() const;
 
   // Serves /metrics (the registry's, process_* and those of `more`), /livez and /readyz at `listen` and returns the
@@ -82,6 +83,7 @@ class Daemon {
                         const std::function<absl::Status(Daemon&)>& body);
   Daemon(std::string role, CommandLine command_line, v1::RunConfig config, SignalInbox signals);
   absl::Status Prepare();
+  std::string replica() const;
   std::string HealthListen() const;
   absl::Status StartHealthServer(const std::string& listen);
 
@@ -90,6 +92,7 @@ class Daemon {
   const CommandLine command_line_;
   const v1::RunConfig config_;
   const int64_t index_;
+  const int32_t rank_;  // of a rollouter
   const absl::Duration grace_;
   const MemberSecret secret_;
   const std::string incarnation_;
@@ -98,7 +101,7 @@ class Daemon {
   Health health_;
   std::shared_ptr<const auth::TransportSecurity> security_;
   const std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<telemetry::EventRecorder> events_;
+  std::unique_ptr<EventRecorder> events_;
   std::string metrics_address_;
   std::unique_ptr<telemetry::GrpcServerMetrics> grpc_metrics_;
   std::unique_ptr<telemetry::MetricsResponder> responder_;

@@ -25,6 +25,7 @@ struct DaemonEndpoint {
 // Below the run directory: where rank 0 of a trainer says that it listens for the other ranks, which it needs before it
 // is ready. A file like those of daemons, in the place of one of a run directory.
 inline constexpr char kRanksFolder[] = "state/trainer";
+inline constexpr char kReplicasFolder[] = "state/rollouter";  // the same for those of rollouters
 
 // Where a run directory keeps those of daemons without a name of their own.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);

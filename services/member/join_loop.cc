@@ -114,7 +114,9 @@ void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
     if (leaving_ || welcomed_) return;
     again = welcome_.has_value();
     welcomed_ = true;
+    // From here on this member is of that run: a synchronizer of another one, at the same address, refuses it.
     hello_.run_id = welcome.run_id;
+    // So that a synchronizer that comes back knows the epoch that is at work, and allocates none below it.
     if (hello_.member.role == synchronizer::kTrainerRole) hello_.held_epoch = welcome.epoch;
     welcome_ = welcome;
     last_error_ = absl::OkStatus();
@@ -129,6 +131,7 @@ void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
 void JoinLoop::Handle(const synchronizer::Evicted& evicted) {
   MutexLock lock(&mutex_);
   welcomed_ = false;
+  // The stream ends with a status that says no more than that it ended.
   verdict_ = Error(absl::StatusCode::kFailedPrecondition, evicted.reason,
                    absl::StrFormat("the synchronizer at %s evicted this member; start a new process to join again",
                                    options_.synchronizer_address));
@@ -145,12 +148,13 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
     MutexLock lock(&mutex_);
     why = ExplainLocked(status);
     lost = welcomed_;
+    // Tries that fail do not move it: it is the time without a welcome that runs out.
     if (lost) alone_since_ = Clock::Real()->Now();
     stream_ = nullptr;
     welcomed_ = false;
     if (leaving_) return;
     CancelTimerLocked();
-    over = rpc::IsRefusal(why);
+    over = IsRefusal(why);
     if (!over && Clock::Real()->Now() - alone_since_ >= options_.lost_after) {
       over = true;
       why = Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
@@ -172,8 +176,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
 
 absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
   const std::string& address = options_.synchronizer_address;
-  if (rpc::IsRefusal(status))
-    return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
+  if (IsRefusal(status)) return Annotate(status, absl::StrCat("the synchronizer at ", address, " refused this member"));
   if (!verdict_.ok()) return verdict_;
   if (status.ok()) {
     return absl::UnavailableError(absl::StrCat("the synchronizer at ", address, " closed the stream"));
@@ -182,6 +185,7 @@ absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
     return Annotate(status,
                     absl::StrCat("what listens at ", address, " is no synchronizer; correct synchronizer.address"));
   }
+  // A reason would be the synchronizer's own word: then somebody did listen.
   if (!welcomed_ && absl::IsUnavailable(status) && ErrorReason(status).empty()) {
     return Annotate(status, absl::StrCat("nobody listens at ", address,
                                          "; start the synchronizer or correct synchronizer.address"));
@@ -291,6 +295,7 @@ void JoinLoop::Leave(const std::string& reason) {
   }
   commands_.End();
   if (stream == nullptr) return;
+  // It is not known there: a farewell would wait behind a hello that may never be read.
   if (!welcomed) {
     stream->Cancel();
     return;

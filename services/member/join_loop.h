@@ -9,14 +9,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/backoff.h"
 #include "base/mutex.h"
-#include "services/member/command_runner.h"
-#include "services/member/directory_feed.h"
+#include "base/worker.h"
 #include "services/member/member_client.h"
-#include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
-#include "services/rpc/worker.h"
+#include "synchronizer/member/command_runner.h"
+#include "synchronizer/member/directory_feed.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::member {
@@ -84,14 +84,14 @@ class JoinLoop final : public std::enable_shared_from_this<JoinLoop> {
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   absl::Time alone_since_ ABSL_GUARDED_BY(mutex_);                        // while not welcomed
   std::optional<synchronizer::Welcome> welcome_ ABSL_GUARDED_BY(mutex_);  // the latest
-  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer timer_ ABSL_GUARDED_BY(mutex_);
   int64_t timers_ ABSL_GUARDED_BY(mutex_) = 0;   // how often it was set or cancelled: the number of the present one
   int64_t reports_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far
   int heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;   // being made now
 
   // Last: their threads use the rest.
-  rpc::Worker callbacks_;
+  Worker callbacks_;
   DirectoryFeed directory_{&callbacks_};
   CommandRunner commands_;
 };

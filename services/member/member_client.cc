@@ -2,14 +2,14 @@
 
 #include <utility>
 
+#include "base/acceptor.h"
 #include "base/status.h"
 #include "services/member/join_loop.h"
-#include "services/rpc/accept/acceptor.h"
 
 namespace syncopate::member {
 
 absl::Status MemberClient::Options::Validate() const {
-  SYNCOPATE_RETURN_IF_ERROR(rpc::CheckTarget(synchronizer_address));
+  SYNCOPATE_RETURN_IF_ERROR(CheckTarget(synchronizer_address));
   auto bad = [](const std::string& message) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "MemberClient: " + message);
   };

@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/event_recorder.h"
 #include "base/identity.h"
 #include "services/auth/transport_security.h"
-#include "services/member/sync_participant.h"
-#include "services/telemetry/event_recorder.h"
+#include "synchronizer/member/sync_participant.h"
 #include "synchronizer/messages.h"
 
 namespace syncopate::member {
@@ -61,7 +61,7 @@ class MemberClient {
     std::function<void(const absl::Status&)> on_refused = nullptr;
     // Where the phases of syncs are recorded (phase_events.h). Borrowed, also by transfers that have not ended
     // when the client has; null: nowhere.
-    telemetry::EventRecorder* events = nullptr;
+    EventRecorder* events = nullptr;
     // Between tries; halved at random at most. A restarted synchronizer wants everybody back well within 5 s.
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);

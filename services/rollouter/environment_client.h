@@ -7,10 +7,10 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/backoff.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "rollouter/reward/remote_scorer.h"
-#include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
 #include "syncopate/v1/environment.grpc.pb.h"
@@ -77,7 +77,7 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   std::map<std::string, UnderWay> items_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DescribeCall> describing_ ABSL_GUARDED_BY(mutex_);  // null while it is not asked
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);            // null while there is none
-  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -8,13 +8,18 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/rank_slice.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
+#include "services/config/ranks.h"
 #include "services/config/run_config.h"
 #include "services/config/run_model.h"
 #include "services/daemon/daemon.h"
+#include "services/rollouter/leading_rank.h"
 #include "services/rollouter/model_client.h"
 #include "services/rollouter/remote_scorers.h"
+#include "services/rollouter/replica_follower.h"
 #include "services/rollouter/rollout_node.h"
 
 namespace syncopate::rollouterd {
@@ -110,16 +115,31 @@ void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
   }
 }
 
+// One rank, which is alone or leads others.
 absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
+  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, config::RolloutRankOf(config));
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
   // Probes are answered while the trainer is waited for.
   const auto node_metrics = std::make_shared<NodeMetrics>();
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics}));
   SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address));
+  const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
+  SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
+  if (rank > 0) return FollowReplica(&daemon, model.config, model.shape, rank);
+  std::unique_ptr<LeadingRank> replica;  // ends after the node
+  if (world > 1) {
+    SYNCOPATE_ASSIGN_OR_RETURN(replica, LeadingRank::Assemble(&daemon, model.config, model.shape));
+  }
   RolloutNode::Options options = NodeOptions(daemon, model);
-  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security()));
+  SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security(),
+                                                               replica != nullptr ? &replica->part() : nullptr));
+  if (replica != nullptr) {
+    options.layout = config::RolloutLayoutOf(model.config, model.shape);
+    options.leader = replica->leader();
+    options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
   options.scoring = scorers->ScorerOptions(model.config, model::tokenizer::MakeTextDecoder(model.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
@@ -135,6 +155,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   node->Leave(grace);
+  if (replica != nullptr) replica->Stop(why);  // when nothing is launched any more
   server->Stop(absl::ZeroDuration());
   return why;
 }

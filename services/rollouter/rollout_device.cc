@@ -12,4 +12,12 @@ std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::Tra
   return device;
 }
 
+absl::StatusOr<std::shared_ptr<RolloutDevice>> HostRankDevice(const ReplicaPart& part,
+                                                              std::shared_ptr<const auth::TransportSecurity> security) {
+  std::shared_ptr<RolloutDevice> device = HostRolloutDevice(std::move(security));
+  SYNCOPATE_ASSIGN_OR_RETURN(device->backend,
+                             rollouter::MakeHostRankBackend(part.slice.config, part.slice.manifest, part.ranks.get()));
+  return device;
+}
+
 }  // namespace syncopate::rollouterd

@@ -5,12 +5,18 @@
 
 namespace syncopate::rollouterd {
 
+absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
+  RolloutPlace place;
+  SYNCOPATE_ASSIGN_OR_RETURN(place.name, model::ChooseDevice(config::RolloutDeviceRequest(config), model::Hardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
+  return place;
+}
+
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
-    const v1::RunConfig& config, const model::ModelConfig& shape,
-    std::shared_ptr<const auth::TransportSecurity> security) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
-                             model::ChooseDevice(config::RolloutDeviceRequest(config), model::Hardware()));
-  SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
+    const v1::RunConfig& config, const model::ModelConfig& /*shape*/,
+    std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
+  SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
+  if (part != nullptr) return HostRankDevice(*part, std::move(security));
   return HostRolloutDevice(std::move(security));
 }
 

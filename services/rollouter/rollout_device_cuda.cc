@@ -1,12 +1,15 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "model/cuda/nccl_ranks.h"
 #include "rollouter/cuda/host_bounce.h"
 #include "rollouter/cuda/make_cuda_backend.h"
 #include "services/config/model_options.h"
 #include "services/daemon/cuda_device.h"
 #include "services/member/grpc_transport.h"
 #include "services/rollouter/rollout_device.h"
+#include "services/rpc/rank_streams.h"
 #include "synchronizer/ipc/cuda_copy_engine.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
@@ -57,24 +60,56 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
 
 }  // namespace
 
+absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
+  RolloutPlace place;
+  SYNCOPATE_ASSIGN_OR_RETURN(place.name,
+                             model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
+  if (!model::IsCuda(place.name)) return place;
+  const int index = daemon::CudaIndex(place.name);
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(index));
+  place.gpu = facts.gpu_uuid;
+  place.new_id = []() -> absl::StatusOr<std::string> {
+    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
+    return std::string(id.data(), id.size());
+  };
+  const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
+  place.join = [index, world](
+                   const std::string& said, int32_t rank,
+                   const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    cuda::NcclId id{};
+    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
+    std::copy(said.begin(), said.end(), id.begin());
+    return model::JoinNcclRanks({.device = index, .rank = rank, .world = world, .deadline = kRankStepDeadline}, id,
+                                rpc::kRanksMeetWithin, go_on);
+  };
+  return place;
+}
+
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     const v1::RunConfig& config, const model::ModelConfig& shape,
-    std::shared_ptr<const auth::TransportSecurity> security) {
+    std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
-  if (!model::IsCuda(name)) return HostRolloutDevice(std::move(security));
+  if (!model::IsCuda(name)) {
+    if (part != nullptr) return HostRankDevice(*part, std::move(security));
+    return HostRolloutDevice(std::move(security));
+  }
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, shape));
+  if (part != nullptr) wire = part->slice.manifest;
+  // What FindRolloutPlace() joined on GPUs is one.
+  auto* const ranks = part != nullptr ? static_cast<model::NcclGroup*>(part->ranks.get()) : nullptr;
   // Before the transports, which write to the backend's arenas.
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
-      rollouter::MakeCudaBackend(shape, wire, index,
+      rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
-                                 config.rollout().gpu_memory()));
+                                 config.rollout().gpu_memory(), ranks));
   device->backend = engine.backend;
   // A transport that cannot be had is an error only if the configuration asks for it by name; otherwise the others serve.
   if (daemon::MayOffer(config, "ipc")) {

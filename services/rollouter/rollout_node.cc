@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "services/rollouter/readiness.h"
+#include "rollouter/engine/readiness.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -72,7 +72,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
 }
 
 // Counts and records what weight syncs bring, and what they cost the decode loop.
-member::ReceiverParticipant::Listeners CountSyncs(telemetry::EventRecorder* events, prometheus::Registry& registry) {
+member::ReceiverParticipant::Listeners CountSyncs(EventRecorder* events, prometheus::Registry& registry) {
   member::ReceiverParticipant::Listeners listeners;
   listeners.received = [metrics = telemetry::ReceiveMetrics(registry)](int64_t bytes, double seconds) {
     metrics.Count(bytes, seconds);
@@ -95,6 +95,7 @@ synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options
   synchronizer::WeightReceiver::Options receiver;
   receiver.manifest = manifest;
   receiver.member = options.member;
+  receiver.layout = options.layout;
   receiver.on_lost = [events = options.events] {
     SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
     if (events != nullptr) events->Record({"invalidate"});
@@ -127,7 +128,9 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      receiver_(ReceiverOptions(options, engine_->manifest()), engine_.get(), TransportsOf(*options.device)),
+      joint_target_(options.leader != nullptr ? MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
+      receiver_(ReceiverOptions(options, engine_->manifest()),
+                joint_target_ != nullptr ? joint_target_.get() : engine_.get(), TransportsOf(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
@@ -148,6 +151,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.hello.metrics_address = metrics_address;
   member.hello.manifest = std::make_shared<const Manifest>(engine_->manifest());
   for (const auto& transport : options_.device->transports) member.hello.transports.push_back(transport->name());
+  member.hello.layout = options_.layout;
   member.hello.facts = options_.device->facts;
   member.hello.build = options_.build;
   member.events = options_.events;
@@ -179,6 +183,8 @@ absl::Status RolloutNode::CheckAlive() const {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(refused_);
   }
+  // Before the engine, which fails for that reason.
+  if (options_.leader != nullptr) SYNCOPATE_RETURN_IF_ERROR(options_.leader->lost());
   return engine_->GetStatus().failure;
 }
 
@@ -188,7 +194,7 @@ absl::Status RolloutNode::CheckReady() const {
     MutexLock lock(&mutex_);
     newest = directory_.newest;
   }
-  return rollouterd::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
+  return rollouter::CheckReady(engine_->GetStatus(), newest, options_.allowed_lag);
 }
 
 bool RolloutNode::Moves() const { return engine_->GetStatus().round_seconds < kLongRound; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/event_recorder.h"
 #include "base/identity.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -15,12 +16,12 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
 #include "services/member/member_client.h"
-#include "services/member/sync_participant.h"
+#include "services/rollouter/replica_leader.h"
 #include "services/rollouter/rollout_device.h"
 #include "services/rollouter/rollout_service.h"
 #include "services/rollouter/work_client.h"
-#include "services/telemetry/event_recorder.h"
 #include "services/telemetry/rollout_metrics.h"
+#include "synchronizer/member/sync_participant.h"
 #include "synchronizer/transport/weight_receiver.h"
 
 namespace syncopate::rollouterd {
@@ -46,12 +47,16 @@ class RolloutNode {
     absl::Duration heartbeat = absl::Seconds(1);           // the trainer hears from this node at least this often
     std::string build = {};                                // version of the binary
     absl::Duration lost_after = absl::InfiniteDuration();  // without a synchronizer for so long it cannot go on
-    int64_t allowed_lag = 1;  // it is ready while it serves a version at most so many steps behind the newest
-    telemetry::EventRecorder* events = nullptr;                         // borrowed; null: not recorded
+    int64_t allowed_lag = 1;          // it is ready while it serves a version at most so many steps behind the newest
+    EventRecorder* events = nullptr;  // borrowed; null: not recorded
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its connections to others; null: plaintext
     rollouter::Scorer::Options scoring = {};  // the remote scorers in it must outlive the node
     // Where it computes, made for the engine's model; null: on the CPU.
     std::shared_ptr<RolloutDevice> device = nullptr;
+    // Of a replica of several ranks, of which this is rank 0: the layout of their weights, and what leads the others, which
+    // must outlive the node. `device` has a leading backend then.
+    std::string layout = {};
+    ReplicaLeader* leader = nullptr;
   };
 
   // Allocates KV cache and weights and starts the engine. Errors of EngineLoop, Scorer and WorkClient.
@@ -96,6 +101,7 @@ class RolloutNode {
   const std::unique_ptr<rollouter::Scorer> scorer_;
   const std::shared_ptr<WorkClient> work_;
   RolloutService service_;
+  const std::unique_ptr<synchronizer::WeightTarget> joint_target_;  // null: the engine itself is the target
   synchronizer::WeightReceiver receiver_;
   member::ReceiverParticipant participant_;
   const std::shared_ptr<const prometheus::Collectable> metrics_;

@@ -26,6 +26,8 @@ absl::Status NoActor(const char* what) {
                             " no checkpoint: its weights come by weight sync. Ask the trainer instead"));
 }
 
+absl::Status Busy() { return Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"); }
+
 int32_t Samples(const v1::GenerateRequest& request) { return std::max(1, request.n()); }
 
 // What a client may ask for, whatever the model.
@@ -258,18 +260,13 @@ grpc::ServerWriteReactor<v1::GenerateStreamResponse>* RolloutService::GenerateSt
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Request* request, Response* response,
-                                                  rpc::Worker& worker,
+                                                  Worker& worker,
                                                   std::type_identity_t<std::function<absl::Status(Response*)>> work) {
-  auto call = rpc::UnaryCall::Create();
-  request_ids_.Run(
-      method, *request, request->request_id(), response,
-      [&worker, &work](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
-        auto* typed = static_cast<Response*>(answer);
-        if (worker.Post([work = std::move(work), typed, done] { done(work(typed)); })) return;
-        done(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
-      },
-      [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+  return rpc::AnswerOnce(request_ids_, method, *request, response,
+                         [&worker, &work](Response* answer, rpc::RequestIds::Done done) {
+                           if (worker.Post([work = std::move(work), answer, done] { done(work(answer)); })) return;
+                           done(Busy());
+                         });
 }
 
 // Not remembered by request_id, which names the request to end here: a second Abort of it finds nothing.
@@ -282,7 +279,7 @@ grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext* con
     response->set_aborted(engine_->Abort(engine_id));
     call->Finish(absl::OkStatus());
   });
-  if (!posted) call->Finish(Error(absl::StatusCode::kUnavailable, "BUSY", "too many control calls wait; try again"));
+  if (!posted) call->Finish(Busy());
   return call->Start({});
 }
 
@@ -309,8 +306,10 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
 
 grpc::ServerUnaryReactor* RolloutService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
+  // A client without a deadline must not hold the worker for ever.
   absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_drain);
   return RunOnce("Drain", request, response, drains_, [this, deadline](auto*) {
+    // First: no lease comes while the engine empties.
     if (options_.set_draining) options_.set_draining(true);
     return engine_->Drain(deadline - absl::Now());
   });

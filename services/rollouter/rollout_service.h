@@ -10,11 +10,11 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/trajectory.h"
+#include "base/worker.h"
 #include "rollouter/engine/engine_loop.h"
 #include "services/rpc/request_ids.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/unary.h"
-#include "services/rpc/worker.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 
 namespace syncopate::rollouterd {
@@ -98,16 +98,16 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   void AbortLater(const std::string& engine_id);
   // Runs `work`, which fills its answer in, on `worker` and answers with its status, once per request_id.
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, rpc::Worker& worker,
+  grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, Worker& worker,
                                     std::type_identity_t<std::function<absl::Status(Response*)>> work);
 
   const Options options_;
   rollouter::EngineLoop* const engine_;
   const std::shared_ptr<ActiveRequests> active_;
   rpc::RequestIds request_ids_;
-  rpc::Worker control_;  // Pause, Resume, Abort: a decode step each
-  rpc::Worker drains_;   // Drain may take minutes, and must not hold up Resume
-  rpc::Worker sleeps_;   // Sleep and WakeUp, in their order: they move gigabytes, and Sleep may wait for a weight sync
+  Worker control_;  // Pause, Resume, Abort: a decode step each
+  Worker drains_;   // Drain may take minutes, and must not hold up Resume
+  Worker sleeps_;   // Sleep and WakeUp, in their order: they move gigabytes, and Sleep may wait for a weight sync
 };
 
 }  // namespace syncopate::rollouterd

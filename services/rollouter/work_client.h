@@ -6,17 +6,17 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/backoff.h"
 #include "base/identity.h"
 #include "base/mutex.h"
 #include "base/trajectory.h"
+#include "base/worker.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
 #include "rollouter/trajectory/lease_book.h"
 #include "services/auth/transport_security.h"
-#include "services/rpc/backoff.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
-#include "services/rpc/worker.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 
 namespace syncopate::rollouterd {
@@ -118,14 +118,14 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   const Options options_;
   rollouter::EngineLoop* const engine_;
   rollouter::Scorer* const scorer_;
-  rpc::Worker aborts_;  // EngineLoop::Abort blocks for a decode step
+  Worker aborts_;  // EngineLoop::Abort blocks for a decode step
 
   mutable Mutex mutex_;
   rollouter::LeaseBook book_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null while there is none
   Trainer trainer_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
-  rpc::Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes

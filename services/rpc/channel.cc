@@ -9,10 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "services/rpc/accept/acceptor.h"
-#include "services/rpc/frames.h"
-#include "services/rpc/grpc_log.h"
-#include "services/rpc/grpc_threads.h"
+#include "base/acceptor.h"
+#include "services/rpc/grpc_process.h"
 
 namespace syncopate::rpc {
 

@@ -8,14 +8,14 @@ namespace syncopate::rpc {
 
 HealthFeed::HealthFeed(Source source, grpc::HealthCheckServiceInterface* health)
     : source_(std::move(source)), health_(health) {
-  Say();
+  Publish();
   thread_ = std::thread([this] {
     while (true) {
       {
         MutexLock lock(&mutex_);
         if (mutex_.AwaitWithTimeout(Condition(&stopping_), source_.every)) return;
       }
-      Say();
+      Publish();
     }
   });
 }
@@ -28,7 +28,7 @@ HealthFeed::~HealthFeed() {
   thread_.join();
 }
 
-void HealthFeed::Say() {
+void HealthFeed::Publish() {
   const bool live = source_.live();
   const bool ready = source_.ready();
   if (live_ != live) health_->SetServingStatus("liveness", live);

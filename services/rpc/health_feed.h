@@ -36,11 +36,11 @@ class HealthFeed {
 
  private:
   // Passes on what has changed: each setting of a status wakes the watchers.
-  void Say();
+  void Publish();
 
   const Source source_;
   grpc::HealthCheckServiceInterface* const health_;
-  std::optional<bool> live_, ready_;  // as said last; of whoever calls Say()
+  std::optional<bool> live_, ready_;  // as said last; of whoever calls Publish()
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: uses the members above

@@ -17,9 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "services/rpc/accept/connection_watch.h"
-#include "services/rpc/frames.h"
-#include "services/rpc/grpc_log.h"
-#include "services/rpc/grpc_threads.h"
+#include "services/rpc/grpc_process.h"
 
 namespace syncopate::rpc {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/acceptor.h"
 #include "base/mutex.h"
 #include "services/auth/transport_security.h"
-#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/accept/connection_limit.h"
 #include "services/rpc/accept/connection_watch.h"
 #include "services/rpc/health_feed.h"

@@ -21,12 +21,6 @@ constexpr size_t kMaxErrorMessageBytes = 1024;
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
-// The same question would get the same answer for ever: asking again is of no use. Credentials that are refused are not
-// among these, for they are renewed.
-inline bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-}
-
 // For message fields such as SyncReport.error. OK becomes an empty message, and an empty message is OK.
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& status);

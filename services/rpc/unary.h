@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "services/rpc/request_ids.h"
 #include "services/rpc/status.h"
 
 namespace syncopate::rpc {
@@ -54,5 +56,21 @@ class UnaryCall final : private grpc::ServerUnaryReactor, public std::enable_sha
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status early_ ABSL_GUARDED_BY(mutex_);  // given to Finish before Start
 };
+
+// Answers a mutating call that has a request id: the work is done once for all calls of that id. It fills the answer in
+// and calls `done`, now or later, from any thread; `work` itself is called before this returns, or never.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerOnce(
+    RequestIds& request_ids, const char* method, const Request& request, Response* response,
+    const std::type_identity_t<std::function<void(Response* answer, RequestIds::Done done)>>& work) {
+  auto call = UnaryCall::Create();
+  request_ids.Run(
+      method, request, request.request_id(), response,
+      [&work](google::protobuf::Message* answer, RequestIds::Done done) {
+        work(static_cast<Response*>(answer), std::move(done));
+      },
+      [call](const absl::Status& status) { call->Finish(status); });
+  return call->Start({});
+}
 
 }  // namespace syncopate::rpc

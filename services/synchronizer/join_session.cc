@@ -10,6 +10,7 @@
 namespace syncopate::synchronizerd {
 namespace {
 
+using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
 
 constexpr size_t kMaxReasonBytes = 256;  // of why a member leaves; it chooses that
@@ -36,6 +37,7 @@ void JoinSession::Handle(const v1::JoinRequest& message) {
 }
 
 absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
+  // Events wait in memory for the loop: one member cannot fill it.
   if (waiting_ > kMaxWaiting) {
     return Error(absl::StatusCode::kResourceExhausted, "TOO_FAST", "this member sends more than can be handled");
   }
@@ -53,6 +55,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHeartbeat: {
       PolicyVersion serving = wire::FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
+      // A thousand members beat each second: they are gathered, and what is in a hurry takes them along.
       PostSoon([id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
         plane.OnHeartbeat(id, serving, digest, now, held);
       });

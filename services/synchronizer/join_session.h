@@ -4,19 +4,19 @@
 #include <memory>
 
 #include "services/rpc/bidi_stream.h"
-#include "services/synchronizer/control_loop.h"
+#include "synchronizer/loop/control_loop.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
 namespace syncopate::synchronizerd {
 
 // One Join stream: turns the member's messages into events of the loop and the plane's commands into messages.
-class JoinSession final : public ControlLoop::Session, public std::enable_shared_from_this<JoinSession> {
+class JoinSession final : public synchronizer::ControlLoop::Session, public std::enable_shared_from_this<JoinSession> {
  public:
   using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
   // Serves the stream until it ends. Returns what the service method has to return.
   static grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Serve(std::shared_ptr<Stream> stream,
-                                                                           ControlLoop* loop);
+                                                                           synchronizer::ControlLoop* loop);
 
   void Send(const synchronizer::Command& command) override;
   void Close(const absl::Status& status) override { stream_->Finish(status); }
@@ -24,16 +24,17 @@ class JoinSession final : public ControlLoop::Session, public std::enable_shared
  private:
   static constexpr int kMaxWaiting = 256;  // messages of one member that the loop has not come to
 
-  JoinSession(std::shared_ptr<Stream> stream, ControlLoop* loop) : stream_(std::move(stream)), loop_(loop) {}
+  JoinSession(std::shared_ptr<Stream> stream, synchronizer::ControlLoop* loop)
+      : stream_(std::move(stream)), loop_(loop) {}
   void Handle(const v1::JoinRequest& message);
   absl::Status Dispatch(const v1::JoinRequest& message);
-  void Post(ControlLoop::Event event);
-  void PostSoon(ControlLoop::Event event);
+  void Post(synchronizer::ControlLoop::Event event);
+  void PostSoon(synchronizer::ControlLoop::Event event);
   // `event`, counted in waiting_ until it is handled.
-  ControlLoop::Event Counted(ControlLoop::Event event);
+  synchronizer::ControlLoop::Event Counted(synchronizer::ControlLoop::Event event);
 
   const std::shared_ptr<Stream> stream_;
-  ControlLoop* const loop_;
+  synchronizer::ControlLoop* const loop_;
   synchronizer::SessionId id_ = 0;  // set before the first callback
   bool said_hello_ = false;         // callbacks run one after the other
   std::atomic<int> waiting_ = 0;

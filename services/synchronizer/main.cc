@@ -11,8 +11,8 @@
 #include "base/uuid.h"
 #include "services/config/duration.h"
 #include "services/daemon/daemon.h"
-#include "services/synchronizer/completion_linger.h"
 #include "services/synchronizer/synchronizer_service.h"
+#include "synchronizer/loop/completion_linger.h"
 
 namespace syncopate::synchronizerd {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that run when the daemon stops
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
-  ControlLoop::Options options;
+synchronizer::ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
+  synchronizer::ControlLoop::Options options;
   const v1::SyncSection& sync = daemon.config().sync();
   const std::string& run_id = daemon.config().run().id();
   options.plane.run_id = run_id.empty() ? RandomUuid() : run_id;
@@ -38,14 +38,14 @@ ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
   return options;
 }
 
-CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& config) {
+synchronizer::CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& config) {
   const absl::Duration shortest = config::CheckedDuration(config.sync().dead_after());
   return {.shortest = shortest, .longest = shortest + config::CheckedDuration(config.run().grace())};
 }
 
 // Until somebody wants it to stop, or with the flag, until the run is complete and everybody knows.
 void AwaitEnd(daemon::Daemon& daemon, const SynchronizerServiceImpl& service) {
-  CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
+  synchronizer::CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
   while (!daemon.StopRequested(kPoll)) {
     const SynchronizerServiceImpl::Progress progress = service.progress();
     const bool may_end = linger.MayEnd(progress.completed, progress.members, Clock::Real()->Now());

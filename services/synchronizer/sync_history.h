@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "services/telemetry/sync_outcome.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
 namespace syncopate::synchronizerd {
@@ -27,7 +27,7 @@ class SyncHistory {
     for (auto watcher = watchers_.begin(); watcher != watchers_.end();) {
       watcher = watcher->second.write(record) ? std::next(watcher) : watchers_.erase(watcher);
     }
-    ++outcomes_[telemetry::SyncOutcomeOf(record.result())];
+    ++outcomes_[synchronizer::ClassifySyncResult(record.result())];
     records_.push_back(std::move(record));
     if (records_.size() > kKept) records_.pop_front();
   }
@@ -46,19 +46,19 @@ class SyncHistory {
     watchers_.clear();
   }
 
-  int64_t ok() const { return Count(telemetry::SyncOutcome::kDone) + Count(telemetry::SyncOutcome::kRelabelled); }
-  int64_t superseded() const { return Count(telemetry::SyncOutcome::kSuperseded); }
-  int64_t failed() const { return Count(telemetry::SyncOutcome::kFailed); }
+  int64_t ok() const { return Count(synchronizer::SyncOutcome::kDone) + Count(synchronizer::SyncOutcome::kRelabelled); }
+  int64_t superseded() const { return Count(synchronizer::SyncOutcome::kSuperseded); }
+  int64_t failed() const { return Count(synchronizer::SyncOutcome::kFailed); }
 
  private:
-  int64_t Count(telemetry::SyncOutcome outcome) const {
+  int64_t Count(synchronizer::SyncOutcome outcome) const {
     auto found = outcomes_.find(outcome);
     return found == outcomes_.end() ? 0 : found->second;
   }
 
   std::deque<v1::SyncRecord> records_;
   std::map<int64_t, Watcher> watchers_;
-  std::map<telemetry::SyncOutcome, int64_t> outcomes_;
+  std::map<synchronizer::SyncOutcome, int64_t> outcomes_;
 };
 
 }  // namespace syncopate::synchronizerd

@@ -18,6 +18,7 @@
 namespace syncopate::synchronizerd {
 namespace {
 
+using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
 using synchronizer::kRollouterRole;
 using synchronizer::kTrainerRole;
@@ -51,6 +52,8 @@ v1::MemberState StateToProto(MemberState state) {
   return v1::MEMBER_STATE_UNSPECIFIED;
 }
 
+// One detail, the most telling: that it serves what nobody has published, before why syncs leave it out, before how it
+// went.
 v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const Member& member, absl::Time now) {
   v1::MemberStatus status;
   *status.mutable_member() = wire::ToProto(member.hello.member);
@@ -70,8 +73,8 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
-telemetry::RunEvent EventOf(const synchronizer::SyncRecord& record) {
-  telemetry::RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
+RunEvent EventOf(const synchronizer::SyncRecord& record) {
+  RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},
@@ -101,6 +104,8 @@ void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> SynchronizerServiceImpl::Start(Options options) {
+  // The loop knows no messages; this is the one place that knows both.
+  options.loop.codec = wire::ProtoStateCodec();
   auto service = std::unique_ptr<SynchronizerServiceImpl>(new SynchronizerServiceImpl(std::move(options)));
   SYNCOPATE_ASSIGN_OR_RETURN(service->loop_, ControlLoop::Start(service->options_.loop, service.get()));
   return service;
@@ -134,19 +139,14 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::AnswerOnce(
     const char* method, const Request& request, Response* response,
     std::function<absl::Status(const Request&, Response*, ControlPlane&, absl::Time)> ask) {
-  auto call = rpc::UnaryCall::Create();
-  auto work = [this, request, ask = std::move(ask)](google::protobuf::Message* out, rpc::RequestIds::Done done) {
+  return rpc::AnswerOnce(request_ids_, method, request, response, [&](Response* answer, rpc::RequestIds::Done done) {
     auto status = std::make_shared<absl::Status>();
-    auto* answer = static_cast<Response*>(out);
-    loop_->Post([request, answer, ask, status](ControlPlane& plane,
-                                               absl::Time now) { *status = ask(request, answer, plane, now); },
+    loop_->Post([request, answer, ask = std::move(ask), status](
+                    ControlPlane& plane, absl::Time now) { *status = ask(request, answer, plane, now); },
                 [done = std::move(done), status](const absl::Status& carried_out) {
                   done(carried_out.ok() ? *status : carried_out);
                 });
-  };
-  request_ids_.Run(method, request, request.request_id(), response, work,
-                   [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+  });
 }
 
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::CallbackServerContext*,
@@ -157,10 +157,12 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
       [this](const auto& request, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
         ControlPlane::Publication publication;
         SYNCOPATE_ASSIGN_OR_RETURN(publication.member, wire::FromProto(request.member()));
+        // A member's name is known to everybody; who may publish for it shows the secret of its incarnation.
         SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(publication.member, request.secret()));
         publication.version = wire::FromProto(request.version());
         publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
         publication.manifest_fingerprint = request.manifest_fingerprint();
+        // A peer's number, which goes into sums.
         publication.stage_seconds = std::max(0.0, request.stage_seconds());
         publication.unix_seconds = options_.loop.clock->UnixSeconds();
         publication.subset = wire::FromProto(request.subset());
@@ -197,7 +199,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::GetStatus(grpc::CallbackServe
     response->set_syncs_failed(history_.failed());
     response->set_syncs_superseded(history_.superseded());
     response->set_completed(plane.ledger().completed());
-    if (with_syncs) *response->mutable_syncs() = loop_->syncs().ToProto();
+    if (with_syncs) *response->mutable_syncs() = wire::ToProto(loop_->syncs());
     response->set_uptime_seconds(absl::ToDoubleSeconds(now - started_));
     return absl::OkStatus();
   });
@@ -241,6 +243,7 @@ grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::Watch
     };
     watcher.end = [stream] { stream->Finish(absl::OkStatus()); };
     history_.Replay(last, watcher);
+    // On the loop's thread, as is Replay: no record falls between the two, and none comes twice.
     if (follow) history_.Follow(id, watcher);
     if (!follow) watcher.end();
   });
@@ -269,8 +272,9 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::EvictMember(grpc::CallbackSer
       });
 }
 
-void SynchronizerServiceImpl::OnSyncEnded(const synchronizer::SyncRecord& record) {
+void SynchronizerServiceImpl::RecordSync(const synchronizer::SyncRecord& record) {
   double now = options_.loop.clock->UnixSeconds();
+  // Not a warning: with a trainer that publishes faster than a link sends this is the normal course.
   if (record.superseded()) {
     SYNCOPATE_LOG(kInfo, "sync of %s to %s gave way to a newer version", record.version.ToString(), record.replica_id);
   } else if (record.failed()) {
@@ -293,7 +297,7 @@ SynchronizerServiceImpl::Progress SynchronizerServiceImpl::progress() const {
   return progress_;
 }
 
-void SynchronizerServiceImpl::OnChanged(const ControlPlane& plane) {
+void SynchronizerServiceImpl::RecordState(const ControlPlane& plane) {
   {
     MutexLock lock(&mutex_);
     progress_.completed = plane.ledger().completed();
@@ -304,7 +308,7 @@ void SynchronizerServiceImpl::OnChanged(const ControlPlane& plane) {
   if (plane.ledger().newest() != nullptr) options_.metrics->SetNewest(plane.ledger().newest()->version);
 }
 
-void SynchronizerServiceImpl::OnFailed(const absl::Status& status) {
+void SynchronizerServiceImpl::RecordFailure(const absl::Status& status) {
   if (options_.on_failed) options_.on_failed(status);
 }
 

@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/event_recorder.h"
 #include "base/mutex.h"
 #include "services/rpc/request_ids.h"
-#include "services/synchronizer/control_loop.h"
 #include "services/synchronizer/sync_history.h"
-#include "services/telemetry/event_recorder.h"
 #include "services/telemetry/sync_metrics.h"
+#include "synchronizer/loop/control_loop.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::synchronizerd {
@@ -24,12 +24,13 @@ namespace syncopate::synchronizerd {
 //   ...
 //   service->EndStreams();  // so that the server need not wait for them
 //   server->Stop(absl::Seconds(1));
-class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackService, public ControlLoop::Observer {
+class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackService,
+                                      public synchronizer::ControlLoop::Observer {
  public:
   struct Options {
-    ControlLoop::Options loop;
-    telemetry::SyncMetrics* metrics = nullptr;   // borrowed; null: not counted
-    telemetry::EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    synchronizer::ControlLoop::Options loop;
+    telemetry::SyncMetrics* metrics = nullptr;  // borrowed; null: not counted
+    EventRecorder* events = nullptr;            // borrowed; null: not recorded
     // The state cannot be written any more: the process should end. Called once, on the loop's thread.
     std::function<void(const absl::Status&)> on_failed = nullptr;
   };
@@ -69,9 +70,9 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
                                         v1::EvictMemberResponse* response) override;
 
   // On the loop's thread.
-  void OnSyncEnded(const synchronizer::SyncRecord& record) override;
-  void OnChanged(const synchronizer::ControlPlane& plane) override;
-  void OnFailed(const absl::Status& status) override;
+  void RecordSync(const synchronizer::SyncRecord& record) override;
+  void RecordState(const synchronizer::ControlPlane& plane) override;
+  void RecordFailure(const absl::Status& status) override;
 
  private:
   explicit SynchronizerServiceImpl(Options options);
@@ -92,8 +93,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   std::atomic<int64_t> next_watcher_ = 1;
   mutable Mutex mutex_;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
-  SyncHistory history_;                // of the loop's thread alone
-  std::unique_ptr<ControlLoop> loop_;  // last: its thread uses the members above
+  SyncHistory history_;                              // of the loop's thread alone
+  std::unique_ptr<synchronizer::ControlLoop> loop_;  // last: its thread uses the members above
 };
 
 }  // namespace syncopate::synchronizerd

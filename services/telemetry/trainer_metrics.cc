@@ -3,14 +3,15 @@
 namespace syncopate::telemetry {
 namespace {
 
+// Each step near 0, where the bound usually is; above, doublings with one step between.
 const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 }  // namespace
 
 StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
-  for (const StepFigure& figure : StepFigureTable()) {
-    const std::string name = MetricName(figure), help = MetricHelp(figure);
-    if (figure.kind == StepFigure::Kind::kCounter) {
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
+    const std::string name = trainer::MetricName(figure), help = trainer::MetricHelp(figure);
+    if (figure.kind == trainer::StepFigure::Kind::kCounter) {
       counters_.emplace_back(&figure, &AddCounter(registry, name, help));
     } else {
       gauges_.emplace_back(&figure, &AddGauge(registry, name, help));
@@ -18,14 +19,15 @@ StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
   }
 }
 
-void StepFigureMetrics::Record(const StepFigures& step) {
-  for (const auto& [figure, gauge] : gauges_) gauge->Set(Value(step, *figure));
-  for (const auto& [figure, counter] : counters_) counter->Increment(Value(step, *figure));
+void StepFigureMetrics::Record(const trainer::StepFigures& step) {
+  for (const auto& [figure, gauge] : gauges_) gauge->Set(trainer::FigureValue(step, *figure));
+  // A step's figure is what it adds; a gauge shows the last step alone.
+  for (const auto& [figure, counter] : counters_) counter->Increment(trainer::FigureValue(step, *figure));
 }
 
-void StepFigureMetrics::Show(const StepFigures& figures, const std::string& group) {
+void StepFigureMetrics::Show(const trainer::StepFigures& figures, const std::string& group) {
   for (const auto& [figure, gauge] : gauges_) {
-    if (figure->group == group) gauge->Set(Value(figures, *figure));
+    if (figure->group == group) gauge->Set(trainer::FigureValue(figures, *figure));
   }
 }
 
@@ -82,10 +84,11 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
 
 void TrainerMetrics::ObserveStaleness(int64_t steps) {
   staleness_.Observe(Double(steps));
+  // Many of these say that the bound, not the pace of the rollouters, decides how old samples become.
   if (steps >= limits_.max_staleness) at_bound_.Increment();
 }
 
-void TrainerMetrics::RecordStep(const PolicyVersion& version, const StepFigures& figures,
+void TrainerMetrics::RecordStep(const PolicyVersion& version, const trainer::StepFigures& figures,
                                 const std::vector<double>& mismatch_by_age) {
   steps_.Increment();
   figures_.Record(figures);
@@ -101,6 +104,7 @@ void TrainerMetrics::RecordEvaluation(double reward_mean, const std::optional<do
 
 void TrainerMetrics::RecordCheckpoint(bool saved, double ended_unix_seconds) {
   checkpoints_.Increment(saved ? "ok" : "failed");
+  // An alert is on the age of the last good one.
   if (saved) last_checkpoint_.Set(ended_unix_seconds);
 }
 

@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "services/telemetry/metric_names.h"
-#include "services/telemetry/step_figures.h"
+#include "trainer/record/step_figures.h"
 
 namespace syncopate::telemetry {
 
-// The figures of StepFigureTable, each a gauge or a counter.
+// The figures of trainer::StepFigureTable, each a gauge or a counter.
 class StepFigureMetrics {
  public:
   explicit StepFigureMetrics(prometheus::Registry& registry);
-  void Record(const StepFigures& step);
+  void Record(const trainer::StepFigures& step);
   // The gauges of one group alone.
-  void Show(const StepFigures& figures, const std::string& group);
+  void Show(const trainer::StepFigures& figures, const std::string& group);
 
  private:
-  std::vector<std::pair<const StepFigure*, prometheus::Gauge*>> gauges_;
-  std::vector<std::pair<const StepFigure*, prometheus::Counter*>> counters_;
+  std::vector<std::pair<const trainer::StepFigure*, prometheus::Gauge*>> gauges_;
+  std::vector<std::pair<const trainer::StepFigure*, prometheus::Counter*>> counters_;
 };
 
 // The trainer's data and steps.
@@ -50,7 +50,8 @@ class TrainerMetrics {
   void AddPhase(const std::string& phase, double seconds) { phases_.Increment(phase, seconds); }
   // `version`: that the step made. `mismatch_by_age`: KL divergence of the tokens of staleness 0 to 7 and above, 0
   // without such tokens.
-  void RecordStep(const PolicyVersion& version, const StepFigures& figures, const std::vector<double>& mismatch_by_age);
+  void RecordStep(const PolicyVersion& version, const trainer::StepFigures& figures,
+                  const std::vector<double>& mismatch_by_age);
   // The last evaluation: mean reward, and share of exact answers where right ones are known; the highest mean reward of
   // any.
   void RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean);
@@ -62,7 +63,7 @@ class TrainerMetrics {
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
   // The figures of the group "memory" that are of a moment.
-  void ShowMemory(const StepFigures& figures) { figures_.Show(figures, "memory"); }
+  void ShowMemory(const trainer::StepFigures& figures) { figures_.Show(figures, "memory"); }
 
  private:
   static double Double(int64_t value) { return static_cast<double>(value); }

@@ -56,6 +56,7 @@ absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
 }
 
+// As differences: sixty thousand groups in order are mostly zeros and ones, which take a byte each.
 void EncodeAccepted(const std::vector<LeaseId>& accepted, v1::DataState::ConsumedAttempts* message) {
   GroupId last;
   for (const LeaseId& lease : accepted) {
@@ -69,6 +70,7 @@ void EncodeAccepted(const std::vector<LeaseId>& accepted, v1::DataState::Consume
 absl::StatusOr<std::vector<LeaseId>> DecodeAccepted(const v1::DataState::ConsumedAttempts& message,
                                                     const GroupId& next) {
   const int count = message.attempts_size();
+  // The file may have been cut or changed by hand: three lists of one length, and no more than are ever kept.
   if (message.passes_size() != count || message.ordinals_size() != count ||
       count > static_cast<int>(trainer::PromptQueue::kRemembered)) {
     return BadSnapshot("tells the groups that were consumed last in lists that do not agree, or are too long");
@@ -81,6 +83,7 @@ absl::StatusOr<std::vector<LeaseId>> DecodeAccepted(const v1::DataState::Consume
   GroupId group;
   for (int i = 0; i < count; ++i) {
     group = {plus(group.pass, message.passes(i)), plus(group.ordinal, message.ordinals(i))};
+    // A group that was never leased cannot have been answered.
     if (group < GroupId() || group >= next) {
       return BadSnapshot(absl::StrCat("calls ", group.ToString(), " consumed, which comes after ", next.ToString()));
     }
@@ -116,6 +119,7 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
     case v1::TrainerLogRecord::RECORD_NOT_SET:
       break;
   }
+  // A newer build's log: what it means cannot be guessed, and leaving it out would train groups twice.
   return BadRecord("is of no known kind");
 }
 
@@ -185,6 +189,7 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
   trainer::DataState state{.next = {message.pass(), message.next_ordinal()},
                            .consumed_below = wire::FromProto(message.consumed_below())};
   const GroupId first;
+  // The queue walks from one to the other: the wrong way round it would walk for ever.
   if (state.consumed_below < first || state.next < state.consumed_below) {
     return BadSnapshot(absl::StrCat("says that all before ", state.consumed_below.ToString(), " is consumed and ",
                                     state.next.ToString(), " comes next"));

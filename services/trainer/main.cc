@@ -1,6 +1,6 @@
 // syncopate-trainer CONFIG [section.key=value ...]
 
-#include "services/config/trainer_ranks.h"
+#include "services/config/ranks.h"
 #include "services/trainer/rank_follower.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_daemon.h"

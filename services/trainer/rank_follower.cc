@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -15,83 +14,29 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/mutex.h"
+#include "base/ranks/late_ranks.h"
+#include "base/ranks/socket_ranks.h"
 #include "model/model_config.h"
-#include "services/config/trainer_ranks.h"
-#include "services/rpc/bidi_stream.h"
+#include "services/config/ranks.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/rank_attendance.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/train_device.h"
 #include "services/wire/codec.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/checkpoint/shard_saver.h"
-#include "trainer/ranks/late_ranks.h"
 #include "trainer/ranks/leading_policy.h"
-#include "trainer/ranks/socket_ranks.h"
 
 namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kHeartbeatEvery = absl::Seconds(1);
-constexpr absl::Duration kDialEvery = absl::Milliseconds(200);
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
 
-using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
-
-// What rank 0 has said and is not yet done, and whether it still speaks. Filled by gRPC's threads.
-class Inbox {
- public:
-  void Put(v1::AttendResponse message) {
-    MutexLock lock(&mutex_);
-    begun_ = true;
-    messages_.push_back(std::move(message));
-  }
-  bool has_begun() {
-    MutexLock lock(&mutex_);
-    return begun_;
-  }
-  // OK, or how it ended if nobody says anything any more.
-  absl::Status state() {
-    MutexLock lock(&mutex_);
-    if (!ended_) return absl::OkStatus();
-    return why_.ok() ? trainer::RankLost("rank 0 has ended the stream before the ranks had met") : why_;
-  }
-  void End(const absl::Status& why) {
-    MutexLock lock(&mutex_);
-    ended_ = true;
-    why_ = why;
-  }
-  // The next message; once all are taken, how the stream ended. Blocks: heartbeats and keepalive bound it.
-  absl::StatusOr<v1::AttendResponse> Take() {
-    MutexLock lock(&mutex_);
-    auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ || !messages_.empty(); };
-    mutex_.Await(Condition(&is_there));
-    if (messages_.empty()) {
-      return why_.ok() ? trainer::RankLost("rank 0 has ended the stream without saying that the run is over") : why_;
-    }
-    v1::AttendResponse message = std::move(messages_.front());
-    messages_.pop_front();
-    return message;
-  }
-
- private:
-  Mutex mutex_;
-  std::deque<v1::AttendResponse> messages_ ABSL_GUARDED_BY(mutex_);
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false, ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Nobody listens yet, or somebody else does.
-bool MayComeLater(const absl::Status& status) {
-  return (absl::IsUnavailable(status) || absl::IsUnimplemented(status)) && ErrorReason(status).empty();
-}
-
-// A stream that broke is rank 0 lost; what rank 0 said itself is the reason.
-absl::Status AsLost(const absl::Status& why) {
-  if (why.ok() || !ErrorReason(why).empty()) return why;
-  return trainer::RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
-}
+using Attendance = rpc::RankAttendance<v1::AttendRequest, v1::AttendResponse>;
+using rpc::AsLost;
 
 class Follower {
  public:
@@ -100,12 +45,10 @@ class Follower {
         model_(std::move(model)),
         rank_(rank),
         world_(static_cast<int32_t>(daemon->config().trainer().world())),
-        ranks_(std::make_shared<trainer::LateRanks>(rank_, world_)) {}
+        ranks_(std::make_shared<LateRanks>(rank_, world_)) {}
   ~Follower() {
     if (saver_ != nullptr) saver_->Abort();
-    if (const auto stream = CurrentStream(); stream != nullptr) stream->Cancel();
   }
-
   // The computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
@@ -115,7 +58,10 @@ class Follower {
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
-    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome, AwaitWelcome());
+    SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse first, attendance()->AwaitFirst(rpc::kRanksMeetWithin));
+    if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
+    const v1::AttendResponse::Welcome& welcome = first.welcome();
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
     SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
@@ -127,7 +73,7 @@ class Follower {
   void SendHeartbeat() {
     v1::AttendRequest message;
     message.mutable_heartbeat();
-    if (const auto stream = CurrentStream(); stream != nullptr) stream->Write(std::move(message));
+    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
   }
   // What became of this rank's part of a checkpoint.
   void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
@@ -147,7 +93,7 @@ class Follower {
       saved->set_reason(ErrorReason(written.status()));
       saved->set_message(std::string(written.status().message()));
     }
-    if (const auto stream = CurrentStream(); stream != nullptr) stream->Write(std::move(message));
+    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
   }
   bool ready() const { return ready_.load(); }
   // Once Run() has returned OK.
@@ -155,64 +101,35 @@ class Follower {
   // Ends the waits of Run() soon.
   void Stop() {
     stopped_.store(true);
-    if (const auto stream = CurrentStream(); stream != nullptr) stream->Cancel();
+    if (const auto attending = attendance(); attending != nullptr) attending->Stop();
   }
 
  private:
-  std::shared_ptr<Stream> CurrentStream() {
+  std::shared_ptr<Attendance> attendance() {
     MutexLock lock(&mutex_);
-    return stream_;
+    return attendance_;
   }
 
-  // Dials until rank 0 answers: it may be started later than this process.
-  absl::StatusOr<v1::AttendResponse::Welcome> AwaitWelcome() {
-    const absl::Time until = Clock::Real()->Now() + kRanksMeetWithin;
-    while (true) {
-      SYNCOPATE_RETURN_IF_ERROR(Dial());
-      absl::StatusOr<v1::AttendResponse> first = inbox_->Take();
-      if (first.ok() && first->has_welcome()) return first->welcome();
-      if (first.ok()) return trainer::RankLost("rank 0 began with something else than its welcome");
-      if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
-      if (!MayComeLater(first.status())) return AsLost(first.status());
-      if (Clock::Real()->Now() >= until) {
-        return trainer::RankLost(absl::StrCat("nobody answers at trainer.rank0 ", daemon_->config().trainer().rank0(),
-                                              ": ", first.status().ToString()));
-      }
-      MutexLock lock(&mutex_);
-      const bool never = false;
-      mutex_.AwaitWithTimeout(Condition(&never), kDialEvery);
-    }
-  }
-
-  absl::Status Dial() {
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        auto channel, rpc::MakeChannel(daemon_->config().trainer().rank0(), {.max_receive_bytes = kMaxMessageBytes,
-                                                                             .security = daemon_->security(),
-                                                                             .peer_role = "trainer"}));
-    const auto stub = v1::RankService::NewStub(channel);
-    auto inbox = std::make_shared<Inbox>();
-    auto stream = Stream::Create();
-    v1::AttendRequest message;
-    v1::AttendRequest::Hello* hello = message.mutable_hello();
+  absl::Status BeginAttendance() {
+    const std::string& rank0 = daemon_->config().trainer().rank0();
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(rank0, {.max_receive_bytes = kMaxMessageBytes,
+                                                                      .security = daemon_->security(),
+                                                                      .peer_role = "trainer"}));
+    const std::shared_ptr<v1::RankService::Stub> stub = v1::RankService::NewStub(channel);
+    Attendance::Options options{.rank0_key = "trainer.rank0", .rank0 = rank0};
+    v1::AttendRequest::Hello* hello = options.hello.mutable_hello();
     hello->set_rank(rank_);
     hello->set_world(world_);
     hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
     hello->set_manifest_fingerprint(policy_->manifest().fingerprint());
     hello->set_build(daemon::BuildVersion());
     hello->set_gpu(device_.gpu);
-    stream->Write(std::move(message));
-    stream->Start([&stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); },
-                  {.on_message = [inbox](v1::AttendResponse said) { inbox->Put(std::move(said)); },
-                   .on_done =
-                       [inbox, ranks = ranks_](const absl::Status& why) {
-                         // A collective would wait for rank 0 until its deadline. One that never answered is dialled
-                         // again.
-                         if (!why.ok() && inbox->has_begun()) ranks->Abort(std::string(AsLost(why).message()));
-                         inbox->End(why);
-                       }});
+    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
+    options.on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); };
+    auto attending = std::make_shared<Attendance>(std::move(options));
+    if (stopped_.load()) attending->Stop();
     MutexLock lock(&mutex_);
-    stream_ = std::move(stream);
-    inbox_ = std::move(inbox);
+    attendance_ = std::move(attending);
     return absl::OkStatus();
   }
 
@@ -243,18 +160,18 @@ class Follower {
     if (device_.join != nullptr) {
       auto go_on = [this]() -> absl::Status {
         if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
-        return AsLost(inbox_->state());
+        return attendance()->state();
       };
       SYNCOPATE_ASSIGN_OR_RETURN(auto joined, device_.join(welcome.nccl_id(), rank_, go_on));
       ranks_->Connect(std::move(joined));
       return absl::OkStatus();
     }
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(welcome.ranks_address()));
-    trainer::RankSecret secret;
-    if (welcome.ranks_secret().size() != secret.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    RankSecret secret;
+    if (welcome.ranks_secret().size() != secret.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(welcome.ranks_secret().begin(), welcome.ranks_secret().end(), secret.begin());
     SYNCOPATE_ASSIGN_OR_RETURN(auto joined,
-                               trainer::JoinRanks(address, secret, rank_, world_, kRanksMeetWithin, kRankCallDeadline));
+                               JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankCallDeadline));
     ranks_->Connect(std::move(joined));
     return absl::OkStatus();
   }
@@ -262,7 +179,7 @@ class Follower {
   absl::Status Obey() {
     std::vector<TrajectoryGroup> groups;
     while (true) {
-      absl::StatusOr<v1::AttendResponse> said = inbox_->Take();
+      absl::StatusOr<v1::AttendResponse> said = attendance()->Take();
       if (!said.ok()) return AsLost(said.status());
       if (said->has_stop()) {
         completed_.store(said->stop().completed());
@@ -290,14 +207,13 @@ class Follower {
           if (!said.step().supervised()) continue;
           for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before they travelled
         }
-        if (static_cast<int32_t>(batch.size()) != said.step().groups())
-          return trainer::RankLost("a batch is not whole");
+        if (static_cast<int32_t>(batch.size()) != said.step().groups()) return RankLost("a batch is not whole");
         break;
       case v1::AttendResponse::kWriteTensor:
         command = {.kind = Kind::kWriteTensor,
                    .part = static_cast<trainer::PolicyPart>(said.write_tensor().part()),
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
-        if (command.tensor >= policy_->manifest().tensors().size()) return trainer::RankLost("no such tensor");
+        if (command.tensor >= policy_->manifest().tensors().size()) return RankLost("no such tensor");
         break;
       case v1::AttendResponse::kCopyParameters:
         command.kind = Kind::kCopyParameters;
@@ -317,7 +233,7 @@ class Follower {
       case v1::AttendResponse::kMoveState:
         command = {.kind = Kind::kMoveState, .move = static_cast<trainer::RankCommand::Move>(said.move_state().to())};
         if (said.move_state().to() < 0 || command.move > trainer::RankCommand::Move::kTrainerMode) {
-          return trainer::RankLost("rank 0 orders no move that there is");
+          return RankLost("rank 0 orders no move that there is");
         }
         break;
       default:
@@ -330,13 +246,12 @@ class Follower {
   const config::RunModel model_;
   const int32_t rank_, world_;
   RankDevice device_;
-  const std::shared_ptr<trainer::LateRanks> ranks_;  // the stream's callbacks have it too
+  const std::shared_ptr<LateRanks> ranks_;  // the stream's callbacks have it too
   std::unique_ptr<trainer::PolicyTrainer> policy_;
-  std::shared_ptr<Inbox> inbox_;  // of the stream; the computing thread's
   std::atomic<bool> ready_ = false, stopped_ = false, completed_ = false;
   Mutex mutex_;
-  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<trainer::ShardSaver> saver_;  // last: its thread uses the stream
+  std::shared_ptr<Attendance> attendance_ ABSL_GUARDED_BY(mutex_);  // null: not yet
+  std::unique_ptr<trainer::ShardSaver> saver_;                      // last: its thread uses the stream
 };
 
 absl::Status NotThereYet() {

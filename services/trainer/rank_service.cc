@@ -3,167 +3,37 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/log.h"
 #include "services/wire/codec.h"
-#include "trainer/ranks/collective.h"
 
 namespace syncopate::trainerd {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
-
-absl::Status Mismatch(int32_t rank, const std::string& what) {
-  return Error(absl::StatusCode::kFailedPrecondition, "RANK_MISMATCH",
-               absl::StrCat("trainer rank ", rank, " has ", what,
-                            " than rank 0; start all ranks with the same "
-                            "configuration and the same build"));
-}
-
-// A batch may be many messages, which wait here while a rank still computes.
-rpc::StreamOptions AttendStream(absl::Duration silent_after) {
-  return {.max_queued_messages = 1 << 20, .max_queued_bytes = int64_t{4} << 30, .silent_after = silent_after};
-}
+constexpr char kRank[] = "trainer rank";
 
 }  // namespace
 
-// One stream; callbacks never overlap.
-class RankServiceImpl::Session {
- public:
-  Session(RankServiceImpl* service, std::shared_ptr<Stream> stream) : service_(service), stream_(std::move(stream)) {}
+RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
+    : others_(options.world - 1),
+      streams_(Complete(std::move(options)), [this](int32_t rank, const v1::AttendRequest& message) {
+        if (message.has_saved()) NoteSaved(rank, message.saved());  // else a heartbeat
+      }) {}
 
-  void Handle(const v1::AttendRequest& message) {
-    if (rank_ > 0) {
-      if (message.has_saved()) service_->NoteSaved(rank_, message.saved());
-      return;  // else a heartbeat
-    }
-    const absl::Status admitted = service_->Admit(message, stream_);
-    if (admitted.ok()) {
-      rank_ = message.hello().rank();
-    } else {
-      SYNCOPATE_LOG(kError, "refused the stream of %s: %s", stream_->peer(), admitted.ToString());
-      stream_->Finish(admitted);
-    }
-  }
-  void End(const absl::Status& why) {
-    if (rank_ > 0) service_->Leave(rank_, why);
-  }
-
- private:
-  RankServiceImpl* const service_;
-  const std::shared_ptr<Stream> stream_;
-  int32_t rank_ = 0;
-};
-
-grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* RankServiceImpl::Attend(
-    grpc::CallbackServerContext* context) {
-  auto stream = Stream::Create(context, AttendStream(options_.silent_after));
-  auto session = std::make_shared<Session>(this, stream);
-  return stream->Start({.on_message = [session](v1::AttendRequest message) { session->Handle(message); },
-                        .on_done = [session](const absl::Status& status) { session->End(status); }});
-}
-
-absl::Status RankServiceImpl::Admit(const v1::AttendRequest& first, const std::shared_ptr<Stream>& stream) {
-  if (!first.has_hello()) {
-    return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
-  }
-  const v1::AttendRequest::Hello& hello = first.hello();
-  absl::Status refusal;
-  if (hello.world() != options_.world || hello.rank() < 1 || hello.rank() >= options_.world) {
-    refusal = Mismatch(hello.rank(), absl::StrCat("another trainer.world (", hello.world(), ")"));
-  } else if (hello.build() != options_.build) {
-    refusal = Mismatch(hello.rank(), absl::StrCat("another build (", hello.build(), ")"));
-  } else if (hello.manifest_fingerprint() != options_.manifest_fingerprint) {
-    refusal = Mismatch(hello.rank(), "another model");
-  } else if (hello.config_digest() != options_.config_digest) {
-    refusal = Mismatch(hello.rank(), "another configuration");
-  } else if (hello.gpu().empty() != options_.gpu.empty()) {
-    refusal = Mismatch(hello.rank(), "another kind of device (train.device)");
-  }
-  {
-    MutexLock lock(&mutex_);
-    for (const auto& [rank, gpu] : gpus_) {
-      if (!refusal.ok() || gpu != hello.gpu() || gpu.empty() || rank == hello.rank()) continue;
-      refusal = Error(absl::StatusCode::kFailedPrecondition, "RANK_MISMATCH",
-                      absl::StrCat("trainer ranks ", rank, " and ", hello.rank(), " both compute on ", gpu,
-                                   "; each needs a GPU of its own: have fewer ranks (trainer.world), or give this "
-                                   "host or pod another GPU"));
-    }
-    // One that comes too late harms nobody who is at work.
-    if (stopped_ || streams_.count(hello.rank()) > 0) {
-      return Error(absl::StatusCode::kFailedPrecondition, "RANK_TAKEN",
-                   absl::StrCat("trainer rank ", hello.rank(), " is there already, or the run is over"));
-    }
-    if (refusal.ok()) {
-      streams_[hello.rank()] = stream;
-      gpus_[hello.rank()] = hello.gpu();
-    }
-  }
-  if (!refusal.ok()) Lose(refusal);
-  return refusal;
-}
-
-void RankServiceImpl::Leave(int32_t rank, const absl::Status& why) {
-  {
-    MutexLock lock(&mutex_);
-    if (stopped_) return;
-  }
-  Lose(trainer::RankLost(absl::StrCat("trainer rank ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
-}
-
-void RankServiceImpl::Lose(const absl::Status& why) {
-  {
-    MutexLock lock(&mutex_);
-    if (!lost_.ok() || stopped_) return;
-    lost_ = why;
-  }
-  options_.on_lost(why);
-}
-
-std::string RankServiceImpl::Missing() const {
-  std::string missing;
-  for (int32_t rank = 1; rank < options_.world; ++rank) {
-    if (streams_.count(rank) == 0) absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
-  }
-  return missing;
-}
-
-absl::Status RankServiceImpl::AwaitRanks(absl::Duration deadline, const std::function<absl::Status()>& go_on) {
-  const absl::Time until = Clock::Real()->Now() + deadline;
-  while (true) {
+rpc::RankStreamsOptions RankServiceImpl::Complete(rpc::RankStreamsOptions options) {
+  options.words = {kRank, "trainer.world", "train.device", "trainer.rank0"};
+  options.on_lost = [this, tell = std::move(options.on_lost)](const absl::Status& why) {
     {
       MutexLock lock(&mutex_);
-      auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !lost_.ok() || static_cast<int32_t>(streams_.size()) == options_.world - 1;
-      };
-      if (mutex_.AwaitWithTimeout(Condition(&is_over), kLookEvery)) return lost_;
-      if (Clock::Real()->Now() >= until) {
-        return trainer::RankLost(absl::StrCat("trainer rank ", Missing(), " of ", options_.world,
-                                              " has not come within ", absl::FormatDuration(deadline),
-                                              "; is it started, with trainer.rank0?"));
-      }
+      over_ = true;
     }
-    SYNCOPATE_RETURN_IF_ERROR(go_on());
-  }
-}
-
-absl::Status RankServiceImpl::Write(const v1::AttendResponse& message) {
-  std::map<int32_t, std::shared_ptr<Stream>> streams;
-  {
-    MutexLock lock(&mutex_);
-    SYNCOPATE_RETURN_IF_ERROR(lost_);
-    streams = streams_;
-  }
-  for (const auto& [rank, stream] : streams) {
-    if (!stream->Write(message)) return trainer::RankLost(absl::StrCat("trainer rank ", rank, " takes no commands"));
-  }
-  return absl::OkStatus();
+    tell(why);
+  };
+  return options;
 }
 
 absl::Status RankServiceImpl::Welcome(const v1::AttendResponse::Welcome& welcome) {
   v1::AttendResponse message;
   *message.mutable_welcome() = welcome;
-  return Write(message);
+  return streams_.Write(message);
 }
 
 absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
@@ -175,7 +45,7 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
     for (v1::Trajectory& sample : *message.mutable_group()->mutable_samples()) {
       sample.mutable_logprobs()->Resize(sample.tokens_size(), 0.0f);
     }
-    SYNCOPATE_RETURN_IF_ERROR(Write(message));
+    SYNCOPATE_RETURN_IF_ERROR(streams_.Write(message));
   }
   v1::AttendResponse message;
   switch (command.kind) {
@@ -205,60 +75,55 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
   }
-  return Write(message);
+  return streams_.Write(message);
 }
 
 void RankServiceImpl::NoteSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
   absl::StatusOr<trainer::CheckpointStore::Files> files = trainer::CheckpointStore::Files();
-  for (const v1::AttendRequest::Saved::File& file : saved.files())
+  for (const v1::AttendRequest::Saved::File& file : saved.files()) {
     (*files)[file.name()] = {file.bytes(), file.sha256()};
+  }
   if (saved.code() != 0) {
     files = Error(static_cast<absl::StatusCode>(saved.code()), saved.reason(),
-                  absl::StrCat("trainer rank ", rank, ": ", saved.message()));
+                  absl::StrCat(kRank, " ", rank, ": ", saved.message()));
   }
   MutexLock lock(&mutex_);
   saved_[saved.folder()].insert_or_assign(rank, std::move(files));
 }
 
 absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(const std::string& folder) {
-  MutexLock lock(&mutex_);
-  auto is_over = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !lost_.ok() || stopped_ || static_cast<int32_t>(saved_[folder].size()) == options_.world - 1;
-  };
-  const bool in_time = mutex_.AwaitWithTimeout(Condition(&is_over), options_.save_deadline);
-  const auto of_ranks = std::move(saved_[folder]);
-  saved_.erase(folder);
+  std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>> of_ranks;
+  bool in_time = false;
+  {
+    MutexLock lock(&mutex_);
+    auto is_known = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return over_ || static_cast<int32_t>(saved_[folder].size()) == others_;
+    };
+    in_time = mutex_.AwaitWithTimeout(Condition(&is_known), kRankSaveDeadline);
+    of_ranks = std::move(saved_[folder]);
+    saved_.erase(folder);
+  }
   trainer::CheckpointStore::Files files;
   for (const auto& [rank, written] : of_ranks) {
     SYNCOPATE_RETURN_IF_ERROR(written.status());
     files.insert(written->begin(), written->end());
   }
-  if (static_cast<int32_t>(of_ranks.size()) == options_.world - 1) return files;
-  SYNCOPATE_RETURN_IF_ERROR(lost_);
-  return in_time ? trainer::RankLost("the run is over")
+  if (static_cast<int32_t>(of_ranks.size()) == others_) return files;
+  SYNCOPATE_RETURN_IF_ERROR(lost());
+  return in_time ? RankLost("the run is over")
                  : Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
                          absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
-                                      absl::FormatDuration(options_.save_deadline)));
-}
-
-absl::Status RankServiceImpl::lost() const {
-  MutexLock lock(&mutex_);
-  return lost_;
+                                      absl::FormatDuration(kRankSaveDeadline)));
 }
 
 void RankServiceImpl::Stop(const absl::Status& why, bool completed) {
-  std::map<int32_t, std::shared_ptr<Stream>> streams;
   {
     MutexLock lock(&mutex_);
-    if (std::exchange(stopped_, true)) return;
-    streams = streams_;
+    over_ = true;
   }
   v1::AttendResponse message;
   message.mutable_stop()->set_completed(completed);
-  for (const auto& [rank, stream] : streams) {
-    if (why.ok()) stream->Write(message);
-    stream->Finish(why);
-  }
+  streams_.Stop(why, message);
 }
 
 }  // namespace syncopate::trainerd

@@ -146,7 +146,7 @@ absl::Status RunControl::Stop() {
   return absl::OkStatus();
 }
 
-void RunControl::SaveCheckpoint(CheckpointDone done) {
+void RunControl::SaveCheckpoint(std::function<void(const absl::StatusOr<std::string>&)> done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) {
     done(run.status());
@@ -161,6 +161,7 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
     done(run.status());
     return;
   }
+  // Between two steps: the weights that are written are those of one version.
   auto write = [this, policy = run->policy, request,
                 done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
     if (version.ok()) {
@@ -172,13 +173,13 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
   run->loop->RunBetweenSteps(std::move(write));
 }
 
-void RunControl::RolloutMode(ModeDone done) {
+void RunControl::RolloutMode(trainer::StepLoop::ModeDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
   run->loop->EnterRolloutMode(std::move(done));
 }
 
-void RunControl::TrainerMode(ModeDone done) {
+void RunControl::TrainerMode(trainer::StepLoop::ModeDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
   run->loop->EnterTrainerMode(std::move(done));
@@ -197,6 +198,7 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
     return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                  "this run did not begin with model.path, so that there is no config.json to go with the weights");
   }
+  // It becomes a folder below the run directory: a name with a slash would lead out of it.
   const std::string name = request.name().empty() ? version.ToString() : request.name();
   SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
   model::ExportOptions options;

@@ -1,13 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
-#include "services/trainer/trainer_service.h"
+#include "services/trainer/model_offer.h"
+#include "syncopate/v1/trainer.pb.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
 #include "trainer/step/policy.h"
@@ -15,7 +17,7 @@
 namespace syncopate::trainerd {
 
 // What TrainerService asks of a run; it answers before there is one, too. Thread-safe.
-class RunControl final : public TrainerControl {
+class RunControl {
  public:
   struct Options {
     int64_t steps = 0;  // of the whole run
@@ -38,15 +40,19 @@ class RunControl final : public TrainerControl {
   // UNAVAILABLE (reason STARTING) before that.
   absl::StatusOr<Run> GetRun() const;
 
-  v1::TrainerServiceGetStatusResponse GetStatus() const override;
-  absl::Status Pause() override;
-  absl::Status Resume() override;
-  absl::Status Stop() override;
-  void SaveCheckpoint(CheckpointDone done) override;
-  void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) override;
-  void RolloutMode(ModeDone done) override;
-  void TrainerMode(ModeDone done) override;
-  absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const override;
+  v1::TrainerServiceGetStatusResponse GetStatus() const;
+  // These three UNAVAILABLE (reason STARTING) before the run has begun.
+  absl::Status Pause();
+  absl::Status Resume();
+  absl::Status Stop();
+  // `done` gets the checkpoint's name once it is durable, from the step thread, between two steps. So with those below.
+  void SaveCheckpoint(std::function<void(const absl::StatusOr<std::string>&)> done);
+  using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
+  void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done);
+  void RolloutMode(trainer::StepLoop::ModeDone done);
+  void TrainerMode(trainer::StepLoop::ModeDone done);
+  // UNAVAILABLE (reason STARTING) before SetModel.
+  absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
 
  private:
   // On the step thread.

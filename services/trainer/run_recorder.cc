@@ -18,15 +18,15 @@ std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
   return by_age;
 }
 
-using Scalars = std::vector<telemetry::TensorBoardFile::Scalar>;
+using Scalars = std::vector<trainer::TensorBoardFile::Scalar>;
 
-Scalars StepScalars(const trainer::StepReport& report, const telemetry::StepFigures& figures) {
+Scalars StepScalars(const trainer::StepReport& report, const trainer::StepFigures& figures) {
   Scalars scalars;
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
-    if (report.supervised && telemetry::IsOfRollouts(figure)) continue;
-    scalars.push_back({absl::StrCat(figure.group, "/", figure.name), telemetry::Value(figures, figure)});
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
+    if (report.supervised && trainer::IsOfRollouts(figure)) continue;
+    scalars.push_back({absl::StrCat(figure.group, "/", figure.name), trainer::FigureValue(figures, figure)});
   }
-  for (const auto& [part, mean] : ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});
+  for (const auto& [part, mean] : trainer::ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});
   return scalars;
 }
 
@@ -50,7 +50,7 @@ void RunRecorder::CountLostRecords() {
 }
 
 void RunRecorder::RecordStep(const trainer::StepReport& report) {
-  telemetry::StepFigures figures = MakeStepFigures(report);
+  trainer::StepFigures figures = trainer::MakeStepFigures(report);
   figures.rollouters_idle_ratio = RolloutersIdle();
   AddSendBytes(&figures);
   metrics_->RecordStep(report.version, figures, MismatchByAge(report.metrics));
@@ -101,13 +101,13 @@ void RunRecorder::AddPhase(trainer::LoopPhase phase, double seconds) {
 }
 
 void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
-  telemetry::StepFigures figures;
-  SetMemoryFigures(memory, &figures);
+  trainer::StepFigures figures;
+  trainer::SetMemoryFigures(memory, &figures);
   AddSendBytes(&figures);
   metrics_->ShowMemory(figures);
 }
 
-void RunRecorder::AddSendBytes(telemetry::StepFigures* figures) const {
+void RunRecorder::AddSendBytes(trainer::StepFigures* figures) const {
   figures->memory_allocated_bytes += send_bytes_;
   figures->memory_reserved_bytes += send_bytes_;
 }

@@ -4,12 +4,12 @@
 #include <memory>
 #include <utility>
 
-#include "services/telemetry/event_recorder.h"
-#include "services/telemetry/tensorboard_file.h"
+#include "base/event_recorder.h"
 #include "services/telemetry/trainer_metrics.h"
-#include "services/trainer/run_reporter.h"
 #include "trainer/data/rollout_roster.h"
 #include "trainer/loop/run_observer.h"
+#include "trainer/record/run_reporter.h"
+#include "trainer/record/tensorboard_file.h"
 
 namespace syncopate::trainerd {
 
@@ -21,11 +21,11 @@ class RunRecorder final : public trainer::RunObserver {
   using RolloutWork = std::function<trainer::RolloutRoster::Work()>;
 
   // All borrowed; they must outlive this.
-  RunRecorder(RunReporter* reporter, telemetry::TrainerMetrics* metrics, telemetry::EventRecorder* events)
+  RunRecorder(trainer::RunReporter* reporter, telemetry::TrainerMetrics* metrics, EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
 
   // All before the first record. Without them there is no such file, and rollouters are not known to idle.
-  void SetTensorBoard(std::unique_ptr<telemetry::TensorBoardFile> file) { tensorboard_ = std::move(file); }
+  void SetTensorBoard(std::unique_ptr<trainer::TensorBoardFile> file) { tensorboard_ = std::move(file); }
   void SetRolloutWork(RolloutWork work) { work_ = std::move(work); }
   // What send slots take of the policy's device, beside the policy's own.
   void SetSendBytes(int64_t bytes) { send_bytes_ = bytes; }
@@ -39,13 +39,13 @@ class RunRecorder final : public trainer::RunObserver {
 
  private:
   double RolloutersIdle();
-  void AddSendBytes(telemetry::StepFigures* figures) const;
+  void AddSendBytes(trainer::StepFigures* figures) const;
   void CountLostRecords();
 
-  RunReporter* const reporter_;
+  trainer::RunReporter* const reporter_;
   telemetry::TrainerMetrics* const metrics_;
-  telemetry::EventRecorder* const events_;
-  std::unique_ptr<telemetry::TensorBoardFile> tensorboard_;
+  EventRecorder* const events_;
+  std::unique_ptr<trainer::TensorBoardFile> tensorboard_;
   RolloutWork work_;
   trainer::RolloutRoster::Work work_before_;
   double rollouters_idle_ = 0;

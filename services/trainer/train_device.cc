@@ -1,13 +1,11 @@
 #include "services/trainer/train_device.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "base/file_system.h"
+#include "base/host_memory.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -27,16 +25,6 @@ bool WillRestore(const v1::RunConfig& config) {
          });
 }
 
-// Of this machine, or what the process's control group may have of it. What others hold of that nobody can count on.
-int64_t HostMemoryBytes() {
-  const int64_t machine = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  constexpr int64_t kMostDigits = 32;
-  int64_t limit = 0;  // "max" is none
-  const auto text = ReadFile(FileSystem::Real(), "/sys/fs/cgroup/memory.max", kMostDigits);
-  const bool limited = text.ok() && absl::SimpleAtoi(*text, &limit) && limit > 0;
-  return limited ? std::min(machine, limit) : machine;
-}
-
 }  // namespace
 
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
@@ -45,7 +33,7 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
   options.device = device.name;
   options.arenas = device.arenas;
-  options.device_bytes = device.state_bytes > 0 ? device.state_bytes : HostMemoryBytes();
+  options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
   // The reference policy is what the run began with, and no checkpoint holds that.
   if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
@@ -56,7 +44,7 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
 absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->rank0));
   const auto world = static_cast<int32_t>(config.trainer().world());
-  if (world > 1) device->ranks = std::make_unique<trainer::LateRanks>(0, world);
+  if (world > 1) device->ranks = std::make_unique<LateRanks>(0, world);
   options.ranks = device->ranks.get();
   SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
   if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
@@ -70,8 +58,10 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config:
   device.model = std::move(model);
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire),
-                                                                        slots == 0 ? kDefaultSlots : slots));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      device.stager,
+      trainer::HostStager::Create(device.shared_policy(), std::move(wire), slots == 0 ? kDefaultSlots : slots,
+                                  config::RolloutLayoutOf(config, device.model.shape)));
   return device;
 }
 

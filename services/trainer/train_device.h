@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "base/ranks/late_ranks.h"
 #include "base/status.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
-#include "trainer/ranks/late_ranks.h"
 #include "trainer/ranks/leading_policy.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy_trainer.h"
@@ -22,10 +22,10 @@ namespace syncopate::trainerd {
 struct RankDevice {
   std::string name = "cpu";  // or "cuda:N"
   std::string gpu;           // what its driver calls it; empty on the CPU
-  // Rank 0 makes an id, by which all join: as trainer::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
+  // Rank 0 makes an id, by which all join: as model::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
   std::function<absl::StatusOr<std::string>()> new_id;
-  std::function<absl::StatusOr<std::unique_ptr<trainer::Communicator>>(const std::string& id, int32_t rank,
-                                                                       const std::function<absl::Status()>& go_on)>
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& id, int32_t rank,
+                                                              const std::function<absl::Status()>& go_on)>
       join;
   trainer::StateArenaFactory arenas;  // memory of it that a policy's state can leave; null: as PolicyTrainer has it
   int64_t state_bytes = 0;            // that it has for a policy's state; 0: what the machine has
@@ -41,7 +41,7 @@ struct TrainDevice {
   int64_t arena_bytes = 0;   // that send slots take of the device beside its allocator of tensors
   config::RunModel model;
   RankDevice rank0;
-  std::unique_ptr<trainer::LateRanks> ranks;  // those that share the policy, this being rank 0; null: this alone
+  std::unique_ptr<LateRanks> ranks;  // those that share the policy, this being rank 0; null: this alone
   std::unique_ptr<trainer::PolicyTrainer> policy;
   std::unique_ptr<trainer::LeadingPolicy> leading;  // of `policy`, with `ranks`
   // What takes steps, is staged and saved.

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
+#include "model/cuda/nccl_ranks.h"
 #include "model/device.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
@@ -15,7 +16,6 @@
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
-#include "trainer/cuda/nccl_ranks.h"
 #include "trainer/staging/host_stager.h"
 
 namespace syncopate::trainerd {
@@ -58,8 +58,10 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
 
 // Staging on the GPU, which all transports can send from.
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::CudaStager::Create(device->policy.get(), device->leading.get(),
-                                                                      std::move(wire), index, SlotsOf(config, 1)));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto stager,
+      trainer::CudaStager::Create(device->policy.get(), device->leading.get(), std::move(wire), index,
+                                  SlotsOf(config, 1), config::RolloutLayoutOf(config, device->model.shape)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
   device->arena_bytes = device->stager->bytes();
@@ -89,13 +91,14 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
     SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
     return std::string(id.data(), id.size());
   };
-  device.join = [index, world](const std::string& said, int32_t mine, const std::function<absl::Status()>& go_on)
-      -> absl::StatusOr<std::unique_ptr<trainer::Communicator>> {
+  device.join = [index, world](
+                    const std::string& said, int32_t mine,
+                    const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
     cuda::NcclId id{};
-    if (said.size() != id.size()) return trainer::RankLost("rank 0's welcome is damaged");
+    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
     std::copy(said.begin(), said.end(), id.begin());
-    return trainer::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
-                                  kRanksMeetWithin, go_on);
+    return model::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
+                                rpc::kRanksMeetWithin, go_on);
   };
   return device;
 }
@@ -115,8 +118,9 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        device.stager, trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2)));
+    SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
+                               trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2),
+                                                           config::RolloutLayoutOf(config, device.model.shape)));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }

@@ -9,32 +9,31 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ranks/socket_ranks.h"
 #include "base/reasons.h"
 #include "model/model_folder.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
+#include "services/config/ranks.h"
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
-#include "services/config/trainer_ranks.h"
 #include "services/daemon/daemon_endpoints.h"
-#include "services/rpc/status.h"
-#include "services/trainer/completion_notice.h"
 #include "services/trainer/data_codec.h"
+#include "services/trainer/flow_codec.h"
 #include "services/trainer/loop_options.h"
-#include "services/trainer/run_summary.h"
+#include "services/trainer/run_witnesses.h"
 #include "services/wire/codec.h"
 #include "trainer/checkpoint/policy_files.h"
-#include "trainer/ranks/socket_ranks.h"
 
 namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
 constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell the synchronizer
-constexpr absl::Duration kCompletionTimeout = absl::Seconds(2);    // one try
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
@@ -102,6 +101,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daem
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
+  // Last: whoever waits for the file may use everything.
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
   return trainer;
 }
@@ -119,14 +119,14 @@ absl::Status TrainerDaemon::OpenRun() {
   const std::string folder =
       config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
   // First, because opening the store sweeps away what a trainer that is still at work here has half saved.
-  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
   if (!config.run().resume() && identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
-  SYNCOPATE_ASSIGN_OR_RETURN(reporter_, RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
+  SYNCOPATE_ASSIGN_OR_RETURN(reporter_, trainer::RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
   recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
@@ -196,15 +196,15 @@ absl::Status TrainerDaemon::Listen() {
                                     "syncopate.v1.TrainerService"};
   if (device_.ranks != nullptr) {
     rank_service_ = std::make_unique<RankServiceImpl>(
-        RankServiceImpl::Options{.world = device_.ranks->world(),
-                                 .config_digest = config::RankConfigDigest(config),
-                                 .manifest_fingerprint = device_.policy->manifest().fingerprint(),
-                                 .build = daemon::BuildVersion(),
-                                 .gpu = device_.rank0.gpu,
-                                 .on_lost = [this](const absl::Status& why) {
-                                   device_.ranks->Abort(std::string(why.message()));
-                                   GiveUp(why);
-                                 }});
+        rpc::RankStreamsOptions{.world = device_.ranks->world(),
+                                .config_digest = config::RankConfigDigest(config),
+                                .manifest_fingerprint = device_.policy->manifest().fingerprint(),
+                                .build = daemon::BuildVersion(),
+                                .gpu = device_.rank0.gpu,
+                                .on_lost = [this](const absl::Status& why) {
+                                  device_.ranks->Abort(std::string(why.message()));
+                                  GiveUp(why);
+                                }});
     services.push_back(rank_service_.get());
     names.push_back("syncopate.v1.RankService");
   }
@@ -232,7 +232,7 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(rpc::kRanksMeetWithin, go_on));
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());
@@ -246,30 +246,30 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOnGpus(
-    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOnGpus(v1::AttendResponse::Welcome welcome,
+                                                                        const std::function<absl::Status()>& go_on) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, device_.rank0.new_id());
   welcome.set_nccl_id(id);
   SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
   return device_.rank0.join(id, /*rank=*/0, go_on);
 }
 
-absl::StatusOr<std::unique_ptr<trainer::Communicator>> TrainerDaemon::MeetOverTcp(
-    v1::AttendResponse::Welcome welcome, const std::function<absl::Status()>& go_on) {
+absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOverTcp(v1::AttendResponse::Welcome welcome,
+                                                                         const std::function<absl::Status()>& go_on) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
   SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
-  const trainer::RankSecret secret = trainer::DrawRankSecret();
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer::RankMeeting meeting, trainer::RankMeeting::Open(bound.host, secret));
+  const RankSecret secret = DrawRankSecret();
+  SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
   told.port = meeting.port();
   welcome.set_ranks_address(told.ToString());
   welcome.set_ranks_secret(secret.data(), secret.size());
   SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
-  return meeting.Meet(device_.ranks->world(), kRanksMeetWithin, kRankCallDeadline, go_on);
+  return meeting.Meet(device_.ranks->world(), rpc::kRanksMeetWithin, kRankCallDeadline, go_on);
 }
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {
   const v1::RunConfig& config = daemon_->config();
-  SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   synchronizer::Hello hello;
   hello.member = daemon_->Member();
@@ -278,6 +278,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   hello.metrics_address = metrics_address_;
   hello.manifest = std::make_shared<const Manifest>(device_.stager->manifest());
   for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
+  hello.layout = device_.stager->layout();
+  hello.destination_layout = config::RolloutLayoutOf(config, device_.model.shape);
   hello.facts = device_.facts;
   hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
   hello.build = daemon::BuildVersion();
@@ -308,10 +310,11 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
   const trainer::TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
                                                                daemon_->Path(absl::StrCat(kStateFolder, "/log")));
-  flow_file_ = std::make_unique<FlowFile>(Files(), daemon_->Path(kFlowFile), [this, epoch = welcome.epoch] {
-    const absl::StatusOr<IdentityFile::Identity> identity = identity_file_.Read();
-    return identity.ok() && identity->epoch <= epoch;
-  });
+  flow_file_ =
+      std::make_unique<trainer::FlowFile>(Files(), daemon_->Path(kFlowFile), kFlowCodec, [this, epoch = welcome.epoch] {
+        const absl::StatusOr<trainer::IdentityFile::Identity> identity = identity_file_.Read();
+        return identity.ok() && identity->epoch <= epoch;
+      });
   flow_before_ = flow_file_->Read();
   SYNCOPATE_ASSIGN_OR_RETURN(data_, trainer::TrainingData::Open(options,
                                                                 {.files = Files(),
@@ -337,7 +340,7 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
 // Not having TensorBoard's file is no reason to end a run.
 void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   if (!daemon_->config().metrics().tensorboard()) return;
-  auto file = telemetry::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
+  auto file = trainer::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
   if (!file.ok()) {
     SYNCOPATE_LOG(kError, "nothing is written for TensorBoard: %s", file.status().ToString());
     return;
@@ -349,17 +352,19 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
   OpenTensorBoard(start);
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      publisher_, VersionPublisher::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
-                                           .security = daemon_->security(),
-                                           .member = daemon_->Member(),
-                                           .secret = daemon_->secret(),
-                                           .on_refused = [this](const absl::Status& why) { GiveUp(why); }}));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      sync_watch_, SyncWatch::Start({.synchronizer_address = daemon_->config().synchronizer().address(),
-                                     .security = daemon_->security(),
-                                     .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
-                                     .on_failing = [this](const absl::Status& why) { GiveUp(why); }}));
+  SYNCOPATE_ASSIGN_OR_RETURN(synchronizer_,
+                             SynchronizerClient::Create({.address = daemon_->config().synchronizer().address(),
+                                                         .security = daemon_->security(),
+                                                         .member = daemon_->Member(),
+                                                         .secret = daemon_->secret()}));
+  publisher_ = std::make_unique<trainer::VersionPublisher>(trainer::VersionPublisher::Options{
+      .tell = [this](const trainer::Publication& version) { return synchronizer_->Publish(version); },
+      .on_refused = [this](const absl::Status& why) { GiveUp(why); }});
+  sync_watch_ = std::make_unique<trainer::SyncWatch>(
+      trainer::SyncWatch::Options{.count = [this] { return synchronizer_->CountSyncs(); },
+                                  .why_failed = [this] { return synchronizer_->LastSyncFailure(); },
+                                  .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
+                                  .on_failing = [this](const absl::Status& why) { GiveUp(why); }});
   loop_ = std::make_unique<trainer::StepLoop>(
       LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
@@ -369,9 +374,9 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .checkpoints = checkpoints_.get(),
           .observer = recorder_.get(),
           .evaluation_prompts = prompts_.evaluation.get(),
-          .publish = [this](VersionPublisher::Publication publication) { publisher_->Publish(std::move(publication)); },
+          .publish = [this](trainer::Publication publication) { publisher_->Publish(std::move(publication)); },
           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
-            SYNCOPATE_ASSIGN_OR_RETURN(const IdentityFile::Identity identity, identity_file_.Read());
+            SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
             return identity.epoch;
           },
           .syncs_fail = [this] { return sync_watch_->failing(); },
@@ -465,9 +470,8 @@ absl::Status TrainerDaemon::AwaitEnd() {
     SYNCOPATE_RETURN_IF_ERROR(Refused());
     if (told.ok() || Clock::Real()->Now() < next_try) continue;
     next_try = Clock::Real()->Now() + kCompletionRetry;
-    told = TellCompletion(daemon_->config().synchronizer().address(), daemon_->security(), daemon_->Member(),
-                          daemon_->secret(), last, kCompletionTimeout);
-    if (rpc::IsRefusal(told) || (ends && told.ok())) return told;
+    told = synchronizer_->CompleteRun(last);
+    if (IsRefusal(told) || (ends && told.ok())) return told;
     if (ends && Clock::Real()->Now() > deadline) {
       return Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST",
                    absl::StrCat("the run is complete and saved, but the synchronizer could not be told: ",
@@ -480,6 +484,7 @@ absl::Status TrainerDaemon::AwaitEnd() {
 void TrainerDaemon::ShowState() {
   daemon_->health().Moved();
   daemon_->health().SetReady(Refused());  // its ranks have joined, or this would not run
+  // Polled, not told: figures change thousands of times a second and are scraped every few.
   PublishFigures(data_->GetStatus(), metrics_.get());
 }
 
@@ -493,9 +498,8 @@ trainer::FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {
-  const nlohmann::json summary =
-      MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
-                  AskWitnesses(daemon_->config().synchronizer().address(), daemon_->security()));
+  const nlohmann::json summary = trainer::MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
+                                                      AskWitnesses(synchronizer_.get(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
 }
 

@@ -11,22 +11,23 @@
 #include "services/member/grpc_transport.h"
 #include "services/member/member_client.h"
 #include "services/member/weight_service.h"
-#include "services/trainer/flow_file.h"
-#include "services/trainer/identity_file.h"
 #include "services/trainer/prompt_sources.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
 #include "services/trainer/run_recorder.h"
-#include "services/trainer/run_reporter.h"
-#include "services/trainer/sync_watch.h"
+#include "services/trainer/synchronizer_client.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_service.h"
 #include "services/trainer/trajectory_service.h"
-#include "services/trainer/version_publisher.h"
 #include "synchronizer/transport/weight_source.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/loop/sync_watch.h"
+#include "trainer/loop/version_publisher.h"
+#include "trainer/record/flow_file.h"
+#include "trainer/record/identity_file.h"
+#include "trainer/record/run_reporter.h"
 
 namespace syncopate::trainerd {
 
@@ -67,10 +68,10 @@ class TrainerDaemon {
   // Waits for the other ranks, tells them what to begin with, and forms their communicator.
   absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
   // Both tell the other ranks where; `go_on` is asked again and again.
-  absl::StatusOr<std::unique_ptr<trainer::Communicator>> MeetOnGpus(v1::AttendResponse::Welcome welcome,
-                                                                    const std::function<absl::Status()>& go_on);
-  absl::StatusOr<std::unique_ptr<trainer::Communicator>> MeetOverTcp(v1::AttendResponse::Welcome welcome,
-                                                                     const std::function<absl::Status()>& go_on);
+  absl::StatusOr<std::unique_ptr<Communicator>> MeetOnGpus(v1::AttendResponse::Welcome welcome,
+                                                           const std::function<absl::Status()>& go_on);
+  absl::StatusOr<std::unique_ptr<Communicator>> MeetOverTcp(v1::AttendResponse::Welcome welcome,
+                                                            const std::function<absl::Status()>& go_on);
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::Status OfferModel(const std::string& run_id);
@@ -92,12 +93,12 @@ class TrainerDaemon {
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
-  const IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
+  const trainer::IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
   PromptSources prompts_;
   TrainDevice device_;
   RunControl control_;
   std::unique_ptr<trainer::CheckpointStore> checkpoints_;
-  std::unique_ptr<RunReporter> reporter_;
+  std::unique_ptr<trainer::RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
   std::unique_ptr<RunRecorder> recorder_;
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
@@ -112,11 +113,12 @@ class TrainerDaemon {
   std::unique_ptr<synchronizer::WeightSource> source_;
   std::unique_ptr<member::SourceParticipant> participant_;
   std::unique_ptr<member::MemberClient> member_;
-  std::unique_ptr<VersionPublisher> publisher_;
-  std::unique_ptr<SyncWatch> sync_watch_;
+  std::unique_ptr<SynchronizerClient> synchronizer_;
+  std::unique_ptr<trainer::VersionPublisher> publisher_;
+  std::unique_ptr<trainer::SyncWatch> sync_watch_;
   std::unique_ptr<trainer::StepLoop> loop_;
   PolicyVersion start_;  // of the loop
-  std::unique_ptr<FlowFile> flow_file_;
+  std::unique_ptr<trainer::FlowFile> flow_file_;
   trainer::FlowSums flow_before_;  // of the run's earlier lives
 
   mutable Mutex mutex_;

@@ -13,13 +13,9 @@ namespace syncopate::trainerd {
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* TrainerServiceImpl::Mutate(const char* method, const Request* request, Response* response,
-                                                     absl::Status (TrainerControl::*work)()) {
-  auto call = rpc::UnaryCall::Create();
-  request_ids_.Run(
-      method, *request, request->request_id(), response,
-      [this, work](google::protobuf::Message*, rpc::RequestIds::Done done) { done((control_->*work)()); },
-      [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+                                                     absl::Status (RunControl::*work)()) {
+  return rpc::AnswerOnce(request_ids_, method, *request, response,
+                         [this, work](auto*, rpc::RequestIds::Done done) { done((control_->*work)()); });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::GetStatus(grpc::CallbackServerContext* context,
@@ -32,51 +28,43 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::GetStatus(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* TrainerServiceImpl::Pause(grpc::CallbackServerContext* context,
                                                     const v1::TrainerServicePauseRequest* request,
                                                     v1::TrainerServicePauseResponse* response) {
-  return Mutate("Pause", request, response, &TrainerControl::Pause);
+  return Mutate("Pause", request, response, &RunControl::Pause);
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Resume(grpc::CallbackServerContext* context,
                                                      const v1::TrainerServiceResumeRequest* request,
                                                      v1::TrainerServiceResumeResponse* response) {
-  return Mutate("Resume", request, response, &TrainerControl::Resume);
+  return Mutate("Resume", request, response, &RunControl::Resume);
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Stop(grpc::CallbackServerContext* context, const v1::StopRequest* request,
                                                    v1::StopResponse* response) {
-  return Mutate("Stop", request, response, &TrainerControl::Stop);
+  return Mutate("Stop", request, response, &RunControl::Stop);
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::SaveCheckpoint(grpc::CallbackServerContext* context,
                                                              const v1::TrainerServiceSaveCheckpointRequest* request,
                                                              v1::TrainerServiceSaveCheckpointResponse* response) {
-  auto call = rpc::UnaryCall::Create();
-  request_ids_.Run(
-      "SaveCheckpoint", *request, request->request_id(), response,
-      [this](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
-        control_->SaveCheckpoint([answer, done](const absl::StatusOr<std::string>& name) {
-          if (name.ok()) static_cast<v1::TrainerServiceSaveCheckpointResponse*>(answer)->set_name(*name);
-          done(name.status());
-        });
-      },
-      [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+  return rpc::AnswerOnce(request_ids_, "SaveCheckpoint", *request, response,
+                         [this](v1::TrainerServiceSaveCheckpointResponse* answer, rpc::RequestIds::Done done) {
+                           control_->SaveCheckpoint([answer, done](const absl::StatusOr<std::string>& name) {
+                             if (name.ok()) answer->set_name(*name);
+                             done(name.status());
+                           });
+                         });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::ExportModel(grpc::CallbackServerContext* context,
                                                           const v1::TrainerServiceExportModelRequest* request,
                                                           v1::TrainerServiceExportModelResponse* response) {
-  auto call = rpc::UnaryCall::Create();
-  request_ids_.Run(
-      "ExportModel", *request, request->request_id(), response,
-      [this, asked = *request](google::protobuf::Message* answer, rpc::RequestIds::Done done) {
-        control_->ExportModel(asked,
-                              [answer, done](const absl::StatusOr<v1::TrainerServiceExportModelResponse>& exported) {
-                                if (exported.ok()) answer->CopyFrom(*exported);
-                                done(exported.status());
-                              });
-      },
-      [call](const absl::Status& status) { call->Finish(status); });
-  return call->Start({});
+  using Response = v1::TrainerServiceExportModelResponse;
+  return rpc::AnswerOnce(request_ids_, "ExportModel", *request, response,
+                         [this, request](Response* answer, rpc::RequestIds::Done done) {
+                           control_->ExportModel(*request, [answer, done](const absl::StatusOr<Response>& exported) {
+                             if (exported.ok()) *answer = *exported;
+                             done(exported.status());
+                           });
+                         });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext*,
@@ -138,7 +126,7 @@ grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps
   auto stream = rpc::ServerWriteStream<v1::WatchStepsResponse>::Create(context);
   const size_t last = static_cast<size_t>(std::max(request->last(), 0));
   // The listener holds the stream, the stream's end takes the listener away.
-  RunReporter::Listener listener;
+  trainer::RunReporter::Listener listener;
   listener.on_line = [stream](int64_t step, const std::string& line) {
     v1::WatchStepsResponse response;
     response.set_step(step);

@@ -1,46 +1,18 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "services/rpc/request_ids.h"
-#include "services/trainer/model_offer.h"
-#include "services/trainer/run_reporter.h"
+#include "services/trainer/run_control.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
-#include "trainer/loop/step_loop.h"
+#include "trainer/record/run_reporter.h"
 
 namespace syncopate::trainerd {
 
-// What TrainerService needs of the daemon behind it. Thread-safe; nothing blocks.
-class TrainerControl {
- public:
-  virtual ~TrainerControl() = default;
-  virtual v1::TrainerServiceGetStatusResponse GetStatus() const = 0;
-  // UNAVAILABLE (reason STARTING) before the run has begun.
-  virtual absl::Status Pause() = 0;
-  virtual absl::Status Resume() = 0;
-  virtual absl::Status Stop() = 0;
-  // `done` gets the checkpoint's name once it is durable, from the step thread, between two steps.
-  using CheckpointDone = std::function<void(const absl::StatusOr<std::string>&)>;
-  virtual void SaveCheckpoint(CheckpointDone done) = 0;
-  // The same for an export.
-  using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
-  virtual void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) = 0;
-  // As StepLoop's, from the step thread, between two steps.
-  using ModeDone = trainer::StepLoop::ModeDone;
-  virtual void RolloutMode(ModeDone done) = 0;
-  virtual void TrainerMode(ModeDone done) = 0;
-  // UNAVAILABLE (reason STARTING) before the run has begun.
-  virtual absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const = 0;
-};
-
-// TrainerService over a TrainerControl. Mutating calls are idempotent by request_id, those of modes by themselves.
+// TrainerService over a RunControl. Mutating calls are idempotent by request_id, those of modes by themselves.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   // Both must outlive the server that serves this.
-  TrainerServiceImpl(TrainerControl* control, RunReporter* reporter) : control_(control), reporter_(reporter) {}
+  TrainerServiceImpl(RunControl* control, trainer::RunReporter* reporter) : control_(control), reporter_(reporter) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::TrainerServiceGetStatusRequest* request,
@@ -72,10 +44,10 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   // Answers a mutating call whose work is done at once.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Mutate(const char* method, const Request* request, Response* response,
-                                   absl::Status (TrainerControl::*work)());
+                                   absl::Status (RunControl::*work)());
 
-  TrainerControl* const control_;
-  RunReporter* const reporter_;
+  RunControl* const control_;
+  trainer::RunReporter* const reporter_;
   rpc::RequestIds request_ids_;
 };
 

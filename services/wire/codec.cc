@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/identity.h"
+#include "syncopate/v1/records.pb.h"
 
 namespace syncopate::wire {
 namespace {
@@ -54,6 +55,7 @@ v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
 
 absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
   Trajectory trajectory;
+  // What is used with one index must have one size; all else about a trajectory is CheckSubmission's business.
   if (message.tokens_size() != message.logprobs_size()) {
     return BadMessage(absl::StrCat("a trajectory has ", message.tokens_size(), " tokens and ", message.logprobs_size(),
                                    " log-probs"));
@@ -82,6 +84,11 @@ v1::PolicyVersion ToProto(const PolicyVersion& version) {
 }
 
 PolicyVersion FromProto(const v1::PolicyVersion& message) { return {message.epoch(), message.step()}; }
+
+std::string VersionText(const v1::PolicyVersion& message) {
+  const PolicyVersion version = FromProto(message);
+  return version.IsNone() ? "-" : version.ToString();
+}
 
 v1::MemberId ToProto(const MemberId& member) {
   v1::MemberId message;
@@ -173,6 +180,7 @@ v1::ExchangeResponse::Lease ToProto(const Lease& lease) {
   message.set_samples(lease.samples);
   message.mutable_prompt_ids()->Assign(lease.prompt_ids.begin(), lease.prompt_ids.end());
   message.mutable_answer_ids()->Assign(lease.answer_ids.begin(), lease.answer_ids.end());
+  // An empty field costs no bytes, and built-in tasks have none.
   if (lease.task != Task{}) {
     message.mutable_task()->set_environment(lease.task.environment);
     message.mutable_task()->set_row_json(lease.task.row_json);
@@ -195,6 +203,7 @@ absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
   lease.task = {message.task().environment(), message.task().row_json()};
   lease.reward = message.reward();
   lease.sampling = FromProto(message.sampling());
+  // Log-probabilities of filtered distributions are not those that training compares with.
   if (lease.kind == LeaseKind::kTraining && !lease.sampling.DrawsFromThePolicy()) {
     return BadMessage("a training lease that does not draw from the policy itself");
   }
@@ -272,10 +281,23 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
                      {tensor.shape().begin(), tensor.shape().end()}});
   }
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));
+  // The layout is computed on both sides: a build that computes it otherwise is found here, not by wrong weights.
   if (manifest.fingerprint() != message.fingerprint()) {
     return BadMessage("the manifest's fingerprint is not that of its tensors; are both sides of one version?");
   }
   return manifest;
+}
+
+std::string EncodeEvent(const std::string& name, double unix_seconds, double steady_seconds, const RunEvent& event) {
+  v1::Event message;
+  message.set_unix_seconds(unix_seconds);
+  message.set_mono_seconds(steady_seconds);
+  message.set_role(name);
+  message.set_kind(event.kind);
+  *message.mutable_version() = ToProto(event.version);
+  message.set_attempt(event.attempt);
+  message.mutable_fields()->insert(event.fields.begin(), event.fields.end());
+  return message.SerializeAsString();
 }
 
 }  // namespace syncopate::wire

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/event_recorder.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "base/trajectory.h"
@@ -13,6 +14,8 @@ namespace syncopate::wire {
 
 v1::PolicyVersion ToProto(const PolicyVersion& version);
 PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
+// As people read it: "e1-s42", or "-" for none.
+std::string VersionText(const v1::PolicyVersion& message);
 
 v1::MemberId ToProto(const MemberId& member);
 absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);  // and what CheckMember refuses
@@ -39,5 +42,8 @@ absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message);
 // The receiver rebuilds ranges and fingerprint itself; a fingerprint that differs from the message's is BAD_MESSAGE.
 v1::Manifest ToProto(const Manifest& manifest);
 absl::StatusOr<Manifest> FromProto(const v1::Manifest& message);
+
+// A record of a daemon's event log (v1::Event), for EventRecorder.
+std::string EncodeEvent(const std::string& name, double unix_seconds, double steady_seconds, const RunEvent& event);
 
 }  // namespace syncopate::wire

@@ -33,6 +33,7 @@ absl::StatusOr<RopeScaling> ScalingOf(const v1::ModelShape::RopeScaling& message
   for (const auto& [type, name] : kScalings) {
     if (message.type() == name) scaling.type = type;
   }
+  // Computing with another scaling gives fluent nonsense, so what is unknown is refused.
   if (scaling.type == RopeScaling::Type::kDefault) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE",
                  absl::StrCat("the rope scaling '", absl::CHexEscape(message.type().substr(0, 64)),
@@ -62,6 +63,7 @@ v1::ModelShape ToProto(const model::ModelConfig& shape) {
   message.set_head_dim(shape.head_dim);
   message.set_max_position_embeddings(shape.max_position_embeddings);
   message.set_rope_theta(shape.rope_theta);
+  // Its absence says "none" to a peer of any build.
   if (shape.rope_scaling.type != RopeScaling::Type::kDefault) {
     SetScaling(shape.rope_scaling, message.mutable_rope_scaling());
   }
@@ -96,6 +98,7 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.mlp_bias = message.mlp_bias();
   shape.learned_positions = message.learned_positions();
   shape.tie_word_embeddings = message.tie_word_embeddings();
+  // Sizes are multiplied and allocated from here on.
   SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
   return shape;
 }

@@ -10,9 +10,12 @@
 #include "base/digest.h"
 #include "services/rpc/status.h"
 #include "services/wire/codec.h"
+#include "syncopate/v1/records.pb.h"
 
 namespace syncopate::wire {
 namespace {
+
+using synchronizer::SyncOutcome;
 
 constexpr int kMaxTransports = 16;
 constexpr int kMaxPeerGpus = 64;
@@ -185,6 +188,114 @@ absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   return absl::OkStatus();
 }
 
+constexpr std::pair<SyncOutcome, const char*> kOutcomeNames[] = {{SyncOutcome::kDone, "ok"},
+                                                                 {SyncOutcome::kRelabelled, "relabelled"},
+                                                                 {SyncOutcome::kSuperseded, "superseded"},
+                                                                 {SyncOutcome::kFailed, "failed"}};
+constexpr std::pair<const char*, int64_t synchronizer::PayloadBytes::*> kByteKinds[] = {
+    {"full", &synchronizer::PayloadBytes::full},
+    {"lora", &synchronizer::PayloadBytes::lora},
+    {"delta", &synchronizer::PayloadBytes::delta}};
+
+v1::SyncTally::Times TimesToProto(const synchronizer::SyncTally::Times& times) {
+  v1::SyncTally::Times message;
+  for (const auto& [longest, count] : times.histogram.Classes()) {
+    v1::SyncTally::Times::Class* one = message.add_classes();
+    one->set_up_to_seconds(absl::ToDoubleSeconds(longest));
+    one->set_count(count);
+  }
+  message.set_longest_seconds(absl::ToDoubleSeconds(times.longest));
+  return message;
+}
+
+synchronizer::SyncTally::Times TimesFromProto(const v1::SyncTally::Times& message) {
+  synchronizer::SyncTally::Times times;
+  for (const auto& one : message.classes()) {
+    // Half a microsecond, for seconds are no whole number of them.
+    const absl::Duration longest = absl::Seconds(one.up_to_seconds()) + absl::Nanoseconds(500);
+    times.histogram.Add(longest, std::max<int64_t>(0, one.count()));
+  }
+  times.longest = absl::Seconds(std::max(0.0, message.longest_seconds()));
+  return times;
+}
+
+std::string EncodeLedgerRecord(const synchronizer::LedgerRecord& record) {
+  v1::SynchronizerLogRecord message;
+  if (const auto* run = std::get_if<synchronizer::RunIdRecord>(&record)) {
+    message.set_run_id(run->run_id);
+  } else if (const auto* epoch = std::get_if<synchronizer::EpochRecord>(&record)) {
+    message.set_epoch(epoch->epoch);
+  } else if (const auto* completed = std::get_if<synchronizer::CompletedRecord>(&record)) {
+    message.set_completed_epoch(completed->epoch);
+  } else if (const auto* part = std::get_if<synchronizer::PublishedPart>(&record)) {
+    auto* out = message.mutable_part();
+    *out->mutable_version() = ToProto(part->version);
+    out->set_rank(part->rank);
+    out->set_world(part->world);
+    out->set_begin(part->begin);
+    out->mutable_bucket_digests()->Assign(part->bucket_digests.begin(), part->bucket_digests.end());
+    out->set_unix_seconds(part->unix_seconds);
+    *out->mutable_subset() = ToProto(part->subset);
+  } else {
+    const auto& published = std::get<synchronizer::PublishedVersion>(record);
+    auto* out = message.mutable_published();
+    *out->mutable_version() = ToProto(published.version);
+    out->mutable_bucket_digests()->Assign(published.bucket_digests.begin(), published.bucket_digests.end());
+    out->set_unix_seconds(published.unix_seconds);
+    *out->mutable_subset() = ToProto(published.subset);
+  }
+  return message.SerializeAsString();
+}
+
+std::string EncodeSyncs(const synchronizer::SyncTally& syncs) {
+  v1::SynchronizerLogRecord message;
+  *message.mutable_syncs() = ToProto(syncs);
+  return message.SerializeAsString();
+}
+
+using StateRecord = std::variant<synchronizer::LedgerRecord, synchronizer::SyncTally>;
+
+absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
+  v1::SynchronizerLogRecord message;
+  if (!message.ParseFromString(bytes)) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_LEDGER", "a record that is no synchronizer state");
+  }
+  switch (message.record_case()) {
+    case v1::SynchronizerLogRecord::kRunId:
+      return synchronizer::LedgerRecord(synchronizer::RunIdRecord{message.run_id()});
+    case v1::SynchronizerLogRecord::kEpoch:
+      return synchronizer::LedgerRecord(synchronizer::EpochRecord{message.epoch()});
+    case v1::SynchronizerLogRecord::kCompletedEpoch:
+      return synchronizer::LedgerRecord(synchronizer::CompletedRecord{message.completed_epoch()});
+    case v1::SynchronizerLogRecord::kPublished: {
+      const auto& in = message.published();
+      synchronizer::PublishedVersion published;
+      published.version = FromProto(in.version());
+      published.bucket_digests.assign(in.bucket_digests().begin(), in.bucket_digests().end());
+      published.digest = CombineDigests(published.bucket_digests);
+      published.unix_seconds = in.unix_seconds();
+      published.subset = FromProto(in.subset());
+      return synchronizer::LedgerRecord(std::move(published));
+    }
+    case v1::SynchronizerLogRecord::kPart: {
+      const auto& in = message.part();
+      return synchronizer::LedgerRecord(
+          synchronizer::PublishedPart{FromProto(in.version()),
+                                      in.rank(),
+                                      in.world(),
+                                      in.begin(),
+                                      {in.bucket_digests().begin(), in.bucket_digests().end()},
+                                      in.unix_seconds(),
+                                      FromProto(in.subset())});
+    }
+    case v1::SynchronizerLogRecord::kSyncs:
+      return FromProto(message.syncs());
+    case v1::SynchronizerLogRecord::RECORD_NOT_SET:
+      break;
+  }
+  return BadMessage("a record of the synchronizer's state is of a kind that this build does not know");
+}
+
 }  // namespace
 
 v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
@@ -337,9 +448,7 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   message.set_result(record.result);
   message.set_detail(record.detail);
   message.set_bytes(record.bytes);
-  (*message.mutable_bytes_by_kind())["full"] = record.bytes_by_kind.full;
-  (*message.mutable_bytes_by_kind())["lora"] = record.bytes_by_kind.lora;
-  (*message.mutable_bytes_by_kind())["delta"] = record.bytes_by_kind.delta;
+  for (const auto& [name, bytes] : kByteKinds) (*message.mutable_bytes_by_kind())[name] = record.bytes_by_kind.*bytes;
   message.mutable_seconds()->insert(record.seconds.begin(), record.seconds.end());
   auto transfer = record.seconds.find("transfer");
   const bool moved = transfer != record.seconds.end() && transfer->second > 0;
@@ -349,68 +458,35 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   return message;
 }
 
-v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record) {
-  v1::SynchronizerLogRecord message;
-  if (const auto* run = std::get_if<synchronizer::RunIdRecord>(&record)) {
-    message.set_run_id(run->run_id);
-  } else if (const auto* epoch = std::get_if<synchronizer::EpochRecord>(&record)) {
-    message.set_epoch(epoch->epoch);
-  } else if (const auto* completed = std::get_if<synchronizer::CompletedRecord>(&record)) {
-    message.set_completed_epoch(completed->epoch);
-  } else if (const auto* part = std::get_if<synchronizer::PublishedPart>(&record)) {
-    auto* out = message.mutable_part();
-    *out->mutable_version() = ToProto(part->version);
-    out->set_rank(part->rank);
-    out->set_world(part->world);
-    out->set_begin(part->begin);
-    out->mutable_bucket_digests()->Assign(part->bucket_digests.begin(), part->bucket_digests.end());
-    out->set_unix_seconds(part->unix_seconds);
-    *out->mutable_subset() = ToProto(part->subset);
-  } else {
-    const auto& published = std::get<synchronizer::PublishedVersion>(record);
-    auto* out = message.mutable_published();
-    *out->mutable_version() = ToProto(published.version);
-    out->mutable_bucket_digests()->Assign(published.bucket_digests.begin(), published.bucket_digests.end());
-    out->set_unix_seconds(published.unix_seconds);
-    *out->mutable_subset() = ToProto(published.subset);
+v1::SyncTally ToProto(const synchronizer::SyncTally& syncs) {
+  v1::SyncTally message;
+  for (const auto& [outcome, name] : kOutcomeNames) {
+    if (const int64_t count = syncs.Count(outcome); count > 0) (*message.mutable_counts())[name] = count;
   }
+  for (const auto& [name, bytes] : kByteKinds) (*message.mutable_bytes_by_kind())[name] = syncs.sums().bytes.*bytes;
+  *message.mutable_total() = TimesToProto(syncs.sums().total);
+  *message.mutable_pause() = TimesToProto(syncs.sums().pause);
   return message;
 }
 
-absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRecord& message) {
-  switch (message.record_case()) {
-    case v1::SynchronizerLogRecord::kRunId:
-      return synchronizer::LedgerRecord(synchronizer::RunIdRecord{message.run_id()});
-    case v1::SynchronizerLogRecord::kEpoch:
-      return synchronizer::LedgerRecord(synchronizer::EpochRecord{message.epoch()});
-    case v1::SynchronizerLogRecord::kCompletedEpoch:
-      return synchronizer::LedgerRecord(synchronizer::CompletedRecord{message.completed_epoch()});
-    case v1::SynchronizerLogRecord::kPublished: {
-      const auto& in = message.published();
-      synchronizer::PublishedVersion published;
-      published.version = FromProto(in.version());
-      published.bucket_digests.assign(in.bucket_digests().begin(), in.bucket_digests().end());
-      published.digest = CombineDigests(published.bucket_digests);
-      published.unix_seconds = in.unix_seconds();
-      published.subset = FromProto(in.subset());
-      return synchronizer::LedgerRecord(std::move(published));
-    }
-    case v1::SynchronizerLogRecord::kPart: {
-      const auto& in = message.part();
-      return synchronizer::LedgerRecord(
-          synchronizer::PublishedPart{FromProto(in.version()),
-                                      in.rank(),
-                                      in.world(),
-                                      in.begin(),
-                                      {in.bucket_digests().begin(), in.bucket_digests().end()},
-                                      in.unix_seconds(),
-                                      FromProto(in.subset())});
-    }
-    case v1::SynchronizerLogRecord::kSyncs:  // no record of the ledger: the state log reads it itself
-    case v1::SynchronizerLogRecord::RECORD_NOT_SET:
-      break;
+synchronizer::SyncTally FromProto(const v1::SyncTally& message) {
+  synchronizer::SyncTally::Sums sums;
+  for (const auto& [outcome, name] : kOutcomeNames) {
+    const auto found = message.counts().find(name);
+    if (found != message.counts().end()) sums.outcomes[outcome] = std::max<int64_t>(0, found->second);
   }
-  return BadMessage("a record of the synchronizer's state is of a kind that this build does not know");
+  for (const auto& [name, bytes] : kByteKinds) {
+    const auto found = message.bytes_by_kind().find(name);
+    if (found != message.bytes_by_kind().end()) sums.bytes.*bytes = std::max<int64_t>(0, found->second);
+  }
+  sums.total = TimesFromProto(message.total());
+  sums.pause = TimesFromProto(message.pause());
+  return synchronizer::SyncTally(std::move(sums));
+}
+
+const synchronizer::StateCodec& ProtoStateCodec() {
+  static constexpr synchronizer::StateCodec kCodec = {EncodeLedgerRecord, EncodeSyncs, DecodeStateRecord};
+  return kCodec;
 }
 
 }  // namespace syncopate::wire

@@ -1,9 +1,8 @@
 #pragma once
 
 #include "base/status.h"
+#include "synchronizer/loop/state_log.h"
 #include "synchronizer/messages.h"
-#include "synchronizer/versions/version_ledger.h"
-#include "syncopate/v1/records.pb.h"
 #include "syncopate/v1/synchronizer.pb.h"
 
 // The synchronizer's plain messages to protobuf and back; rules as in codec.h. Pure functions.
@@ -23,7 +22,11 @@ synchronizer::Subset FromProto(const v1::Subset& message);
 
 v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix_seconds);
 
-v1::SynchronizerLogRecord ToProto(const synchronizer::LedgerRecord& record);
-absl::StatusOr<synchronizer::LedgerRecord> FromProto(const v1::SynchronizerLogRecord& message);
+// Counts below 0 are taken for 0.
+v1::SyncTally ToProto(const synchronizer::SyncTally& syncs);
+synchronizer::SyncTally FromProto(const v1::SyncTally& message);
+
+// The synchronizer's log, as records of SynchronizerLogRecord.
+const synchronizer::StateCodec& ProtoStateCodec();
 
 }  // namespace syncopate::wire

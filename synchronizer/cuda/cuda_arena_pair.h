@@ -37,7 +37,6 @@ class RemappableArenas {
   bool released() const { return blocks_.empty(); }
   // Of the memory that is behind the shadow's, the live address now.
   uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
-  uint64_t live_id() const { return blocks_[live_block_].id(); }
   // FAILED_PRECONDITION reason RELEASED.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 

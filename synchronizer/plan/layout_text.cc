@@ -21,7 +21,7 @@ constexpr int32_t kMaxRanks = 4096;
 absl::Status Refuse(const std::string& text, const std::string& problem) {
   return BadLayout(absl::StrFormat(
       "layout \"%s\": %s; give whole, buckets:T, flat:T, layers:T, fsdp2:T or replicated:T (with :fp32 or :bf16), or "
-      "tp:P with :headN and :fused",
+      "tp:P with :headN, :fused and :vocab",
       text, problem));
 }
 
@@ -81,6 +81,7 @@ absl::StatusOr<Layout> BuildTensorParallel(const Manifest& manifest, Words words
   SYNCOPATE_ASSIGN_OR_RETURN(options.ranks, words.Ranks());
   SYNCOPATE_ASSIGN_OR_RETURN(options.head_dim, words.OptionalHead());
   options.fused = words.Accept("fused");
+  options.whole_vocabulary = words.Accept("vocab");
   SYNCOPATE_RETURN_IF_ERROR(words.End());
   SYNCOPATE_ASSIGN_OR_RETURN(TensorParallelLayout made, MakeTensorParallel(manifest, options));
   return std::move(made.layout);

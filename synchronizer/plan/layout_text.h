@@ -15,7 +15,8 @@ namespace syncopate::synchronizer {
 //   layers:T[:fp32|bf16]   a flat parameter a transformer layer, each in T equal parts
 //   fsdp2:T[:fp32|bf16]    every tensor cut by rows into T parts
 //   replicated:T[:fp32|bf16]
-//   tp:P[:headN][:fused]   tensor parallelism over P ranks (1, 2, 4, 8), heads of N elements; see tensor_parallel.h
+//   tp:P[:headN][:fused][:vocab]   tensor parallelism over P ranks (1, 2, 4, 8), heads of N elements, with :vocab the
+//                          whole vocabulary on each; see tensor_parallel.h
 // Without a dtype shards have the manifest's. INVALID_ARGUMENT reason BAD_LAYOUT for anything else, and where the model
 // cannot be laid out so.
 absl::StatusOr<Layout> BuildLayout(const Manifest& manifest, const std::string& descriptor);

@@ -38,15 +38,4 @@ std::vector<std::vector<Fetch>> Routes(const std::vector<Copy>& copies, const Ro
   return routes;
 }
 
-std::vector<Serving> ServedBy(const Upstream& upstream, const std::vector<std::vector<Fetch>>& routes) {
-  std::vector<Serving> served;
-  for (size_t replica = 0; replica < routes.size(); ++replica) {
-    for (const Fetch& fetch : routes[replica]) {
-      if (fetch.upstream == upstream) served.push_back({fetch.round, static_cast<int32_t>(replica), fetch.copies});
-    }
-  }
-  std::stable_sort(served.begin(), served.end(), [](const Serving& a, const Serving& b) { return a.round < b.round; });
-  return served;
-}
-
 }  // namespace syncopate::synchronizer

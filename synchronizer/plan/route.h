@@ -43,13 +43,4 @@ struct RouteOptions {
 //     the same one, in which case it is relayed chunk by chunk.
 std::vector<std::vector<Fetch>> Routes(const std::vector<Copy>& copies, const RouteOptions& options);
 
-// The other side of routes: what `upstream` serves to whom, by (round, replica).
-struct Serving {
-  int32_t round = 0;
-  int32_t replica = 0;
-  std::vector<size_t> copies;
-  friend bool operator==(const Serving&, const Serving&) = default;
-};
-std::vector<Serving> ServedBy(const Upstream& upstream, const std::vector<std::vector<Fetch>>& routes);
-
 }  // namespace syncopate::synchronizer

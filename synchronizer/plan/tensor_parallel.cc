@@ -181,7 +181,8 @@ class Builder {
 
   absl::StatusOr<Slice> Cut(const TensorSpec& spec, const Rule& rule, int32_t rank) const {
     Split split = PartsOf(spec.name).leaf == "bias" ? rule.bias : rule.weight;
-    if (options_.ranks == 1 || split == Split::kByAll) {
+    const bool is_whole = split == Split::kByAll || (split == Split::kVocabulary && options_.whole_vocabulary);
+    if (options_.ranks == 1 || is_whole) {
       return Slice{spec.shape, {rank, 0, 0, spec.NumElements(), 0}};
     }
     if (spec.shape.empty()) return BadLayout(spec.name + " is a scalar and cannot be shared out");

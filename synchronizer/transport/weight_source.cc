@@ -21,6 +21,7 @@ absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& c
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport->Open(command));
   MutexLock lock(&mutex_);
+  // From here on the slot is not staged over. An attempt that fails before this pins nothing.
   pins_[command.attempt] = {std::move(reader), transport};
   return rendezvous;
 }
@@ -35,6 +36,7 @@ absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::
     SYNCOPATE_RETURN_IF_ERROR(
         CheckSameLayout(options_.destination_layout, command.destination_layout, "the receivers it stages for"));
   }
+  // Bytes that are staged by one plan and fetched by another would be digested as whole and be in the wrong places.
   if (store_->plan_hash() != 0 && store_->plan_hash() != command.plan_hash) {
     return Error(absl::StatusCode::kFailedPrecondition, reason::kPlanMismatch,
                  absl::StrFormat("weights are staged for plan %016x, the attempt has plan %016x; run the same build on "
@@ -55,6 +57,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
     auto found = pins_.find(command.attempt);
     if (found != pins_.end()) {
       transport = found->second.transport;
+      // Finish may come while the transport starts, which happens without the lock: who sees the other's mark closes.
       found->second.starting = true;
     }
   }
@@ -62,6 +65,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
     return done(Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                       absl::StrFormat("attempt %d is not under way at this source", command.attempt)));
   }
+  // Without the lock, as `done` may be called from inside and come back here.
   const absl::Status started = transport->Start(command, done);
   if (!started.ok()) done(started);
   bool finished = false;

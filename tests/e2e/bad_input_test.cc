@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/accept/acceptor.h"
+#include "base/acceptor.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -36,11 +36,11 @@ std::string OutputOfFailed(const absl::StatusOr<std::unique_ptr<Process>>& proce
 // Listens on a port of its own, so that nobody else can.
 class PortHolder {
  public:
-  PortHolder() : acceptor_(rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value()) {}
+  PortHolder() : acceptor_(Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value()) {}
   std::string address() const { return acceptor_->endpoint().ToString(); }
 
  private:
-  const std::unique_ptr<rpc::Acceptor> acceptor_;
+  const std::unique_ptr<Acceptor> acceptor_;
 };
 
 void FlipOneBit(const std::string& path) {

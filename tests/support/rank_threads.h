@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/ranks/thread_ranks.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/sharded_units.h"
-#include "trainer/ranks/thread_ranks.h"
 
 // Trainer ranks as threads of a test.
 namespace syncopate::testing {
 
 // What `body` returns on each of `world` ranks, in rank order. A rank whose body returns is gone for the others.
 template <typename Result>
-std::vector<Result> OnRanks(int32_t world, const std::function<Result(trainer::Communicator&)>& body) {
-  auto ranks = trainer::MakeThreadRanks(world, absl::Seconds(60));
+std::vector<Result> OnRanks(int32_t world, const std::function<Result(Communicator&)>& body) {
+  auto ranks = MakeThreadRanks(world, absl::Seconds(60));
   std::vector<Result> results(static_cast<size_t>(world));
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -31,7 +31,7 @@ std::vector<Result> OnRanks(int32_t world, const std::function<Result(trainer::C
 }
 
 // An arena of all ranks, each of which calls it, without padding.
-inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena, trainer::Communicator& ranks) {
+inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena, Communicator& ranks) {
   std::vector<float> whole;
   for (int unit = 0; unit < actor.shards().units(); ++unit) {
     const auto numbers = trainer::GatherUnit(actor.shards(), unit, arena, ranks);
@@ -43,7 +43,7 @@ inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& a
   return whole;
 }
 
-inline std::vector<float> GatherGradient(trainer::Actor& actor, trainer::Communicator& ranks) {
+inline std::vector<float> GatherGradient(trainer::Actor& actor, Communicator& ranks) {
   const auto gradients = actor.gradients();
   return GatherArena(actor, at::from_blob(gradients.data(), {static_cast<int64_t>(gradients.size())}, at::kFloat),
                      ranks);

@@ -59,6 +59,9 @@ const std::vector<Rule>& Rules() {
   return *rules;
 }
 
+const Names kBelowDaemons = {"services/config/", "services/auth/",   "services/rpc/",      "services/wire/",
+                             "services/member/", "services/daemon/", "services/telemetry/"};
+
 // The folders of the tree that the files of each may include, beside those of its own.
 struct Arrows {
   std::string_view folder;
@@ -81,6 +84,24 @@ const std::vector<Arrows>& AllArrows() {
   return *arrows;
 }
 
+// The folders of services/ that each may include, beside its own: what a daemon is made of below, the daemons on top.
+const std::vector<Arrows>& ServiceArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"services/config/", {}},
+      {"services/auth/", {"services/config/"}},
+      {"services/rpc/", {"services/config/", "services/auth/"}},
+      {"services/wire/", {"services/rpc/"}},
+      {"services/telemetry/", {"services/auth/"}},
+      {"services/member/", {"services/auth/", "services/rpc/", "services/wire/"}},
+      {"services/daemon/",
+       {"services/config/", "services/auth/", "services/rpc/", "services/wire/", "services/telemetry/"}},
+      {"services/trainer/", kBelowDaemons},
+      {"services/rollouter/", kBelowDaemons},
+      {"services/synchronizer/", kBelowDaemons},
+  };
+  return *arrows;
+}
+
 const Names kFolders = {"base/",      "cuda/",     "model/", "synchronizer/", "trainer/",
                         "rollouter/", "services/", "tools/", "tests/",        "bench/"};
 
@@ -88,6 +109,15 @@ bool Applies(const Rule& rule, const std::string& path) {
   if (rule.headers_only && !path.ends_with(".h")) return false;
   if (StartsWithAny(path, rule.except)) return false;
   return rule.folders.empty() || StartsWithAny(path, rule.folders);
+}
+
+// `path` includes one of `folders` that its arrows do not name.
+bool PointsBack(const std::string& path, const std::string& include, const std::vector<Arrows>& all,
+                const Names& folders) {
+  return std::any_of(all.begin(), all.end(), [&](const Arrows& arrows) {
+    const bool inside = include.starts_with(arrows.folder) || !StartsWithAny(include, folders);
+    return path.starts_with(arrows.folder) && !inside && !StartsWithAny(include, arrows.to);
+  });
 }
 
 std::string Sentence(const std::string& path, const std::string& include, std::string_view why) {
@@ -124,12 +154,8 @@ std::vector<std::string> Breaches(const std::string& path, const std::vector<std
     for (const Rule& rule : Rules()) {
       if (Applies(rule, path) && rule.matches(include)) breaches.push_back(Sentence(path, include, rule.why));
     }
-    for (const Arrows& arrows : AllArrows()) {
-      bool from = path.starts_with(arrows.folder);
-      bool inside = include.starts_with(arrows.folder) || !StartsWithAny(include, kFolders);
-      if (from && !inside && !StartsWithAny(include, arrows.to)) {
-        breaches.push_back(Sentence(path, include, "that arrow points the wrong way"));
-      }
+    if (PointsBack(path, include, AllArrows(), kFolders) || PointsBack(path, include, ServiceArrows(), {"services/"})) {
+      breaches.push_back(Sentence(path, include, "that arrow points the wrong way"));
     }
   }
   auto has = [&includes](bool (*kind)(std::string_view)) {

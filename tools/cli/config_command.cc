@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "base/text_table.h"
 #include "services/config/difference.h"
 #include "services/config/run_config.h"
-#include "services/telemetry/table.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json_schema.h"
 
@@ -53,7 +53,7 @@ int Diff(const ConfigArguments& arguments) {
   auto before = Load(arguments.other, {});
   if (!before.ok()) return Refused(before.status());
   const std::vector<config::ConfigDifference> differences = config::Differences(*before, *after);
-  telemetry::Table table({{"KEY"}, {arguments.other.empty() ? "DEFAULT" : arguments.other}, {arguments.path}});
+  TextTable table({{"KEY"}, {arguments.other.empty() ? "DEFAULT" : arguments.other}, {arguments.path}});
   for (const config::ConfigDifference& difference : differences) {
     table.AddRow({difference.key, difference.before, difference.after});
   }

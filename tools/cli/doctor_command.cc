@@ -55,7 +55,7 @@ int Examine(const DoctorArguments& arguments) {
     return config::kConfigExitCode;
   }
   const std::vector<doctor::Finding> findings =
-      doctor::Judge(doctor::LookAround(*config, run::OwnBinaryFolder()), *config);
+      doctor::Judge(doctor::InspectMachine(*config, run::OwnBinaryFolder()), *config);
   return Report(findings, arguments.json);
 }
 

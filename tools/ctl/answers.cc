@@ -7,14 +7,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "services/telemetry/sync_outcome.h"
-#include "services/telemetry/table.h"
-#include "services/telemetry/words.h"
+#include "base/text_table.h"
+#include "base/words.h"
+#include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 
 namespace syncopate::ctl {
 namespace {
 
-constexpr auto kRight = telemetry::Table::Align::kRight;
+constexpr auto kRight = TextTable::Align::kRight;
 
 double Seconds(const v1::SyncRecord& record, const std::string& phase) {
   auto found = record.seconds().find(phase);
@@ -57,7 +58,7 @@ std::string Summary(const v1::SynchronizerServiceGetStatusResponse& status) {
   return absl::StrCat(status.trainers_alive(), " trainer and ", status.rollouters_alive(),
                       " rollouter(s) alive, syncs ", status.syncs_ok(), " ok, ", status.syncs_failed(), " failed, ",
                       status.syncs_superseded(), " superseded, ", status.attempts_under_way(), " under way, up ",
-                      telemetry::Clocked(status.uptime_seconds()));
+                      Clocked(status.uptime_seconds()));
 }
 
 std::string Summary(const v1::TrainerServiceGetStatusResponse& status) {
@@ -69,20 +70,19 @@ std::string Summary(const v1::TrainerServiceGetStatusResponse& status) {
 std::string Summary(const v1::RolloutServiceGetStatusResponse& status) {
   double whole = status.busy_seconds() + status.idle_seconds();
   return absl::StrCat(status.running_sequences(), " running, ", status.waiting_sequences(), " waiting, ",
-                      telemetry::Thousands(status.groups_submitted()), " groups, ",
-                      telemetry::Thousands(status.generated_tokens()), " tokens, idle ",
-                      telemetry::Percent(telemetry::Share(status.idle_seconds(), whole)));
+                      Thousands(status.groups_submitted()), " groups, ", Thousands(status.generated_tokens()),
+                      " tokens, idle ", Percent(Share(status.idle_seconds(), whole)));
 }
 
 std::string ToTable(const v1::ListMembersResponse& members) {
-  telemetry::Table table(
+  TextTable table(
       {{"MEMBER"}, {"STATE"}, {"SERVES"}, {"ADDRESS"}, {"METRICS"}, {"SILENT", kRight}, {"INCARNATION"}, {"DETAIL"}});
   for (const auto& member : members.members()) {
     std::string detail = member.detail();
     if (member.attempt() != 0)
       absl::StrAppend(&detail, detail.empty() ? "" : "; ", "in sync attempt ", member.attempt());
     std::string rank = member.member().world() > 1 ? absl::StrCat("/", member.member().rank()) : "";
-    table.AddRow({member.member().replica_id() + rank, StateName(member.state()), telemetry::Version(member.serving()),
+    table.AddRow({member.member().replica_id() + rank, StateName(member.state()), wire::VersionText(member.serving()),
                   member.address(), member.metrics_address(), absl::StrFormat("%.1f s", member.silent_seconds()),
                   member.member().incarnation().substr(0, 8), detail});
   }
@@ -90,20 +90,20 @@ std::string ToTable(const v1::ListMembersResponse& members) {
 }
 
 std::string ToTable(const v1::ListVersionsResponse& versions) {
-  telemetry::Table table({{"VERSION"}, {"DIGEST"}, {"SERVED BY", kRight}, {"PUBLISHED (UNIX TIME)", kRight}});
+  TextTable table({{"VERSION"}, {"DIGEST"}, {"SERVED BY", kRight}, {"PUBLISHED (UNIX TIME)", kRight}});
   for (const auto& version : versions.versions()) {
-    table.AddRow({telemetry::Version(version.version()), absl::StrFormat("%016x", version.digest()),
+    table.AddRow({wire::VersionText(version.version()), absl::StrFormat("%016x", version.digest()),
                   absl::StrCat(version.served_by()), absl::StrFormat("%.3f", version.published_unix_seconds())});
   }
   return table.ToString();
 }
 
 std::string ToTable(const v1::GenerateResponse& answer) {
-  telemetry::Table table({{"POSITION", kRight}, {"TOKEN", kRight}, {"LOGPROB", kRight}, {"VERSION"}});
+  TextTable table({{"POSITION", kRight}, {"TOKEN", kRight}, {"LOGPROB", kRight}, {"VERSION"}});
   for (int i = 0; i < answer.tokens_size(); ++i) {
     std::string version = "-";
     for (const auto& span : answer.spans()) {
-      if (i >= span.begin() && i < span.end()) version = telemetry::Version(span.version());
+      if (i >= span.begin() && i < span.end()) version = wire::VersionText(span.version());
     }
     double logprob = i < answer.logprobs_size() ? answer.logprobs(i) : 0;
     table.AddRow({absl::StrCat(i), absl::StrCat(answer.tokens(i)), absl::StrFormat("%.4f", logprob), version});
@@ -114,7 +114,7 @@ std::string ToTable(const v1::GenerateResponse& answer) {
 std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   const auto& why = status.explanation();
   std::string text =
-      absl::StrFormat("trainer       %s at %s, step %d of %d\n", status.state(), telemetry::Version(status.version()),
+      absl::StrFormat("trainer       %s at %s, step %d of %d\n", status.state(), wire::VersionText(status.version()),
                       status.version().step(), status.steps_total());
   absl::StrAppendFormat(&text, "waiting for   %s, since %.1f s%s\n", why.waiting_for(), why.since_seconds(),
                         why.rollouter().empty() ? "" : absl::StrCat(", on ", why.rollouter()));
@@ -126,21 +126,21 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
       "to keep the trainer busy: staleness.target_staleness about %.1f, max_staleness at least %.1f\n",
       why.mean_group_seconds(), why.longest_group_seconds(), why.step_interval_seconds(),
       why.suggested_target_staleness(), why.suggested_max_staleness());
-  telemetry::Table table({{"ROLLOUTER"},
-                          {"SERVES"},
-                          {"LEASED", kRight},
-                          {"CREDITS", kRight},
-                          {"ACCEPTED", kRight},
-                          {"INVALID", kRight},
-                          {"RETURNED", kRight},
-                          {"STREAM"}});
+  TextTable table({{"ROLLOUTER"},
+                   {"SERVES"},
+                   {"LEASED", kRight},
+                   {"CREDITS", kRight},
+                   {"ACCEPTED", kRight},
+                   {"INVALID", kRight},
+                   {"RETURNED", kRight},
+                   {"STREAM"}});
   std::string faults;
   for (const auto& rollouter : status.rollouters()) {
     const bool quarantined = rollouter.quarantine_seconds() > 0;
-    table.AddRow({rollouter.replica_id(), telemetry::Version(rollouter.serving()),
+    table.AddRow({rollouter.replica_id(), wire::VersionText(rollouter.serving()),
                   absl::StrCat(rollouter.leased_groups()), absl::StrCat(rollouter.credits()),
-                  telemetry::Thousands(rollouter.accepted_groups()), telemetry::Thousands(rollouter.invalid_groups()),
-                  telemetry::Thousands(rollouter.returned_groups()),
+                  Thousands(rollouter.accepted_groups()), Thousands(rollouter.invalid_groups()),
+                  Thousands(rollouter.returned_groups()),
                   quarantined ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
                   : rollouter.stalled_groups() > 0 ? "stalled"
                   : rollouter.connected()          ? "connected"
@@ -163,15 +163,14 @@ std::string SyncHeading() {
 }
 
 std::string SyncRow(const v1::SyncRecord& record) {
-  auto phase = [&record](const std::string& name) { return telemetry::Milliseconds(Seconds(record, name)); };
-  const bool failed = telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kFailed ||
+  auto phase = [&record](const std::string& name) { return Milliseconds(Seconds(record, name)); };
+  const bool failed = synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kFailed ||
                       record.result() == "not_connected";
   return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
-                         record.attempt(), telemetry::Version(record.version()), record.replica_id(),
-                         record.transport(), record.result(), telemetry::Thousands(record.bytes()), KindsOf(record),
-                         RateOf(record), phase("stage"), phase("prepare"), phase("transfer"), phase("verify"),
-                         phase("install"), phase("total"), telemetry::Milliseconds(record.pause_seconds()),
-                         failed ? record.detail() : record.transport_reason());
+                         record.attempt(), wire::VersionText(record.version()), record.replica_id(), record.transport(),
+                         record.result(), Thousands(record.bytes()), KindsOf(record), RateOf(record), phase("stage"),
+                         phase("prepare"), phase("transfer"), phase("verify"), phase("install"), phase("total"),
+                         Milliseconds(record.pause_seconds()), failed ? record.detail() : record.transport_reason());
 }
 
 }  // namespace syncopate::ctl

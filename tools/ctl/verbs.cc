@@ -9,9 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/text_table.h"
+#include "base/words.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/table.h"
-#include "services/telemetry/words.h"
+#include "services/wire/codec.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
@@ -99,16 +100,16 @@ absl::StatusOr<DaemonState> Describe(const CtlContext& context, const daemon::Da
   if (endpoint.role == kSynchronizer) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                                Call<SynchronizerService>(context, endpoint, &SynchronizerService::Stub::GetStatus, {}));
-    return DaemonState{"running", telemetry::Version(status.newest()), Summary(status), ToJson(status)};
+    return DaemonState{"running", wire::VersionText(status.newest()), Summary(status), ToJson(status)};
   }
   if (endpoint.role == kTrainer) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                                Call<TrainerService>(context, endpoint, &TrainerService::Stub::GetStatus, {}));
-    return DaemonState{status.state(), telemetry::Version(status.version()), Summary(status), ToJson(status)};
+    return DaemonState{status.state(), wire::VersionText(status.version()), Summary(status), ToJson(status)};
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                              Call<RolloutService>(context, endpoint, &RolloutService::Stub::GetStatus, {}));
-  return DaemonState{status.state(), telemetry::Version(status.serving()), Summary(status), ToJson(status)};
+  return DaemonState{status.state(), wire::VersionText(status.serving()), Summary(status), ToJson(status)};
 }
 
 // Reads a server stream to its end. The end of a stream is no error; a break is.
@@ -143,7 +144,7 @@ absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoin
   *request.mutable_request() = MakeRequest(arguments);
   auto print = [&context](const v1::GenerateStreamResponse& token) {
     Print(context, token,
-          absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), telemetry::Version(token.version())));
+          absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), wire::VersionText(token.version())));
   };
   return Read<v1::GenerateStreamResponse>(endpoint, daemon.stub->GenerateStream(&call, request), print);
 }
@@ -178,7 +179,7 @@ int CtlExitCode(const absl::Status& status) {
 
 absl::Status CtlStatus(const CtlContext& context) {
   SYNCOPATE_ASSIGN_OR_RETURN(Daemons daemons, Daemons::Find(context.daemons));
-  telemetry::Table table({{"DAEMON"}, {"STATE"}, {"VERSION"}, {"ADDRESS"}, {"DETAIL"}});
+  TextTable table({{"DAEMON"}, {"STATE"}, {"VERSION"}, {"ADDRESS"}, {"DETAIL"}});
   nlohmann::json all = nlohmann::json::object();
   absl::Status first_error;
   for (const daemon::DaemonEndpoint& endpoint : daemons.all()) {
@@ -300,7 +301,7 @@ absl::Status CtlSync(const CtlContext& context) {
       auto answer,
       CallOne<SynchronizerService>(context, kSynchronizer, &SynchronizerService::Stub::TriggerSync, request));
   Print(context, answer,
-        absl::StrCat(telemetry::Version(answer.version()), " goes to ", answer.receivers(), " receiver(s)\n"));
+        absl::StrCat(wire::VersionText(answer.version()), " goes to ", answer.receivers(), " receiver(s)\n"));
   return absl::OkStatus();
 }
 

@@ -62,7 +62,7 @@ absl::StatusOr<absl::Duration> TryToWrite(const std::string& folder) {
 
 }  // namespace
 
-FolderFacts LookAtFolder(const std::string& path) {
+FolderFacts InspectFolder(const std::string& path) {
   FolderFacts facts;
   facts.path = Existing(path);
   facts.file_system = FileSystemOf(facts.path);

@@ -72,7 +72,7 @@ class DriverLibrary {
 
 }  // namespace
 
-GpuFacts LookAtGpus() {
+GpuFacts InspectGpus() {
   GpuFacts facts;
   facts.kernel_driver = KernelDriver();
   absl::StatusOr<std::vector<Gpu>> gpus = DriverLibrary().List();

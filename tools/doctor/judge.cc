@@ -39,7 +39,7 @@ bool UsesGpus(const v1::RunConfig& config) {
 }
 
 // The finding of one subject: good, unless told otherwise.
-Finding Say(const std::string& subject, const std::string& looked_at, const std::string& found) {
+Finding GoodFinding(const std::string& subject, const std::string& looked_at, const std::string& found) {
   return {Level::kGood, subject, looked_at, found, ""};
 }
 
@@ -60,7 +60,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
   }
   const int64_t wanted = Workers(config) * config.run().threads();
   return Unless(usable >= 2 && usable >= static_cast<double>(wanted) / 2, Level::kWarning,
-                Say("processors", "affinity and cgroup quota", found),
+                GoodFinding("processors", "affinity and cgroup quota", found),
                 absl::StrCat("trainer and rollouters want ", wanted,
                              "; they take turns and pauses get longer. Lower run.rollouters or run.threads, or give "
                              "more processors"));
@@ -69,15 +69,15 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
 Finding Memory(const Machine& machine, const v1::RunConfig& config) {
   const int64_t wanted = kBytesPerDaemon * Workers(config);
   return Unless(machine.available_bytes >= wanted, Level::kBad,
-                Say("memory", "MemAvailable and cgroup limit",
-                    absl::StrCat(GiB(machine.available_bytes), " available of ", GiB(machine.memory_bytes))),
+                GoodFinding("memory", "MemAvailable and cgroup limit",
+                            absl::StrCat(GiB(machine.available_bytes), " available of ", GiB(machine.memory_bytes))),
                 absl::StrCat("trainer and rollouters, ", Workers(config), " processes, want ", GiB(wanted),
                              " and their weights besides; free memory, raise the limit or lower run.rollouters"));
 }
 
 Finding OpenFiles(const Machine& machine) {
-  const Finding finding = Say("open files", "limit of this process (ulimit -n)",
-                              absl::StrCat("soft ", machine.open_files, ", hard ", machine.open_files_hard));
+  const Finding finding = GoodFinding("open files", "limit of this process (ulimit -n)",
+                                      absl::StrCat("soft ", machine.open_files, ", hard ", machine.open_files_hard));
   const std::string remedy = absl::StrCat("each daemon should have ", kEnoughOpenFiles, ": ulimit -n ",
                                           kEnoughOpenFiles, ", or LimitNOFILE= of its unit");
   if (machine.open_files < kFewestOpenFiles) return Unless(false, Level::kBad, finding, remedy);
@@ -88,14 +88,14 @@ Finding OpenFiles(const Machine& machine) {
 Finding Tasks(const Machine& machine) {
   const std::string found = machine.tasks > 0 ? absl::StrCat("at most ", machine.tasks) : "no limit";
   return Unless(machine.tasks == 0 || machine.tasks >= kEnoughTasks, Level::kWarning,
-                Say("threads", "pids.max of the cgroup", found),
+                GoodFinding("threads", "pids.max of the cgroup", found),
                 absl::StrCat("daemons start dozens of threads each; raise it to ", kEnoughTasks,
                              " (kubelet podPidsLimit, docker --pids-limit)"));
 }
 
 Finding SharedMemory(const Machine& machine, const v1::RunConfig& config) {
   return Unless(!UsesGpus(config) || machine.shared_memory_bytes >= kEnoughSharedMemory, Level::kWarning,
-                Say("shared memory", "/dev/shm", GiB(machine.shared_memory_bytes)),
+                GoodFinding("shared memory", "/dev/shm", GiB(machine.shared_memory_bytes)),
                 "NCCL moves weights through it between processes of one host: mount 1 GiB or more there (docker "
                 "--shm-size, an emptyDir of medium Memory)");
 }
@@ -103,41 +103,41 @@ Finding SharedMemory(const Machine& machine, const v1::RunConfig& config) {
 Finding WallClock(const Machine& machine) {
   return Unless(
       machine.clock_synchronised, Level::kWarning,
-      Say("clock", "kernel state (adjtimex)", machine.clock_synchronised ? "synchronised" : "not synchronised"),
+      GoodFinding("clock", "kernel state (adjtimex)", machine.clock_synchronised ? "synchronised" : "not synchronised"),
       "certificates and the times of logs depend on it where there are several machines: run chrony or "
       "systemd-timesyncd");
 }
 
 std::vector<Finding> RunFolder(const FolderFacts& folder) {
-  const Finding writable =
-      Say("run directory", folder.path, folder.writable.ok() ? "writable" : std::string(folder.writable.message()));
+  const Finding writable = GoodFinding("run directory", folder.path,
+                                       folder.writable.ok() ? "writable" : std::string(folder.writable.message()));
   if (!folder.writable.ok()) {
     return {Unless(false, Level::kBad, writable, "set run.dir to a folder that this user may write in")};
   }
   const bool durable = folder.file_system != "tmpfs" && folder.file_system != "ramfs";
   const std::string kind = folder.file_system.empty() ? "unknown file system" : folder.file_system;
   return {writable,
-          Unless(durable, Level::kWarning, Say("durability", folder.path, kind),
+          Unless(durable, Level::kWarning, GoodFinding("durability", folder.path, kind),
                  "what is on it is gone after a reboot, checkpoints too: set run.dir to a disk"),
           Unless(folder.free_bytes >= kFewestFreeBytes, Level::kBad,
-                 Say("disk space", folder.path, absl::StrCat(GiB(folder.free_bytes), " free")),
+                 GoodFinding("disk space", folder.path, absl::StrCat(GiB(folder.free_bytes), " free")),
                  "logs and checkpoints need room; free some, or set run.dir elsewhere"),
           Unless(folder.sync <= kSlowSync, Level::kWarning,
-                 Say("disk sync", absl::StrCat("append and fsync in ", folder.path),
-                     absl::StrFormat("%.2f ms", absl::ToDoubleMilliseconds(folder.sync))),
+                 GoodFinding("disk sync", absl::StrCat("append and fsync in ", folder.path),
+                             absl::StrFormat("%.2f ms", absl::ToDoubleMilliseconds(folder.sync))),
                  "every acknowledgement of a group waits for one: set run.dir to a local SSD")};
 }
 
 Finding Address(const AddressFacts& address) {
   const std::string found = address.status.ok() ? "usable" : std::string(address.status.message());
   return Unless(address.status.ok(), Level::kBad,
-                Say("address", absl::StrCat(address.key, " = ", address.address), found),
+                GoodFinding("address", absl::StrCat(address.key, " = ", address.address), found),
                 absl::StrCat("stop what uses it, or set ", address.key, " to another one; port 0 takes any free one"));
 }
 
 Finding Program(const ProgramFacts& program) {
   const std::string found = program.status.ok() ? "starts" : std::string(program.status.message());
-  return Unless(program.status.ok(), Level::kBad, Say("program", program.path, found),
+  return Unless(program.status.ok(), Level::kBad, GoodFinding("program", program.path, found),
                 "build or install all programs in one folder, with their libraries: scripts/build.sh, or the image");
 }
 
@@ -158,7 +158,7 @@ Finding Gpus(const GpuFacts& gpu, const v1::RunConfig& config) {
   for (const Gpu& one : gpu.gpus) names.push_back(absl::StrCat(one.name, " of ", GiB(one.bytes)));
   std::string found = names.empty() ? std::string(gpu.library.message()) : absl::StrJoin(names, ", ");
   if (!gpu.kernel_driver.empty()) absl::StrAppend(&found, "; driver ", gpu.kernel_driver);
-  const Finding finding = Say("GPUs", "the kernel's driver and libcuda.so.1", found);
+  const Finding finding = GoodFinding("GPUs", "the kernel's driver and libcuda.so.1", found);
   const bool enough = static_cast<int64_t>(gpu.gpus.size()) > HighestGpu(config);
   if (UsesGpus(config)) {
     return Unless(enough, Level::kBad, finding,
@@ -177,7 +177,7 @@ Finding Credential(const CredentialFacts& credential, absl::Time now) {
   if (credential.expiry) {
     absl::StrAppend(&found, ", until ", absl::FormatTime("%Y-%m-%d", *credential.expiry, absl::UTCTimeZone()));
   }
-  const Finding finding = Say("credentials", absl::StrCat("security.*, as ", credential.role), found);
+  const Finding finding = GoodFinding("credentials", absl::StrCat("security.*, as ", credential.role), found);
   if (!credential.status.ok()) {
     return Unless(false, Level::kBad, finding, "see docs/security.md; scripts/make-certs.sh makes a working set");
   }

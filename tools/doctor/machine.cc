@@ -15,11 +15,11 @@ namespace {
 const char* const kRoles[] = {"synchronizer", "trainer", "rollouter"};
 
 // What `syncopate run` would listen on. Port 0 is always free, so it tells nothing.
-std::vector<AddressFacts> LookAtAddresses(const v1::RunConfig& config) {
+std::vector<AddressFacts> InspectAddresses(const v1::RunConfig& config) {
   const auto& synchronizer = config.synchronizer();
   std::vector<AddressFacts> facts;
   if (!synchronizer.listen().empty()) {
-    facts.push_back(LookAtAddress("synchronizer.address", synchronizer.address(), /*ours=*/false));
+    facts.push_back(InspectAddress("synchronizer.address", synchronizer.address(), /*ours=*/false));
   }
   const bool has_listen = !synchronizer.listen().empty();
   const std::pair<const char*, std::string> ours[] = {
@@ -35,12 +35,12 @@ std::vector<AddressFacts> LookAtAddresses(const v1::RunConfig& config) {
       {"rollouter.health_listen", config.rollouter().health_listen()}};
   for (const auto& [key, address] : ours) {
     auto parsed = ParseHostPort(address);
-    if (parsed.ok() && parsed->port != 0) facts.push_back(LookAtAddress(key, address, /*ours=*/true));
+    if (parsed.ok() && parsed->port != 0) facts.push_back(InspectAddress(key, address, /*ours=*/true));
   }
   return facts;
 }
 
-std::vector<CredentialFacts> LookAtCredentials(const v1::SecuritySection& section) {
+std::vector<CredentialFacts> InspectCredentials(const v1::SecuritySection& section) {
   std::vector<CredentialFacts> facts;
   if (section.tls_ca().empty() && section.token_file().empty()) return facts;
   for (const char* role : kRoles) {
@@ -54,17 +54,17 @@ std::vector<CredentialFacts> LookAtCredentials(const v1::SecuritySection& sectio
 
 }  // namespace
 
-Machine LookAround(const v1::RunConfig& config, const std::string& binary_folder) {
+Machine InspectMachine(const v1::RunConfig& config, const std::string& binary_folder) {
   Machine machine;
   machine.now = absl::Now();
-  LookAtLimits(&machine);
-  machine.run_folder = LookAtFolder(config.run().dir());
-  machine.addresses = LookAtAddresses(config);
+  InspectLimits(&machine);
+  machine.run_folder = InspectFolder(config.run().dir());
+  machine.addresses = InspectAddresses(config);
   for (const char* role : kRoles) {
-    machine.programs.push_back(LookAtProgram(JoinPath(binary_folder, absl::StrCat("syncopate-", role))));
+    machine.programs.push_back(InspectProgram(JoinPath(binary_folder, absl::StrCat("syncopate-", role))));
   }
-  machine.gpu = LookAtGpus();
-  machine.credentials = LookAtCredentials(config.security());
+  machine.gpu = InspectGpus();
+  machine.credentials = InspectCredentials(config.security());
   return machine;
 }
 

@@ -69,6 +69,6 @@ struct Machine {
 // Looks round on behalf of a run of `config` whose daemons are in `binary_folder`. Writes and removes one small file
 // where the run directory would be, binds and closes the ports, starts each daemon with --help, opens the driver's
 // library. Blocks for some seconds at most. What cannot be read is left at its default or in a status: never fails.
-Machine LookAround(const v1::RunConfig& config, const std::string& binary_folder);
+Machine InspectMachine(const v1::RunConfig& config, const std::string& binary_folder);
 
 }  // namespace syncopate::doctor

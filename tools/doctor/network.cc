@@ -48,7 +48,7 @@ absl::Status Try(const std::string& text, bool ours) {
 
 }  // namespace
 
-AddressFacts LookAtAddress(const std::string& key, const std::string& address, bool ours) {
+AddressFacts InspectAddress(const std::string& key, const std::string& address, bool ours) {
   return {key, address, Try(address, ours)};
 }
 

@@ -54,6 +54,6 @@ absl::Status RunToEnd(const std::string& path, const std::vector<std::string>& a
   return child.ok() ? AwaitEnd(*child, log) : child.status();
 }
 
-ProgramFacts LookAtProgram(const std::string& path) { return {path, TryToStart(path)}; }
+ProgramFacts InspectProgram(const std::string& path) { return {path, TryToStart(path)}; }
 
 }  // namespace syncopate::doctor

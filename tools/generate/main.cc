@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/log.h"
-#include "services/telemetry/table.h"
+#include "base/text_table.h"
 #include "tools/generate/generator.h"
 #include "tools/generate/options.h"
 
@@ -18,7 +18,7 @@ namespace syncopate::generate {
 namespace {
 
 void Print(const Trajectory& answer) {
-  telemetry::Table table({{"TOKEN", telemetry::Table::Align::kRight}, {"LOG-PROB", telemetry::Table::Align::kRight}});
+  TextTable table({{"TOKEN", TextTable::Align::kRight}, {"LOG-PROB", TextTable::Align::kRight}});
   for (size_t i = 0; i < answer.tokens.size(); ++i) {
     table.AddRow({std::to_string(answer.tokens[i]), absl::StrFormat("%.6f", answer.logprobs[i])});
   }

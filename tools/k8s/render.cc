@@ -137,6 +137,18 @@ int64_t TrainerRanks(const RenderRequest& request) {
   return config::ParseRunConfig(request.config, request.config_source, {}).config.trainer().world();
 }
 
+// Rollouters are pods of one process, which a Deployment may start in any order and number.
+std::vector<config::ConfigProblem> CheckRolloutRanks(const RenderRequest& request) {
+  const int64_t ranks =
+      config::ParseRunConfig(request.config, request.config_source, {}).config.rollout().tensor_parallel();
+  if (ranks == 1) return {};
+  return {
+      {request.config_source, "rollout.tensor_parallel", absl::StrCat(ranks),
+       "1: pods are made for rollouters of one rank; start ranks with rollouter.rank and rollouter.rank0 yourself, or "
+       "use more rollouters",
+       ""}};
+}
+
 // Those that are asked for, and what a trainer of several ranks needs.
 std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, bool several_ranks) {
   std::vector<std::string> components = request.infra.components();
@@ -195,6 +207,7 @@ std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnde
 
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckRolloutRanks(request)));
   const int64_t ranks = TrainerRanks(request);
   const std::vector<std::string> components = ComponentsOfRun(tree, request, ranks > 1);
   std::vector<Infra::Wish> wishes = request.infra.Wishes(/*shared_state=*/ranks > 1);

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 namespace syncopate::records {
 namespace {
@@ -19,6 +19,8 @@ std::optional<double> MaybeNumber(const json& object, const char* key) {
   return found->get<double>();
 }
 
+// A file of an earlier build lacks figures, and one of a later build has others: what is missing is 0, what is unknown
+// is passed over.
 double Number(const json& object, const char* key) { return MaybeNumber(object, key).value_or(0.0); }
 
 int64_t Integer(const json& object, const char* key) { return std::llround(Number(object, key)); }
@@ -32,6 +34,7 @@ std::string Text(const json& object, const char* key) {
 
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  // The last line of a run that was killed may be cut in the middle.
   if (!object.is_object()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_STEP_RECORD", "a step record is not a JSON object");
   }
@@ -40,8 +43,8 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   record.supervised = Text(object, "objective") == "sft";
   record.epoch = Integer(object, "epoch");
   record.step = Integer(object, "step");
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable())
-    telemetry::SetValue(figure, Number(object, figure.name), &record.figures);
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable())
+    trainer::SetFigureValue(figure, Number(object, figure.name), &record.figures);
   record.eval_exact = MaybeNumber(object, "eval_exact");
   record.eval_reward = MaybeNumber(object, "eval_reward");
   record.eval_prompts = Integer(object, "eval_prompts");
@@ -76,23 +79,25 @@ std::string ToString(const StepRecord& record) {
   if (record.is_evaluation) {
     return absl::StrFormat("step %d  %s (greedy, on the evaluation prompts)", record.step, EvaluationText(record));
   }
-  const telemetry::StepFigures& figures = record.figures;
+  const trainer::StepFigures& figures = record.figures;
   std::string text =
       record.supervised
           ? absl::StrFormat("step %d  loss %.4f (supervised)  entropy %.2f", record.step, figures.loss, figures.entropy)
           : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
                             figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
                             figures.staleness_max);
+  // A repeated step may have taken no time to speak of, and has no rate.
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
-    absl::StrAppend(&text, "  ", telemetry::Thousands(rate), " tokens/s  idle ",
-                    telemetry::Percent(telemetry::Share(figures.wait_seconds, figures.step_seconds)));
+    absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
+                    Percent(Share(figures.wait_seconds, figures.step_seconds)));
   }
   return text;
 }
 
 std::string ToString(const std::vector<std::string>& alarms) {
   std::string text;
+  // A name that this build does not know is shown as it is.
   for (const std::string& alarm : alarms) {
     absl::StrAppend(&text, text.empty() ? "alarm: " : ", ",
                     alarm == "entropy"           ? "entropy has collapsed"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "services/telemetry/step_figures.h"
+#include "trainer/record/step_figures.h"
 
 namespace syncopate::records {
 
@@ -26,7 +26,7 @@ struct StepRecord {
   bool supervised = false;  // there were no rewards and no staleness
   int64_t epoch = 0;
   int64_t step = 0;
-  telemetry::StepFigures figures;
+  trainer::StepFigures figures;
   std::map<std::string, double> reward_parts;  // means over the batch, by the part's name
   std::vector<std::string> alarms;             // that stand, by name
   std::optional<double> eval_reward;           // mean

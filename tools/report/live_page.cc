@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/status.h"
-#include "services/telemetry/sync_outcome.h"
 #include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "tools/report/report_page.h"
 
 namespace syncopate::report {
@@ -41,7 +41,7 @@ bool IsThisMachine(const std::string& host, int port) {
 RunHistory::Have HaveOf(const std::string& query) {
   const auto number = [&query](const char* name) {
     uint64_t value = 0;
-    return absl::SimpleAtoi(telemetry::QueryValue(query, name), &value) ? value : 0;
+    return absl::SimpleAtoi(QueryValue(query, name), &value) ? value : 0;
   };
   return {.step_span = static_cast<int64_t>(number("steps_span")),
           .sync_span = static_cast<int64_t>(number("syncs_span")),
@@ -62,24 +62,23 @@ double Seconds(const v1::SyncRecord& record, const char* phase) {
 absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort place, Loopback(address));
   std::unique_ptr<LivePage> page(new LivePage());
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      page->responder_, telemetry::HttpResponder::Start({.what = "the page of the run",
-                                                         .address = place.ToString(),
-                                                         .max_request_bytes = kMaxRequestBytes,
-                                                         .timeout = kSendTimeout},
-                                                        [self = page.get()](const telemetry::HttpRequest& request) {
-                                                          return self->Answer(request);
-                                                        }));
+  SYNCOPATE_ASSIGN_OR_RETURN(page->responder_, HttpResponder::Start({.what = "the page of the run",
+                                                                     .address = place.ToString(),
+                                                                     .max_request_bytes = kMaxRequestBytes,
+                                                                     .timeout = kSendTimeout},
+                                                                    [self = page.get()](const HttpRequest& request) {
+                                                                      return self->Answer(request);
+                                                                    }));
   return page;
 }
 
 std::string LivePage::url() const { return absl::StrCat("http://", responder_->address(), "/"); }
 
-std::string LivePage::Answer(const telemetry::HttpRequest& request) const {
+std::string LivePage::Answer(const HttpRequest& request) const {
   constexpr char kPages[] = "/ and /new.json";
-  if (request.code != 200) return telemetry::HttpRefusal(request.code, kPages);
+  if (request.code != 200) return HttpRefusal(request.code, kPages);
   if (!IsThisMachine(request.host, ParseHostPort(responder_->address())->port)) {
-    return telemetry::HttpPage(421, "text/plain; charset=utf-8", "421: this page is for this machine alone\n");
+    return HttpPage(421, "text/plain; charset=utf-8", "421: this page is for this machine alone\n");
   }
   const std::vector<std::string> headers = {
       "Cache-Control: no-store",
@@ -90,10 +89,10 @@ std::string LivePage::Answer(const telemetry::HttpRequest& request) const {
       absl::StrCat("Content-Security-Policy: ", PagePolicy(/*live=*/true), "; frame-ancestors 'none'")};
   MutexLock lock(&mutex_);
   if (request.path == "/new.json") {
-    return telemetry::HttpPage(200, "application/json", EscapedJson(history_.ToJson(HaveOf(request.query))), headers);
+    return HttpPage(200, "application/json", EscapedJson(history_.ToJson(HaveOf(request.query))), headers);
   }
-  if (request.path != "/") return telemetry::HttpRefusal(404, kPages);
-  return telemetry::HttpPage(200, "text/html; charset=utf-8", MakePage({history_.ToJson()}, {.live = true}), headers);
+  if (request.path != "/") return HttpRefusal(404, kPages);
+  return HttpPage(200, "text/html; charset=utf-8", MakePage({history_.ToJson()}, {.live = true}), headers);
 }
 
 void LivePage::SetHistory(RunHistory history) {
@@ -108,9 +107,9 @@ void LivePage::AddRecord(const records::StepRecord& record) {
 }
 
 void LivePage::AddSync(const v1::SyncRecord& record) {
-  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
-  const bool moved = outcome == telemetry::SyncOutcome::kDone;
-  if (!moved && outcome != telemetry::SyncOutcome::kRelabelled) return;
+  const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  const bool moved = outcome == synchronizer::SyncOutcome::kDone;
+  if (!moved && outcome != synchronizer::SyncOutcome::kRelabelled) return;
   MutexLock lock(&mutex_);
   history_.AddVersion(record.replica_id(), record.ended_unix_seconds(), record.version().step());
   if (!moved) return;

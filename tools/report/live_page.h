@@ -6,8 +6,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/http_responder.h"
 #include "base/mutex.h"
-#include "services/telemetry/http_responder.h"
 #include "syncopate/v1/synchronizer.pb.h"
 #include "tools/report/run_history.h"
 
@@ -38,11 +38,11 @@ class LivePage {
 
  private:
   LivePage() = default;
-  std::string Answer(const telemetry::HttpRequest& request) const;
+  std::string Answer(const HttpRequest& request) const;
 
   mutable Mutex mutex_;
   RunHistory history_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<telemetry::HttpResponder> responder_;  // last: its thread uses what is above
+  std::unique_ptr<HttpResponder> responder_;  // last: its thread uses what is above
 };
 
 }  // namespace syncopate::report

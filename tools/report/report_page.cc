@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/sha256.h"
-#include "services/telemetry/step_figures.h"
 #include "tools/report/page_parts.inc"
+#include "trainer/record/step_figures.h"
 
 namespace syncopate::report {
 namespace {
@@ -23,7 +23,7 @@ std::string SourceOf(absl::string_view text) {
 
 json Vocabulary() {
   json list = json::array();
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
     list.push_back({{"name", figure.name}, {"group", figure.group}, {"unit", figure.unit}, {"help", figure.help}});
   }
   return list;

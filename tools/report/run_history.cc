@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "base/utf8.h"
-#include "services/telemetry/sync_outcome.h"
 #include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 
 namespace syncopate::report {
 namespace {
@@ -42,10 +42,10 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
   }
   if (record.step <= last_step_) steps_.DropFrom(record.step);
   last_step_ = record.step;
-  const telemetry::StepFigures& step = record.figures;
+  const trainer::StepFigures& step = record.figures;
   Values values;
-  for (const telemetry::StepFigure& figure : telemetry::StepFigureTable()) {
-    values.emplace_back(figure.name, telemetry::Value(step, figure));
+  for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
+    values.emplace_back(figure.name, trainer::FigureValue(step, figure));
   }
   for (const auto& [part, mean] : record.reward_parts) values.emplace_back("part:" + part, mean);
   if (step.step_seconds > 0) {
@@ -123,7 +123,7 @@ void RunHistory::AddEvent(const v1::Event& event) {
   }
   if (event.kind() == "install") AddPause(version, Number(event, "pause_seconds"));
   if (event.kind() != "sync") return;
-  if (telemetry::SyncOutcomeOf(Text(event, "result")) != telemetry::SyncOutcome::kDone) return;
+  if (synchronizer::ClassifySyncResult(Text(event, "result")) != synchronizer::SyncOutcome::kDone) return;
   AddSync({.version = version,
            .stage = Number(event, "stage_seconds"),
            .prepare = Number(event, "prepare_seconds"),

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "services/telemetry/words.h"
+#include "base/words.h"
 
 namespace syncopate::run {
 namespace {
@@ -203,8 +203,8 @@ std::string RenderFigures(const json& summary) {
                         "weight syncs    %.0f, %.0f failed, median %.1f ms; generation paused %.2f ms (median)\n",
                         At(summary, "/syncs/count"), At(summary, "/syncs/failed"), At(summary, "/syncs/total_ms/p50"),
                         At(summary, "/pause_ms/p50"));
-  absl::StrAppend(&text, "idle            trainer ", telemetry::Percent(At(summary, "/idle/trainer")), ", rollouters ",
-                  telemetry::Percent(At(summary, "/idle/rollouters")), "\n");
+  absl::StrAppend(&text, "idle            trainer ", Percent(At(summary, "/idle/trainer")), ", rollouters ",
+                  Percent(At(summary, "/idle/rollouters")), "\n");
   return text;
 }
 

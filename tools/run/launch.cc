@@ -79,13 +79,17 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
                   child.index, &launch.arguments);
   }
   if (child.role != "rollouter") return launch;
+  const int64_t ranks = config.rollout().tensor_parallel();
   launch.arguments.push_back(absl::StrCat("rollouter.index=", child.index));
+  if (ranks > 1) launch.arguments.push_back(absl::StrCat("rollouter.rank=", child.rank));
+  if (child.rank > 0) launch.arguments.push_back(absl::StrCat("rollouter.rank0=", rank0));
   if (!config.rollouter().name().empty()) launch.arguments.push_back("rollouter.name=");  // they are numbered here
   AppendShifted({{"rollouter.listen", config.rollouter().listen()},
                  {"rollouter.advertise", config.rollouter().advertise()},
+                 {"rollouter.ranks_listen", config.rollouter().ranks_listen()},
                  {"rollouter.health_listen", config.rollouter().health_listen()},
                  {"metrics.rollouter_listen", config.metrics().rollouter_listen()}},
-                child.index, &launch.arguments);
+                child.index * ranks + child.rank, &launch.arguments);
   return launch;
 }
 

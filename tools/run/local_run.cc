@@ -41,6 +41,7 @@ constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
   options.rollouters = config::RolloutersOf(config);
+  options.rollouter_ranks = config.rollout().tensor_parallel();
   options.trainer_ranks = config.trainer().world();
   options.environment = !config.environment().command().empty();
   options.grace = config::CheckedDuration(config.run().grace());
@@ -127,25 +128,36 @@ class LocalRun {
     }
   }
 
-  static bool IsFollower(const ChildId& child) { return child.role == "trainer" && child.index > 0; }
+  static bool IsFollower(const ChildId& child) {
+    return child.rank > 0 || (child.role == "trainer" && child.index > 0);
+  }
+  static ChildId Rank0Of(const ChildId& child) { return {child.role, child.role == "trainer" ? 0 : child.index}; }
 
-  // The other ranks of the trainer are started when it is known where rank 0 listens for them.
-  void NoticeRank0() {
-    if (awaiting_rank0_.empty()) return;
-    auto endpoint =
-        daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(daemon::kRanksFolder), "trainer", 0));
+  // Where the rank 0 of this child listens for it; "" before it does.
+  std::string FindRank0(const ChildId& child) const {
+    const ChildId rank0 = Rank0Of(child);
+    const char* folder = child.role == "trainer" ? daemon::kRanksFolder : daemon::kReplicasFolder;
+    auto endpoint = daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(folder), rank0.role, rank0.index));
     const bool is_ours = endpoint.ok() && processes_.count(static_cast<pid_t>(endpoint->pid)) > 0;
-    if (!is_ours) return;  // not yet, or what an earlier life wrote
-    rank0_ = endpoint->grpc;
-    for (const ChildId& child : std::exchange(awaiting_rank0_, {})) StartOne(child);
+    return is_ours ? endpoint->grpc : "";  // not yet, or what an earlier life wrote
+  }
+
+  // Other ranks are started when it is known where their rank 0 listens for them.
+  void NoticeRank0() {
+    for (const ChildId& child : std::set<ChildId>(awaiting_rank0_)) {
+      if (FindRank0(child).empty()) continue;
+      awaiting_rank0_.erase(child);
+      StartOne(child);
+    }
   }
 
   void StartOne(const ChildId& child) {
-    if (IsFollower(child) && rank0_.empty()) {
+    const std::string rank0 = IsFollower(child) ? FindRank0(child) : "";
+    if (IsFollower(child) && rank0.empty()) {
       awaiting_rank0_.insert(child);
       return;
     }
-    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0_);
+    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0);
     // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
@@ -190,7 +202,7 @@ class LocalRun {
       }
       if (IsFollower(process.child)) {
         // Rank 0 is ready when all its ranks are.
-        process.ready = endpoints_.count({"trainer", 0}) > 0;
+        process.ready = endpoints_.count(Rank0Of(process.child)) > 0;
         if (process.ready) ready.push_back(process.child);
         continue;
       }
@@ -331,7 +343,6 @@ class LocalRun {
   absl::Time next_refresh_ = absl::InfinitePast();
   bool announced_ = false;    // that all daemons are ready
   std::string synchronizer_;  // its address, "" before it was first ready
-  std::string rank0_;         // where the trainer's rank 0 listens for the others, "" before it does
   std::set<ChildId> awaiting_rank0_;
   std::string digest_;  // of the worker's code, "" before it was first ready
   std::map<pid_t, Process> processes_;

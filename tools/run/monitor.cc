@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/words.h"
 #include "services/rpc/channel.h"
-#include "services/telemetry/sync_outcome.h"
-#include "services/telemetry/words.h"
+#include "services/wire/codec.h"
+#include "synchronizer/sync_outcome.h"
 #include "syncopate/v1/rollout.grpc.pb.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
@@ -17,6 +18,7 @@ namespace {
 using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
 
 constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
+// One daemon that hangs must not freeze the table of the others for long.
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
 constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
 constexpr size_t kRecentSyncs = 100;
@@ -106,13 +108,15 @@ void RunMonitor::PollLoop() {
 void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
   if (!status.ok()) return;
+  // A daemon that does not answer keeps its last row: whether it has died is the supervisor's to say.
   auto trained = status->groups().find("trained");
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = telemetry::Version(status->version());
+  row.version = wire::VersionText(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
   snapshot_.waiting = WhoWaits(status->explanation());
+  // A full disk is the one wait that nobody but its reader can end.
   snapshot_.alarm = status->explanation().waiting_for() == "disk" ? snapshot_.waiting : "";
 }
 
@@ -131,10 +135,11 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = status->state();
-  row.version = telemetry::Version(status->serving());
+  row.version = wire::VersionText(status->serving());
   row.groups = status->groups_submitted();
-  row.idle = telemetry::Share(idle, idle + busy);
-  row.tokens_per_second = telemetry::Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
+  row.idle = Share(idle, idle + busy);
+  // Over the last polls alone: a rate since the start would not show that it has stopped.
+  row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
 }
 
 void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
@@ -143,7 +148,7 @@ void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
   row.state = "running";
-  row.version = telemetry::Version(status->newest());
+  row.version = wire::VersionText(status->newest());
 }
 
 std::string RunMonitor::SynchronizerAddress() const {
@@ -169,6 +174,7 @@ void RunMonitor::WatchSyncs(const std::string& address) {
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
+    // So that Stop can cancel a read that waits for a sync which never comes.
     watch_ = &context;
   }
   v1::WatchSyncsRequest request;
@@ -186,13 +192,14 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
-  const telemetry::SyncOutcome outcome = telemetry::SyncOutcomeOf(record.result());
-  if (outcome == telemetry::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
-  if (outcome == telemetry::SyncOutcome::kRehearsed) return;   // no version was to be moved
-  const bool ok = outcome != telemetry::SyncOutcome::kFailed;
+  const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
+  if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // no version was to be moved
+  const bool ok = outcome != synchronizer::SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;
+  // Medians of the last hundred: one slow sync at the start does not stay on the screen.
   Push(total->second, &totals_);
   Push(record.pause_seconds(), &pauses_);
   snapshot_.syncs.last_seconds = total->second;

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "services/telemetry/table.h"
-#include "services/telemetry/words.h"
+#include "base/text_table.h"
+#include "base/words.h"
 
 namespace syncopate::run {
 namespace {
@@ -33,29 +33,27 @@ std::string StalenessLine(const RunView& view) {
   std::string line =
       absl::StrFormat("staleness %.2f mean, %d max", step.figures.staleness_mean, step.figures.staleness_max);
   if (view.syncs.ok + view.syncs.failed == 0) return line;
-  absl::StrAppend(&line, "   sync ", telemetry::Milliseconds(view.syncs.median_seconds), " median, ",
-                  telemetry::Milliseconds(view.syncs.last_seconds), " last, ", telemetry::Thousands(view.syncs.ok),
-                  " ok");
-  if (view.syncs.failed > 0) absl::StrAppend(&line, ", ", telemetry::Thousands(view.syncs.failed), " failed");
-  return absl::StrCat(line, "   pause ", telemetry::Milliseconds(view.syncs.median_pause_seconds));
+  absl::StrAppend(&line, "   sync ", Milliseconds(view.syncs.median_seconds), " median, ",
+                  Milliseconds(view.syncs.last_seconds), " last, ", Thousands(view.syncs.ok), " ok");
+  if (view.syncs.failed > 0) absl::StrAppend(&line, ", ", Thousands(view.syncs.failed), " failed");
+  return absl::StrCat(line, "   pause ", Milliseconds(view.syncs.median_pause_seconds));
 }
 
 std::string Daemons(const RunView& view) {
-  constexpr auto kRight = telemetry::Table::Align::kRight;
-  telemetry::Table table({{"DAEMON"},
-                          {"STATE"},
-                          {"PID", kRight},
-                          {"VERSION"},
-                          {"GROUPS", kRight},
-                          {"TOKENS/S", kRight},
-                          {"IDLE", kRight},
-                          {"RESTARTS", kRight}});
+  constexpr auto kRight = TextTable::Align::kRight;
+  TextTable table({{"DAEMON"},
+                   {"STATE"},
+                   {"PID", kRight},
+                   {"VERSION"},
+                   {"GROUPS", kRight},
+                   {"TOKENS/S", kRight},
+                   {"IDLE", kRight},
+                   {"RESTARTS", kRight}});
   for (const DaemonRow& row : view.daemons) {
     bool works = row.name.rfind("synchronizer", 0) != 0;
     table.AddRow({row.name, row.state, row.pid == 0 ? "-" : absl::StrCat(row.pid), row.version,
-                  works ? telemetry::Thousands(row.groups) : "",
-                  works ? telemetry::Thousands(std::llround(row.tokens_per_second)) : "",
-                  works ? telemetry::Percent(row.idle) : "", absl::StrCat(row.restarts)});
+                  works ? Thousands(row.groups) : "", works ? Thousands(std::llround(row.tokens_per_second)) : "",
+                  works ? Percent(row.idle) : "", absl::StrCat(row.restarts)});
   }
   return table.ToString();
 }
@@ -97,7 +95,7 @@ double StepFigures::TokensPerSecond() const {
     tokens += static_cast<double>(step.figures.trained_tokens);
     seconds += step.figures.step_seconds;
   }
-  return telemetry::Share(tokens, seconds);
+  return Share(tokens, seconds);
 }
 
 double StepFigures::Idle() const {
@@ -106,13 +104,13 @@ double StepFigures::Idle() const {
     waited += step.figures.wait_seconds;
     seconds += step.figures.step_seconds;
   }
-  return telemetry::Share(waited, seconds);
+  return Share(waited, seconds);
 }
 
 std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   int64_t step = view.steps.last_step().has_value() ? view.steps.last_step()->step : 0;
-  std::vector<std::string> lines = {"", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total,
-                                                        telemetry::Clocked(view.elapsed_seconds))};
+  std::vector<std::string> lines = {
+      "", absl::StrFormat("%s   step %d of %d   %s", view.name, step, view.steps_total, Clocked(view.elapsed_seconds))};
   const auto append = [&lines](const std::vector<std::string>& more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };

@@ -25,7 +25,9 @@ const ChildId kEnvironmentId{kEnvironment, 0};
 
 }  // namespace
 
-std::string ChildId::Name() const { return absl::StrCat(role, "-", index); }
+std::string ChildId::Name() const {
+  return rank == 0 ? absl::StrCat(role, "-", index) : absl::StrCat(role, "-", index, "-rank", rank);
+}
 
 std::string ChildExit::ToString() const {
   return by_signal ? absl::StrCat("was killed by signal ", code) : absl::StrCat("exited with code ", code);
@@ -35,7 +37,9 @@ RunSupervision::RunSupervision(const Options& options) : options_(options) {
   children_[kSynchronizerId];
   for (int64_t i = 0; i < options_.trainer_ranks; ++i) children_[{kTrainer, i}];
   if (options_.environment) children_[kEnvironmentId];
-  for (int64_t i = 0; i < options_.rollouters; ++i) children_[{kRollouter, i}];
+  for (int64_t i = 0; i < options_.rollouters; ++i) {
+    for (int64_t rank = 0; rank < options_.rollouter_ranks; ++rank) children_[{kRollouter, i, rank}];
+  }
 }
 
 std::vector<ChildAction> RunSupervision::Start(absl::Time now) {
@@ -49,6 +53,7 @@ void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<C
   Child& child = children_[id];
   child.state = State::kStarting;
   child.since = now;
+  ++child.starts;
   actions->push_back({ChildAction::Kind::kStart, id});
 }
 
@@ -131,8 +136,22 @@ void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Tim
 }
 
 bool RunSupervision::AnyRollouterLeft() const {
-  return std::any_of(children_.begin(), children_.end(), [](const auto& entry) {
-    return entry.first.role == kRollouter && entry.second.state != State::kGivenUp;
+  std::map<int64_t, bool> whole;  // by index: no rank of it is given up
+  for (const auto& [id, child] : children_) {
+    if (id.role != kRollouter) continue;
+    const bool there = child.state != State::kGivenUp;
+    whole[id.index] = id.rank == 0 ? there : whole[id.index] && there;
+  }
+  return std::any_of(whole.begin(), whole.end(), [](const auto& entry) { return entry.second; });
+}
+
+bool RunSupervision::AwaitsEarlierLife(const ChildId& id) const {
+  if (id.role != kRollouter) return false;
+  const int64_t starts = children_.at(id).starts;
+  return std::any_of(children_.begin(), children_.end(), [&](const auto& entry) {
+    const auto& [other, child] = entry;
+    return other.role == kRollouter && other.index == id.index && other.rank != id.rank && Alive(child) &&
+           child.starts <= starts;
   });
 }
 
@@ -217,7 +236,7 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
     return actions;
   }
   for (auto& [id, child] : children_) {
-    if (child.state == State::kBackoff && now >= child.since) {
+    if (child.state == State::kBackoff && now >= child.since && !AwaitsEarlierLife(id)) {
       ++child.restarts_total;
       child.restarts.push_back(now);
       StartChild(id, now, &actions);

@@ -16,7 +16,8 @@ struct ChildId {
   std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", the worker of users' Python
                      // of a trainer the index is the rank
   int64_t index = 0;
-  std::string Name() const;  // "rollouter-1"
+  int64_t rank = 0;          // of a rollouter of several
+  std::string Name() const;  // "rollouter-1", "rollouter-1-rank2"
   friend auto operator<=>(const ChildId&, const ChildId&) = default;
 };
 
@@ -41,7 +42,8 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // time, performs the actions that come back, and reports again. No thread, no clock; not thread-safe.
 //
 // The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
-// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff. The run ends
+// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff; the ranks of one
+// rollouter end together, each by itself, and none starts again beside one of an earlier life. The run ends
 // when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its
 // configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked first, so that
 // it can save with the others alive, then the others; whoever is late is killed.
@@ -52,6 +54,7 @@ class RunSupervision {
  public:
   struct Options {
     int64_t rollouters = 1;
+    int64_t rollouter_ranks = 1;  // of each
     int64_t trainer_ranks = 1;
     bool environment = false;                             // there is a worker of users' Python
     absl::Duration grace = absl::Seconds(5);              // for all of an orderly stop
@@ -101,6 +104,7 @@ class RunSupervision {
     bool was_ready = false;           // in this life or an earlier one
     std::deque<absl::Time> restarts;  // of the last minute
     int64_t restarts_total = 0;
+    int64_t starts = 0;
   };
 
   bool Alive(const Child& child) const { return child.state == State::kStarting || child.state == State::kReady; }
@@ -115,6 +119,8 @@ class RunSupervision {
   void StopOthers(std::vector<ChildAction>* actions);
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
+  // Another rank of this rollouter is there that has not been started again since.
+  bool AwaitsEarlierLife(const ChildId& id) const;
 
   Options options_;
   std::map<ChildId, Child> children_;

@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "base/manifest.h"
+#include "base/ranks/communicator.h"
 #include "model/model_config.h"
 #include "model/ops.h"
 #include "model/transformer.h"
@@ -16,7 +17,6 @@
 #include "trainer/actor/sharded_units.h"
 #include "trainer/actor/unit_access.h"
 #include "trainer/memory/state_part.h"
-#include "trainer/ranks/communicator.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
 

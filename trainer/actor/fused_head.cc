@@ -4,11 +4,45 @@
 
 namespace syncopate::trainer {
 
+namespace {
+constexpr int64_t kAlignedElements = 8;  // 16 bytes of bf16
+
+// A vocabulary of any size (a model's own and one token for padding, say) is to be multiplied and reduced about as fast as
+// one that is a multiple of 8: rows of its logits begin on 16 bytes, and the tokens beyond the last multiple are
+// multiplied by themselves, as products of odd sizes take twice as long.
+at::Tensor AlignedRows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  const int64_t stride = (columns + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  return at::empty({rows, stride}, options).narrow(1, 0, columns);
+}
+
+// Calls `multiply` with begin and count of each part of a vocabulary, in order.
+template <typename Multiply>
+void ForPartsOfVocabulary(const at::Tensor& head, const Multiply& multiply) {
+  const int64_t size = head.size(0);
+  const int64_t aligned = head.is_cuda() ? size / kAlignedElements * kAlignedElements : size;
+  if (aligned > 0) multiply(int64_t{0}, aligned);
+  if (aligned < size) multiply(aligned, size - aligned);
+}
+}  // namespace
+
 at::Tensor FusedHead::Logits(const at::Tensor& hidden, const at::Tensor& head) const {
-  if (!options_.float32_logits || hidden.scalar_type() == at::kFloat) return at::mm(hidden, head.t());
+  const bool widen = options_.float32_logits && hidden.scalar_type() != at::kFloat;
   // Only GPUs multiply bf16 into float32.
-  if (hidden.is_cuda()) return at::mm(hidden, head.t(), at::kFloat);
-  return at::mm(hidden.to(at::kFloat), head.t().to(at::kFloat));
+  if (!hidden.is_cuda()) {
+    return widen ? at::mm(hidden.to(at::kFloat), head.t().to(at::kFloat)) : at::mm(hidden, head.t());
+  }
+  const at::ScalarType dtype = widen ? at::kFloat : hidden.scalar_type();
+  at::Tensor logits = AlignedRows(hidden.size(0), head.size(0), hidden.options().dtype(dtype));
+  ForPartsOfVocabulary(head, [&](int64_t begin, int64_t count) {
+    at::Tensor part = logits.narrow(1, begin, count);
+    const at::Tensor weights = head.narrow(0, begin, count).t();
+    if (widen) {
+      at::mm_out(part, hidden, weights, at::kFloat);
+    } else {
+      at::mm_out(part, hidden, weights);
+    }
+  });
+  return logits;
 }
 
 FusedHead::Rows FusedHead::Forward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) const {
@@ -37,8 +71,15 @@ at::Tensor FusedHead::ForwardBackward(const at::Tensor& hidden, const at::Tensor
     at::Tensor dlogits = ops_.HeadBackward(logits, chunk_targets, forward, gradients.dlogprob, gradients.dentropy,
                                            options_.temperature, hidden.scalar_type());
     at::Tensor place = dhidden.narrow(0, begin, size);
-    at::mm_out(place, dlogits, head);
-    ops_.AddWeightGradient(dhead, dlogits, rows);
+    ForPartsOfVocabulary(head, [&](int64_t from, int64_t count) {
+      const at::Tensor part = dlogits.narrow(1, from, count), weights = head.narrow(0, from, count);
+      if (from == 0) {
+        at::mm_out(place, part, weights);
+      } else {
+        at::addmm_out(place, place, part, weights);
+      }
+      ops_.AddWeightGradient(dhead.narrow(0, from, count), part, rows);
+    });
   }
   return dhidden;
 }

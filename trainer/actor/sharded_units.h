@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "base/manifest.h"
+#include "base/ranks/communicator.h"
 #include "model/model_config.h"
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/side_stream.h"
 #include "trainer/actor/unit_access.h"
-#include "trainer/ranks/communicator.h"
 
 namespace syncopate::trainer {
 

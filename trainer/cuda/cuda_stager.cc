@@ -38,7 +38,8 @@ DType GatheredDType(const PolicyTrainer& policy, const Manifest& wire) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(const PolicyTrainer* policy, const Policy* leading,
-                                                               Manifest wire, int device, int slots) {
+                                                               Manifest wire, int device, int slots,
+                                                               const std::string& destination) {
   SYNCOPATE_CHECK(policy->is_sharded() == (leading != nullptr));
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   const DType dtype = leading == nullptr ? DType::kFloat32 : GatheredDType(*policy, wire);
@@ -48,13 +49,16 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(const PolicyTrain
                                                         "the weights of all ranks, gathered to be sent"));
   const void* const arena_of_source = leading == nullptr ? policy->device_parameters() : gathered.data();
   SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(wire, SourceLayout(dtype)));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto plan, synchronizer::SyncPlan::Create(wire, source, synchronizer::Layout::Whole(wire, /*ranks=*/1)));
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout receivers,
+                             synchronizer::BuildLayout(wire, destination.empty() ? "whole:1" : destination));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(wire, source, receivers));
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto arena, synchronizer::CudaSendArena::Create(wire, plan, /*source=*/0, {.device = device, .slots = slots}));
   auto bases = synchronizer::SplitShard(source, /*rank=*/0, Addresses(policy->manifest(), arena_of_source, dtype));
-  return std::unique_ptr<CudaStager>(new CudaStager(leading, dtype, std::move(gathered), std::move(wire),
+  std::unique_ptr<CudaStager> stager(new CudaStager(leading, dtype, std::move(gathered), std::move(wire),
                                                     std::move(plan), std::move(bases), slots, std::move(arena)));
+  if (!destination.empty()) stager->layout_ = SourceLayout(dtype);
+  return stager;
 }
 
 absl::StatusOr<CudaStager::Staged> CudaStager::Stage(const PolicyVersion& version) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "cuda/stream.h"
@@ -17,9 +19,11 @@ class CudaStager final : public WeightStager {
  public:
   // `policy` is borrowed and computes on GPU `device`; with several ranks `leading`, borrowed, is what reaches the others,
   // else null. `wire` has the tensors of policy->manifest(), in order, in
-  // float32 or bfloat16. Errors as CudaSendArena::Create.
+  // float32 or bfloat16. `destination`: the layout of the receivers; "": each has everything. Errors as
+  // CudaSendArena::Create.
   static absl::StatusOr<std::unique_ptr<CudaStager>> Create(const PolicyTrainer* policy, const Policy* leading,
-                                                            Manifest wire, int device, int slots);
+                                                            Manifest wire, int device, int slots,
+                                                            const std::string& destination = "");
 
   const Manifest& manifest() const override { return manifest_; }
   // As CudaSendArena::Stage, after the work that the calling thread has queued on the default stream. With several ranks
@@ -27,6 +31,9 @@ class CudaStager final : public WeightStager {
   absl::StatusOr<Staged> Stage(const PolicyVersion& version) override;
   synchronizer::WeightStore* store() override { return arena_.get(); }
   int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes() + gathered_.bytes(); }
+
+  // Named where receivers have parts: what is sent to each lies in an order that depends on it.
+  std::string layout() const override { return layout_; }
 
   // For transports between GPUs.
   synchronizer::CudaSendArena* arena() { return arena_.get(); }
@@ -53,6 +60,7 @@ class CudaStager final : public WeightStager {
   const synchronizer::ShardBases bases_;  // of the parameters
   const int slots_;
   const std::unique_ptr<synchronizer::CudaSendArena> arena_;
+  std::string layout_;
 };
 
 }  // namespace syncopate::trainer

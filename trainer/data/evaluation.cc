@@ -19,6 +19,8 @@ Evaluation::Evaluation(const Options& options, const PromptSource* prompts) : op
 Lease Evaluation::MakeLease(int64_t ordinal) const {
   const Asked& asked = asked_[ordinal];
   Lease lease;
+  // Passes below zero are no prompts of the run, and each evaluation has its own: an answer to an earlier one is
+  // nobody's.
   lease.id = {{-1 - options_.index, ordinal}, asked.attempt};
   lease.kind = LeaseKind::kEvaluation;
   lease.version = options_.version;
@@ -27,6 +29,7 @@ Lease Evaluation::MakeLease(int64_t ordinal) const {
   lease.task = asked.prompt.task;
   lease.reward = options_.reward;
   lease.sampling = options_.sampling;
+  // The same in every evaluation, so that two of them differ by their weights alone.
   lease.seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, ordinal});
   return lease;
 }
@@ -42,6 +45,8 @@ std::map<SessionId, int64_t> Evaluation::Held() const {
 int64_t Evaluation::MostHolders(const RolloutSessions& sessions, absl::Time now) const {
   int64_t rollouters = 0;
   for (const auto& [id, session] : sessions.all()) rollouters += session.IsHeldBack(now) ? 0 : 1;
+  // An evaluation pins its version: rollouters that hold its leases install nothing, and the others go on with
+  // training.
   return std::max<int64_t>(rollouters / 2, 1);
 }
 
@@ -61,6 +66,7 @@ std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl:
       if (count >= share || (count == 0 && static_cast<int64_t>(held.size()) >= most)) continue;
       if (best == nullptr || count < fewest) best = &session, fewest = count;
     }
+    // Prompts are alike here: if nobody takes this one, nobody takes the next.
     if (best == nullptr) break;
     --best->room;
     ++held[best->id];
@@ -117,6 +123,7 @@ absl::Status Evaluation::CheckAnswer(const TrajectoryGroup& group, SubmissionRul
 
 GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules) {
   Asked* asked = Find(group.lease);
+  // Of an evaluation that is over.
   if (asked == nullptr) return {.result = Result::kExpired};
   if (asked->stage == Stage::kAnswered && asked->attempt == group.lease.attempt) {
     return {.result = Result::kAlreadyAccepted};
@@ -136,6 +143,7 @@ std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& l
   Asked* asked = Find(lease);
   if (asked == nullptr || !Holds(*asked, session, lease)) return std::nullopt;
   asked->stage = Stage::kWaiting;
+  // One row whose reward always fails must not keep an evaluation from ending.
   if (IsPromptsFault(why) && ++asked->reward_failures >= kMaxRewardFailures) {
     asked->stage = Stage::kFailed;
     ++failed_;
@@ -150,6 +158,7 @@ void Evaluation::OnSessionLost(SessionId session) {
 }
 
 bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
+  // Without rollouters nothing is overtaken: those that come may still serve it.
   if (done() || sessions.all().empty()) return false;
   return std::all_of(sessions.all().begin(), sessions.all().end(),
                      [this](const auto& entry) { return entry.second.serving > options_.version; });

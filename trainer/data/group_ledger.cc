@@ -166,7 +166,7 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   while (std::optional<GroupId> prompt = queue_.Head()) {
     RolloutSession* session = NextReceiver(*prompt, now);
     if (session == nullptr) break;
-    const PromptSource::Readiness readiness = prompts_->Look(*prompt);
+    const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
     if (readiness == PromptSource::Readiness::kComing) break;
     if (readiness == PromptSource::Readiness::kUnusable) {
       Skip();
@@ -387,7 +387,7 @@ void GroupLedger::AssembleSupervised() {
   while (failure_.ok() && assembled_.size() < wanted) {
     const std::optional<GroupId> prompt = replay ? replays_.front().prompts[assembled_.size()].group : queue_.Head();
     if (!prompt.has_value()) return;
-    const PromptSource::Readiness readiness = prompts_->Look(*prompt);
+    const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
     if (readiness == PromptSource::Readiness::kComing) return;
     if (readiness == PromptSource::Readiness::kReady) {
       const LeaseId id = replay ? replays_.front().prompts[assembled_.size()] : queue_.Lease();
@@ -546,7 +546,7 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
   const std::optional<GroupId> head = queue_.Head();
   // Not while steps are repeated: their rows come first, and a source forgets what lies before the one looked for.
   if (replays_.empty() && leased_groups() == 0 && head.has_value() &&
-      prompts_->Look(*head) == PromptSource::Readiness::kComing) {
+      prompts_->CheckReadiness(*head) == PromptSource::Readiness::kComing) {
     view.coming = head;
     view.reading = prompts_->failure();
   }

@@ -125,16 +125,16 @@ absl::StatusOr<std::unique_ptr<JsonlFile>> JsonlFile::Open(const std::string& pa
   // A pipe would block for ever.
   file->file_ = synchronizer::FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file->file_.valid()) return FileError("open", path, errno);
-  SYNCOPATE_ASSIGN_OR_RETURN(file->stamp_, file->Look());
+  SYNCOPATE_ASSIGN_OR_RETURN(file->stamp_, file->ReadStamp());
   SYNCOPATE_RETURN_IF_ERROR(file->BuildIndex());
-  SYNCOPATE_ASSIGN_OR_RETURN(const Stamp after, file->Look());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Stamp after, file->ReadStamp());
   if (after != file->stamp_) return file->Changed("while its lines were counted");
   if (file->rows() == 0) return BadFile("EMPTY_FILE", absl::StrCat(path, " holds no rows"));
   file->rows_.shrink_to_fit();
   return file;
 }
 
-absl::StatusOr<JsonlFile::Stamp> JsonlFile::Look() const {
+absl::StatusOr<JsonlFile::Stamp> JsonlFile::ReadStamp() const {
   struct stat facts;
   if (::fstat(file_.get(), &facts) != 0) return FileError("look at", path_, errno);
   if (!S_ISREG(facts.st_mode)) return BadFile("NO_FILE", absl::StrCat(path_, " is no file but a folder or device"));
@@ -161,7 +161,7 @@ absl::StatusOr<std::string> JsonlFile::Read(int64_t row) const {
   }
   std::string text(entry.bytes, '\0');
   SYNCOPATE_ASSIGN_OR_RETURN(const size_t count, ReadAt(file_.get(), path_, text.data(), text.size(), entry.begin));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Stamp now, Look());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Stamp now, ReadStamp());
   if (now.bytes != stamp_.bytes) {
     return Changed(absl::StrCat("since the run began: it had ", stamp_.bytes, " bytes and has ", now.bytes));
   }

@@ -50,7 +50,7 @@ class JsonlFile {
   };
 
   explicit JsonlFile(std::string path) : path_(std::move(path)) {}
-  absl::StatusOr<Stamp> Look() const;
+  absl::StatusOr<Stamp> ReadStamp() const;
   absl::Status BuildIndex();
   absl::Status Changed(const std::string& what) const;
 

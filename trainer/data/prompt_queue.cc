@@ -28,6 +28,7 @@ PromptQueue::PromptQueue(const Options& options, const DataState& state)
       consumed_below_(state.consumed_below),
       consumed_above_(state.consumed_above.begin(), state.consumed_above.end()),
       attempts_(state.attempts) {
+  // A checkpoint knows no leases: what was leased when it was made is leased again.
   for (GroupId group = consumed_below_; group < next_; group = After(group)) {
     if (!IsConsumed(group)) put_back_.insert(group);
   }
@@ -54,6 +55,7 @@ LeaseId PromptQueue::Lease() {
   std::optional<GroupId> head = Head();
   SYNCOPATE_CHECK(head.has_value());
   if (put_back_.erase(*head) == 0) next_ = After(next_);
+  // The attempt is counted over the prompt's whole life, so that a late answer of an earlier one is told apart.
   return {*head, ++attempts_[*head]};
 }
 
@@ -68,6 +70,7 @@ void PromptQueue::Consume(const GroupId& group) {
   attempts_.erase(group);
   if (IsConsumed(group)) return;
   consumed_above_.insert(group);
+  // Prompts are consumed nearly in order: a mark and the few above it stay small in memory and in checkpoints.
   while (!consumed_above_.empty() && *consumed_above_.begin() == consumed_below_) {
     consumed_above_.erase(consumed_above_.begin());
     consumed_below_ = After(consumed_below_);
@@ -82,6 +85,7 @@ void PromptQueue::ConsumeAccepted(const LeaseId& lease) {
 void PromptQueue::Remember(const LeaseId& lease) {
   if (!accepted_attempts_.emplace(lease.group, lease.attempt).second) return;
   remembered_.push_back(lease.group);
+  // An acknowledgement that was lost is asked for again within seconds, so the newest are enough.
   if (remembered_.size() <= kRemembered) return;
   accepted_attempts_.erase(remembered_.front());
   remembered_.pop_front();
@@ -103,6 +107,7 @@ int32_t PromptQueue::Attempts(const GroupId& group) const {
 
 void PromptQueue::SawAttempt(const LeaseId& lease) {
   if (IsConsumed(lease.group)) return;
+  // The log holds answers alone, not leases: prompts between were leased and have no answer yet.
   for (; next_ <= lease.group; next_ = After(next_)) put_back_.insert(next_);
   int32_t& attempts = attempts_[lease.group];
   attempts = std::max(attempts, lease.attempt);

@@ -39,11 +39,13 @@ bool IsPromptsFault(const absl::Status& why) { return ErrorReason(why) == reason
 RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   Connected connected;
   for (const auto& [id, session] : sessions_) {
+    // Of any incarnation: a process that is started again must not wait until the stream of the dead one is found out.
     if (session.member.replica_id == member.replica_id) connected.replaced = id;
   }
   connected.session = ++last_;
   RolloutSession& session = sessions_[connected.session] = {.id = connected.session, .member = member};
   if (connected.replaced.has_value()) {
+    // A reconnect does not wash off bad answers.
     session.conduct = sessions_.at(*connected.replaced).conduct;
   } else if (auto known = bad_conduct_.extract(member.replica_id)) {
     session.conduct = std::move(known.mapped());
@@ -56,6 +58,7 @@ void RolloutSessions::Remove(SessionId session) {
   if (!found) return;
   const std::string& replica = found.mapped().member.replica_id;
   bad_conduct_.erase(replica);
+  // Names are the peers' choice, so their number is bounded: beyond it a bad one begins with a clean sheet.
   if (found.mapped().conduct.invalid_in_row == 0 || bad_conduct_.size() >= kMaxRemembered) return;
   bad_conduct_[replica] = found.mapped().conduct;
 }
@@ -75,8 +78,11 @@ bool RolloutSessions::OnReturn(SessionId session, const absl::Status& why, absl:
   RolloutSession* found = Find(session);
   if (found == nullptr) return false;
   ++found->returned;
+  // Every rollouter would have handed it back.
   if (IsPromptsFault(why)) return false;
   if (IsNobodysFault(why)) {
+    // One drain hands back all leases at once: that is one return. A rollouter that hands back what it was leased after
+    // the last one does nothing else.
     if (issued < found->conduct.excused_return) return false;
     found->conduct.excused_return = now;
   }
@@ -87,6 +93,7 @@ bool RolloutSessions::CountFault(RolloutSession* session, const absl::Status& fa
   RolloutConduct& conduct = session->conduct;
   conduct.last_fault = fault;
   if (++conduct.invalid_in_row < kInvalidInRow) return false;
+  // Said once for each quarantine, however many bad answers were still on their way.
   const bool begins = !session->IsQuarantined(now);
   conduct.quarantined_until = now + kQuarantine;
   return begins;
@@ -98,6 +105,7 @@ void RolloutSessions::OnRevoked(const Revocation& revoked) {
 }
 
 void RolloutSessions::OnProgress(SessionId session) {
+  // Any token shows that it works again.
   if (RolloutSession* found = Find(session)) found->stalled.clear();
 }
 

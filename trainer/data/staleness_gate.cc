@@ -24,15 +24,18 @@ StalenessGate::StalenessGate(const Options& options, int64_t step) : options_(op
   SYNCOPATE_CHECK(options.Validate().ok());
 }
 
+// N(d) changes at deadlines alone, so these are the only d to look at; between them the right side only grows.
 bool StalenessGate::HallHolds(const Deadlines& deadlines, int64_t slack) const {
   int64_t due = 0;
   for (const auto& [deadline, count] : deadlines) {
     due += count;
     if (due > options_.batch_groups * (deadline - step_ + slack)) return false;
   }
+  // One that is past can be met by no schedule, however few groups there are.
   return deadlines.empty() || deadlines.begin()->first >= step_;
 }
 
+// A step that runs has its batch already: the next place is one step further off.
 bool StalenessGate::KeepsBoundAtAdmission(const Deadlines& with_new_group) const {
   return HallHolds(with_new_group, training_ ? 0 : 1);
 }
@@ -78,6 +81,7 @@ void StalenessGate::Release(const GroupId& group) { Remove(group); }
 std::vector<GroupId> StalenessGate::Pick(int64_t size) const {
   if (training_ || size < 1 || completed() < size) return {};
   std::vector<GroupId> batch;
+  // Groups that still run stay in it: taking the completed ones must leave room for them too.
   Deadlines rest = deadlines_;
   for (auto next = completed_.begin(); static_cast<int64_t>(batch.size()) < size; ++next) {
     batch.push_back(next->second);
@@ -99,20 +103,7 @@ void StalenessGate::EndStep() {
   ++step_;
 }
 
-void StalenessGate::Rollback(int64_t step) {
-  SYNCOPATE_CHECK(step <= step_);
-  step_ = step;
-  training_ = false;
-  deadlines_.clear();
-  completed_.clear();
-  for (auto& [group, entry] : groups_) {
-    entry.start = std::min(entry.start, step);
-    const int64_t deadline = entry.start + options_.max_staleness;
-    ++deadlines_[deadline];
-    if (entry.completed) completed_.emplace(deadline, group);
-  }
-}
-
+// A batch is there and may not be taken: some group that runs must come first, and it is the one of earliest deadline.
 std::optional<GroupId> StalenessGate::Blocker() const {
   if (training_ || completed() < options_.batch_groups || !Pick().empty()) return std::nullopt;
   std::optional<std::pair<int64_t, GroupId>> earliest;

@@ -65,9 +65,6 @@ class StalenessGate {
   // That step is done: step() rises by one.
   void EndStep();
 
-  // The trainer went back to `step`, at most the present one. Groups started later count as started at `step`.
-  void Rollback(int64_t step);
-
   // The running group whose deadline keeps a full batch from being taken, if that is what the trainer waits for.
   std::optional<GroupId> Blocker() const;
 

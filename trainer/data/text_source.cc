@@ -171,7 +171,7 @@ void TextSource::SkipLocked(const GroupId& group, const absl::Status& why) const
   }
 }
 
-PromptSource::Readiness TextSource::Look(const GroupId& group) const {
+PromptSource::Readiness TextSource::CheckReadiness(const GroupId& group) const {
   MutexLock lock(&mutex_);
   return LookLocked(group);
 }

@@ -57,7 +57,7 @@ class TextSource final : public PromptSource {
   static absl::StatusOr<std::unique_ptr<TextSource>> Create(const Options& options, TextRows rows);
   ~TextSource() override;
 
-  Readiness Look(const GroupId& group) const override;
+  Readiness CheckReadiness(const GroupId& group) const override;
   Readiness Await(const GroupId& group) const override;
   Prompt At(const GroupId& group) const override;
   absl::Status failure() const override;

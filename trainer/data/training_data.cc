@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& 
   auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
   SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
   SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
-  parts.prompts->SetListener([raw = data.get()] { raw->LookAtLeases(); });
+  parts.prompts->SetListener([raw = data.get()] { raw->ReviewLeases(); });
   return data;
 }
 
@@ -135,6 +135,19 @@ void TrainingData::Perform(Actions actions) {
   }
 }
 
+// Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock, as
+// it may call back or wait for the network.
+template <typename Change>
+void TrainingData::Decide(const Change& change) {
+  Actions actions;
+  {
+    MutexLock lock(&mutex_);
+    change(&actions);
+    CollectLocked(&actions);
+  }
+  Perform(std::move(actions));
+}
+
 // -- Steps
 
 bool TrainingData::HasBatchLocked() const { return refused_take_.has_value() || desk_->ledger().HasBatch(); }
@@ -153,7 +166,7 @@ absl::Status TrainingData::NoBatchLocked() const {
 
 absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
   while (true) {
-    LookAtLeases();
+    ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -192,35 +205,17 @@ absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
     SYNCOPATE_LOG(kError, "%d groups of step %d are beyond the staleness bound of %d: a defect",
                   take.staleness.violating_groups, take.record.produces.step, options_.ledger.gate.max_staleness);
   }
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->ledger().OnTakeLogged(sequence);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->ledger().OnTakeLogged(sequence); });
   return Batch{take.record.produces, take.is_replay, take.record.supervised, std::move(take.groups),
                std::move(take.staleness)};
 }
 
 void TrainingData::FinishStep() {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->ledger().OnStepDone(parts_.clock->Now());
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->ledger().OnStepDone(parts_.clock->Now()); });
 }
 
 void TrainingData::RecordPublished(const PolicyVersion& version) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->ledger().OnPublished(version);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->ledger().OnPublished(version); });
 }
 
 absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
@@ -249,13 +244,8 @@ TrainingSums TrainingData::SumsLocked() const {
   return sums;
 }
 
-void TrainingData::LookAtLeases() {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+void TrainingData::ReviewLeases() {
+  Decide([](Actions*) {});
 }
 
 // -- Rollouters
@@ -290,23 +280,11 @@ absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const st
 }
 
 void TrainingData::SetServing(SessionId session, const PolicyVersion& version) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->SetServing(session, version);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetServing(session, version); });
 }
 
 void TrainingData::SetCredits(SessionId session, int32_t groups) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->SetCredits(session, groups);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetCredits(session, groups); });
 }
 
 void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
@@ -315,13 +293,8 @@ void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
 }
 
 void TrainingData::RecordProgress(SessionId session, const std::vector<LeaseId>& leases) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->RecordProgress(session, leases, parts_.clock->Now());
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*)
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->RecordProgress(session, leases, parts_.clock->Now()); });
 }
 
 void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
@@ -352,9 +325,7 @@ void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
 
 void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence) {
   if (!written.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", written.ToString());
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
+  Decide([&](Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     disk_.Record(written, parts_.clock->Now());
     if (written.ok()) {
       desk_->ledger().OnLogged(lease, sequence);
@@ -364,43 +335,28 @@ void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& wr
     }
     const auto result = written.ok() ? Ledger::Result::kAccepted : Ledger::Result::kInvalid;
     for (const SessionId session : waiting_acks_[lease]) {
-      actions.acks.push_back({FindSinkLocked(session), {lease, result, written}});
+      actions->acks.push_back({FindSinkLocked(session), {lease, result, written}});
     }
     waiting_acks_.erase(lease);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  });
 }
 
 void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
-    desk_->Return(session, lease, why, parts_.clock->Now());
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  Decide([&](Actions*)
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->Return(session, lease, why, parts_.clock->Now()); });
 }
 
 void TrainingData::Reject(SessionId session, const LeaseId& lease, const absl::Status& why) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
+  Decide([&](Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     desk_->Reject(session, lease, why, parts_.clock->Now());
-    actions.acks.push_back({FindSinkLocked(session), {lease, Ledger::Result::kInvalid, why}});
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+    actions->acks.push_back({FindSinkLocked(session), {lease, Ledger::Result::kInvalid, why}});
+  });
 }
 
 void TrainingData::Disconnect(SessionId session) {
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (sinks_.erase(session) > 0) desk_->Disconnect(session);
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  });
 }
 
 // -- Evaluation
@@ -413,20 +369,16 @@ void TrainingData::StartEvaluation(const PolicyVersion& version) {
                               .sampling = options_.evaluation_sampling,
                               .seed = options_.evaluation_seed,
                               .lease_limits = options_.ledger.lease_limits};
-  Actions actions;
-  {
-    MutexLock lock(&mutex_);
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     options.index = evaluations_++;
     desk_->StartEvaluation(options, parts_.evaluation_prompts);
     evaluation_since_ = parts_.clock->Now();
-    CollectLocked(&actions);
-  }
-  Perform(std::move(actions));
+  });
 }
 
 absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
   while (true) {
-    LookAtLeases();
+    ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

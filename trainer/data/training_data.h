@@ -183,8 +183,11 @@ class TrainingData {
   // Leases that may go out or are taken back now, and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
+  // `change(&actions)` under the lock, then, without it, what it has made due.
+  template <typename Change>
+  void Decide(const Change& change) ABSL_LOCKS_EXCLUDED(mutex_);
   // For waiters: nobody else may have anything to say.
-  void LookAtLeases();
+  void ReviewLeases();
 
   void FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence);
   bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
@@ -22,6 +23,8 @@ class WeightStager {
   // As SendArena::Stage. Blocks until the copy and its digests are made; never waits for a receiver.
   virtual absl::StatusOr<Staged> Stage(const PolicyVersion& version) = 0;
   virtual synchronizer::WeightStore* store() = 0;
+  // The layout that weight syncs plan from (synchronizer/plan/layout_text.h); "": of whole buckets.
+  virtual std::string layout() const { return ""; }
   // Memory that the staged versions take.
   virtual int64_t bytes() const = 0;
 };

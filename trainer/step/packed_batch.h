@@ -39,7 +39,6 @@ struct PackedBatch {
   // the sequences do not know it.
   loss::TokenBatch tokens;
 
-  int64_t num_answer_tokens() const { return targets.size(0); }
 };
 
 // Packs `sequences` in their order. Not empty; every answer has at least one token. Does not wait for the device.

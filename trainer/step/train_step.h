@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/ranks/communicator.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "trainer/actor/actor.h"
@@ -10,7 +11,6 @@
 #include "trainer/actor/fused_head.h"
 #include "trainer/actor/reference_policy.h"
 #include "trainer/loss/policy_loss.h"
-#include "trainer/ranks/communicator.h"
 #include "trainer/step/deal.h"
 #include "trainer/step/options.h"
 #include "trainer/step/packed_batch.h"

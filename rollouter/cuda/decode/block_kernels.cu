@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
   model::LetNextKernelStart();
   const int vectors_a_head = dim / kVector, vectors = kv_heads * vectors_a_head;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= static_cast<int64_t>(sequences.keys) * vectors) return;
+  if (at >= static_cast<int64_t>(sequences.key_starts[sequences.sequences]) * vectors) return;
   const int token = static_cast<int>(at / vectors), vector = static_cast<int>(at % vectors);
   int low = 0, high = sequences.sequences - 1;  // the last sequence that begins at or before the token
   while (low < high) {

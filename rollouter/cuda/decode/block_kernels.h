@@ -35,7 +35,7 @@ struct PackedSequencesOf {
   const int32_t* slots = nullptr;
   const int32_t* key_starts = nullptr;  // [sequences + 1]
   int32_t sequences = 0;
-  int32_t keys = 0;  // tokens of all
+  int32_t keys = 0;  // tokens of all, or more
 };
 
 // Writes keys and values of these tokens in `layer` to `keys` and `values` [keys, kv_heads, head_dim], dense. head_dim is

@@ -193,6 +193,9 @@ void DecodeBuffers::PutSequences(const PinnedBuffer& host, absl::Span<const Pass
     query_starts[i + 1] = query_starts[i] + sequences[i].queries;
     key_starts[i + 1] = key_starts[i] + sequences[i].keys;
   }
+  const size_t all = static_cast<size_t>(max_slots_) + 1;
+  std::fill(query_starts + sequences.size() + 1, query_starts + all, query_starts[sequences.size()]);
+  std::fill(key_starts + sequences.size() + 1, key_starts + all, key_starts[sequences.size()]);
 }
 
 absl::Status DecodeBuffers::Download(int at, int32_t before, int32_t count, cudaStream_t stream) {

@@ -98,7 +98,8 @@ class DecodeBuffers {
   Draws draws(int32_t count) const;
   Draws shared_draws(int32_t count) const;
   const int32_t* drawn_rows() const { return At<int32_t>(inputs_, inputs_at_.drawn_rows); }
-  // Of the pass uploaded last.
+  // Of the pass uploaded last, which is followed by empty sequences, up to max_slots of all. `keys`: as its tokens, or
+  // more.
   PackedSequencesOf packed(int32_t sequences, int32_t keys) const;
   const int32_t* query_starts() const { return At<int32_t>(inputs_, inputs_at_.query_starts); }
   const SlotSampling* sampling() const { return sampling_.as<SlotSampling>(); }

@@ -41,7 +41,8 @@ struct DecodeLayer {
   const void* down = nullptr;       // [hidden, intermediate]
 };
 struct DecodeWeights {
-  const void* tokens = nullptr;  // [vocab, hidden]
+  const void* tokens = nullptr;     // [vocab, hidden]
+  const void* positions = nullptr;  // [positions, hidden], what each adds to the token in it; nullptr: nothing
   std::vector<DecodeLayer> layers = {};
   const void* norm = nullptr;  // [hidden]
   const void* head = nullptr;  // [vocab, hidden]; `tokens` itself when tied

@@ -16,14 +16,14 @@ using model::MatmulOperands;
 MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
 }
-MatmulOperands OutputOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, bool add) {
-  return {layer.output, buffers.attended(), nullptr, add ? buffers.residual() : buffers.projected()};
+MatmulOperands OutputOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, void* to) {
+  return {layer.output, buffers.attended(), nullptr, to};
 }
 MatmulOperands GateUpOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.gate_up, buffers.normed(), nullptr, buffers.gate_up()};
 }
-MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, bool add) {
-  return {layer.down, buffers.activated(), nullptr, add ? buffers.residual() : buffers.projected()};
+MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, void* to) {
+  return {layer.down, buffers.activated(), nullptr, to};
 }
 MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers, HeadProduct::Input input) {
   return {weights.head, input == HeadProduct::Input::kNormed ? buffers.normed() : buffers.gathered(), nullptr,
@@ -32,12 +32,21 @@ MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& b
 
 }  // namespace
 
-DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down)
-    : qkv_(std::move(qkv)), output_(std::move(output)), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down, std::array<void*, 2> parts)
+    : qkv_(std::move(qkv)),
+      output_(std::move(output)),
+      gate_up_(std::move(gate_up)),
+      down_(std::move(down)),
+      parts_(parts) {}
+
+void* DecodeProducts::ResultOf(int which, const DecodeBuffers& buffers) const {
+  if (parts_[0] != nullptr) return parts_[static_cast<size_t>(which)];
+  return adds_to_residual() ? buffers.residual() : buffers.projected();
+}
 
 absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                       const Options& options) {
-  const bool add = options.add_to_residual;
+  const bool add = options.add_to_residual && options.parts[0] == nullptr;
   auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate) {
     return Matmul::Create(library, {.rows = options.rows,
                                     .n = n,
@@ -50,25 +59,24 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul output, make(shape.hidden, shape.query_size(), false, add));
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul gate_up, make(2 * shape.intermediate, shape.hidden, false, false));
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add));
-  return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down));
+  return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), options.parts);
 }
 
 absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   return qkv_.Queue(QkvOperands(layer, buffers), stream);
 }
 absl::Status DecodeProducts::Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
-  return output_.Queue(OutputOperands(layer, buffers, adds_to_residual()), stream);
+  return output_.Queue(OutputOperands(layer, buffers, ResultOf(0, buffers)), stream);
 }
 absl::Status DecodeProducts::GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   return gate_up_.Queue(GateUpOperands(layer, buffers), stream);
 }
 absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
-  return down_.Queue(DownOperands(layer, buffers, adds_to_residual()), stream);
+  return down_.Queue(DownOperands(layer, buffers, ResultOf(1, buffers)), stream);
 }
 
 absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
                                            cudaStream_t stream) {
-  const bool add = adds_to_residual();
   std::vector<MatmulOperands> qkv, output, gate_up, down;
   // Few rows read weights, which should come from memory; many multiply, and a few layers tell enough.
   constexpr int32_t kManyRows = 512;
@@ -77,9 +85,9 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
   const size_t timed = qkv_.shape().rows < kManyRows ? layers : std::min(kFewLayers, layers);
   for (const DecodeLayer& layer : absl::MakeSpan(weights.layers).subspan(0, timed)) {
     qkv.push_back(QkvOperands(layer, buffers));
-    output.push_back(OutputOperands(layer, buffers, add));
+    output.push_back(OutputOperands(layer, buffers, ResultOf(0, buffers)));
     gate_up.push_back(GateUpOperands(layer, buffers));
-    down.push_back(DownOperands(layer, buffers, add));
+    down.push_back(DownOperands(layer, buffers, ResultOf(1, buffers)));
   }
   SYNCOPATE_RETURN_IF_ERROR(qkv_.ChooseFastest(qkv, stream));
   SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));

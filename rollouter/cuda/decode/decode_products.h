@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -16,7 +17,9 @@ class DecodeProducts {
   struct Options {
     int32_t rows = 0;
     bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
-    bool rows_alike = false;      // as MatmulShape
+    // Or this rank's parts of them, in these two places; null: there are no others.
+    std::array<void*, 2> parts = {};
+    bool rows_alike = false;  // as MatmulShape
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -32,9 +35,13 @@ class DecodeProducts {
   bool adds_to_residual() const { return output_.shape().accumulate; }
 
  private:
-  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down);
+  DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
+                 std::array<void*, 2> parts);
+  // Where output (0) and down (1) go.
+  void* ResultOf(int which, const DecodeBuffers& buffers) const;
 
   model::Matmul qkv_, output_, gate_up_, down_;
+  std::array<void*, 2> parts_;
 };
 
 // Logits of so many rows.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
@@ -19,7 +20,10 @@ using cuda::DriverStatus;
 
 namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
+constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
 constexpr int32_t kMostTableSettings = 32768;  // of a pass
+// Graphs of packed sequences are made for so many of them, or twice as many, and so on, the empty ones included.
+constexpr int32_t kLeastCapturedSequences = 8;
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
   return sizes.empty() ? otherwise : sizes.back();
@@ -89,7 +93,11 @@ DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32
 
 absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, AttentionGridOf(options.device));
-  return DecodeBuffers::DeviceBytes(options.shape, BufferOptions(options, grid));
+  const DecodeBuffers::Options buffers = BufferOptions(options, grid);
+  const int64_t parts = options.ranks == nullptr
+                            ? 0
+                            : DeviceRanks::PartsBytes(options.ranks->world(), buffers.max_rows, options.shape.hidden);
+  return DecodeBuffers::DeviceBytes(options.shape, buffers) + parts;
 }
 
 GraphDecoder::~GraphDecoder() {
@@ -107,6 +115,10 @@ absl::Status GraphDecoder::Prepare() {
                    "describing the key and value blocks"));
   SYNCOPATE_ASSIGN_OR_RETURN(
       buffers_, DecodeBuffers::Create(options_.shape, BufferOptions(options_, attention_grid_), options_.rotations));
+  if (options_.ranks != nullptr) {
+    const int32_t rows = BufferOptions(options_, attention_grid_).max_rows;
+    SYNCOPATE_ASSIGN_OR_RETURN(parts_, options_.ranks->MakeParts(rows, options_.shape.hidden));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers_.workspace()));
   library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
@@ -120,6 +132,7 @@ absl::Status GraphDecoder::Prepare() {
 }
 
 absl::Status GraphDecoder::MakeHead(int32_t rows) {
+  if (!leads()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head, HeadProduct::Create(*library_, options_.shape,
                                                                    {.rows = rows,
                                                                     .float32_logits = options_.float32_logits,
@@ -132,11 +145,12 @@ absl::Status GraphDecoder::MakeHead(int32_t rows) {
 }
 
 absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      DecodeProducts products,
-      DecodeProducts::Create(
-          *library_, options_.shape,
-          {.rows = rows, .add_to_residual = options_.add_in_products, .rows_alike = options_.rows_alike}));
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products,
+                             DecodeProducts::Create(*library_, options_.shape,
+                                                    {.rows = rows,
+                                                     .add_to_residual = options_.add_in_products,
+                                                     .parts = parts_,
+                                                     .rows_alike = options_.rows_alike}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -146,13 +160,21 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
 absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(rows));
   auto queue = [&]() -> absl::Status {
+    // Only rows of decode steps take what was drawn before.
+    if (options_.ranks != nullptr && rows_of == RowsOf::kDifferentSequences) {
+      SYNCOPATE_RETURN_IF_ERROR(options_.ranks->Broadcast(
+          buffers_.drawn_tokens(), (options_.max_slots + 1) * int64_t{sizeof(int32_t)}, stream_.get()));
+    }
     SYNCOPATE_RETURN_IF_ERROR(QueuePagedLayers(products, rows, rows_of));
     return rows_of == RowsOf::kDifferentSequences ? QueueDraws(rows) : absl::OkStatus();
   };
   // Once with empty rows, which loads every kernel; a capture should load none.
   SYNCOPATE_RETURN_IF_ERROR(Upload({}, rows, /*draws=*/std::min(rows, max_rows())).status());
   SYNCOPATE_RETURN_IF_ERROR(queue());
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_.get()), "running a first decode step"));
+  cuda::Event first;
+  SYNCOPATE_ASSIGN_OR_RETURN(first, cuda::Event::Create(options_.device));
+  SYNCOPATE_RETURN_IF_ERROR(first.Record(stream_.get()));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(first, "a first decode step"));
   SYNCOPATE_ASSIGN_OR_RETURN(model::CudaGraph graph, model::CudaGraph::Capture(stream_.get(), queue));
   return Bucket{std::move(products), std::move(graph)};
 }
@@ -165,7 +187,8 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
   const DecodeShape& shape = options_.shape;
   const DecodeWeights& weights = options_.weights;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(), weights.tokens,
+      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(),
+                          {buffers_.rows(rows).lengths, weights.positions}, weights.tokens,
                           weights.layers[0].input_norm, buffers_.residual(), buffers_.normed(), stream_.get()),
       "embedding tokens"));
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
@@ -188,21 +211,20 @@ absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t ro
   });
 }
 
-absl::Status GraphDecoder::QueuePackedLayers(DecodeProducts& products, int32_t rows, const ChunkPass& pass) {
-  const int32_t sequences = static_cast<int32_t>(pass.sequences.size());
-  const PackedSequencesOf packed = buffers_.packed(sequences, pass.keys);
+absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, const PackedExtent& extent) {
+  const PackedSequencesOf packed = buffers_.packed(extent.sequences, extent.keys);
   const PackedAttention call = {.queries = buffers_.queries(),
                                 .keys = buffers_.packed_keys(),
                                 .values = buffers_.packed_values(),
                                 .out = buffers_.attended(),
                                 .query_starts = buffers_.query_starts(),
                                 .key_starts = packed.key_starts,
-                                .sequences = sequences,
-                                .query_count = pass.rows(),
-                                .key_count = pass.keys,
-                                .longest_query = pass.longest_query,
-                                .longest_key = pass.longest_key};
-  return QueueLayers(products, rows, [&](int32_t layer) -> absl::Status {
+                                .sequences = extent.sequences,
+                                .query_count = extent.queries,
+                                .key_count = extent.keys,
+                                .longest_query = extent.longest_query,
+                                .longest_key = extent.longest_key};
+  return QueueLayers(packed_.at(rows), rows, [&](int32_t layer) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(
         CudaStatus(PackTokens(packed, buffers_.rows(rows), options_.shape.heads, options_.storage, layer,
                               buffers_.packed_keys(), buffers_.packed_values(), stream_.get()),
@@ -211,7 +233,33 @@ absl::Status GraphDecoder::QueuePackedLayers(DecodeProducts& products, int32_t r
   });
 }
 
+absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pass) {
+  const PackedExtent extent = {static_cast<int32_t>(pass.sequences.size()), pass.rows(), pass.keys, pass.longest_query,
+                               pass.longest_key};
+  const bool whole = pass.keys == pass.rows();
+  if (!captures_ || !whole || rows > options_.captured_rows) return QueuePackedLayers(rows, extent);
+  int32_t sequences = kLeastCapturedSequences;
+  while (sequences < extent.sequences) sequences *= 2;
+  sequences = std::min(sequences, options_.max_slots);
+  PackedGraph& made = packed_graphs_[{rows, sequences}];
+  // Once kernel by kernel, which loads every kernel; a capture should load none. And a size that comes once is not worth it.
+  const PackedExtent most = {sequences, rows, rows, rows, rows};
+  if (!std::exchange(made.has_run, true)) return QueuePackedLayers(rows, most);
+  if (!made.graph.has_value()) {
+    absl::StatusOr<model::CudaGraph> graph =
+        model::CudaGraph::Capture(stream_.get(), [&] { return QueuePackedLayers(rows, most); });
+    if (!graph.ok()) {
+      SYNCOPATE_LOG(kWarning, "prompts go kernel by kernel, which takes the host longer: %s", graph.status().message());
+      captures_ = false;
+      return QueuePackedLayers(rows, extent);
+    }
+    made.graph = *std::move(graph);
+  }
+  return made.graph->Launch(stream_.get());
+}
+
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
+  if (!leads()) return absl::OkStatus();
   SYNCOPATE_RETURN_IF_ERROR(
       heads_.at(rows).Queue(options_.weights, buffers_, HeadProduct::Input::kNormed, stream_.get()));
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.draws(rows), buffers_.sampling(),
@@ -220,6 +268,7 @@ absl::Status GraphDecoder::QueueDraws(int32_t rows) {
 }
 
 absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
+  if (!leads()) return absl::OkStatus();
   const int32_t rows = BatchSizeFor(drawn_rows);
   const model::NormShape shape = {rows, options_.shape.hidden, options_.shape.norm_epsilon};
   SYNCOPATE_RETURN_IF_ERROR(
@@ -252,13 +301,19 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
       "appending keys and values"));
   SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::AddAndNorm(norm, added, layer.post_norm, buffers_.residual(), buffers_.normed(), stream), "a norm"));
+  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, norm, added, layer.post_norm));
   SYNCOPATE_RETURN_IF_ERROR(products.GateUp(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       model::SwiGlu(rows, shape.intermediate, buffers_.gate_up(), buffers_.activated(), stream), "an activation"));
   SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers_, stream));
-  return CudaStatus(model::AddAndNorm(norm, added, next_norm, buffers_.residual(), buffers_.normed(), stream),
+  return AddAndNorm(1, norm, added, next_norm);
+}
+
+absl::Status GraphDecoder::AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight) {
+  if (options_.ranks != nullptr) {
+    return options_.ranks->SumAndNorm(which, shape, weight, buffers_.residual(), buffers_.normed(), stream_.get());
+  }
+  return CudaStatus(model::AddAndNorm(shape, added, weight, buffers_.residual(), buffers_.normed(), stream_.get()),
                     "a norm");
 }
 
@@ -268,10 +323,21 @@ int32_t GraphDecoder::BatchSizeFor(int32_t rows) const {
 
 const model::CudaGraph& GraphDecoder::GraphFor(int32_t rows) const { return batches_.at(BatchSizeFor(rows)).graph; }
 
+absl::Status GraphDecoder::AwaitEvent(const cuda::Event& event, const char* what) const {
+  if (options_.ranks == nullptr) return event.Wait(kStepDeadline, what);
+  absl::Status waited;
+  for (absl::Duration spent; spent < kStepDeadline; spent += kAskRanksEvery) {
+    waited = event.Wait(kAskRanksEvery, what);
+    if (!absl::IsDeadlineExceeded(waited)) return waited;
+    SYNCOPATE_RETURN_IF_ERROR(options_.ranks->Check());
+  }
+  return waited;
+}
+
 absl::StatusOr<int32_t> GraphDecoder::Upload(const Pass& pass, int32_t rows, int32_t draws) {
   const size_t place = static_cast<size_t>(next_input_);
   next_input_ = (next_input_ + 1) % kInputPlaces;
-  SYNCOPATE_RETURN_IF_ERROR(uploaded_[place].Wait(kStepDeadline, "the copy of an earlier pass's rows"));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(uploaded_[place], "the copy of an earlier pass's rows"));
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows,
                              buffers_.Upload(static_cast<int>(place), pass, rows, draws, stream_.get()));
   SYNCOPATE_RETURN_IF_ERROR(uploaded_[place].Record(stream_.get()));
@@ -280,6 +346,10 @@ absl::StatusOr<int32_t> GraphDecoder::Upload(const Pass& pass, int32_t rows, int
 
 absl::Status GraphDecoder::FilterAndDownload(absl::Span<const PassDraw> draws, UnderWay& launched) {
   const int32_t count = static_cast<int32_t>(draws.size());
+  if (!leads()) {
+    launched.draws += count;
+    return absl::OkStatus();
+  }
   FilteredDraw* const list = buffers_.filtered(launched.at) + launched.filtered;
   int32_t filtered = 0, logits_row = -1, row = -1;  // draws from one row are neighbours
   for (int32_t i = 0; i < count; ++i) {
@@ -321,7 +391,7 @@ absl::Status GraphDecoder::LaunchChunk(const DecoderStep& step, const ChunkPass&
   const int32_t rows = packed ? packed_.lower_bound(chunk.rows())->first : chunks_.lower_bound(chunk.rows())->first;
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows, Upload(pass, rows, draws > 0 ? BatchSizeFor(draws) : 0));
   if (packed) {
-    SYNCOPATE_RETURN_IF_ERROR(QueuePackedLayers(packed_.at(rows), rows, chunk));
+    SYNCOPATE_RETURN_IF_ERROR(LaunchPackedLayers(rows, chunk));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(chunks_.at(rows).graph.Launch(stream_.get()));
   }
@@ -380,7 +450,7 @@ absl::Status GraphDecoder::Launch(const DecoderStep& step) {
 absl::StatusOr<absl::Span<const Drawn>> GraphDecoder::Await() {
   SYNCOPATE_CHECK(!under_way_.empty());
   awaited_ = under_way_.front();
-  SYNCOPATE_RETURN_IF_ERROR(done_[static_cast<size_t>(awaited_.at)].Wait(kStepDeadline, "a decode step"));
+  SYNCOPATE_RETURN_IF_ERROR(AwaitEvent(done_[static_cast<size_t>(awaited_.at)], "a decode step"));
   under_way_.pop_front();
   return buffers_.results(awaited_.at, awaited_.draws);
 }

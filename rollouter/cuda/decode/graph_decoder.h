@@ -2,11 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,6 +20,7 @@
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
+#include "rollouter/cuda/decode/device_ranks.h"
 
 namespace syncopate::rollouter {
 
@@ -61,7 +65,8 @@ struct PackedAttention {
 // one takes the earlier one's tokens on the device.
 //
 // Prompts go through the same kernels in chunks. Few of their tokens at a time are rows of their own for attention, in
-// graphs; many are packed sequences for options.attend_packed, kernel by kernel: chunk_passes.h.
+// graphs; more are packed sequences for options.attend_packed, in graphs that are made when they are first wanted again,
+// or kernel by kernel: chunk_passes.h.
 //
 // Not thread-safe. Blocks in Create and Await only.
 class GraphDecoder {
@@ -77,9 +82,12 @@ class GraphDecoder {
     // A graph each; rising. The last is at least max_slots.
     std::vector<int32_t> batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
     std::vector<int32_t> chunk_sizes = {16, 64, 256};  // likewise, of rows of prompts
-    // Sizes of passes of packed sequences, rising; empty: none. Queues and returns; is never captured.
+    // Sizes of passes of packed sequences, rising; empty: none. Queues and returns.
     std::vector<int32_t> packed_sizes = {};
     std::function<absl::Status(const PackedAttention&, cudaStream_t)> attend_packed = nullptr;
+    // Passes of up to so many rows, if all their prompts are whole, become graphs once their size comes again:
+    // attend_packed is captured then. Kernel by kernel such a pass takes the host as long as the device, or longer.
+    int32_t captured_rows = 0;
     bool float32_logits = true;  // else bf16, and the host gets none
     // Residuals are added inside the products, in float32, instead of by the norm's kernel after rounding.
     bool add_in_products = true;
@@ -88,6 +96,9 @@ class GraphDecoder {
     // What a row gives has the same bits in every step, and in a chunk of a prompt as in a decode step. Wants one batch size,
     // the same as the one chunk size, no packed sizes, and not choose_fastest.
     bool rows_alike = false;
+    // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
+    // draws, and the others get its tokens with the next step; what they await is of no meaning.
+    DeviceRanks* ranks = nullptr;
   };
   static constexpr int kMostUnderWay = 2;
 
@@ -103,7 +114,8 @@ class GraphDecoder {
   // Anything else is a bug of the caller's. INTERNAL reason CUDA_ERROR.
   absl::Status Launch(const DecoderStep& step);
   // Waits for the step launched first of those under way, of which there must be one: what was drawn, for chunk_draws
-  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR.
+  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR,
+  // UNAVAILABLE reason RANK_LOST.
   absl::StatusOr<absl::Span<const Drawn>> Await();
   // The logits of the draw of the step awaited last that was the `index`-th to want them; valid until the next Launch.
   absl::Span<const float> WantedLogits(int32_t index) const;
@@ -131,6 +143,17 @@ class GraphDecoder {
     DecodeProducts products;
     model::CudaGraph graph;
   };
+  // What attention of a pass of packed sequences is made for.
+  struct PackedExtent {
+    int32_t sequences = 0;
+    int32_t queries = 0, keys = 0;
+    int32_t longest_query = 0, longest_key = 0;
+  };
+  // Passes of whole prompts, for one number of rows and one of sequences.
+  struct PackedGraph {
+    bool has_run = false;
+    std::optional<model::CudaGraph> graph;
+  };
   static constexpr int kInputPlaces = 8;
 
   explicit GraphDecoder(const Options& options) : options_(options) {}
@@ -145,7 +168,9 @@ class GraphDecoder {
   absl::Status QueueLayers(DecodeProducts& products, int32_t rows, const Attend& attend);
   absl::Status QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t layer);
   absl::Status QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of);
-  absl::Status QueuePackedLayers(DecodeProducts& products, int32_t rows, const ChunkPass& pass);
+  absl::Status QueuePackedLayers(int32_t rows, const PackedExtent& extent);
+  // As a graph, if it is one or may become one.
+  absl::Status LaunchPackedLayers(int32_t rows, const ChunkPass& pass);
   // Logits and draws of a decode step's rows, which are drawn from in order.
   absl::Status QueueDraws(int32_t rows);
   // Logits of the rows of a chunk that are drawn from, and the draws.
@@ -157,10 +182,16 @@ class GraphDecoder {
   absl::Status LaunchChunk(const DecoderStep& step, const ChunkPass& chunk, UnderWay& launched);
   absl::Status LaunchRows(Pass pass, const DecoderStep& step, UnderWay& launched);
   int32_t BatchSizeFor(int32_t rows) const;
+  bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
+  // The residual with what output (0) or down (1) gave, over all ranks, and its norm.
+  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight);
+  // Blocks as Event::Wait, at most kStepDeadline, and no longer than the ranks are there.
+  absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 
   const Options options_;
   cuda::Stream stream_;
   DecodeBuffers buffers_;
+  std::array<void*, 2> parts_ = {};  // this rank's, of what is summed; null: it is alone
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;
@@ -168,8 +199,10 @@ class GraphDecoder {
   std::map<int32_t, Bucket> batches_;     // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;
-  std::vector<cuda::Event> uploaded_;  // from each of the host's places for inputs
-  std::vector<cuda::Event> done_;      // to each of the host's places for results
+  std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences
+  bool captures_ = true;                                              // no capture of them has failed
+  std::vector<cuda::Event> uploaded_;                                 // from each of the host's places for inputs
+  std::vector<cuda::Event> done_;                                     // to each of the host's places for results
   std::deque<UnderWay> under_way_;
   int next_input_ = 0;
   int next_result_ = 0;

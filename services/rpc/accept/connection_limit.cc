@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_descriptor.h"
 #include "base/status.h"
-#include "services/rpc/accept/inode.h"
 
 namespace syncopate::rpc {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/numbers.h"
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/log.h"
-#include "services/rpc/accept/inode.h"
 
 namespace syncopate::rpc {
 namespace {

@@ -60,6 +60,7 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/grpc.health.v1.Health/Check", "trsav"},
                                              {"/grpc.health.v1.Health/Watch", "trsav"},
                                              {"/syncopate.v1.RankService/Attend", "t"},
+                                             {"/syncopate.v1.ReplicaService/Attend", "r"},
                                              {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "av"},
                                              {"/grpc.channelz.v1.Channelz/GetTopChannels", "av"},
                                              {"/grpc.channelz.v1.Channelz/GetServers", "av"},

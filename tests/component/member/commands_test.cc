@@ -3,7 +3,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/member/command_runner.h"
+#include "services/wire/codec.h"
+#include "synchronizer/member/command_runner.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/member/member_fixture.h"
@@ -253,7 +254,7 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
 
 TEST(CommandRunnerTest, LeavesAnEventForEachPhaseThatRan) {
   testing::TempDir dir;
-  auto events = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0").value();
+  auto events = EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-0", wire::EncodeEvent).value();
   ScriptedParticipant participant;
   CommandRunner runner(&participant, Clock::Real(), events.get());
   Mailbox<SyncReport> reports;

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "services/member/sync_participant.h"
+#include "synchronizer/member/sync_participant.h"
 #include "tests/support/notification.h"
 
 namespace syncopate::member {

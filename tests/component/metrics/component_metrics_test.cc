@@ -83,7 +83,7 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.ObserveStaleness(1);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
-  const StepFigures step = {.reward_mean = 0.5,
+  const trainer::StepFigures step = {.reward_mean = 0.5,
                             .reward_std = 0.125,
                             .zero_variance_ratio = 0.0625,
                             .loss = -0.25,

@@ -10,8 +10,8 @@
 
 #include <vector>
 
+#include "base/http_request.h"
 #include "base/status.h"
-#include "services/telemetry/http_request.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"
 

@@ -195,7 +195,7 @@ TEST_F(RolloutNodeTest, LearnsThatTheSynchronizerIsOfAnotherRun) {
 }
 
 TEST_F(RolloutNodeTest, LeavesInTimeWhenNobodyIsThere) {
-  auto nobody = rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
+  auto nobody = Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
   StartNode(nobody->endpoint().ToString());
   absl::Time start = Clock::Real()->Now();
   node_->Leave(absl::Seconds(2));

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/acceptor.h"
 #include "base/clock.h"
-#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "tests/component/rpc/echo_service.h"

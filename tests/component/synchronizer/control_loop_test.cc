@@ -1,17 +1,13 @@
-#include "services/synchronizer/control_loop.h"
+#include "synchronizer/loop/control_loop.h"
 
 #include "gtest/gtest.h"
+#include "services/wire/sync_codec.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/notification.h"
 #include "tests/support/synchronizer_fixtures.h"
 
-namespace syncopate::synchronizerd {
+namespace syncopate::synchronizer {
 namespace {
-
-using synchronizer::ControlPlane;
-using synchronizer::HasReason;
-using synchronizer::HelloOf;
-using synchronizer::TrainerId;
 
 class RecordingSession final : public ControlLoop::Session {
  public:
@@ -23,9 +19,9 @@ class RecordingSession final : public ControlLoop::Session {
 
 class RecordingObserver final : public ControlLoop::Observer {
  public:
-  void OnSyncEnded(const synchronizer::SyncRecord&) override {}
-  void OnChanged(const ControlPlane&) override {}
-  void OnFailed(const absl::Status& status) override { failed.Put(status); }
+  void RecordSync(const synchronizer::SyncRecord&) override {}
+  void RecordState(const ControlPlane&) override {}
+  void RecordFailure(const absl::Status& status) override { failed.Put(status); }
   Mailbox<absl::Status> failed;
 };
 
@@ -35,6 +31,7 @@ class ControlLoopTest : public ::testing::Test {
     ControlLoop::Options options;
     options.plane.run_id = "run";
     options.state_dir = "/state";
+    options.codec = wire::ProtoStateCodec();
     options.files = &files_;
     return options;
   }
@@ -172,4 +169,4 @@ TEST_F(ControlLoopTest, TicksAtThePlanesDeadlinesWithoutAnyEvent) {
 }
 
 }  // namespace
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

@@ -5,7 +5,7 @@
 
 #include "base/mutex.h"
 #include "gtest/gtest.h"
-#include "services/telemetry/sync_outcome.h"
+#include "synchronizer/sync_outcome.h"
 #include "synchronizer/transport/host_buffer.h"
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
@@ -81,10 +81,10 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
   }
   EXPECT_TRUE(host.WaitForRecord([](const v1::SyncRecord& record) {
     return record.version().step() == kVersions &&
-           telemetry::SyncOutcomeOf(record.result()) == telemetry::SyncOutcome::kDone;
+           synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kDone;
   }));
   for (const v1::SyncRecord& record : host.Records()) {
-    EXPECT_NE(telemetry::SyncOutcomeOf(record.result()), telemetry::SyncOutcome::kFailed)
+    EXPECT_NE(synchronizer::ClassifySyncResult(record.result()), synchronizer::SyncOutcome::kFailed)
         << record.result() << ": " << record.detail();
   }
   EXPECT_EQ(receiver.serving().step, kVersions);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "services/telemetry/sync_outcome.h"
 #include "synchronizer/nccl/nccl_receiver.h"
 #include "synchronizer/nccl/nccl_source.h"
+#include "synchronizer/sync_outcome.h"
 #include "synchronizer/transport/host_shadow_check.h"
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
@@ -238,7 +238,7 @@ TEST_F(RehearsalTest, FormsTheGroupThatTheNextSyncUses) {
   ASSERT_TRUE(AllServe(2));
   EXPECT_EQ(network_.ids(), groups);
   for (const v1::SyncRecord& record : host_.Records()) {
-    EXPECT_NE(telemetry::SyncOutcomeOf(record.result()), telemetry::SyncOutcome::kFailed)
+    EXPECT_NE(synchronizer::ClassifySyncResult(record.result()), synchronizer::SyncOutcome::kFailed)
         << record.result() << ": " << record.detail();
   }
   EXPECT_EQ(host_.Status().syncs_ok(), 2 + 1 + 3) << "rehearsals are not among them";

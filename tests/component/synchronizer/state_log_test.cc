@@ -1,4 +1,4 @@
-#include "services/synchronizer/state_log.h"
+#include "synchronizer/loop/state_log.h"
 
 #include <filesystem>
 
@@ -7,18 +7,15 @@
 #include "services/wire/sync_codec.h"
 #include "tests/support/synchronizer_fixtures.h"
 
-namespace syncopate::synchronizerd {
+namespace syncopate::synchronizer {
 namespace {
-
-using synchronizer::EpochRecord;
-using synchronizer::LedgerRecord;
-using synchronizer::RunIdRecord;
-using synchronizer::VersionWith;
 
 class StateLogTest : public ::testing::Test {
  protected:
   StateLogTest() : dir_(::testing::TempDir() + "state-" + RandomUuid()) {}
   ~StateLogTest() override { std::filesystem::remove_all(dir_); }
+
+  absl::StatusOr<StateLog::Opened> Open() { return StateLog::Open(files_, dir_, wire::ProtoStateCodec()); }
 
   const std::string dir_;
   FileSystem* const files_ = FileSystem::Real();
@@ -28,12 +25,12 @@ TEST_F(StateLogTest, GivesBackWhatWasAppended) {
   std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}, VersionWith({1, 2}, {7, 8, 9}),
                                        synchronizer::PublishedPart{{1, 3}, 1, 2, 2, {5, 6}, 12.5, {{{0, 2}}, 9}}};
   {
-    auto opened = StateLog::Open(files_, dir_);
+    auto opened = Open();
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_TRUE(opened->records.empty());
     for (const LedgerRecord& record : records) ASSERT_TRUE(opened->log->Append(record).ok());
   }
-  auto again = StateLog::Open(files_, dir_);
+  auto again = Open();
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->records, records);
 }
@@ -46,17 +43,17 @@ TEST_F(StateLogTest, ALongLogIsRewrittenWithTheSameMeaning) {
     std::vector<LedgerRecord> records = {RunIdRecord{"run"}, EpochRecord{1}};
     for (int64_t step = 0; step < 5000; ++step) records.emplace_back(VersionWith({1, step}));
     for (const LedgerRecord& record : records) {
-      ASSERT_TRUE((*writer)->Append(wire::ToProto(record).SerializeAsString()).ok());
+      ASSERT_TRUE((*writer)->Append(wire::ProtoStateCodec().encode_record(record)).ok());
     }
     ASSERT_TRUE((*writer)->Sync().ok());
   }
   int64_t before = *files_->FileBytes(JoinPath(dir_, "log"));
-  auto opened = StateLog::Open(files_, dir_);
+  auto opened = Open();
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_LT(opened->records.size(), 200u);
   EXPECT_LT(*files_->FileBytes(JoinPath(dir_, "log")), before / 10);
   ASSERT_TRUE(opened->log->Append(VersionWith({1, 5000})).ok());
-  auto ledger = synchronizer::VersionLedger::Restore(StateLog::Open(files_, dir_)->records);
+  auto ledger = VersionLedger::Restore(Open()->records);
   ASSERT_TRUE(ledger.ok());
   EXPECT_EQ(ledger->run_id(), "run");
   EXPECT_EQ(ledger->epoch(), 1);
@@ -64,13 +61,13 @@ TEST_F(StateLogTest, ALongLogIsRewrittenWithTheSameMeaning) {
 }
 
 TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
-  auto opened = StateLog::Open(files_, dir_);
+  auto opened = Open();
   ASSERT_TRUE(opened.ok()) << opened.status();
-  synchronizer::VersionLedger ledger;
+  VersionLedger ledger;
   std::vector<LedgerRecord> records = {ledger.SetRunId("run"), ledger.RaiseEpoch(1)};
   int rewritten = 0;
   for (int64_t step = 0; step < 2500; ++step) records.push_back(**ledger.Publish(VersionWith({1, step})));
-  ledger = *synchronizer::VersionLedger::Restore({});
+  ledger = *VersionLedger::Restore({});
   for (const LedgerRecord& record : records) {
     ASSERT_TRUE(opened->log->Append(record).ok());
     if (const auto* run = std::get_if<RunIdRecord>(&record)) ledger.SetRunId(run->run_id);
@@ -83,32 +80,32 @@ TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
     ASSERT_TRUE(opened->log->Compact(ledger.Snapshot(), {}).ok());
   }
   EXPECT_EQ(rewritten, 2);
-  auto again = StateLog::Open(files_, dir_);
+  auto again = Open();
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_LT(again->records.size(), 700u);
-  auto restored = synchronizer::VersionLedger::Restore(again->records);
+  auto restored = VersionLedger::Restore(again->records);
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->Snapshot(), ledger.Snapshot());
 }
 
-telemetry::SyncTally Ended(int count) {
-  v1::SyncRecord sync;
-  sync.set_result("ok");
-  telemetry::SyncTally tally;
+synchronizer::SyncTally Ended(int count) {
+  synchronizer::SyncRecord sync;
+  sync.result = "ok";
+  synchronizer::SyncTally tally;
   for (int i = 0; i < count; ++i) tally.Add(sync);
   return tally;
 }
 
 TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
   {
-    auto opened = StateLog::Open(files_, dir_);
+    auto opened = Open();
     ASSERT_TRUE(opened.ok()) << opened.status();
     ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
     for (int i = 0; i < 999; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(2)).ok());
     EXPECT_TRUE(opened->log->HasGrown());
   }
   {
-    auto opened = StateLog::Open(files_, dir_);
+    auto opened = Open();
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->syncs.count(), 1998);
     EXPECT_EQ(opened->records.size(), 1u);
@@ -118,7 +115,7 @@ TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
   }
   EXPECT_LT(*files_->FileBytes(JoinPath(dir_, "log")), 300);
   for (int life = 0; life < 3; ++life) {
-    auto opened = StateLog::Open(files_, dir_);
+    auto opened = Open();
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->syncs.count(), 2000 + 1000 * life);
     for (int i = 0; i < 1000; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());  // rewritten when it is opened
@@ -127,18 +124,18 @@ TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
 
 TEST_F(StateLogTest, ATornEndIsCutOffAndARecordOfAnotherKindIsRefused) {
   {
-    auto opened = StateLog::Open(files_, dir_);
+    auto opened = Open();
     ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
     ASSERT_TRUE(opened->log->Append(EpochRecord{1}).ok());
   }
   std::string path = JoinPath(dir_, "log");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  auto opened = StateLog::Open(files_, dir_);
+  auto opened = Open();
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_EQ(opened->records, std::vector<LedgerRecord>{RunIdRecord{"run"}});
   ASSERT_TRUE((*RecordWriter::Open(files_, path))->Append("\xff\xff").ok());
-  EXPECT_THAT(StateLog::Open(files_, dir_).status(), synchronizer::HasReason("BAD_LEDGER"));
+  EXPECT_THAT(Open().status(), HasReason("BAD_LEDGER"));
 }
 
 }  // namespace
-}  // namespace syncopate::synchronizerd
+}  // namespace syncopate::synchronizer

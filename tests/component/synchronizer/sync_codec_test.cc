@@ -1,5 +1,7 @@
 #include "services/wire/sync_codec.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -148,7 +150,7 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
     hello.mutable_member()->set_replica_id("rollouter-4");
   }
   EXPECT_THAT(wire::FromProto(v1::JoinRequest::SyncReport()).status(), HasReason("BAD_MESSAGE"));
-  EXPECT_THAT(wire::FromProto(v1::SynchronizerLogRecord()).status(), HasReason("BAD_MESSAGE"));
+  EXPECT_THAT(wire::ProtoStateCodec().decode("").status(), HasReason("BAD_MESSAGE"));
   v1::JoinRequest::SyncReport negative;
   negative.set_stage(v1::STAGE_TRANSFER);
   negative.set_bytes(-1);
@@ -156,6 +158,46 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
   (*negative.mutable_seconds())["verify"] = std::numeric_limits<double>::quiet_NaN();
   negative.set_bytes(0);
   EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+}
+
+synchronizer::SyncRecord EndedSync(const std::string& result, double total_seconds, double pause_seconds) {
+  synchronizer::SyncRecord record;
+  record.result = result;
+  record.seconds["total"] = total_seconds;
+  record.bytes_by_kind.full = 10;
+  record.pause_seconds = pause_seconds;
+  return record;
+}
+
+TEST(SyncCodecTest, ATallyIsTheSameAfterItWasWrittenDownInParts) {
+  using synchronizer::SyncTally;
+  SyncTally whole, read;
+  for (int i = 0; i < 300; ++i) {
+    const auto sync = EndedSync(i % 7 == 0 ? "DEADLINE" : "ok", 1e-6 * i * i * i, 1e-6 * i);
+    whole.Add(sync);
+    SyncTally one;
+    one.Add(sync);
+    read.Merge(wire::FromProto(wire::ToProto(one)));
+  }
+  using google::protobuf::util::MessageDifferencer;
+  EXPECT_TRUE(MessageDifferencer::Equals(wire::ToProto(read), wire::ToProto(whole)));
+  const SyncTally again = wire::FromProto(wire::ToProto(whole));
+  EXPECT_TRUE(MessageDifferencer::Equals(wire::ToProto(again), wire::ToProto(whole)));
+}
+
+TEST(SyncCodecTest, FiguresOfATallyThatCannotBeDoNoHarm) {
+  v1::SyncTally message;
+  (*message.mutable_counts())["ok"] = -5;
+  (*message.mutable_counts())["unheard of"] = 7;
+  (*message.mutable_bytes_by_kind())["full"] = -5;
+  v1::SyncTally::Times::Class* one = message.mutable_total()->add_classes();
+  one->set_up_to_seconds(std::numeric_limits<double>::quiet_NaN());
+  one->set_count(-3);
+  message.mutable_total()->set_longest_seconds(-1);
+  const synchronizer::SyncTally tally = wire::FromProto(message);
+  EXPECT_EQ(tally.count(), 0);
+  EXPECT_EQ(tally.sums().bytes.total(), 0);
+  EXPECT_EQ(tally.sums().total.Quantile(0.5), absl::ZeroDuration());
 }
 
 }  // namespace

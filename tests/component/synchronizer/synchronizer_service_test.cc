@@ -50,18 +50,20 @@ TEST_F(SynchronizerServiceTest, APublishedVersionReachesEveryRollouter) {
     ASSERT_TRUE(second->WaitForInstalls(step + 1));
     EXPECT_TRUE(first->Serves(1000 + step));
     EXPECT_TRUE(second->Serves(1000 + step));
-    auto ended = [step](const v1::SyncRecord& record) { return record.version().step() == step; };
+    auto ended = [step](const char* replica) {
+      return [step, replica](const v1::SyncRecord& record) {
+        return record.version().step() == step && record.replica_id() == replica;
+      };
+    };
     v1::SyncRecord record;
-    ASSERT_TRUE(host_.WaitForRecord(ended, &record));
+    ASSERT_TRUE(host_.WaitForRecord(ended("rollouter-0"), &record));
     EXPECT_EQ(record.result(), "ok");
     EXPECT_EQ(record.transport(), "grpc");
     EXPECT_GE(record.bytes(), model_.weight_bytes());
     double sum = 0;
     for (const char* phase : {"stage", "prepare", "transfer", "verify", "install"}) sum += record.seconds().at(phase);
     EXPECT_NEAR(sum, record.seconds().at("total"), 1e-9);
-    ASSERT_TRUE(host_.WaitForRecord([step](const v1::SyncRecord& record) {
-      return record.version().step() == step && record.replica_id() == "rollouter-1";
-    }));
+    ASSERT_TRUE(host_.WaitForRecord(ended("rollouter-1")));
   }
   EXPECT_EQ(host_.Status().syncs_ok(), 10);
   EXPECT_EQ(host_.Status().newest().step(), 4);

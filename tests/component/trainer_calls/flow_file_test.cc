@@ -1,4 +1,4 @@
-#include "services/trainer/flow_file.h"
+#include "trainer/record/flow_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ trainer::FlowSums Sums(double wall_seconds) {
 class FlowFileTest : public ::testing::Test {
  protected:
   FlowFileTest() { EXPECT_TRUE(disk_.CreateDirs("/state").ok()); }
-  FlowFile File() {
-    return FlowFile(&disk_, kPath, [this] { return may_write_; });
+  trainer::FlowFile File() {
+    return trainer::FlowFile(&disk_, kPath, kFlowCodec, [this] { return may_write_; });
   }
 
   FaultyFileSystem disk_;
@@ -68,7 +68,7 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
 
 TEST_F(FlowFileTest, OneThatIsWrittenSoonIsThereWhenItsOwnerIsGone) {
   {
-    FlowFile file = File();
+    trainer::FlowFile file = File();
     file.WriteSoon(Sums(1));
   }
   EXPECT_EQ(File().Read().wall_seconds, 1);
@@ -77,7 +77,7 @@ TEST_F(FlowFileTest, OneThatIsWrittenSoonIsThereWhenItsOwnerIsGone) {
 TEST_F(FlowFileTest, ATrainerThatWasReplacedWritesNothing) {
   File().Write(Sums(60));
   may_write_ = false;
-  FlowFile old = File();
+  trainer::FlowFile old = File();
   old.Write(Sums(7));
   old.WriteSoon(Sums(8));
   EXPECT_EQ(File().Read().wall_seconds, 60);

@@ -1,4 +1,4 @@
-#include "services/trainer/run_summary.h"
+#include "trainer/record/run_summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/acceptor.h"
 #include "base/clock.h"
-#include "services/rpc/accept/acceptor.h"
 #include "services/rpc/server.h"
+#include "services/trainer/run_witnesses.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 
 namespace syncopate::trainerd {
@@ -19,30 +20,27 @@ namespace {
 
 using nlohmann::json;
 
-v1::SyncRecord Sync(const std::string& result, double seconds) {
-  v1::SyncRecord record;
-  record.set_result(result);
-  (*record.mutable_seconds())["total"] = seconds;
-  (*record.mutable_bytes_by_kind())["full"] = 10;
+synchronizer::SyncRecord Sync(const std::string& result, double seconds) {
+  synchronizer::SyncRecord record;
+  record.result = result;
+  record.seconds["total"] = seconds;
+  record.bytes_by_kind.full = 10;
   return record;
 }
 
-v1::RolloutServiceGetStatusResponse Alive(const std::string& replica, const std::string& incarnation, int64_t tokens) {
-  v1::RolloutServiceGetStatusResponse status;
-  status.mutable_member()->set_replica_id(replica);
-  status.mutable_member()->set_incarnation(incarnation);
-  status.set_generated_tokens(tokens);
-  status.set_busy_seconds(3);
-  status.set_idle_seconds(1);
-  return status;
+trainer::RollouterFigures Alive(const std::string& replica, const std::string& incarnation, int64_t tokens) {
+  return {.replica_id = replica,
+          .incarnation = incarnation,
+          .work = {.generated_tokens = tokens, .busy_seconds = 3, .idle_seconds = 1},
+          .answered = true};
 }
 
 TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
-  RunWitnesses witnesses;
+  trainer::RunWitnesses witnesses;
   for (const char* result : {"ok", "relabelled", "SUPERSEDED", "VERSION_NOT_STAGED", "DEADLINE"}) {
     witnesses.syncs.Add(Sync(result, 0.002));
   }
-  const json syncs = MakeSummary({.status = "completed"}, witnesses)["syncs"];
+  const json syncs = trainer::MakeSummary({.status = "completed"}, witnesses)["syncs"];
   EXPECT_EQ(syncs["count"], 5);
   EXPECT_EQ(syncs["bytes"], 50);
   EXPECT_EQ(syncs["failed"], 1);
@@ -52,15 +50,15 @@ TEST(RunSummaryTest, SyncsThatANewerVersionTookOverHaveNotFailed) {
 }
 
 TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
-  SummaryInput input{.status = "completed"};
+  trainer::SummaryInput input{.status = "completed"};
   input.flow.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "killed"});
   input.flow.roster.SetWork("killed",
                             {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
   input.flow.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "restarted"});
   input.flow.roster.SetWork("restarted", {.generated_tokens = 20});  // before it was asked
-  RunWitnesses witnesses;
+  trainer::RunWitnesses witnesses;
   witnesses.rollouters = {Alive("rollouter-0", "restarted", 40)};
-  const json summary = MakeSummary(input, witnesses);
+  const json summary = trainer::MakeSummary(input, witnesses);
   EXPECT_EQ(summary["tokens"]["generated"], 540);
   EXPECT_EQ(summary["idle"]["rollouters"], 0.5);
   ASSERT_EQ(summary["rollouters"].size(), 2u);
@@ -73,18 +71,18 @@ TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
 }
 
 TEST(RunSummaryTest, SaysWhyAnswersWereRefused) {
-  SummaryInput input{.status = "completed"};
+  trainer::SummaryInput input{.status = "completed"};
   input.flow.invalid = {{"BAD_LOGPROB", 3}};
-  EXPECT_EQ(MakeSummary(input, {})["groups"]["invalid"]["BAD_LOGPROB"], 3);
+  EXPECT_EQ(trainer::MakeSummary(input, {})["groups"]["invalid"]["BAD_LOGPROB"], 3);
 }
 
 TEST(RunSummaryTest, IsOfTheWholeRun) {
-  SummaryInput input{.status = "stopped"};
+  trainer::SummaryInput input{.status = "stopped"};
   input.data.version = {3, 70};
   input.data.groups = {.accepted = 1, .trained = 1};  // of the last life
   input.data.sums = {.accepted = 90, .trained = 80, .staleness = {.tokens = {300, 100}, .groups = 80}};
   input.flow = {.wall_seconds = 60, .figures = {.step_seconds = 40, .wait_seconds = 10}, .reissued = 5, .failed = 4};
-  const json summary = MakeSummary(input, {});
+  const json summary = trainer::MakeSummary(input, {});
   EXPECT_EQ(summary["steps"], 70);
   EXPECT_EQ(summary["wall_seconds"], 60);
   EXPECT_EQ(summary["groups"]["acked"], 90);
@@ -125,13 +123,15 @@ class ListingService final : public v1::SynchronizerService::Service {
 
 TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
   // Connections are taken by the kernel, and nobody ever says a word on them.
-  auto mute = rpc::Acceptor::Listen({.host = "127.0.0.1", .port = 0});
+  auto mute = Acceptor::Listen({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(mute.ok());
   ListingService listing((*mute)->endpoint().ToString(), 8);
   auto server = rpc::Server::Start({}, {&listing});
   ASSERT_TRUE(server.ok());
   const absl::Time begin = Clock::Real()->Now();
-  const RunWitnesses witnesses = AskWitnesses((*server)->address(), nullptr);
+  const auto client = SynchronizerClient::Create({.address = (*server)->address(), .secret = MemberSecret::Draw()});
+  ASSERT_TRUE(client.ok());
+  const trainer::RunWitnesses witnesses = AskWitnesses(client->get(), nullptr);
   EXPECT_TRUE(witnesses.rollouters.empty());
   EXPECT_EQ(witnesses.syncs.count(), 16000);
   EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(4));

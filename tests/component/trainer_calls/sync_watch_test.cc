@@ -1,4 +1,4 @@
-#include "services/trainer/sync_watch.h"
+#include "trainer/loop/sync_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,9 @@
 #include <atomic>
 #include <memory>
 
+#include "base/identity.h"
 #include "services/rpc/server.h"
+#include "services/trainer/synchronizer_client.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
@@ -15,7 +17,6 @@ namespace syncopate::trainerd {
 namespace {
 
 using syncopate::testing::HasReason;
-using syncopate::testing::IsOk;
 
 // A synchronizer of one rollouter, whose next attempts end each time somebody looks.
 class CountingService final : public v1::SynchronizerService::Service {
@@ -52,18 +53,20 @@ class CountingService final : public v1::SynchronizerService::Service {
 class SyncWatchTest : public ::testing::Test {
  protected:
   void Watch(absl::Duration give_up_after) {
-    auto watch = SyncWatch::Start({.synchronizer_address = server_->address(),
-                                   .give_up_after = give_up_after,
-                                   .poll = absl::Milliseconds(2),
-                                   .on_failing = [this](const absl::Status& why) { failing_.Put(why); }});
-    ASSERT_THAT(watch, IsOk());
-    watch_ = *std::move(watch);
+    watch_ = std::make_unique<trainer::SyncWatch>(
+        trainer::SyncWatch::Options{.count = [this] { return client_->CountSyncs(); },
+                                    .why_failed = [this] { return client_->LastSyncFailure(); },
+                                    .give_up_after = give_up_after,
+                                    .poll = absl::Milliseconds(2),
+                                    .on_failing = [this](const absl::Status& why) { failing_.Put(why); }});
   }
 
   Mailbox<absl::Status> failing_;
   CountingService service_;
   std::unique_ptr<rpc::Server> server_ = rpc::Server::Start({}, {&service_}).value();
-  std::unique_ptr<SyncWatch> watch_;
+  std::unique_ptr<SynchronizerClient> client_ =
+      SynchronizerClient::Create({.address = server_->address(), .secret = MemberSecret::Draw()}).value();
+  std::unique_ptr<trainer::SyncWatch> watch_;
 };
 
 TEST_F(SyncWatchTest, TellsOnceThatNoSyncSucceedsAndWhyTheLastOneFailed) {

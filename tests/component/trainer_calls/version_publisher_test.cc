@@ -1,12 +1,14 @@
-#include "services/trainer/version_publisher.h"
+#include "trainer/loop/version_publisher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 
+#include "base/identity.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
+#include "services/trainer/synchronizer_client.h"
 #include "services/wire/codec.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/notification.h"
@@ -44,12 +46,15 @@ class VersionPublisherTest : public ::testing::Test {
     auto server = rpc::Server::Start({}, {service_.get()});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
-    auto publisher = VersionPublisher::Start({.synchronizer_address = server_->address(),
+    auto client = SynchronizerClient::Create({.address = server_->address(),
                                               .member = {"trainer", "trainer-0", 0, 1, secret_.incarnation()},
-                                              .secret = secret_,
-                                              .on_refused = [this](const absl::Status& why) { refused_.Put(why); }});
-    ASSERT_THAT(publisher, IsOk());
-    publisher_ = *std::move(publisher);
+                                              .secret = secret_});
+    ASSERT_THAT(client, IsOk());
+    publisher_.reset();
+    client_ = *std::move(client);
+    publisher_ = std::make_unique<trainer::VersionPublisher>(trainer::VersionPublisher::Options{
+        .tell = [this](const trainer::Publication& version) { return client_->Publish(version); },
+        .on_refused = [this](const absl::Status& why) { refused_.Put(why); }});
   }
   void Publish(int64_t step) { publisher_->Publish({.version = {1, step}}); }
 
@@ -57,7 +62,8 @@ class VersionPublisherTest : public ::testing::Test {
   Mailbox<absl::Status> refused_;
   std::unique_ptr<PublishingService> service_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<VersionPublisher> publisher_;
+  std::unique_ptr<SynchronizerClient> client_;
+  std::unique_ptr<trainer::VersionPublisher> publisher_;
 };
 
 TEST_F(VersionPublisherTest, AVersionThatIsRefusedForGoodIsToldOnceAndNothingMoreIsPublished) {

@@ -2,12 +2,12 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "base/ranks/communicator.h"
 #include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine.h"
 #include "tests/gpu/engine/gpu_engine.h"
 #include "tests/support/disturbed_engine.h"
 #include "trainer/actor/actor.h"
-#include "trainer/ranks/communicator.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::rollouter {
@@ -77,7 +77,7 @@ TEST_P(AgeZeroTest, LogProbsOfTheEngineAreThoseOfTheTrainersForward) {
   const at::Device gpu(at::kCUDA, 0);
   trainer::Actor actor(config, model::MakeManifest(config, DType::kFloat32).value(), {}, kSeed, gpu, nullptr,
                        model::ScalarTypeOf(GetParam().dtype));
-  trainer::SingleRank ranks;
+  SingleRank ranks;
   trainer::TrainStepOptions options;
   options.temperature = 0.8f;
   const trainer::TrainStep step(actor, ranks, options);

@@ -41,6 +41,12 @@ model::ModelConfig GraphModel(int64_t head_dim, int64_t heads, int64_t kv_heads)
   return config;
 }
 
+// As a model that is made here rather than published.
+model::ModelConfig WithLearnedPositions(model::ModelConfig config) {
+  config.learned_positions = true;
+  return config;
+}
+
 // Writes down what comes, and that it comes once and with the version that serves.
 class CheckingSink final : public GenerationSink {
  public:
@@ -145,7 +151,8 @@ GenerationRequest RandomRequest(uint64_t seed, int64_t prompt, float temperature
 
 class CudaRunnerOverModels : public ::testing::TestWithParam<model::ModelConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, CudaRunnerOverModels,
-                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4)));
+                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4),
+                                           WithLearnedPositions(GraphModel(64, 8, 8))));
 
 int64_t FreeGpuMemory() { return cuda::ReadGpuMemory(0).value().free; }
 
@@ -217,6 +224,33 @@ TEST_P(CudaRunnerOverModels, LogProbsAreThoseOfTheTrainersForward) {
 }
 
 // Logits are known but for a constant by the log-probabilities of the whole vocabulary.
+// Of one size of pass the first goes kernel by kernel, the second becomes a graph, and the others, of other lengths too, go
+// as that graph.
+TEST_P(CudaRunnerOverModels, PromptsThatGoAsAGraphGiveTheBitsThatTheyGiveKernelByKernel) {
+  SYNCOPATE_NEED_GPUS(1);
+  Rig rig(GetParam(), {.max_sequences = 24, .max_prefill_tokens = 4096, .max_kept_blocks = 0});
+  const auto run = [&](const std::vector<int64_t>& lengths) {
+    std::vector<Asked> round;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      round.push_back(rig.Add(RandomRequest(/*seed=*/50 + i, lengths[i], /*temperature=*/0, /*samples=*/1, 8)));
+    }
+    rig.RunDry();
+    return round;
+  };
+  const std::vector<int64_t> lengths = {80, 120, 33, 190, 64, 101};
+  const std::vector<Asked> first = run(lengths);
+  EXPECT_LT(rig.K3(first), 1e-3);
+  for (const std::vector<int64_t>& others : {std::vector<int64_t>{17, 600, 1, 41, 300, 9, 30, 2}, {513, 3}}) {
+    EXPECT_LT(rig.K3(run(others)), 1e-3);
+    const std::vector<Asked> again = run(lengths);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const Trajectory& expected = first[i].sink->finished.at(0);
+      EXPECT_EQ(again[i].sink->finished.at(0).tokens, expected.tokens) << i;
+      EXPECT_EQ(again[i].sink->finished.at(0).logprobs, expected.logprobs) << i;
+    }
+  }
+}
+
 TEST(CudaRunnerTest, DrawsByEveryOptionAsTheHostsSampler) {
   SYNCOPATE_NEED_GPUS(1);
   std::vector<SamplingParams> options(8);

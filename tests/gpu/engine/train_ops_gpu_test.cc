@@ -2,6 +2,10 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
 #include "model/transformer.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/op_cases.h"
@@ -46,6 +50,48 @@ TEST(CudaOpsTest, GivesTheResultsOfTheCpuInFloat32) {
 TEST(CudaOpsTest, GivesTheResultsOfTheCpuInBFloat16WithinItsRounding) {
   SYNCOPATE_NEED_GPUS(1);
   for (const OpCase& one : kCases) ExpectSameResults(one, at::kBFloat16, 3e-2);
+}
+
+// As of a model to whose vocabulary one token was added: rows of 16 bytes and a rest.
+TEST(CudaFusedHeadTest, AVocabularyOfAnySizeGivesTheResultsOfTheCpu) {
+  SYNCOPATE_NEED_GPUS(1);
+  at::NoGradGuard no_grad;
+  constexpr int64_t kRows = 70, kWidth = 64;
+  for (const int64_t vocabulary : {1, 5, 1001, 1007, 1008}) {
+    at::manual_seed(vocabulary);
+    const at::Tensor hidden = at::randn({kRows, kWidth}).to(at::kBFloat16).to(at::kFloat);
+    const at::Tensor head = (at::randn({vocabulary, kWidth}) / 4).to(at::kBFloat16).to(at::kFloat);
+    const at::Tensor targets = at::randint(vocabulary, {kRows}, at::kLong);
+    const at::Tensor dlogprob = at::randn({kRows}), dentropy = at::randn({kRows});
+    const auto run = [&](at::Device device, at::ScalarType dtype, bool float32_logits) {
+      std::vector<at::Tensor> rows;
+      at::Tensor dhead = at::zeros({vocabulary, kWidth}, at::TensorOptions(device));
+      at::Tensor dhidden = FusedHead(device, {.temperature = 0.7, .chunk_rows = 32, .float32_logits = float32_logits})
+                               .ForwardBackward(
+                                   hidden.to(device, dtype), head.to(device, dtype), targets.to(device),
+                                   [&](int64_t begin, const FusedHead::Rows& chunk) {
+                                     const int64_t count = chunk.logprob.size(0);
+                                     rows.push_back(at::stack({chunk.logprob, chunk.entropy}));
+                                     return FusedHead::RowGradients{dlogprob.narrow(0, begin, count).to(device),
+                                                                    dentropy.narrow(0, begin, count).to(device)};
+                                   },
+                                   dhead);
+      return std::vector<at::Tensor>{at::cat(rows, 1), dhidden, dhead};
+    };
+    const auto expected = run(at::kCPU, at::kFloat, false);
+    const at::Device gpu("cuda:0");
+    for (const auto& [dtype, float32_logits, close] :
+         {std::tuple(at::kFloat, false, 1e-4), {at::kBFloat16, false, 3e-2}, {at::kBFloat16, true, 2e-2}}) {
+      const auto actual = run(gpu, dtype, float32_logits);
+      for (size_t i = 0; i < actual.size(); ++i) {
+        // Of one token every log-probability is 0, and so is every gradient.
+        const double difference = (actual[i].cpu().to(at::kFloat) - expected[i]).abs().max().item<double>();
+        EXPECT_LE(difference, close * std::max(1.0, expected[i].abs().max().item<double>()))
+            << "result " << i << " of " << vocabulary << " tokens in " << dtype
+            << (float32_logits ? ", wide logits" : "");
+      }
+    }
+  }
 }
 
 // Gradients of a whole model in bf16 on the GPU against float32 on the CPU.

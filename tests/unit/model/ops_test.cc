@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "model/transformer.h"
 #include "tests/support/op_cases.h"
 
-// The backward half of each operation against autograd over its forward half, written with differentiable operators.
+// The backward half of each operation against autograd over its forward half, written with differentiable operators: for
+// the operators of libtorch, and for the loops that the CPU uses, as every kind of processor has them.
 namespace syncopate::model {
 namespace {
 
@@ -20,16 +24,34 @@ constexpr double kClose = 2e-6;
 
 at::Tensor Leaf(at::IntArrayRef shape) { return at::randn(shape, at::kFloat).set_requires_grad(true); }
 
-class OpsTest : public ::testing::Test {
+struct Kind {
+  const char* name;
+  std::unique_ptr<const Ops> (*make)();
+};
+
+// What a processor without AVX2 cannot run is tried on others.
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds = {{"Aten", [] { return std::unique_ptr<const Ops>(); }},
+                             {"PlainLoops", [] { return MakeHostOps(PlainHostRows()); }}};
+  if (&FastestHostRows() == &Avx2HostRows()) {
+    kinds.push_back({"Avx2Loops", [] { return MakeHostOps(Avx2HostRows()); }});
+  }
+  return kinds;
+}
+
+class OpsTest : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
     at::manual_seed(5);
   }
-  const Ops& ops_ = AtenOps();
+  const std::unique_ptr<const Ops> made_ = GetParam().make();
+  const Ops& ops_ = made_ != nullptr ? *made_ : AtenOps();
 };
+INSTANTIATE_TEST_SUITE_P(Kinds, OpsTest, ::testing::ValuesIn(Kinds()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
-TEST_F(OpsTest, NormAndResidualBackwardEqualAutograd) {
+TEST_P(OpsTest, NormAndResidualBackwardEqualAutograd) {
   at::Tensor x = Leaf({7, 24}), residual = Leaf({7, 24}), weight = Leaf({24});
   at::Tensor dy = at::randn({7, 24}), passed = at::randn({7, 24});
   at::Tensor sum = x + residual;
@@ -46,7 +68,7 @@ TEST_F(OpsTest, NormAndResidualBackwardEqualAutograd) {
   EXPECT_LT(RelativeDifference(dweight - 1, weight.grad()), kClose);
 }
 
-TEST_F(OpsTest, RotationTurnsBackAndLeavesTheValuesAlone) {
+TEST_P(OpsTest, RotationTurnsBackAndLeavesTheValuesAlone) {
   at::Tensor x = at::randn({6, 5 * 8}), turned = x.clone(), angle = at::randn({16, 4});
   at::Tensor positions = at::randint(16, {6}, at::kLong);
   ops_.Rotate(turned, 4, angle.cos(), angle.sin(), positions, false);
@@ -59,7 +81,7 @@ TEST_F(OpsTest, RotationTurnsBackAndLeavesTheValuesAlone) {
   EXPECT_LT(RelativeDifference(turned, x), kClose);
 }
 
-TEST_F(OpsTest, SwiGluBackwardEqualsAutograd) {
+TEST_P(OpsTest, SwiGluBackwardEqualsAutograd) {
   at::Tensor gate_up = Leaf({9, 20}), dy = at::randn({9, 10});
   at::Tensor y = at::silu(gate_up.narrow(1, 0, 10)) * gate_up.narrow(1, 10, 10);
   (y * dy).sum().backward();
@@ -88,7 +110,7 @@ at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads
   return at::cat(outputs);
 }
 
-TEST_F(OpsTest, AttentionStaysInsideItsSequenceAndItsBackwardEqualsAutograd) {
+TEST_P(OpsTest, AttentionStaysInsideItsSequenceAndItsBackwardEqualsAutograd) {
   const std::vector<int64_t> lengths = {3, 1, 8, 5};
   for (int64_t kv_heads : {1, 2, 4}) {
     at::Tensor qkv = Leaf({17, (4 + 2 * kv_heads) * 8}), dy = at::randn({17, 32});
@@ -103,7 +125,7 @@ TEST_F(OpsTest, AttentionStaysInsideItsSequenceAndItsBackwardEqualsAutograd) {
   }
 }
 
-TEST_F(OpsTest, HeadBackwardEqualsAutograd) {
+TEST_P(OpsTest, HeadBackwardEqualsAutograd) {
   at::Tensor logits = Leaf({6, 13}), targets = at::randint(13, {6}, at::kLong);
   at::Tensor dlogprob = at::randn({6}), dentropy = at::randn({6});
   at::Tensor logprobs = at::log_softmax(logits / 0.7, -1);
@@ -119,7 +141,7 @@ TEST_F(OpsTest, HeadBackwardEqualsAutograd) {
 
 // What the engine's padding and strictly on-policy runs rely on; the BLAS decides by the processor which rows it treats
 // alike.
-TEST_F(OpsTest, RowsOfAProductHaveTheSameBitsInAnyBatchOfAtLeastMinRows) {
+TEST_P(OpsTest, RowsOfAProductHaveTheSameBitsInAnyBatchOfAtLeastMinRows) {
   for (const auto& [inner, columns] :
        {std::pair<int64_t, int64_t>{64, 192}, {192, 64}, {64, 11}, {256, 256}, {512, 96}}) {
     const at::Tensor x = at::randn({140, inner}), weight = at::randn({columns, inner});
@@ -131,7 +153,7 @@ TEST_F(OpsTest, RowsOfAProductHaveTheSameBitsInAnyBatchOfAtLeastMinRows) {
   }
 }
 
-TEST_F(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
+TEST_P(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
   at::Tensor dy = at::randn({9, 4}), x = at::randn({9, 6}), ids = at::tensor({0, 2, 2, 1, 0, 2, 2, 2, 1}, at::kLong);
   at::Tensor dweight = at::ones({4, 6}), dbias = at::ones({4}), dtable = at::ones({3, 4});
   ops_.AddWeightGradient(dweight, dy, x);
@@ -142,6 +164,70 @@ TEST_F(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
   at::Tensor expected = at::ones({3, 4});
   for (int64_t r = 0; r < 9; ++r) expected[ids[r].item<int64_t>()] += dy[r];
   EXPECT_LT(RelativeDifference(dtable, expected), kClose);
+}
+
+// The loops differ from the operators by rounding, at sizes that fill no vector too.
+TEST_P(OpsTest, GivesWhatTheOperatorsOfLibtorchGive) {
+  for (const testing::OpCase& one :
+       {testing::OpCase{},
+        testing::OpCase{.columns = 37,
+        .heads = 6,
+        .kv_heads = 3,
+        .head_dim = 10,
+        .width = 33,
+        .vocab = 29,
+        .lengths = {1, 128, 3, 40}},
+        testing::OpCase{
+            .columns = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .width = 7, .vocab = 2, .lengths = {520, 2}}}) {
+    const auto expected = testing::RunAllOps(AtenOps(), one, at::kCPU, at::kFloat);
+    const auto actual = testing::RunAllOps(ops_, one, at::kCPU, at::kFloat);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) EXPECT_LT(RelativeDifference(actual[i], expected[i]), 1e-5) << i;
+  }
+}
+
+TEST(HostRowsTest, ARowOverBlocksAttendsAsTheLastRowOfItsSequence) {
+  constexpr int64_t kBlock = 16;
+  const HostSequence sequence = {.length = 37, .heads = 6, .kv_heads = 3, .head_dim = 10};
+  const at::Tensor qkv = at::randn({sequence.length, sequence.row_size()});
+  const int64_t keys_at = sequence.query_size(), key_size = sequence.kv_heads * sequence.head_dim;
+  // A block's keys, and its values behind those of all blocks.
+  const at::Tensor keys = at::zeros({3 * kBlock, key_size}), values = at::zeros({3 * kBlock, key_size});
+  keys.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at, key_size));
+  values.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at + key_size, key_size));
+  const at::Tensor memory = at::cat({keys, values});
+  std::vector<const float*> blocks;
+  for (int64_t i = 0; i < 3; ++i) blocks.push_back(memory.const_data_ptr<float>() + i * kBlock * key_size);
+  std::vector<const HostRows*> kinds = {&PlainHostRows()};
+  if (&FastestHostRows() == &Avx2HostRows()) kinds.push_back(&Avx2HostRows());
+  for (const HostRows* rows : kinds) {
+    std::vector<float> scratch(static_cast<size_t>(sequence.length));
+    const at::Tensor all = at::empty({sequence.length, sequence.query_size()});
+    const at::Tensor shift = at::empty({sequence.length, sequence.heads}), last = at::empty({sequence.query_size()});
+    rows->Attend(sequence, qkv.const_data_ptr<float>(), all.mutable_data_ptr<float>(), shift.mutable_data_ptr<float>(),
+                 scratch.data());
+    rows->AttendBlocks(sequence, qkv[sequence.length - 1].const_data_ptr<float>(), blocks.data(), kBlock,
+                       3 * kBlock * key_size, last.mutable_data_ptr<float>(), scratch.data());
+    EXPECT_LT(RelativeDifference(last, all[sequence.length - 1]), kClose);
+  }
+}
+
+// A step whose loss is not finite is noticed by its gradient's norm: nothing on the way may hide it.
+TEST_P(OpsTest, WhatIsNotANumberStaysSo) {
+  const double nan = std::nan("");
+  const PackedSequences sequences({2, 3});
+  at::Tensor qkv = at::randn({5, 3 * 4}), gate_up = at::randn({5, 6}), logits = at::randn({5, 7});
+  for (at::Tensor tensor : {qkv, gate_up, logits}) tensor[3][1].fill_(nan);
+  const auto has_nan = [](const at::Tensor& tensor) { return tensor.isnan().any().item<bool>(); };
+  const Ops::Attended attended = ops_.Attend(qkv, 1, 1, sequences);
+  EXPECT_TRUE(has_nan(attended.y));
+  EXPECT_TRUE(has_nan(ops_.AttendBackward(at::randn({5, 4}), qkv, attended, 1, 1, sequences)));
+  EXPECT_TRUE(has_nan(ops_.SwiGlu(gate_up)));
+  EXPECT_TRUE(has_nan(ops_.SwiGluBackward(at::randn({5, 3}), gate_up, false).dgate_up));
+  EXPECT_TRUE(has_nan(ops_.AddNorm(gate_up, {}, at::ones({6}), 1e-6).y));
+  const Ops::HeadRows rows = ops_.Head(logits, at::zeros({5}, at::kLong), 1);
+  EXPECT_TRUE(has_nan(rows.logprob) && has_nan(rows.entropy) && has_nan(rows.log_sum_exp));
+  EXPECT_TRUE(has_nan(ops_.HeadBackward(logits, at::zeros({5}, at::kLong), rows, at::ones({5}), {}, 1, at::kFloat)));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include <map>
 
 #include "base/philox.h"
+#include "base/ranks/communicator.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/actor.h"
-#include "trainer/ranks/communicator.h"
 #include "trainer/step/train_step.h"
 
 namespace syncopate::rollouter {
@@ -177,7 +177,7 @@ TEST_P(EngineOverModels, LogProbsEqualTheTrainersForward) {
   }
   rig.RunDry();
   trainer::Actor actor(GetParam(), rig.manifest, {}, /*seed=*/7);
-  trainer::SingleRank ranks;
+  SingleRank ranks;
   trainer::TrainStepOptions options;
   options.temperature = 0.8f;
   trainer::TrainStep step(actor, ranks, options);

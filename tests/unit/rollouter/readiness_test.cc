@@ -1,4 +1,4 @@
-#include "services/rollouter/readiness.h"
+#include "rollouter/engine/readiness.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,10 +6,9 @@
 #include "base/status.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::rollouterd {
+namespace syncopate::rollouter {
 namespace {
 
-using rollouter::EngineStatus;
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 
@@ -47,4 +46,4 @@ TEST(ReadinessTest, ServesNothingBeforeTheFirstWeightsAndAlsoNotPausedDrainedOrF
 }
 
 }  // namespace
-}  // namespace syncopate::rollouterd
+}  // namespace syncopate::rollouter

@@ -84,7 +84,8 @@ TEST(PermissionsTest, DaemonsMayActInTheirOwnPartOnly) {
       {"/syncopate.v1.SynchronizerService/PublishVersion", {AuthRole::kTrainer}},
       {"/syncopate.v1.SynchronizerService/CompleteRun", {AuthRole::kTrainer}},
       {"/syncopate.v1.TrajectoryService/Exchange", {AuthRole::kRollouter}},
-      {"/syncopate.v1.RankService/Attend", {AuthRole::kTrainer}}};
+      {"/syncopate.v1.RankService/Attend", {AuthRole::kTrainer}},
+      {"/syncopate.v1.ReplicaService/Attend", {AuthRole::kRollouter}}};
   for (const Permission& one : AllPermissions()) {
     if (one.effect != CallEffect::kActs) continue;
     auto part = parts.find(Path(one));

@@ -37,10 +37,10 @@ TEST(BearerTokensTest, AnythingElseGivesNone) {
 TEST(BearerTokensTest, TheFirstTokenOfARoleIsShownAndAllAreTaken) {
   const std::string next(32, 'n');
   const BearerTokens tokens = *BearerTokens::Parse("admin " + next + "\nadmin " + kAdminToken + "\n");
-  EXPECT_EQ(tokens.Of(AuthRole::kAdmin), next);
+  EXPECT_EQ(tokens.Find(AuthRole::kAdmin), next);
   EXPECT_EQ(tokens.Match(next), AuthRole::kAdmin);
   EXPECT_EQ(tokens.Match(kAdminToken), AuthRole::kAdmin);
-  EXPECT_EQ(tokens.Of(AuthRole::kTrainer), "");
+  EXPECT_EQ(tokens.Find(AuthRole::kTrainer), "");
 }
 
 TEST(BearerTokensTest, ABadFileIsRefusedByItsLineAndNeverQuoted) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "services/wire/codec.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
@@ -29,10 +30,9 @@ class RunRecorderTest : public ::testing::Test {
 
   testing::FaultyFileSystem disk_;
   prometheus::Registry registry_;
-  std::unique_ptr<RunReporter> reporter_ = RunReporter::Open(&disk_, "/metrics.jsonl").value();
+  std::unique_ptr<trainer::RunReporter> reporter_ = trainer::RunReporter::Open(&disk_, "/metrics.jsonl").value();
   telemetry::TrainerMetrics metrics_{registry_, {}};
-  std::unique_ptr<telemetry::EventRecorder> events_ =
-      telemetry::EventRecorder::Open(&disk_, "/run", "trainer-0").value();
+  std::unique_ptr<EventRecorder> events_ = EventRecorder::Open(&disk_, "/run", "trainer-0", wire::EncodeEvent).value();
   RunRecorder recorder_{reporter_.get(), &metrics_, events_.get()};
 };
 
@@ -49,7 +49,7 @@ TEST_F(RunRecorderTest, AStepIsALineAMetricAndAnObservationForEachSample) {
 }
 
 TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
-  recorder_.SetTensorBoard(telemetry::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 2}).value());
+  recorder_.SetTensorBoard(trainer::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 2}).value());
   trainer::StepReport report;
   report.version = {1, 3};
   report.metrics.data.reward_parts = {{"format", 0.5}};
@@ -103,7 +103,7 @@ TEST_F(RunRecorderTest, MemoryThatChangesBetweenStepsIsShownAtOnce) {
 }
 
 TEST_F(RunRecorderTest, WhatAFullDiskLosesIsCountedAndNothingEnds) {
-  recorder_.SetTensorBoard(telemetry::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 0}).value());
+  recorder_.SetTensorBoard(trainer::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 0}).value());
   disk_.SetCapacity(0);
   Step(1);
   Step(2);

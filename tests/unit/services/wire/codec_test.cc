@@ -24,6 +24,14 @@ TrajectoryGroup SampleGroup() {
   return group;
 }
 
+TEST(CodecTest, WritesAVersionAsPeopleReadItAndADashForNone) {
+  v1::PolicyVersion version;
+  EXPECT_EQ(VersionText(version), "-");
+  version.set_epoch(2);
+  version.set_step(14);
+  EXPECT_EQ(VersionText(version), "e2-s14");
+}
+
 TEST(CodecTest, GroupsSurviveTheRoundTrip) {
   const TrajectoryGroup group = SampleGroup();
   absl::StatusOr<TrajectoryGroup> back = FromProto(ToProto(group));

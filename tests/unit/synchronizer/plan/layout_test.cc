@@ -109,7 +109,8 @@ TEST(LayoutTextTest, EveryWordGivesItsLayout) {
                         {"fsdp2:4:fp32", 4, DType::kFloat32},
                         {"replicated:2:bf16", 2, DType::kBFloat16},
                         {"tp:1", 1, std::nullopt},
-                        {"tp:1:head64:fused", 1, std::nullopt}}) {
+                        {"tp:1:head64:fused", 1, std::nullopt},
+                        {"tp:1:head64:fused:vocab", 1, std::nullopt}}) {
     SCOPED_TRACE(c.text);
     auto layout = BuildLayout(manifest, c.text);
     ASSERT_TRUE(layout.ok()) << layout.status();
@@ -122,7 +123,7 @@ TEST(LayoutTextTest, RefusesOtherWordsSayingWhatThereIs) {
   Manifest manifest = TwoLayers();
   for (const char* text :
        {"", "hole", "flat", "flat:", "flat:0", "flat:-1", "flat:two", "flat:2:fp16", "flat:2:fp32:x", "whole:2:fp32",
-        "buckets", "flat:9999999", "tp", "tp:1:head", "tp:1:head0", "tp:1:fused:head8", "tp:1:"}) {
+        "buckets", "flat:9999999", "tp", "tp:1:head", "tp:1:head0", "tp:1:fused:head8", "tp:1:vocab:fused", "tp:1:"}) {
     SCOPED_TRACE(text);
     absl::Status status = BuildLayout(manifest, text).status();
     EXPECT_THAT(status, HasReason("BAD_LAYOUT"));

@@ -155,7 +155,8 @@ class RandomCases {
 
   std::string AnyServing(int64_t head_dim) {
     std::string text = absl::StrCat("tp:", OneOf<int>({1, 2, 4, 8}), ":head", head_dim);
-    return Between(0, 1) == 0 ? text : text + ":fused";
+    if (Between(0, 1) == 0) text += ":fused";
+    return Between(0, 1) == 0 ? text : text + ":vocab";
   }
 
   // Each tensor cut at random places or into columns, its pieces on random ranks in random order, some of them twice.

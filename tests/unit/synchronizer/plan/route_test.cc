@@ -1,8 +1,10 @@
 #include "synchronizer/plan/route.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -10,6 +12,24 @@
 
 namespace syncopate::synchronizer {
 namespace {
+
+// The other side of routes: what `upstream` serves to whom, by (round, replica).
+struct Serving {
+  int32_t round = 0;
+  int32_t replica = 0;
+  std::vector<size_t> copies;
+  friend bool operator==(const Serving&, const Serving&) = default;
+};
+std::vector<Serving> ServedBy(const Upstream& upstream, const std::vector<std::vector<Fetch>>& routes) {
+  std::vector<Serving> served;
+  for (size_t replica = 0; replica < routes.size(); ++replica) {
+    for (const Fetch& fetch : routes[replica]) {
+      if (fetch.upstream == upstream) served.push_back({fetch.round, static_cast<int32_t>(replica), fetch.copies});
+    }
+  }
+  std::stable_sort(served.begin(), served.end(), [](const Serving& a, const Serving& b) { return a.round < b.round; });
+  return served;
+}
 
 using Routing = std::vector<std::vector<Fetch>>;
 

@@ -107,6 +107,14 @@ TEST(TensorParallelTest, AVocabularyThatDoesNotDivideIsPadded) {
   EXPECT_EQ(PiecesIn(*made, "model.embed_tokens.weight", 3), (std::vector<Piece>{{3, 0, 54, 60, 0}}));
 }
 
+TEST(TensorParallelTest, TheWholeVocabularyIsOnEachRankWhereThatIsAskedFor) {
+  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 2, .whole_vocabulary = true});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(ShapesOf(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{10, 6}));
+  EXPECT_EQ(PiecesIn(*made, "model.embed_tokens.weight", 1), (std::vector<Piece>{{1, 0, 0, 60, 0}}));
+  EXPECT_EQ(ShapesOf(*made)["model.layers.0.self_attn.q_proj.weight"], (std::vector<int64_t>{16, 6}));
+}
+
 TEST(TensorParallelTest, ArenasAreOfOneSizeAlsoWhereTheLastRankHasOnlyPadding) {
   auto made = MakeTensorParallel(ManifestOf({{"lm_head.weight", kBf16, {9, 256}}}), {.ranks = 8});
   ASSERT_TRUE(made.ok()) << made.status();

@@ -29,9 +29,9 @@ std::string Script(const TempDir& folder, const std::string& body) {
   return path;
 }
 
-TEST(LookAtLimitsTest, ReadsWhatThisMachineSays) {
+TEST(InspectLimitsTest, ReadsWhatThisMachineSays) {
   Machine machine;
-  LookAtLimits(&machine);
+  InspectLimits(&machine);
   EXPECT_GE(machine.processors, 1);
   EXPECT_GT(machine.memory_bytes, machine.available_bytes);
   EXPECT_GT(machine.available_bytes, 0);
@@ -39,9 +39,9 @@ TEST(LookAtLimitsTest, ReadsWhatThisMachineSays) {
   EXPECT_GE(machine.open_files_hard, machine.open_files);
 }
 
-TEST(LookAtFolderTest, TriesTheNearestFolderThatExistsAndLeavesNothingBehind) {
+TEST(InspectFolderTest, TriesTheNearestFolderThatExistsAndLeavesNothingBehind) {
   TempDir folder;
-  const FolderFacts facts = LookAtFolder(folder.path() + "/runs/of/tomorrow");
+  const FolderFacts facts = InspectFolder(folder.path() + "/runs/of/tomorrow");
   EXPECT_EQ(facts.path, folder.path());
   EXPECT_THAT(facts.writable, IsOk());
   EXPECT_GT(facts.free_bytes, 0);
@@ -49,28 +49,28 @@ TEST(LookAtFolderTest, TriesTheNearestFolderThatExistsAndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(LookAtFolderTest, SaysWhyAFolderCannotBeWrittenIn) {
-  EXPECT_THAT(LookAtFolder("/proc").writable, HasMessage(HasSubstr("/proc")));
+TEST(InspectFolderTest, SaysWhyAFolderCannotBeWrittenIn) {
+  EXPECT_THAT(InspectFolder("/proc").writable, HasMessage(HasSubstr("/proc")));
 }
 
-TEST(LookAtAddressTest, TriesTheAddress) {
-  EXPECT_THAT(LookAtAddress("k", absl::StrCat("127.0.0.1:", FreePort().value()), true).status, IsOk());
-  EXPECT_THAT(LookAtAddress("k", "192.0.2.1:7070", true).status, HasReason("ADDRESS_UNUSABLE"))
+TEST(InspectAddressTest, TriesTheAddress) {
+  EXPECT_THAT(InspectAddress("k", absl::StrCat("127.0.0.1:", FreePort().value()), true).status, IsOk());
+  EXPECT_THAT(InspectAddress("k", "192.0.2.1:7070", true).status, HasReason("ADDRESS_UNUSABLE"))
       << "an address of documentation, of no machine";
-  EXPECT_THAT(LookAtAddress("k", "192.0.2.1:7070", false).status, IsOk());
-  EXPECT_THAT(LookAtAddress("k", "no-such-name.invalid:7070", false).status, HasMessage(HasSubstr("no-such-name")));
+  EXPECT_THAT(InspectAddress("k", "192.0.2.1:7070", false).status, IsOk());
+  EXPECT_THAT(InspectAddress("k", "no-such-name.invalid:7070", false).status, HasMessage(HasSubstr("no-such-name")));
 }
 
-TEST(LookAtProgramTest, SaysWhatAProgramSaysThatDoesNotStart) {
+TEST(InspectProgramTest, SaysWhatAProgramSaysThatDoesNotStart) {
   TempDir folder;
-  EXPECT_THAT(LookAtProgram(Script(folder, "exit 0")).status, IsOk());
-  EXPECT_THAT(LookAtProgram(Script(folder, "echo libtorch.so: not found >&2; exit 127")).status,
+  EXPECT_THAT(InspectProgram(Script(folder, "exit 0")).status, IsOk());
+  EXPECT_THAT(InspectProgram(Script(folder, "echo libtorch.so: not found >&2; exit 127")).status,
               HasMessage(HasSubstr("libtorch.so: not found")));
-  EXPECT_THAT(LookAtProgram(folder.path() + "/absent").status, HasMessage(HasSubstr("not there")));
+  EXPECT_THAT(InspectProgram(folder.path() + "/absent").status, HasMessage(HasSubstr("not there")));
 }
 
-TEST(LookAtGpusTest, SaysWhyThereIsNone) {
-  const GpuFacts facts = LookAtGpus();
+TEST(InspectGpusTest, SaysWhyThereIsNone) {
+  const GpuFacts facts = InspectGpus();
   EXPECT_EQ(facts.library.ok(), !facts.gpus.empty());
   for (const Gpu& gpu : facts.gpus) EXPECT_GT(gpu.bytes, 0) << gpu.name;
 }

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -140,6 +141,15 @@ TEST_F(RenderTest, ATrainerOfSeveralRanksIsAPodEachWithOneVolumeForAll) {
   ASSERT_NE(service, nullptr);
   EXPECT_EQ((*service)["spec"]["clusterIP"], "None");
   EXPECT_EQ((*service)["spec"]["publishNotReadyAddresses"], true);
+}
+
+TEST_F(RenderTest, RolloutersOfSeveralRanksAreRefusedWithWhatToDo) {
+  RenderRequest request = DemoRequest();
+  request.config = absl::StrReplaceAll(request.config, {{"\nrollout:\n", "\nrollout:\n  tensor_parallel: 2\n"}});
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_FALSE(rendered.ok());
+  EXPECT_THAT(std::string(rendered.status().message()), ::testing::HasSubstr("rollout.tensor_parallel"));
+  EXPECT_THAT(std::string(rendered.status().message()), ::testing::HasSubstr("use more rollouters"));
 }
 
 TEST_F(RenderTest, ATrainerOfSeveralRanksThatIsAJobHasAnIndexForEach) {

@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/event_log.h"
-#include "services/telemetry/event_recorder.h"
+#include "base/event_recorder.h"
+#include "services/wire/codec.h"
 #include "tests/support/process.h"
 #include "tools/records/event_reader.h"
 #include "tools/records/sync_trace.h"
@@ -32,8 +33,9 @@ std::vector<std::string> Kinds(const RunEvents& events) {
 TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
   testing::TempDir dir;
   HandClock clock;
-  auto trainer = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", &clock).value();
-  auto rollouter = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", &clock).value();
+  auto trainer = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", wire::EncodeEvent, &clock).value();
+  auto rollouter =
+      EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", wire::EncodeEvent, &clock).value();
   clock.unix_seconds = 2;
   rollouter->Record({"install", {1, 5}, 0, {{"pause_seconds", "0.001"}}});
   clock.unix_seconds = 1;
@@ -54,7 +56,7 @@ TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
 TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   testing::TempDir dir;
   {
-    auto recorder = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
+    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", wire::EncodeEvent).value();
     recorder->Record({"step", {1, 1}});
     recorder->Record({"step", {1, 2}});
   }
@@ -67,7 +69,7 @@ TEST(EventsTest, AnotherLifeAppendsAndATornEndIsCutOffAndSaid) {
   EXPECT_THAT(torn.events, SizeIs(1));
   EXPECT_THAT(torn.warnings, SizeIs(1));
   {
-    auto recorder = telemetry::EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0").value();
+    auto recorder = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", wire::EncodeEvent).value();
     recorder->Record({"step", {2, 2}});
   }
   EXPECT_THAT(ReadRunEvents(FileSystem::Real(), dir.path())->events, SizeIs(2));

@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "services/telemetry/event_recorder.h"
+#include "base/event_recorder.h"
+#include "services/wire/codec.h"
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
@@ -39,7 +40,7 @@ TEST_F(LoadRunTest, ReadsWhatARunLeavesBehind) {
       "{\"kind\":\"step\",\"epoch\":1,\"step\":1,\"reward_mean\":0.5}\n"
       "{\"kind\":\"eval\",\"epoch\":1,\"step\":1,\"eval_reward\":0.25}\n");
   Put("summary.json", R"({"status":"completed","run":{"outcome":"completed","reason":""}})");
-  auto events = telemetry::EventRecorder::Open(FileSystem::Real(), dir_.path(), "trainer-0").value();
+  auto events = EventRecorder::Open(FileSystem::Real(), dir_.path(), "trainer-0", wire::EncodeEvent).value();
   events->Record({"publish", {1, 1}});
   ASSERT_THAT(events->Stop(), IsOk());
   const json run = Load();

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "services/telemetry/step_figures.h"
+#include "trainer/record/step_figures.h"
 
 namespace syncopate::report {
 namespace {
@@ -35,7 +35,7 @@ TEST(ReportPageTest, APageHoldsItsDataAndTheVocabulary) {
   const json data = json::parse(DataOf(MakePage({run}, {.made = "today"})));
   EXPECT_EQ(data["runs"][0], run);
   EXPECT_EQ(data["live"], false);
-  EXPECT_EQ(data["vocabulary"].size(), telemetry::StepFigureTable().size());
+  EXPECT_EQ(data["vocabulary"].size(), trainer::StepFigureTable().size());
 }
 
 TEST(ReportPageTest, NoMarkIsLeftAndNothingIsLoaded) {

@@ -67,6 +67,17 @@ TEST(PlanLaunchTest, RanksOfATrainerAreNumberedAndToldWhereTheFirstOneListens) {
                           "trainer.rank0=127.0.0.1:7", "metrics.trainer_listen=127.0.0.1:9001"));
 }
 
+TEST(PlanLaunchTest, RanksOfARollouterAreNumberedAndToldWhereItsFirstOneListens) {
+  const v1::RunConfig config = Config({"rollout.tensor_parallel=2", "metrics.rollouter_listen=127.0.0.1:9000"});
+  EXPECT_THAT(Arguments(config, {"rollouter", 0}, ""),
+              ElementsAre("/run/config.resolved.yaml", "rollouter.index=0", "rollouter.rank=0"));
+  const ChildId last{"rollouter", 1, 1};
+  EXPECT_EQ(last.Name(), "rollouter-1-rank1");
+  EXPECT_THAT(PlanLaunch(config, "/bin", "/run", last, "", "", "127.0.0.1:7").arguments,
+              ElementsAre("/run/config.resolved.yaml", "rollouter.index=1", "rollouter.rank=1",
+                          "rollouter.rank0=127.0.0.1:7", "metrics.rollouter_listen=127.0.0.1:9003"));
+}
+
 TEST(PlanLaunchTest, TheWorkerIsItsCommandWithWhereToListenBehindIt) {
   v1::RunConfig config;
   config.mutable_environment()->set_command("nice syncopate-worker 'my rewards.py'");

@@ -73,6 +73,22 @@ TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
   EXPECT_FALSE(supervision_.stopping());
 }
 
+TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
+  const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
+  const ChildId other{"rollouter", 0, 1};
+  RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2});
+  supervision.Start(start);
+  EXPECT_THAT(supervision.OnReady(kSynchronizer, start),
+              UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst), StartOf(other)));
+  for (const ChildId& child : {kTrainer, kFirst, other}) supervision.OnReady(child, start);
+  supervision.OnExit(other, kCrash, start);
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(5)), IsEmpty());
+  supervision.OnExit(kFirst, {false, 4}, start + absl::Seconds(6));
+  // Nobody of the earlier life is left: whoever is due starts, also beside the other's new life.
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(StartOf(other)));
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(StartOf(kFirst)));
+}
+
 TEST_F(RunSupervisionTest, ARollouterThatLeavesWithCodeZeroIsStartedAgainToo) {
   GetReady();
   supervision_.OnExit(kFirst, kWell, At(5));

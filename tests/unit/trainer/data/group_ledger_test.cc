@@ -77,7 +77,7 @@ class GroupLedgerTest : public ::testing::Test {
 class SlowPrompts final : public PromptSource {
  public:
   explicit SlowPrompts(std::map<int64_t, Readiness>* states) : states_(states) {}
-  Readiness Look(const GroupId& group) const override {
+  Readiness CheckReadiness(const GroupId& group) const override {
     auto found = states_->find(group.ordinal);
     return found == states_->end() ? Readiness::kReady : found->second;
   }

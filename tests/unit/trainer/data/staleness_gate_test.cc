@@ -103,15 +103,6 @@ TEST(StalenessGateTest, TakesAPartialBatchWhenAskedFor) {
   EXPECT_THAT(gate.Pick(1), ElementsAre(Group(0)));
 }
 
-TEST(StalenessGateTest, RollbackClipsStartsSoThatNothingIsNewerThanTheTrainer) {
-  StalenessGate gate({.batch_groups = 1, .target_staleness = 2, .max_staleness = 2}, 6);
-  gate.Admit(Group(0), 6);
-  gate.Rollback(4);
-  EXPECT_EQ(gate.DeadlineOf(Group(0)), 6);
-  EXPECT_EQ(gate.step(), 4);
-  EXPECT_TRUE(gate.MayAdmit(4));
-}
-
 TEST(StalenessGateTest, StaysFastWithThousandsOutstanding) {
   StalenessGate gate({.batch_groups = 1024, .target_staleness = 8, .max_staleness = 16});
   int64_t next = 0;

@@ -25,7 +25,7 @@ constexpr int64_t kBatch = 2;
 // A task of which some prompts are still being read and some are none; remembers which were given.
 class Prompts final : public PromptSource {
  public:
-  Readiness Look(const GroupId& group) const override {
+  Readiness CheckReadiness(const GroupId& group) const override {
     auto found = states.find(group.ordinal);
     return found == states.end() ? Readiness::kReady : found->second;
   }

@@ -54,10 +54,10 @@ TEST_F(TextSourceTest, WhoAsksTooEarlyIsCalledWhenItIsThere) {
   const auto source = Open({files_.WriteRows("a", 50)});
   Mailbox<bool> called;
   source->SetListener([&called] { called.Put(true); });
-  if (source->Look({0, 7}) != Readiness::kReady) {
+  if (source->CheckReadiness({0, 7}) != Readiness::kReady) {
     ASSERT_TRUE(called.WaitFor(1));
   }
-  EXPECT_EQ(source->Look({0, 7}), Readiness::kReady);
+  EXPECT_EQ(source->CheckReadiness({0, 7}), Readiness::kReady);
   source->SetListener(nullptr);
 }
 
@@ -99,7 +99,7 @@ TEST_F(TextSourceTest, ABadRowEndsTheRunInItsTurnIfThatIsWanted) {
   const auto source = Open({path}, {.bad_rows_end_run = true});
   std::vector<std::string> seen = {Next(*source, {0, 0}), Next(*source, {0, 1})};
   EXPECT_THAT(source->failure(), AllOf(HasReason("BAD_DATA_ROW"), HasMessage(HasSubstr("rows:2"))));
-  EXPECT_EQ(source->Look({0, 0}), Readiness::kComing);
+  EXPECT_EQ(source->CheckReadiness({0, 0}), Readiness::kComing);
 }
 
 TEST_F(TextSourceTest, APassWithoutAGoodRowIsAFailure) {
@@ -118,7 +118,7 @@ TEST_F(TextSourceTest, AFileThatIsChangedIsAFailureAndItsListenerHears) {
     if (!source->failure().ok()) called.Put(true);
   });
   files_.WriteRows("a", 51);
-  source->Look({3, 0});
+  source->CheckReadiness({3, 0});
   ASSERT_TRUE(called.WaitFor(1));
   EXPECT_THAT(source->failure(), AllOf(HasReason("DATA_FILE_CHANGED"), HasMessage(HasSubstr(path))));
   EXPECT_EQ(source->Await({0, 1}), Readiness::kComing);  // and does not block

@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/ranks/late_ranks.h"
+#include "base/ranks/thread_ranks.h"
 #include "base/reasons.h"
-#include "trainer/ranks/late_ranks.h"
-#include "trainer/ranks/thread_ranks.h"
 
 namespace syncopate::trainer {
 namespace {

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "base/status.h"
+
+namespace syncopate {
+
+enum class Element : uint8_t { kFloat32 = 1, kFloat64 = 2, kBFloat16 = 3 };
+int64_t ElementBytes(Element element);
+
+enum class Reduction : uint8_t { kSum = 1, kMax = 2 };
+
+// One call that all ranks of a group make together. Ranks whose calls differ do not fit together.
+struct Collective {
+  enum class Kind : uint8_t { kAllGather = 1, kReduceScatter, kAllReduce, kBroadcast, kBarrier };
+  Kind kind = Kind::kBarrier;
+  int64_t bytes = 0;  // of one rank's part
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kSum;
+  int32_t root = 0;
+
+  // What a rank hands in and gets back, in bytes.
+  int64_t bytes_in(int32_t rank, int32_t world) const;
+  int64_t bytes_out(int32_t world) const;
+
+  // "all-reduce (sum) of 3 float64".
+  std::string ToString() const;
+  friend bool operator==(const Collective&, const Collective&) = default;
+};
+
+// accumulated := accumulated + values (or their larger), element by element; `bytes` of both. NaN stays NaN. Each sum of
+// bfloat16 is rounded to it.
+void Combine(const Collective& call, void* accumulated, const void* values, int64_t bytes);
+
+// UNAVAILABLE reason RANK_LOST.
+absl::Status RankLost(const std::string& message);
+// INTERNAL reason RANK_MISMATCH: `theirs`, of `rank`, is not `ours`, of rank 0.
+absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence);
+
+// Copies `bytes` between places that do not overlap, or are one. A call of no bytes may come with null, which memcpy may
+// not be given.
+inline void CopyBytes(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace syncopate

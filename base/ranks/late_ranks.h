@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/ranks/communicator.h"
+
+namespace syncopate {
+
+// A communicator that is needed before the ranks have met: rank and world are known, calls are those of the one that
+// Connect() brings. Before that every call is FAILED_PRECONDITION (reason RANKS_APART).
+class LateRanks final : public Communicator {
+ public:
+  LateRanks(int32_t rank, int32_t world) : rank_(rank), world_(world) {}
+
+  int32_t rank() const override { return rank_; }
+  int32_t world() const override { return world_; }
+  // By the thread that makes the calls, once; of the same rank and world. Thread-safe beside Abort().
+  void Connect(std::unique_ptr<Communicator> ranks);
+
+  absl::Status Finish() override;
+  void Abort(const std::string& why) override;
+  absl::Status Perform(const Collective& call, void* in, void* out) override;
+
+ private:
+  absl::StatusOr<Communicator*> Connected();
+
+  const int32_t rank_, world_;
+  Mutex mutex_;
+  std::unique_ptr<Communicator> ranks_ ABSL_GUARDED_BY(mutex_);  // set once, stays
+  std::string aborted_ ABSL_GUARDED_BY(mutex_);                  // why, before they had met
+};
+
+}  // namespace syncopate

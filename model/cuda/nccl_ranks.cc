@@ -1,0 +1,336 @@
+#include "model/cuda/nccl_ranks.h"
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+#include "cuda/stream.h"
+
+namespace syncopate::model {
+namespace {
+
+constexpr absl::Duration kPollEvery = absl::Microseconds(50);
+constexpr absl::Duration kGoOnEvery = absl::Milliseconds(100);
+// NCCL's own abort is given 5 s; what takes longer will not end, and the process does.
+constexpr absl::Duration kAbortWithin = absl::Seconds(6);
+
+cuda::NcclComm::Number NumberOf(Element element) {
+  switch (element) {
+    case Element::kFloat32:
+      return cuda::NcclComm::Number::kFloat32;
+    case Element::kFloat64:
+      return cuda::NcclComm::Number::kFloat64;
+    case Element::kBFloat16:
+      break;
+  }
+  return cuda::NcclComm::Number::kBFloat16;
+}
+
+at::ScalarType ScalarTypeOf(Element element) {
+  return element == Element::kFloat32 ? at::kFloat : element == Element::kFloat64 ? at::kDouble : at::kBFloat16;
+}
+
+// The communicator, and who may touch it: the owner of the group between Enter() and Leave(), and after an abort, once
+// the owner has left, a thread that ends it.
+class AbortableComm {
+ public:
+  explicit AbortableComm(cuda::NcclComm comm) : comm_(std::move(comm)), thread_([this] { Watch(); }) {}
+  ~AbortableComm() {
+    {
+      MutexLock lock(&mutex_);
+      ends_ = true;
+    }
+    thread_.join();
+  }
+
+  // OK, or why the group is at its end. Leave() after OK.
+  absl::StatusOr<cuda::NcclComm*> Enter() {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(broken_);
+    is_used_ = true;
+    return &comm_;
+  }
+  void Leave() {
+    MutexLock lock(&mutex_);
+    is_used_ = false;
+  }
+
+  void Break(const absl::Status& why) {
+    MutexLock lock(&mutex_);
+    if (broken_.ok()) broken_ = why;
+  }
+  absl::Status broken() {
+    MutexLock lock(&mutex_);
+    return broken_;
+  }
+  // A moment, or less if the group breaks.
+  void Pause() {
+    MutexLock lock(&mutex_);
+    auto is_broken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !broken_.ok(); };
+    mutex_.AwaitWithTimeout(Condition(&is_broken), kPollEvery);
+  }
+  // After Break(): nothing of the group is under way on the GPU any more.
+  void AwaitAborted() {
+    MutexLock lock(&mutex_);
+    auto is_aborted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return aborted_; };
+    mutex_.AwaitWithTimeout(Condition(&is_aborted), kAbortWithin);
+  }
+
+ private:
+  void Watch() {
+    {
+      MutexLock lock(&mutex_);
+      auto is_due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || (!broken_.ok() && !is_used_); };
+      mutex_.Await(Condition(&is_due));
+    }
+    // Nobody enters any more.
+    const absl::Status aborted = comm_.Abort();
+    if (!aborted.ok()) SYNCOPATE_LOG(kError, "ranks: %s", aborted.ToString());
+    MutexLock lock(&mutex_);
+    aborted_ = true;
+  }
+
+  cuda::NcclComm comm_;
+  Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  bool is_used_ ABSL_GUARDED_BY(mutex_) = false, ends_ ABSL_GUARDED_BY(mutex_) = false;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+class NcclRanks final : public NcclGroup {
+ public:
+  NcclRanks(const NcclRanksOptions& options, cuda::NcclComm comm) : options_(options), comm_(std::move(comm)) {}
+  ~NcclRanks() override { Abort("it has ended"); }
+
+  int32_t rank() const override { return options_.rank; }
+  int32_t world() const override { return options_.world; }
+  void Abort(const std::string& why) override {
+    comm_.Break(RankLost(absl::StrCat("rank ", options_.rank, ": ", why)));
+  }
+
+  // Until the communicator is formed.
+  absl::Status AwaitMeeting(absl::Duration meet, const std::function<absl::Status()>& go_on) {
+    const absl::Time until = Clock::Real()->Now() + meet;
+    absl::Time next_look = absl::InfinitePast();
+    while (true) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const bool met, Poll());
+      if (met) return absl::OkStatus();
+      const absl::Time now = Clock::Real()->Now();
+      if (now >= until) {
+        return Broken(RankLost(absl::StrCat("not all of ", options_.world, " ranks have come to NCCL within ",
+                                            absl::FormatDuration(meet))));
+      }
+      if (go_on != nullptr && now >= next_look) {
+        next_look = now + kGoOnEvery;
+        if (const absl::Status status = go_on(); !status.ok()) return Broken(status);
+      }
+      comm_.Pause();
+    }
+  }
+
+  absl::Status Finish() override {
+    cuda::DeviceScope scope(options_.device);
+    // What was queued last, be it a call or what was computed with the last one's result.
+    SYNCOPATE_RETURN_IF_ERROR(Record(CurrentStream()));
+    absl::Time until = Clock::Real()->Now() + options_.deadline;
+    while (true) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const bool any, DropPassed());
+      if (pending_.empty()) return comm_.broken();  // an abort too ends what is queued
+      const absl::Time now = Clock::Real()->Now();
+      if (any) until = now + options_.deadline;
+      if (now >= until) {
+        return Broken(
+            RankLost(absl::StrCat("rank ", options_.rank, ": ", pending_.front().what,
+                                  ": not made by all ranks within ", absl::FormatDuration(options_.deadline))));
+      }
+      SYNCOPATE_RETURN_IF_ERROR(Poll().status());
+      comm_.Pause();
+    }
+  }
+
+  absl::Status Perform(const Collective& call, void* in, void* out) override {
+    cuda::DeviceScope scope(options_.device);
+    if (call.kind == Collective::Kind::kBarrier) {
+      at::Tensor one =
+          at::ones({1}, at::TensorOptions(at::kFloat).device(at::kCUDA, static_cast<int8_t>(options_.device)));
+      SYNCOPATE_RETURN_IF_ERROR(AllReduce(one.data_ptr(), 1, Element::kFloat32, Reduction::kSum));
+      return Finish();
+    }
+    if (call.bytes == 0) return comm_.broken();
+    const bool is_largest = call.kind == Collective::Kind::kAllReduce && call.reduction == Reduction::kMax;
+    return is_largest ? FindLargest(call, in) : Queue(call, in, out);
+  }
+
+  absl::Status QueueSum(void* values, int64_t count, cudaStream_t stream) override {
+    return QueueOn([&](cuda::NcclComm& comm) {
+      return comm.AllReduce(values, static_cast<size_t>(count), cuda::NcclComm::Number::kBFloat16, stream);
+    });
+  }
+  absl::Status QueueBroadcast(void* data, int64_t bytes, cudaStream_t stream) override {
+    return QueueOn(
+        [&](cuda::NcclComm& comm) { return comm.Broadcast(data, static_cast<size_t>(bytes), /*root=*/0, stream); });
+  }
+  absl::Status Check() override { return Poll().status(); }
+
+ private:
+  // A point in the order of a stream that the GPU has not passed, and what comes before it.
+  struct Pending {
+    cuda::Event event;
+    std::string what;
+  };
+
+  cudaStream_t CurrentStream() const {
+    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(options_.device)).stream();
+  }
+
+  // `why`, once nothing of the group is under way.
+  absl::Status Broken(const absl::Status& why) {
+    comm_.Break(why);
+    comm_.AwaitAborted();
+    return comm_.broken();
+  }
+
+  absl::StatusOr<bool> Poll() {
+    absl::StatusOr<cuda::NcclComm*> comm = comm_.Enter();
+    if (!comm.ok()) return Broken(comm.status());
+    absl::StatusOr<bool> ready = (*comm)->Poll();
+    comm_.Leave();
+    if (!ready.ok()) return Broken(RankLost(ready.status().ToString()));
+    return ready;
+  }
+
+  absl::Status Record(cudaStream_t stream, const std::string& what = "what was queued last") {
+    Pending point{{}, what};
+    if (free_.empty()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(point.event, cuda::Event::Create(options_.device));
+    } else {
+      point.event = std::move(free_.back());
+      free_.pop_back();
+    }
+    SYNCOPATE_RETURN_IF_ERROR(point.event.Record(stream));
+    pending_.push_back(std::move(point));
+    return absl::OkStatus();
+  }
+
+  // Forgets what the GPU has passed; whether there was any.
+  absl::StatusOr<bool> DropPassed() {
+    bool any = false;
+    while (!pending_.empty()) {
+      const cudaError_t state = cudaEventQuery(pending_.front().event.get());
+      if (state == cudaErrorNotReady) {
+        cudaGetLastError();  // an answer, not an error of what comes next
+        break;
+      }
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "waiting for ranks"));
+      free_.push_back(std::move(pending_.front().event));
+      pending_.pop_front();
+      any = true;
+    }
+    return any;
+  }
+
+  // NCCL's own largest drops what is no number, which must be seen on every rank.
+  absl::Status FindLargest(const Collective& call, void* values) {
+    const at::TensorOptions options =
+        at::TensorOptions(ScalarTypeOf(call.element)).device(at::kCUDA, static_cast<int8_t>(options_.device));
+    const int64_t count = call.bytes / ElementBytes(call.element);
+    const at::Tensor all = at::empty({options_.world, count}, options);
+    SYNCOPATE_RETURN_IF_ERROR(
+        Queue({.kind = Collective::Kind::kAllGather, .bytes = call.bytes}, values, all.data_ptr()));
+    at::from_blob(values, {count}, options).copy_(all.amax(0));
+    return absl::OkStatus();
+  }
+
+  absl::Status Queue(const Collective& call, void* in, void* out) {
+    const cudaStream_t stream = CurrentStream();
+    if (!pending_.empty() && stream != last_stream_) {
+      SYNCOPATE_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaStreamWaitEvent(stream, pending_.back().event.get()), "ordering calls of ranks"));
+    }
+    last_stream_ = stream;
+    absl::StatusOr<cuda::NcclComm*> comm = comm_.Enter();
+    if (!comm.ok()) return Broken(comm.status());
+    const absl::Status begun = Begin(call, in, out, **comm, stream);
+    comm_.Leave();
+    if (!begun.ok()) return Broken(RankLost(begun.ToString()));
+    SYNCOPATE_RETURN_IF_ERROR(AwaitQueued(call.ToString()));
+    SYNCOPATE_RETURN_IF_ERROR(DropPassed().status());
+    return Record(stream, call.ToString());
+  }
+
+  absl::Status QueueOn(const std::function<absl::Status(cuda::NcclComm&)>& begin) {
+    absl::StatusOr<cuda::NcclComm*> comm = comm_.Enter();
+    if (!comm.ok()) return Broken(comm.status());
+    const absl::Status begun = begin(**comm);
+    comm_.Leave();
+    if (!begun.ok()) return Broken(RankLost(begun.ToString()));
+    return AwaitQueued("a call of a decode step");
+  }
+
+  static absl::Status Begin(const Collective& call, void* in, void* out, cuda::NcclComm& comm, cudaStream_t stream) {
+    const auto bytes = static_cast<size_t>(call.bytes);
+    const auto count = static_cast<size_t>(call.bytes / ElementBytes(call.element));
+    switch (call.kind) {
+      case Collective::Kind::kAllGather:
+        return comm.AllGather(in, out, bytes, stream);
+      case Collective::Kind::kReduceScatter:
+        return comm.ReduceScatter(in, out, count, NumberOf(call.element), stream);
+      case Collective::Kind::kAllReduce:
+        return comm.AllReduce(in, count, NumberOf(call.element), stream);
+      case Collective::Kind::kBroadcast:
+        return comm.Broadcast(in, bytes, call.root, stream);
+      case Collective::Kind::kBarrier:
+        break;
+    }
+    return absl::InternalError("a barrier is an all-reduce");
+  }
+
+  // Until NCCL has put the call on its stream, which it does at once but for the first one of its kind.
+  absl::Status AwaitQueued(const std::string& what) {
+    const absl::Time until = Clock::Real()->Now() + options_.deadline;
+    while (true) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const bool is_queued, Poll());
+      if (is_queued) return absl::OkStatus();
+      if (Clock::Real()->Now() >= until) {
+        return Broken(RankLost(absl::StrCat("rank ", options_.rank, ": ", what, ": not begun by all ranks within ",
+                                            absl::FormatDuration(options_.deadline))));
+      }
+      comm_.Pause();
+    }
+  }
+
+  const NcclRanksOptions options_;
+  AbortableComm comm_;
+  cudaStream_t last_stream_ = nullptr;
+  std::deque<Pending> pending_;    // in the order of calls
+  std::vector<cuda::Event> free_;  // to be used again
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions& options, const cuda::NcclId& id,
+                                                         absl::Duration meet,
+                                                         const std::function<absl::Status()>& go_on) {
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      cuda::NcclComm comm,
+      cuda::NcclComm::Join({.device = options.device, .max_ctas = options.max_ctas}, id, options.rank, options.world));
+  auto ranks = std::make_unique<NcclRanks>(options, std::move(comm));
+  SYNCOPATE_RETURN_IF_ERROR(ranks->AwaitMeeting(meet, go_on));
+  // The first call sets up connections.
+  SYNCOPATE_RETURN_IF_ERROR(ranks->Barrier());
+  return ranks;
+}
+
+}  // namespace syncopate::model

@@ -1,0 +1,208 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "model/host_rows.h"
+#include "model/ops.h"
+
+namespace syncopate::model {
+namespace {
+
+// Longer sequences attend by products of the BLAS, whose rate makes up for what lies around them.
+constexpr int64_t kLongestByLoops = 512;
+// Of a row operation that several threads share.
+constexpr int64_t kNumbersAThread = 1 << 15;
+
+bool AreHostRows(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !(tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+const float* In(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
+float* Out(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
+template <typename T>
+T* At(T* data, int64_t offset) {
+  return data != nullptr ? data + offset : nullptr;
+}
+
+template <typename Body>
+void ForRows(int64_t rows, int64_t columns, const Body& body) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, kNumbersAThread / columns), body);
+}
+
+HostSequence ShapeOf(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
+  return {.heads = heads, .kv_heads = kv_heads, .head_dim = qkv.size(1) / (heads + 2 * kv_heads)};
+}
+
+// body(first row, sequence) of each sequence, and scratch of twice the longest.
+template <typename Body>
+void ForSequences(const PackedSequences& sequences, HostSequence shape, const Body& body) {
+  std::vector<int64_t> starts = {0};
+  for (int64_t length : sequences.lengths()) starts.push_back(starts.back() + length);
+  const auto count = static_cast<int64_t>(sequences.lengths().size());
+  const int64_t numbers = sequences.rows() * shape.row_size() / count;
+  ForRows(count, numbers, [&, shape](int64_t begin, int64_t end) {
+    std::vector<float> scratch(static_cast<size_t>(2 * sequences.longest()));
+    HostSequence sequence = shape;
+    for (int64_t i = begin; i < end; ++i) {
+      sequence.length = sequences.lengths()[static_cast<size_t>(i)];
+      body(starts[static_cast<size_t>(i)], sequence, scratch.data());
+    }
+  });
+}
+
+// float32 on the CPU; everything else goes to AtenOps(), and so do plain products.
+class OpsOnHost final : public Ops {
+ public:
+  explicit OpsOnHost(const HostRows& rows) : rows_(rows) {}
+
+  Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) const override {
+    if (!AreHostRows({x, residual, weight})) return AtenOps().AddNorm(x, residual, weight, eps);
+    const int64_t columns = x.size(1);
+    Normed result{residual.defined() ? at::empty_like(x) : x, at::empty_like(x), at::empty({x.size(0)}, x.options())};
+    float* const sum = residual.defined() ? Out(result.sum) : nullptr;
+    ForRows(x.size(0), columns, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * columns;
+      rows_.Norm(In(x) + at, At(In(residual), at), In(weight), static_cast<float>(eps), end - begin, columns,
+                 At(sum, at), Out(result.y) + at, Out(result.rstd) + begin);
+    });
+    return result;
+  }
+
+  NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
+                               bool wanted) const override {
+    if (!AreHostRows({dy, sum, rstd, weight, passed, dweight})) {
+      return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
+    }
+    NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
+    std::vector<double> sums(static_cast<size_t>(sum.size(1)));
+    rows_.NormBackward(In(dy), In(sum), In(rstd), In(weight), In(passed), sum.size(0), sum.size(1), Out(result.dsum),
+                       sums.data(), Out(result.y));
+    float* const total = Out(dweight);
+    for (size_t i = 0; i < sums.size(); ++i) total[i] += static_cast<float>(sums[i]);
+    return result;
+  }
+
+  void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
+              const at::Tensor& positions, bool inverse) const override {
+    if (!AreHostRows({x, cos, sin})) return AtenOps().Rotate(x, heads, cos, sin, positions, inverse);
+    const int64_t columns = x.size(1);
+    ForRows(x.size(0), columns, [&](int64_t begin, int64_t end) {
+      rows_.Rotate(Out(x) + begin * columns, end - begin, columns, heads, cos.size(1), In(cos), In(sin), cos.size(1),
+                   positions.const_data_ptr<int64_t>() + begin, inverse);
+    });
+  }
+
+  at::Tensor SwiGlu(const at::Tensor& gate_up) const override {
+    if (!AreHostRows({gate_up})) return AtenOps().SwiGlu(gate_up);
+    const int64_t width = gate_up.size(1) / 2;
+    at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
+    ForRows(gate_up.size(0), width, [&](int64_t begin, int64_t end) {
+      rows_.SwiGlu(In(gate_up) + 2 * begin * width, end - begin, width, Out(y) + begin * width);
+    });
+    return y;
+  }
+
+  SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const override {
+    if (!AreHostRows({dy, gate_up})) return AtenOps().SwiGluBackward(dy, gate_up, wanted);
+    const int64_t width = gate_up.size(1) / 2;
+    SwiGluGradient result{at::empty_like(gate_up), wanted ? at::empty_like(dy) : at::Tensor()};
+    ForRows(gate_up.size(0), width, [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * width;
+      rows_.SwiGluBackward(In(dy) + at, In(gate_up) + 2 * at, end - begin, width, Out(result.dgate_up) + 2 * at,
+                           At(Out(result.y), at));
+    });
+    return result;
+  }
+
+  Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                  const PackedSequences& sequences) const override {
+    if (!AreHostRows({qkv}) || sequences.longest() > kLongestByLoops) {
+      return AtenOps().Attend(qkv, heads, kv_heads, sequences);
+    }
+    const HostSequence shape = ShapeOf(qkv, heads, kv_heads);
+    Attended result{at::empty({qkv.size(0), shape.query_size()}, qkv.options()),
+                    {at::empty({qkv.size(0), heads}, qkv.options())}};
+    ForSequences(sequences, shape, [&](int64_t row, const HostSequence& sequence, float* scratch) {
+      rows_.Attend(sequence, In(qkv) + row * sequence.row_size(), Out(result.y) + row * sequence.query_size(),
+                   Out(result.stats[0]) + row * heads, scratch);
+    });
+    return result;
+  }
+
+  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
+                            int64_t kv_heads, const PackedSequences& sequences) const override {
+    if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
+    const at::Tensor dense = dy.contiguous();
+    at::Tensor dqkv = at::empty_like(qkv);
+    ForSequences(sequences, ShapeOf(qkv, heads, kv_heads),
+                 [&](int64_t row, const HostSequence& sequence, float* scratch) {
+                   const int64_t query = row * sequence.query_size(), all = row * sequence.row_size();
+                   rows_.AttendBackward(sequence, In(dense) + query, In(qkv) + all, In(forward.y) + query,
+                                        In(forward.stats[0]) + row * heads, Out(dqkv) + all, scratch);
+                 });
+    return dqkv;
+  }
+
+  HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const override {
+    if (!AreHostRows({logits})) return AtenOps().Head(logits, targets, temperature);
+    const int64_t rows = logits.size(0), vocabulary = logits.size(1);
+    HeadRows result{at::empty({rows}, logits.options()), at::empty({rows}, logits.options()),
+                    at::empty({rows}, logits.options())};
+    ForRows(rows, vocabulary, [&](int64_t begin, int64_t end) {
+      rows_.Head(In(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
+                 static_cast<float>(temperature), end - begin, vocabulary, Out(result.logprob) + begin,
+                 Out(result.entropy) + begin, Out(result.log_sum_exp) + begin);
+    });
+    return result;
+  }
+
+  at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
+                          const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
+                          at::ScalarType to) const override {
+    if (!AreHostRows({logits, dlogprob, dentropy}) || to != at::kFloat) {
+      return AtenOps().HeadBackward(logits, targets, rows, dlogprob, dentropy, temperature, to);
+    }
+    const int64_t vocabulary = logits.size(1);
+    ForRows(logits.size(0), vocabulary, [&](int64_t begin, int64_t end) {
+      rows_.HeadBackward(Out(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
+                         In(rows.entropy) + begin, In(rows.log_sum_exp) + begin, In(dlogprob) + begin,
+                         At(In(dentropy), begin), static_cast<float>(temperature), end - begin, vocabulary);
+    });
+    return logits;
+  }
+
+  void AddWeightGradient(const at::Tensor& dweight, const at::Tensor& dy, const at::Tensor& x) const override {
+    AtenOps().AddWeightGradient(dweight, dy, x);
+  }
+  void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const override {
+    AtenOps().AddBiasGradient(dbias, dy);
+  }
+  void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
+    AtenOps().AddEmbeddingGradient(dtable, ids, dx);
+  }
+  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+    AtenOps().UpdateByAdamW(update, factor, tensors);
+  }
+
+ private:
+  const HostRows& rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows) { return std::make_unique<OpsOnHost>(rows); }
+
+const Ops& HostOps() {
+  static const OpsOnHost ops(FastestHostRows());
+  return ops;
+}
+
+}  // namespace syncopate::model

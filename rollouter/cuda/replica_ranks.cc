@@ -1,0 +1,146 @@
+#include "rollouter/cuda/replica_ranks.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "cuda/cuda_status.h"
+#include "cuda/device.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using cuda::CudaStatus;
+
+// Above so many rows several peers' parts are read faster by NCCL, which reads each row's share once.
+constexpr int32_t kMostRowsOfMany = 1024;
+constexpr int64_t kPage = int64_t{2} << 20;
+
+}  // namespace
+
+// By which another rank finds this one's memory.
+struct ReplicaRanks::Card {
+  std::array<char, 64> host = {};
+  int64_t process = 0;
+  int32_t device = 0;
+  int32_t shared = 0;  // the handle is good
+  uint64_t address = 0;
+  cudaIpcMemHandle_t handle = {};
+};
+
+ReplicaRanks::~ReplicaRanks() {
+  const cuda::DeviceScope scope(device_);
+  for (void* address : opened_) cudaIpcCloseMemHandle(address);
+}
+
+absl::StatusOr<std::array<void*, 2>> ReplicaRanks::MakeParts(int32_t rows, int32_t hidden) {
+  const cuda::DeviceScope scope(device_);
+  piece_bytes_ = int64_t{rows} * hidden * 2;
+  const int64_t flags_at = 2 * piece_bytes_;
+  const int64_t flags = int64_t{4} * rows * (world() + 1);
+  // Whole pages: memory that is lent to another process is lent by the page.
+  SYNCOPATE_ASSIGN_OR_RETURN(memory_,
+                             cuda::DeviceBuffer::Create(device_, (flags_at + flags + kPage - 1) / kPage * kPage,
+                                                        "the parts of sums over ranks"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemset(memory_.data(), 0, static_cast<size_t>(memory_.bytes())), "clearing the parts of sums"));
+  SYNCOPATE_ASSIGN_OR_RETURN(stop_, cuda::PinnedBuffer::Create(sizeof(int32_t)));
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "clearing the parts of sums"));
+  for (PeerSums& sums : sums_) {
+    sums.rank = rank();
+    sums.world = world();
+    sums.rows_at_most = rows;
+    sums.counts = reinterpret_cast<uint32_t*>(memory_.data() + flags_at) + int64_t{world()} * rows;
+    sums.stop = stop_.as<int32_t>();
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(const bool mapped, MapPeers(flags_at));
+  // Either all ranks read each other's memory or none: their calls have to fit. By it all have cleared theirs, too.
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t all, AgreeOnLeast(mapped ? 1 : 0));
+  reads_peers_ = all == 1;
+  SYNCOPATE_LOG(kInfo, "sums over %d ranks are made by %s", world(),
+                reads_peers_ ? "a kernel that reads the other GPUs' memory" : "NCCL");
+  return std::array<void*, 2>{memory_.data(), memory_.data() + piece_bytes_};
+}
+
+absl::StatusOr<bool> ReplicaRanks::MapPeers(int64_t flags_at) {
+  Card mine;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  mine.process = ::getpid();
+  mine.device = device_;
+  mine.address = reinterpret_cast<uint64_t>(memory_.data());
+  mine.shared = cudaIpcGetMemHandle(&mine.handle, memory_.data()) == cudaSuccess ? 1 : 0;
+  cudaGetLastError();  // an answer, not an error of what comes next
+  const auto bytes = static_cast<int64_t>(sizeof(Card));
+  const at::Tensor cards = at::empty({world(), bytes}, at::kByte);
+  cards.zero_();
+  std::memcpy(cards[rank()].data_ptr(), &mine, sizeof(Card));
+  const at::Tensor shared = cards.to(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+  SYNCOPATE_RETURN_IF_ERROR(
+      group_->AllGather(static_cast<char*>(shared.data_ptr()) + rank() * bytes, shared.data_ptr(), bytes));
+  SYNCOPATE_RETURN_IF_ERROR(group_->Finish());
+  const at::Tensor all = shared.to(at::kCPU);
+  for (int32_t peer = 0; peer < world(); ++peer) {
+    Card theirs;
+    std::memcpy(&theirs, static_cast<const char*>(all.data_ptr()) + peer * bytes, sizeof(Card));
+    char* memory = memory_.data();
+    if (peer != rank() && !MapPeer(mine, theirs, &memory)) return false;
+    for (int piece = 0; piece < 2; ++piece) {
+      sums_[static_cast<size_t>(piece)].parts[peer] = memory + piece * piece_bytes_;
+      sums_[static_cast<size_t>(piece)].flags[peer] = reinterpret_cast<uint32_t*>(memory + flags_at);
+    }
+  }
+  return true;
+}
+
+bool ReplicaRanks::MapPeer(const Card& mine, const Card& theirs, char** at) {
+  if (theirs.host != mine.host) return false;
+  cudaError_t mapped = cudaSuccess;
+  if (theirs.process == mine.process) {
+    mapped = cudaDeviceEnablePeerAccess(theirs.device, 0);
+    if (mapped == cudaErrorPeerAccessAlreadyEnabled) mapped = cudaSuccess;
+    *at = reinterpret_cast<char*>(theirs.address);
+  } else if (theirs.shared == 1) {
+    void* opened = nullptr;
+    mapped = cudaIpcOpenMemHandle(&opened, theirs.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (mapped == cudaSuccess) opened_.push_back(opened);
+    *at = static_cast<char*>(opened);
+  } else {
+    return false;
+  }
+  cudaGetLastError();
+  if (mapped != cudaSuccess) {
+    SYNCOPATE_LOG(kInfo, "the memory of another rank's GPU cannot be mapped: %s", cudaGetErrorString(mapped));
+  }
+  return mapped == cudaSuccess;
+}
+
+absl::Status ReplicaRanks::SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual,
+                                      void* normed, cudaStream_t stream) {
+  if (reads_peers_ && (world() == 2 || shape.rows <= kMostRowsOfMany)) {
+    return CudaStatus(SumPeersAndNorm(shape, sums_[static_cast<size_t>(which)], weight, residual, normed, stream),
+                      "a sum over ranks");
+  }
+  void* const part = memory_.data() + which * piece_bytes_;
+  SYNCOPATE_RETURN_IF_ERROR(group_->QueueSum(part, int64_t{shape.rows} * shape.hidden, stream));
+  return CudaStatus(model::AddAndNorm(shape, part, weight, residual, normed, stream), "a norm");
+}
+
+absl::Status ReplicaRanks::Check() {
+  const absl::Status checked = group_->Check();
+  // Rows that wait for a rank that is gone wait no longer.
+  if (!checked.ok() && stop_.bytes() > 0) *stop_.as<volatile int32_t>() = 1;
+  return checked;
+}
+
+absl::StatusOr<int64_t> ReplicaRanks::AgreeOnLeast(int64_t mine) {
+  const at::Tensor largest = at::full({1}, -static_cast<double>(mine),
+                                      at::TensorOptions(at::kDouble).device(at::kCUDA, static_cast<int8_t>(device_)));
+  SYNCOPATE_RETURN_IF_ERROR(group_->AllReduce(largest.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
+  SYNCOPATE_RETURN_IF_ERROR(group_->Finish());
+  return -static_cast<int64_t>(largest.item<double>());
+}
+
+}  // namespace syncopate::rollouter

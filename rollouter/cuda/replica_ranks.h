@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cuda/stream.h"
+#include "model/cuda/nccl_ranks.h"
+#include "rollouter/cuda/decode/device_ranks.h"
+#include "rollouter/cuda/decode/peer_sum.h"
+
+namespace syncopate::rollouter {
+
+// The ranks of one replica as its decoders see them. Where all GPUs can read each other's memory sums are made by our own
+// kernel (peer_sum.h), which also makes the norm; else, and with more than two ranks in passes of many rows, whose parts
+// it would read too often, by NCCL. Ends after what is captured with it.
+class ReplicaRanks final : public DeviceRanks {
+ public:
+  // `group` is borrowed.
+  ReplicaRanks(model::NcclGroup* group, int device) : group_(group), device_(device) {}
+  ~ReplicaRanks() override;
+
+  int32_t rank() const override { return group_->rank(); }
+  int32_t world() const override { return group_->world(); }
+  absl::StatusOr<std::array<void*, 2>> MakeParts(int32_t rows, int32_t hidden) override;
+  absl::Status SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual, void* normed,
+                          cudaStream_t stream) override;
+  absl::Status Broadcast(void* data, int64_t bytes, cudaStream_t stream) override {
+    return group_->QueueBroadcast(data, bytes, stream);
+  }
+  absl::Status Check() override;
+  // The least number that any rank gives. Blocks.
+  absl::StatusOr<int64_t> AgreeOnLeast(int64_t mine);
+
+ private:
+  struct Card;
+  // Maps the others' memory; false if that cannot be.
+  absl::StatusOr<bool> MapPeers(int64_t flags_at);
+  bool MapPeer(const Card& mine, const Card& theirs, char** at);
+
+  model::NcclGroup* const group_;
+  const int device_;
+  cuda::DeviceBuffer memory_;  // two pieces, flags, counts
+  cuda::PinnedBuffer stop_;
+  std::vector<void*> opened_;  // of other processes
+  int64_t piece_bytes_ = 0;
+  bool reads_peers_ = false;
+  std::array<PeerSums, 2> sums_;  // by piece
+};
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,139 @@
+#include "rollouter/engine/follower_target.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/ranks/collective.h"
+#include "rollouter/engine/engine_backend.h"
+#include "synchronizer/superseded.h"
+
+namespace syncopate::rollouter {
+
+using synchronizer::InstallResult;
+
+FollowerTarget::FollowerTarget(std::shared_ptr<EngineBackend> backend, Options options)
+    : backend_(std::move(backend)), arenas_(backend_->arenas()), options_(std::move(options)) {}
+
+char* FollowerTarget::shadow() { return arenas_.shadow(); }
+void FollowerTarget::ExpectInstall() { arenas_.ExpectExchange(); }
+void FollowerTarget::RestoreShadow() { arenas_.shadow(); }
+absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> FollowerTarget::BeginCheck(
+    synchronizer::ShadowContents contents) {
+  return arenas_.BeginCheck(std::move(contents));
+}
+absl::Status FollowerTarget::CopyLive(const std::vector<ByteRange>& ranges) { return arenas_.CopyLive(ranges); }
+
+absl::StatusOr<InstallResult> FollowerTarget::Relabel(const PolicyVersion& version, absl::Duration deadline) {
+  return AwaitRank0(version, serving().digest, deadline);
+}
+
+absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& version, uint64_t digest,
+                                                         absl::Duration deadline) {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(ended_);
+    pending_ = version;
+    pending_digest_ = digest;
+    outcome_ = Outcome::kNone;
+  }
+  options_.say_ready(version);
+  auto is_settled = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return outcome_ != Outcome::kNone || !ended_.ok(); };
+  bool settled = false;
+  {
+    MutexLock lock(&mutex_);
+    settled = mutex_.AwaitWithTimeout(Condition(&is_settled), deadline);
+  }
+  if (!settled) options_.say_withdrawn(version);  // rank 0 may have had all exchange it meanwhile: it says which
+  absl::Status lost;
+  {
+    MutexLock lock(&mutex_);
+    settled = mutex_.AwaitWithTimeout(Condition(&is_settled), options_.answer_within);
+    pending_ = PolicyVersion();
+    if (outcome_ == Outcome::kServes) return InstallResult();
+    SYNCOPATE_RETURN_IF_ERROR(ended_);
+    if (!settled) lost = RankLost(absl::StrCat("rank 0 does not say whether ", version.ToString(), " serves"));
+  }
+  if (!lost.ok()) {
+    options_.on_lost(lost);
+    return lost;
+  }
+  return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
+               absl::StrCat("not all ranks of this replica have installed ", version.ToString(),
+                            " in time; the older version goes on serving"));
+}
+
+absl::Status FollowerTarget::CheckReady(const PolicyVersion& version) {
+  MutexLock lock(&mutex_);
+  if (pending_ == version && outcome_ == Outcome::kNone) return absl::OkStatus();
+  return Error(absl::StatusCode::kInternal, "RANK_MISMATCH",
+               absl::StrCat("rank 0 has all exchange ", version.ToString(), ", which is not ready here"));
+}
+
+void FollowerTarget::SettleLocked(const PolicyVersion& version, Outcome outcome) {
+  if (outcome == Outcome::kServes) {
+    serving_.version = version;
+    if (pending_ == version) serving_.digest = pending_digest_;
+    last_sleep_.slept = false;
+  }
+  if (pending_ == version) outcome_ = outcome;
+}
+
+void FollowerTarget::Exchanged(const PolicyVersion& version) {
+  MutexLock lock(&mutex_);
+  SettleLocked(version, Outcome::kServes);
+}
+
+void FollowerTarget::Settled(const PolicyVersion& version, bool relabelled) {
+  MutexLock lock(&mutex_);
+  SettleLocked(version, relabelled ? Outcome::kServes : Outcome::kGivenUp);
+}
+
+absl::Status FollowerTarget::BeginAttempt() {
+  MutexLock lock(&mutex_);
+  if (serving_.asleep) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
+                 "this replica sleeps; it takes weights again when it is woken");
+  }
+  ++receiving_;
+  return absl::OkStatus();
+}
+
+void FollowerTarget::EndAttempt() {
+  MutexLock lock(&mutex_);
+  --receiving_;
+}
+
+absl::Status FollowerTarget::BeginSleep(bool keeps_weights, absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  serving_.asleep = true;
+  auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return receiving_ == 0 || !ended_.ok(); };
+  if (!mutex_.AwaitWithTimeout(Condition(&is_free), deadline)) {
+    return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync of this rank does not end");
+  }
+  last_sleep_ = {.sleep_level = keeps_weights ? 1 : 2, .free_cache_engine = true, .slept = true};
+  if (!keeps_weights) serving_ = {.version = {}, .digest = 0, .asleep = true};
+  return absl::OkStatus();
+}
+
+void FollowerTarget::EndSleep() {
+  MutexLock lock(&mutex_);
+  serving_.asleep = false;
+}
+
+void FollowerTarget::End(const absl::Status& why) {
+  MutexLock lock(&mutex_);
+  if (ended_.ok()) ended_ = why.ok() ? Error(absl::StatusCode::kCancelled, "STOPPING", "this rank stops") : why;
+}
+
+synchronizer::ReceiverWeights FollowerTarget::LastSleep() const {
+  MutexLock lock(&mutex_);
+  return last_sleep_;
+}
+
+FollowerTarget::Serving FollowerTarget::serving() const {
+  MutexLock lock(&mutex_);
+  return serving_;
+}
+
+}  // namespace syncopate::rollouter

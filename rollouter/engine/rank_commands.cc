@@ -1,0 +1,169 @@
+#include "rollouter/engine/rank_commands.h"
+
+#include "base/status.h"
+#include "model/torch_error.h"
+#include "rollouter/engine/engine_backend.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+class LeadingRunner final : public ModelRunner {
+ public:
+  LeadingRunner(std::unique_ptr<ModelRunner> runner, RankFollowers* followers)
+      : runner_(std::move(runner)), followers_(followers) {}
+
+  Capacity capacity() const override { return runner_->capacity(); }
+  int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
+  void BindThread() override { runner_->BindThread(); }
+  void UnbindThread() override { runner_->UnbindThread(); }
+  absl::Status ReleaseBlocks() override {
+    SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+    return followers_->Send({.kind = RankCommand::Kind::kReleaseBlocks});
+  }
+  absl::Status RestoreBlocks() override {
+    SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
+    return followers_->Send({.kind = RankCommand::Kind::kRestoreBlocks});
+  }
+  absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
+    // First, so that the others begin while this rank queues its own.
+    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = RankCommand::Kind::kPlan, .plan = plan}));
+    return runner_->Launch(plan);
+  }
+  absl::StatusOr<StepResult> Await(const Ticket& ticket) override { return runner_->Await(ticket); }
+  absl::Status Synchronize() override { return runner_->Synchronize(); }
+
+ private:
+  const std::unique_ptr<ModelRunner> runner_;
+  RankFollowers* const followers_;
+};
+
+// What has failed here changes nothing, here or elsewhere; so the others are told of what has been done.
+class LeadingArenas final : public WeightArenas {
+ public:
+  LeadingArenas(WeightArenas* arenas, RankFollowers* followers) : arenas_(arenas), followers_(followers) {}
+
+  char* shadow() override { return arenas_->shadow(); }
+  const char* live() const override { return arenas_->live(); }
+  int64_t bytes() const override { return arenas_->bytes(); }
+  bool in_place() const override { return arenas_->in_place(); }
+  const model::TransformerWeights& weights() const override { return arenas_->weights(); }
+  absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) override {
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange(version, digest, deadline));
+    return followers_->Send({.kind = RankCommand::Kind::kExchange, .version = version, .digest = digest});
+  }
+  void ExpectExchange() override { arenas_->ExpectExchange(); }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_->CopyLive(ranges); }
+  absl::Status Release(bool keep_live) override {
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Release(keep_live));
+    return followers_->Send({.kind = RankCommand::Kind::kReleaseWeights, .keep_live = keep_live});
+  }
+  absl::Status Restore() override {
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Restore());
+    return followers_->Send({.kind = RankCommand::Kind::kRestoreWeights});
+  }
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return arenas_->BeginCheck(std::move(contents));
+  }
+
+ private:
+  WeightArenas* const arenas_;
+  RankFollowers* const followers_;
+};
+
+class LeadingBackend final : public EngineBackend {
+ public:
+  LeadingBackend(std::shared_ptr<EngineBackend> backend, RankFollowers* followers)
+      : backend_(std::move(backend)), followers_(followers), arenas_(&backend_->arenas(), followers) {}
+
+  at::Device device() const override { return backend_->device(); }
+  DType dtype() const override { return backend_->dtype(); }
+  WeightArenas& arenas() override { return arenas_; }
+  int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
+    // First: runners of several ranks may have to be made at the same time.
+    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = RankCommand::Kind::kMakeRunner, .runner = options}));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
+    return std::make_unique<LeadingRunner>(std::move(runner), followers_);
+  }
+
+ private:
+  const std::shared_ptr<EngineBackend> backend_;
+  RankFollowers* const followers_;
+  LeadingArenas arenas_;
+};
+
+}  // namespace
+
+std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, RankFollowers* followers) {
+  return std::make_shared<LeadingBackend>(std::move(backend), followers);
+}
+
+FollowingEngine::FollowingEngine(std::shared_ptr<EngineBackend> backend) : backend_(std::move(backend)) {}
+
+FollowingEngine::~FollowingEngine() {
+  if (runner_ != nullptr) runner_->UnbindThread();
+}
+
+absl::Status FollowingEngine::Obey(const RankCommand& command) {
+  try {
+    return Perform(command);
+  } catch (const std::exception& error) {
+    return model::TorchError(error, "this rank cannot go on");
+  }
+}
+
+absl::Status FollowingEngine::Perform(const RankCommand& command) {
+  if (command.kind == RankCommand::Kind::kMakeRunner) {
+    SYNCOPATE_ASSIGN_OR_RETURN(runner_, backend_->MakeRunner(command.runner));
+    runner_->BindThread();
+    return absl::OkStatus();
+  }
+  if (runner_ == nullptr) {
+    return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 has a plan before there is a runner");
+  }
+  if (command.kind == RankCommand::Kind::kPlan) return Launch(command.plan);
+  SYNCOPATE_RETURN_IF_ERROR(Synchronize());
+  switch (command.kind) {
+    case RankCommand::Kind::kExchange:
+      SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Exchange(command.version, command.digest, absl::InfiniteDuration()));
+      serving_ = command.version;
+      return absl::OkStatus();
+    case RankCommand::Kind::kReleaseWeights:
+      return backend_->arenas().Release(command.keep_live);
+    case RankCommand::Kind::kRestoreWeights:
+      return backend_->arenas().Restore();
+    case RankCommand::Kind::kReleaseBlocks:
+      return runner_->ReleaseBlocks();
+    case RankCommand::Kind::kRestoreBlocks:
+      return runner_->RestoreBlocks();
+    case RankCommand::Kind::kMakeRunner:
+    case RankCommand::Kind::kPlan:
+      break;
+  }
+  return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 orders what this build does not know");
+}
+
+absl::Status FollowingEngine::Launch(const StepPlan& plan) {
+  SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched(static_cast<size_t>(runner_->capacity().plans_under_way) - 1));
+  SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
+  launched_.push_back(ticket);
+  ++plans_;
+  return absl::OkStatus();
+}
+
+absl::Status FollowingEngine::AwaitLaunched(size_t most) {
+  while (launched_.size() > most) {
+    SYNCOPATE_RETURN_IF_ERROR(runner_->Await(launched_.front()).status());
+    launched_.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FollowingEngine::Synchronize() {
+  SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched(0));
+  return runner_->Synchronize();
+}
+
+}  // namespace syncopate::rollouter

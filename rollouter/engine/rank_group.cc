@@ -1,0 +1,21 @@
+#include "rollouter/engine/rank_group.h"
+
+namespace syncopate::rollouter {
+
+at::Tensor RankGroup::Sum(const at::Tensor& partial) {
+  const at::Tensor sum = partial.to(at::kFloat).contiguous();
+  status_.Update(ranks_->AllReduce(sum.data_ptr(), sum.numel(), Element::kFloat32, Reduction::kSum));
+  return sum.to(partial.scalar_type());
+}
+
+absl::Status RankGroup::Share(std::vector<int32_t>& tokens) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  const at::Tensor host = at::from_blob(tokens.data(), {count}, at::kInt);
+  const at::Tensor shared = host.to(device_);  // on the CPU the same memory
+  status_.Update(ranks_->Broadcast(shared.data_ptr(), count * int64_t{sizeof(int32_t)}, /*root=*/0));
+  status_.Update(ranks_->Finish());
+  if (status_.ok() && !shared.is_same(host)) host.copy_(shared);
+  return status_;
+}
+
+}  // namespace syncopate::rollouter

@@ -1,0 +1,76 @@
+#include "services/config/ranks.h"
+
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/sha256.h"
+#include "base/status.h"
+#include "services/config/run_config.h"
+
+namespace syncopate::config {
+namespace {
+
+absl::Status BadRank(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
+}
+
+struct RankKeys {
+  std::string section;
+  std::string world_key;
+  int64_t rank = -1;
+  int64_t world = 1;
+  std::string rank0;
+};
+
+absl::StatusOr<int32_t> RankOf(const RankKeys& keys) {
+  int64_t rank = keys.rank;
+  std::string source = absl::StrCat(keys.section, ".rank");
+  if (rank < 0) {
+    // A job of one rank may be started by anything that sets RANK for reasons of its own.
+    const char* const said = keys.world > 1 ? std::getenv("RANK") : nullptr;
+    rank = 0;
+    source = "RANK";
+    if (said != nullptr && !absl::SimpleAtoi(said, &rank))
+      return BadRank(absl::StrCat("RANK is '", said, "', no rank"));
+  }
+  if (rank < 0 || rank >= keys.world) {
+    return BadRank(
+        absl::StrCat(source, " is ", rank, ", but ", keys.world_key, " has only ranks 0 to ", keys.world - 1));
+  }
+  if (rank > 0 && keys.rank0.empty()) {
+    return BadRank(absl::StrCat(keys.section, " rank ", rank, " needs ", keys.section,
+                                ".rank0, the host:port of rank 0's gRPC server"));
+  }
+  return static_cast<int32_t>(rank);
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer) {
+  return RankOf({"trainer", "trainer.world", trainer.rank(), trainer.world(), trainer.rank0()});
+}
+
+absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config) {
+  const v1::RollouterSection& rollouter = config.rollouter();
+  return RankOf({"rollouter", "rollout.tensor_parallel", rollouter.rank(), config.rollout().tensor_parallel(),
+                 rollouter.rank0()});
+}
+
+std::string RankConfigDigest(const v1::RunConfig& config) {
+  v1::RunConfig common = config;
+  v1::TrainerSection* trainer = common.mutable_trainer();
+  trainer->clear_rank();
+  trainer->clear_rank0();
+  trainer->clear_listen();
+  trainer->clear_advertise();
+  trainer->clear_health_listen();
+  common.clear_synchronizer();
+  common.clear_rollouter();
+  common.clear_metrics();
+  common.clear_security();                       // each has its own certificate
+  common.mutable_environment()->clear_digest();  // told when its worker is there
+  return Sha256Hex(ToYaml(common));
+}
+
+}  // namespace syncopate::config

@@ -1,0 +1,96 @@
+#include "services/rollouter/leading_rank.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/ranks/socket_ranks.h"
+#include "services/auth/audit.h"
+#include "services/config/model_options.h"
+#include "services/config/ranks.h"
+#include "services/daemon/daemon_endpoints.h"
+
+namespace syncopate::rollouterd {
+
+absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
+                                                                   const model::ModelConfig& shape) {
+  std::unique_ptr<LeadingRank> rank(new LeadingRank(daemon));
+  rank->world_ = static_cast<int32_t>(config.rollout().tensor_parallel());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape, wire, rank->world_));
+  SYNCOPATE_ASSIGN_OR_RETURN(rank->place_, FindRolloutPlace(config));
+  SYNCOPATE_RETURN_IF_ERROR(rank->Listen(config, wire.fingerprint()));
+  auto go_on = [rank = rank.get()] { return rank->GoOn(); };
+  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->AwaitRanks(rpc::kRanksMeetWithin, go_on));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, rank->Meet());
+  {
+    MutexLock lock(&rank->mutex_);
+    rank->ranks_ = ranks.get();
+  }
+  rank->part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
+  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->lost());  // before there was anything to abort
+  SYNCOPATE_LOG(kInfo, "all %d ranks of this replica are there", rank->world_);
+  return rank;
+}
+
+LeadingRank::~LeadingRank() {
+  if (leader_ != nullptr) leader_->Stop(absl::OkStatus());
+  if (server_ != nullptr) server_->Stop(absl::ZeroDuration());  // nobody calls back any more
+}
+
+absl::Status LeadingRank::Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint) {
+  leader_ = std::make_unique<ReplicaLeader>(
+      rpc::RankStreamsOptions{.world = world_,
+                              .config_digest = config::RankConfigDigest(daemon_->config()),
+                              .manifest_fingerprint = manifest_fingerprint,
+                              .build = daemon::BuildVersion(),
+                              .gpu = place_.gpu,
+                              // A step that waits for the one that is gone would do so until its deadline.
+                              .on_lost = [this](const absl::Status& why) {
+                                SYNCOPATE_LOG(kError, "this replica is at its end: %s", why.ToString());
+                                MutexLock lock(&mutex_);
+                                if (ranks_ != nullptr) ranks_->Abort(std::string(why.message()));
+                              }});
+  rpc::Server::Options options;
+  options.address = config.rollouter().ranks_listen();
+  options.insecure_bind = config.run().insecure_bind();
+  options.security = daemon_->security();
+  options.interceptors = {auth::AuditInterceptors(daemon_->security())};
+  SYNCOPATE_ASSIGN_OR_RETURN(server_, rpc::Server::Start(options, {leader_.get()}));
+  SYNCOPATE_LOG(kInfo, "waits for %d other ranks at %s", world_ - 1, server_->address());
+  return daemon::WriteDaemonEndpoint(daemon_->Path(daemon::kReplicasFolder), {.role = "rollouter",
+                                                                              .index = daemon_->index(),
+                                                                              .grpc = server_->address(),
+                                                                              .metrics = "",
+                                                                              .pid = static_cast<int64_t>(::getpid())});
+}
+
+absl::Status LeadingRank::GoOn() const {
+  daemon_->health().Moved();
+  if (!daemon_->StopRequested(absl::ZeroDuration())) return leader_->lost();
+  return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all ranks of the replica had come");
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::Meet() {
+  if (place_.join == nullptr) return MeetOverTcp();
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, place_.new_id());
+  v1::AttendReplicaResponse::Welcome welcome;
+  welcome.set_nccl_id(id);
+  SYNCOPATE_RETURN_IF_ERROR(leader_->Welcome(welcome));
+  return place_.join(id, /*rank=*/0, [this] { return GoOn(); });
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::MeetOverTcp() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
+  const RankSecret secret = DrawRankSecret();
+  SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
+  v1::AttendReplicaResponse::Welcome welcome;
+  // The host that they reach this server by, which they know.
+  welcome.set_ranks_port(meeting.port());
+  welcome.set_ranks_secret(secret.data(), secret.size());
+  SYNCOPATE_RETURN_IF_ERROR(leader_->Welcome(welcome));
+  return meeting.Meet(world_, rpc::kRanksMeetWithin, kRankStepDeadline, [this] { return GoOn(); });
+}
+
+}  // namespace syncopate::rollouterd

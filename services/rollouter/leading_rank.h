@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "model/model_config.h"
+#include "services/daemon/daemon.h"
+#include "services/rollouter/replica_leader.h"
+#include "services/rollouter/rollout_device.h"
+
+namespace syncopate::rollouterd {
+
+// Rank 0 of a replica of several ranks, beside its node: the server that the others attend, and the communicator that all
+// compute with. Ends after the node.
+class LeadingRank {
+ public:
+  // Listens at rollouter.ranks_listen, says so in the run directory, waits for the other ranks and meets them. `config` has
+  // what was learned of the model, `shape` can be shared out. Nothing is allocated on a device. RANK_LOST, RANK_MISMATCH,
+  // CANCELLED (reason STOPPED); errors of FindRolloutPlace and of servers.
+  static absl::StatusOr<std::unique_ptr<LeadingRank>> Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
+                                                               const model::ModelConfig& shape);
+  ~LeadingRank();
+  LeadingRank(const LeadingRank&) = delete;
+  LeadingRank& operator=(const LeadingRank&) = delete;
+
+  const ReplicaPart& part() const { return *part_; }
+  ReplicaLeader* leader() { return leader_.get(); }
+  // The replica stops, and why. Idempotent.
+  void Stop(const absl::Status& why) { leader_->Stop(why); }
+
+ private:
+  explicit LeadingRank(daemon::Daemon* daemon) : daemon_(daemon) {}
+  absl::Status Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint);
+  absl::StatusOr<std::unique_ptr<Communicator>> Meet();
+  absl::StatusOr<std::unique_ptr<Communicator>> MeetOverTcp();
+  absl::Status GoOn() const;
+
+  daemon::Daemon* const daemon_;
+  int32_t world_ = 1;
+  RolloutPlace place_;
+  Mutex mutex_;
+  Communicator* ranks_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part's, once they have met
+  std::unique_ptr<ReplicaPart> part_;
+  std::unique_ptr<ReplicaLeader> leader_;
+  std::unique_ptr<rpc::Server> server_;
+};
+
+}  // namespace syncopate::rollouterd

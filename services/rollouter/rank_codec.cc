@@ -1,0 +1,181 @@
+#include "services/rollouter/rank_codec.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/status.h"
+#include "services/wire/codec.h"
+
+namespace syncopate::rollouterd {
+namespace {
+
+using rollouter::RankCommand;
+using rollouter::StepPlan;
+using Ints = google::protobuf::RepeatedField<int32_t>;
+
+absl::Status Damaged() {
+  return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");
+}
+
+v1::AttendReplicaResponse::MakeRunner ToProto(const rollouter::RunnerOptions& options) {
+  v1::AttendReplicaResponse::MakeRunner message;
+  message.set_max_sequences(options.max_sequences);
+  message.set_max_prefill_tokens(options.max_prefill_tokens);
+  message.set_max_context(options.max_context);
+  message.set_blocks(options.blocks);
+  message.set_host_blocks(options.host_blocks);
+  message.set_plans_under_way(options.plans_under_way);
+  message.set_deterministic(options.deterministic);
+  return message;
+}
+
+rollouter::RunnerOptions FromProto(const v1::AttendReplicaResponse::MakeRunner& message) {
+  return {.max_sequences = message.max_sequences(),
+          .max_prefill_tokens = message.max_prefill_tokens(),
+          .max_context = message.max_context(),
+          .blocks = message.blocks(),
+          .host_blocks = message.host_blocks(),
+          .plans_under_way = message.plans_under_way(),
+          .deterministic = message.deterministic()};
+}
+
+v1::AttendReplicaResponse::Start ToProto(const rollouter::SlotStart& start) {
+  v1::AttendReplicaResponse::Start message;
+  message.set_slot(start.slot);
+  message.set_key(start.key);
+  message.set_sample(start.sample);
+  message.set_seed(start.seed);
+  message.mutable_prompt()->Add(start.prompt->begin(), start.prompt->end());
+  *message.mutable_sampling() = wire::ToProto(*start.sampling);
+  message.mutable_drawn()->Add(start.drawn.begin(), start.drawn.end());
+  return message;
+}
+
+rollouter::SlotStart FromProto(const v1::AttendReplicaResponse::Start& message) {
+  return {.slot = message.slot(),
+          .key = message.key(),
+          .sample = message.sample(),
+          .seed = message.seed(),
+          .prompt = std::make_shared<std::vector<int32_t>>(message.prompt().begin(), message.prompt().end()),
+          .sampling = std::make_shared<SamplingParams>(wire::FromProto(message.sampling())),
+          .drawn = {message.drawn().begin(), message.drawn().end()}};
+}
+
+v1::AttendReplicaResponse::Plan ToProto(const StepPlan& plan) {
+  v1::AttendReplicaResponse::Plan message;
+  message.set_id(plan.id);
+  *message.mutable_version() = wire::ToProto(plan.version);
+  auto add = [](Ints* list, std::initializer_list<int32_t> numbers) {
+    for (int32_t number : numbers) list->Add(number);
+  };
+  for (const auto& swap : plan.swaps_out) add(message.mutable_swaps_out(), {swap.block, swap.host_block});
+  for (const auto& swap : plan.swaps_in) add(message.mutable_swaps_in(), {swap.block, swap.host_block});
+  for (const auto& copy : plan.copies) add(message.mutable_copies(), {copy.from, copy.to, copy.tokens});
+  for (const auto& start : plan.starts) *message.add_starts() = ToProto(start);
+  for (const auto& entry : plan.tables) add(message.mutable_tables(), {entry.slot, entry.index, entry.block});
+  for (const auto& chunk : plan.chunks) {
+    v1::AttendReplicaResponse::Chunk* one = message.add_chunks();
+    one->set_slot(chunk.slot);
+    one->set_begin(chunk.begin);
+    one->mutable_tokens()->Add(chunk.tokens.begin(), chunk.tokens.end());
+    one->mutable_draws()->Add(chunk.draws.begin(), chunk.draws.end());
+  }
+  for (const auto& row : plan.rows) add(message.mutable_rows(), {row.slot, row.position});
+  return message;
+}
+
+absl::StatusOr<StepPlan> FromProto(const v1::AttendReplicaResponse::Plan& message) {
+  const bool is_whole = message.swaps_out_size() % 2 == 0 && message.swaps_in_size() % 2 == 0 &&
+                        message.copies_size() % 3 == 0 && message.tables_size() % 3 == 0 &&
+                        message.rows_size() % 2 == 0;
+  if (!is_whole) return Damaged();
+  StepPlan plan;
+  plan.id = message.id();
+  plan.version = wire::FromProto(message.version());
+  const Ints& out = message.swaps_out();
+  for (int i = 0; i < out.size(); i += 2) plan.swaps_out.push_back({out[i], out[i + 1]});
+  const Ints& in = message.swaps_in();
+  for (int i = 0; i < in.size(); i += 2) plan.swaps_in.push_back({in[i], in[i + 1]});
+  const Ints& copies = message.copies();
+  for (int i = 0; i < copies.size(); i += 3) plan.copies.push_back({copies[i], copies[i + 1], copies[i + 2]});
+  for (const auto& start : message.starts()) plan.starts.push_back(FromProto(start));
+  const Ints& tables = message.tables();
+  for (int i = 0; i < tables.size(); i += 3) plan.tables.push_back({tables[i], tables[i + 1], tables[i + 2]});
+  for (const auto& chunk : message.chunks()) {
+    plan.chunks.push_back({.slot = chunk.slot(),
+                           .begin = chunk.begin(),
+                           .tokens = {chunk.tokens().begin(), chunk.tokens().end()},
+                           .draws = {chunk.draws().begin(), chunk.draws().end()}});
+  }
+  const Ints& rows = message.rows();
+  for (int i = 0; i < rows.size(); i += 2) plan.rows.push_back({rows[i], rows[i + 1]});
+  return plan;
+}
+
+}  // namespace
+
+v1::AttendReplicaResponse ToProto(const RankCommand& command) {
+  v1::AttendReplicaResponse message;
+  switch (command.kind) {
+    case RankCommand::Kind::kMakeRunner:
+      *message.mutable_make_runner() = ToProto(command.runner);
+      break;
+    case RankCommand::Kind::kPlan:
+      *message.mutable_plan() = ToProto(command.plan);
+      break;
+    case RankCommand::Kind::kExchange:
+      *message.mutable_exchange()->mutable_version() = wire::ToProto(command.version);
+      message.mutable_exchange()->set_digest(command.digest);
+      break;
+    case RankCommand::Kind::kReleaseWeights:
+      message.mutable_release_weights()->set_keep_live(command.keep_live);
+      break;
+    case RankCommand::Kind::kRestoreWeights:
+      message.mutable_restore_weights();
+      break;
+    case RankCommand::Kind::kReleaseBlocks:
+      message.mutable_release_blocks();
+      break;
+    case RankCommand::Kind::kRestoreBlocks:
+      message.mutable_restore_blocks();
+      break;
+  }
+  return message;
+}
+
+absl::StatusOr<RankCommand> FromProto(const v1::AttendReplicaResponse& message) {
+  RankCommand command;
+  switch (message.message_case()) {
+    case v1::AttendReplicaResponse::kMakeRunner:
+      command.kind = RankCommand::Kind::kMakeRunner;
+      command.runner = FromProto(message.make_runner());
+      return command;
+    case v1::AttendReplicaResponse::kPlan: {
+      command.kind = RankCommand::Kind::kPlan;
+      SYNCOPATE_ASSIGN_OR_RETURN(command.plan, FromProto(message.plan()));
+      return command;
+    }
+    case v1::AttendReplicaResponse::kExchange:
+      command.kind = RankCommand::Kind::kExchange;
+      command.version = wire::FromProto(message.exchange().version());
+      command.digest = message.exchange().digest();
+      return command;
+    case v1::AttendReplicaResponse::kReleaseWeights:
+      command.kind = RankCommand::Kind::kReleaseWeights;
+      command.keep_live = message.release_weights().keep_live();
+      return command;
+    case v1::AttendReplicaResponse::kRestoreWeights:
+      command.kind = RankCommand::Kind::kRestoreWeights;
+      return command;
+    case v1::AttendReplicaResponse::kReleaseBlocks:
+      command.kind = RankCommand::Kind::kReleaseBlocks;
+      return command;
+    case v1::AttendReplicaResponse::kRestoreBlocks:
+      command.kind = RankCommand::Kind::kRestoreBlocks;
+      return command;
+    default:
+      return Damaged();
+  }
+}
+
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "rollouter/engine/rank_commands.h"
+#include "syncopate/v1/replica.pb.h"
+
+namespace syncopate::rollouterd {
+
+v1::AttendReplicaResponse ToProto(const rollouter::RankCommand& command);
+// Of what is a command. INTERNAL (reason RANK_MISMATCH) for anything else, and for lists that are not whole.
+absl::StatusOr<rollouter::RankCommand> FromProto(const v1::AttendReplicaResponse& message);
+
+}  // namespace syncopate::rollouterd

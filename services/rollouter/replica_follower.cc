@@ -1,0 +1,294 @@
+#include "services/rollouter/replica_follower.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/ranks/socket_ranks.h"
+#include "rollouter/engine/follower_target.h"
+#include "rollouter/engine/rank_commands.h"
+#include "services/config/duration.h"
+#include "services/config/model_options.h"
+#include "services/config/ranks.h"
+#include "services/member/member_client.h"
+#include "services/rollouter/rank_codec.h"
+#include "services/rollouter/rollout_device.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/rank_attendance.h"
+#include "services/rpc/rank_streams.h"
+#include "services/wire/codec.h"
+#include "synchronizer/member/sync_participant.h"
+#include "synchronizer/transport/weight_receiver.h"
+#include "syncopate/v1/replica.grpc.pb.h"
+
+namespace syncopate::rollouterd {
+namespace {
+
+constexpr absl::Duration kHeartbeatEvery = absl::Seconds(1);
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
+// A weight sync that rank 0's part of has ended ends here soon.
+constexpr absl::Duration kSleepWithin = absl::Seconds(10);
+constexpr int64_t kMaxMessageBytes = 64 << 20;
+
+using Attendance = rpc::RankAttendance<v1::AttendReplicaRequest, v1::AttendReplicaResponse>;
+using rollouter::RankCommand;
+
+class Follower {
+ public:
+  Follower(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape, int32_t rank)
+      : daemon_(daemon),
+        config_(config),
+        shape_(shape),
+        rank_(rank),
+        world_(static_cast<int32_t>(config.rollout().tensor_parallel())) {}
+
+  // The computing thread's.
+  absl::Status Run() {
+    SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::WireManifestOf(config_, shape_));
+    SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
+    SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
+    SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendReplicaResponse first, attendance()->AwaitFirst(rpc::kRanksMeetWithin));
+    if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(first.welcome()));
+    part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
+    SYNCOPATE_RETURN_IF_ERROR(UseRanks());
+    SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRolloutDevice(config_, shape_, daemon_->security(), part_.get()));
+    engine_ = std::make_unique<rollouter::FollowingEngine>(device_->backend);
+    MakeReceiver();
+    SYNCOPATE_LOG(kInfo, "rank %d of %s attends rank 0", rank_, daemon_->Member().replica_id);
+    const absl::Status obeyed = Obey();
+    target_->End(obeyed);  // whoever waits for rank 0 waits no more
+    if (member_ != nullptr) member_->Stop(kStopGrace);
+    return obeyed;
+  }
+
+  // From another thread.
+  void SendHeartbeat() {
+    v1::AttendReplicaRequest message;
+    message.mutable_heartbeat();
+    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
+  }
+  bool ready() const { return ready_.load(); }
+  // Ends the waits of Run() soon.
+  void Stop() {
+    stopped_.store(true);
+    if (const auto attending = attendance(); attending != nullptr) attending->Stop();
+  }
+
+ private:
+  std::shared_ptr<Attendance> attendance() {
+    MutexLock lock(&mutex_);
+    return attendance_;
+  }
+
+  // The communicator can be aborted from here on; it may have to be.
+  absl::Status UseRanks() {
+    {
+      MutexLock lock(&ended_->mutex);
+      ended_->ranks = part_->ranks.get();
+    }
+    return attendance()->state();
+  }
+
+  absl::Status BeginAttendance() {
+    const std::string& rank0 = config_.rollouter().rank0();
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(rank0, {.max_receive_bytes = kMaxMessageBytes,
+                                                                      .security = daemon_->security(),
+                                                                      .peer_role = "rollouter"}));
+    const std::shared_ptr<v1::ReplicaService::Stub> stub = v1::ReplicaService::NewStub(channel);
+    Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = rank0};
+    v1::AttendReplicaRequest::Hello* hello = options.hello.mutable_hello();
+    hello->set_rank(rank_);
+    hello->set_world(world_);
+    hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
+    hello->set_manifest_fingerprint(wire_.fingerprint());
+    hello->set_build(daemon::BuildVersion());
+    hello->set_gpu(place_.gpu);
+    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
+    options.on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); };
+    auto attending = std::make_shared<Attendance>(std::move(options));
+    if (stopped_.load()) attending->Stop();
+    MutexLock lock(&mutex_);
+    attendance_ = std::move(attending);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Meet(const v1::AttendReplicaResponse::Welcome& welcome) {
+    auto go_on = [this]() -> absl::Status {
+      if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
+      return attendance()->state();
+    };
+    if (place_.join != nullptr) return place_.join(welcome.nccl_id(), rank_, go_on);
+    SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(config_.rollouter().rank0()));
+    address.port = static_cast<uint16_t>(welcome.ranks_port());
+    RankSecret secret;
+    if (welcome.ranks_secret().size() != secret.size()) return RankLost("rank 0's welcome is damaged");
+    std::copy(welcome.ranks_secret().begin(), welcome.ranks_secret().end(), secret.begin());
+    return JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankStepDeadline);
+  }
+
+  void MakeReceiver() {
+    using Message = v1::AttendReplicaRequest;
+    rollouter::FollowerTarget::Options target;
+    target.say_ready = [this](const PolicyVersion& version) {
+      Message message;
+      *message.mutable_weights_ready()->mutable_version() = wire::ToProto(version);
+      attendance()->Write(message);
+    };
+    target.say_withdrawn = [this](const PolicyVersion& version) {
+      Message message;
+      *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(version);
+      attendance()->Write(message);
+    };
+    target.on_lost = [this](const absl::Status& why) {
+      ended_->Abort(why);
+      Stop();
+    };
+    target_ = std::make_unique<rollouter::FollowerTarget>(device_->backend, std::move(target));
+    synchronizer::WeightReceiver::Options receiver;
+    receiver.manifest = wire_;
+    receiver.member = daemon_->Member();
+    receiver.layout = config::RolloutLayoutOf(config_, shape_);
+    std::vector<synchronizer::ReceiverTransport*> transports;
+    for (const auto& transport : device_->transports) transports.push_back(transport.get());
+    receiver_ = std::make_unique<synchronizer::WeightReceiver>(receiver, target_.get(), transports);
+    participant_ = std::make_unique<member::ReceiverParticipant>(receiver_.get());
+  }
+
+  absl::Status JoinRun() {
+    member::MemberClient::Options member;
+    member.synchronizer_address = config_.synchronizer().address();
+    member.security = daemon_->security();
+    member.hello.member = daemon_->Member();
+    member.secret = daemon_->secret();
+    member.hello.run_id = config_.run().id();
+    member.hello.manifest = std::make_shared<const Manifest>(wire_);
+    member.hello.layout = config::RolloutLayoutOf(config_, shape_);
+    for (const auto& transport : device_->transports) member.hello.transports.push_back(transport->name());
+    member.hello.facts = device_->facts;
+    member.hello.build = daemon::BuildVersion();
+    member.events = daemon_->events();
+    member.serving = [this] {
+      const rollouter::FollowerTarget::Serving serving = target_->serving();
+      return member::MemberClient::Serving{serving.version, serving.digest, serving.asleep ? "ASLEEP" : ""};
+    };
+    member.on_refused = [this](const absl::Status& why) {
+      ended_->Abort(why);
+      Stop();
+    };
+    member.lost_after = config::CheckedDuration(config_.synchronizer().lost_after());
+    SYNCOPATE_ASSIGN_OR_RETURN(member_, member::MemberClient::Start(std::move(member), participant_.get()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Obey() {
+    while (true) {
+      absl::StatusOr<v1::AttendReplicaResponse> said = attendance()->Take();
+      if (!said.ok()) return ended_->Why(rpc::AsLost(said.status()));
+      if (said->has_stop()) return absl::OkStatus();
+      if (said->has_weights_settled()) {
+        target_->Settled(wire::FromProto(said->weights_settled().version()), said->weights_settled().relabelled());
+        continue;
+      }
+      SYNCOPATE_ASSIGN_OR_RETURN(const RankCommand command, FromProto(*said));
+      SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
+      if (command.kind != RankCommand::Kind::kMakeRunner) continue;
+      SYNCOPATE_RETURN_IF_ERROR(JoinRun());
+      ready_.store(true);
+    }
+  }
+
+  absl::Status ObeyOne(const RankCommand& command) {
+    if (command.kind == RankCommand::Kind::kExchange) SYNCOPATE_RETURN_IF_ERROR(target_->CheckReady(command.version));
+    if (command.kind == RankCommand::Kind::kReleaseWeights) {
+      SYNCOPATE_RETURN_IF_ERROR(target_->BeginSleep(command.keep_live, kSleepWithin));
+    }
+    SYNCOPATE_RETURN_IF_ERROR(engine_->Obey(command));
+    if (command.kind == RankCommand::Kind::kExchange) target_->Exchanged(command.version);
+    if (command.kind == RankCommand::Kind::kRestoreWeights) target_->EndSleep();
+    return absl::OkStatus();
+  }
+
+  // Why the replica is at its end, for callbacks that may outlive this.
+  struct Ended {
+    Mutex mutex;
+    absl::Status why ABSL_GUARDED_BY(mutex);
+    Communicator* ranks ABSL_GUARDED_BY(mutex) = nullptr;  // while it is there
+
+    void Abort(const absl::Status& reason) {
+      MutexLock lock(&mutex);
+      if (why.ok()) why = reason;
+      if (ranks != nullptr) ranks->Abort(std::string(reason.message()));
+    }
+    // The first reason, if `status` is an error at all.
+    absl::Status Why(const absl::Status& status) {
+      MutexLock lock(&mutex);
+      return status.ok() || why.ok() ? status : why;
+    }
+  };
+  // Keeps callbacks from a communicator that is gone; destroyed before it.
+  struct Forget {
+    std::shared_ptr<Ended> ended;
+    ~Forget() {
+      MutexLock lock(&ended->mutex);
+      ended->ranks = nullptr;
+    }
+  };
+
+  daemon::Daemon* const daemon_;
+  const v1::RunConfig config_;
+  const model::ModelConfig shape_;
+  const int32_t rank_, world_;
+  const std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
+  Manifest wire_;
+  RolloutPlace place_;
+  std::unique_ptr<ReplicaPart> part_;
+  const Forget forget_{ended_};
+  std::shared_ptr<RolloutDevice> device_;
+  std::unique_ptr<rollouter::FollowingEngine> engine_;
+  std::unique_ptr<rollouter::FollowerTarget> target_;
+  std::unique_ptr<synchronizer::WeightReceiver> receiver_;
+  std::unique_ptr<member::ReceiverParticipant> participant_;
+  std::unique_ptr<member::MemberClient> member_;  // ends first: it calls the others
+  std::atomic<bool> ready_ = false, stopped_ = false;
+  Mutex mutex_;
+  std::shared_ptr<Attendance> attendance_ ABSL_GUARDED_BY(mutex_);  // null: not yet
+};
+
+absl::Status NotThereYet() {
+  return Error(absl::StatusCode::kUnavailable, "STARTING", "waits for rank 0 of this replica and the other ranks");
+}
+
+}  // namespace
+
+absl::Status FollowReplica(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
+                           int32_t rank) {
+  Follower follower(daemon, config, shape, rank);
+  std::future<absl::Status> running = std::async(std::launch::async, [&follower] { return follower.Run(); });
+  absl::Time next_heartbeat = Clock::Real()->Now();
+  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    daemon->health().Moved();
+    daemon->health().SetReady(follower.ready() ? absl::OkStatus() : NotThereYet());
+    if (const absl::Time now = Clock::Real()->Now(); now >= next_heartbeat) {
+      next_heartbeat = now + kHeartbeatEvery;
+      follower.SendHeartbeat();
+    }
+    // Rank 0 says when the replica stops; before it has come nobody else would end this wait.
+    if (daemon->StopRequested(kTick) && !follower.ready()) follower.Stop();
+    running.wait_for(absl::ToChronoMilliseconds(kTick));
+  }
+  const absl::Status ended = running.get();
+  daemon->BeginStop("this rank's work is over", ended);
+  return ended;
+}
+
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,105 @@
+#include "synchronizer/loop/state_log.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/log.h"
+
+namespace syncopate::synchronizer {
+namespace {
+
+constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
+
+struct Contents {
+  std::vector<LedgerRecord> records;
+  SyncTally syncs;
+  size_t count = 0;  // of both kinds
+};
+
+absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path, const StateCodec& codec) {
+  Contents contents;
+  SYNCOPATE_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open(files, path));
+  for (;; ++contents.count) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> payload, reader.Next());
+    if (!payload.has_value()) return contents;
+    auto record = codec.decode(*payload);
+    if (!record.ok()) return Annotate(record.status(), path);
+    if (const auto* syncs = std::get_if<SyncTally>(&*record)) {
+      contents.syncs.Merge(*syncs);
+    } else {
+      contents.records.push_back(std::get<LedgerRecord>(*std::move(record)));
+    }
+  }
+}
+
+std::string FreshPath(const std::string& path) { return path + ".new"; }
+
+// Writes the whole log beside the old one.
+absl::Status WriteFresh(FileSystem* files, const std::string& path, const StateCodec& codec,
+                        const std::vector<LedgerRecord>& records, const SyncTally& syncs) {
+  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Create(files, FreshPath(path)));
+  for (const LedgerRecord& record : records) {
+    SYNCOPATE_RETURN_IF_ERROR(writer->Append(codec.encode_record(record)));
+  }
+  if (syncs.count() > 0) SYNCOPATE_RETURN_IF_ERROR(writer->Append(codec.encode_syncs(syncs)));
+  return writer->Sync();
+}
+
+absl::Status PutInPlace(FileSystem* files, const std::string& path) {
+  SYNCOPATE_RETURN_IF_ERROR(files->Rename(FreshPath(path), path));
+  return files->SyncDir(ParentPath(path));
+}
+
+}  // namespace
+
+absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::string& dir, const StateCodec& codec) {
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(dir));
+  std::string path = JoinPath(dir, "log");
+  Contents contents;
+  if (files->FileBytes(path).ok()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(contents, ReadAll(files, path, codec));
+  }
+  Opened opened{.log = nullptr, .records = std::move(contents.records), .syncs = std::move(contents.syncs)};
+  if (contents.count > kRewriteAbove) {
+    SYNCOPATE_ASSIGN_OR_RETURN(VersionLedger ledger, VersionLedger::Restore(opened.records));
+    opened.records = ledger.Snapshot();
+    SYNCOPATE_RETURN_IF_ERROR(WriteFresh(files, path, codec, opened.records, opened.syncs));
+    SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files, path));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(auto writer, RecordWriter::Open(files, path));
+  opened.log.reset(new StateLog(files, path, codec, std::move(writer)));
+  return opened;
+}
+
+absl::Status StateLog::Add(const std::string& record) {
+  if (writer_ == nullptr) {
+    return Error(absl::StatusCode::kUnavailable, "LOG_CLOSED", path_ + " could not be opened again after a rewrite");
+  }
+  SYNCOPATE_RETURN_IF_ERROR(writer_->Append(record));
+  ++appended_;
+  return absl::OkStatus();
+}
+
+absl::Status StateLog::Append(const LedgerRecord& record) {
+  SYNCOPATE_RETURN_IF_ERROR(Add(codec_.encode_record(record)));
+  return writer_->Sync();
+}
+
+absl::Status StateLog::AppendSyncs(const SyncTally& ended) { return Add(codec_.encode_syncs(ended)); }
+
+absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs) {
+  appended_ = 0;
+  absl::Status written = WriteFresh(files_, path_, codec_, snapshot, syncs);
+  if (!written.ok()) {
+    SYNCOPATE_LOG(kWarning, "the state log is left as long as it is: %s", written.ToString());
+    return absl::OkStatus();
+  }
+  writer_.reset();  // what it would append to is about to be replaced
+  SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files_, path_));
+  SYNCOPATE_ASSIGN_OR_RETURN(writer_, RecordWriter::Open(files_, path_));
+  return absl::OkStatus();
+}
+
+}  // namespace syncopate::synchronizer

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/worker.h"
+#include "synchronizer/member/phase_events.h"
+#include "synchronizer/member/sync_participant.h"
+#include "synchronizer/messages.h"
+
+namespace syncopate::member {
+
+// Carries out the sync commands of one Join stream after the other, on one thread in their order. Each command gets
+// exactly one report; a stream that is gone gets no more. A source's Transfer is only begun in that order: its report
+// comes when it has ended. Thread-safe; only Stop blocks.
+//
+// Finish does not queue behind the commands, because it must end a transfer under way. So it can overtake commands of
+// its own attempt: those are not carried out any more, and a Prepare that was under way is finished afterwards.
+class CommandRunner {
+ public:
+  using Command = std::variant<synchronizer::Prepare, synchronizer::Transfer, synchronizer::Install>;
+  // Sends a report up the stream that brought the command; does nothing once that has ended. No lock is held. May
+  // outlive the runner, in the hands of a transfer that has not ended.
+  using Reply = std::function<void(const synchronizer::SyncReport&)>;
+
+  // All are borrowed; what is carried out is recorded in `events`, unless that is null (PhaseEvents).
+  explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real(),
+                         EventRecorder* events = nullptr)
+      : participant_(participant), clock_(clock), phases_(events, clock) {}
+
+  // A stream has begun. Every Begin is followed by its End before the next.
+  void Begin(Reply reply);
+  // A command of the present stream.
+  void Run(Command command);
+  void Finish(int64_t attempt);
+  // The stream has ended: all attempts are finished, what is queued is forgotten.
+  void End();
+
+  // Ends, and joins the thread once the command under way has returned. Idempotent.
+  void Stop();
+
+ private:
+  struct Attempt {
+    int commands = 0;  // queued or under way; forgotten when there are none
+    bool finished = false;
+  };
+  // Shared with the commands of it that are under way.
+  struct Stream {
+    explicit Stream(Reply reply) : reply(std::move(reply)) {}
+    void Add(int64_t attempt);
+    void Finish(int64_t attempt);
+    void End();
+    // False if the attempt was finished or the stream has ended.
+    bool Wants(int64_t attempt);
+    // One command less; false if the attempt was finished meanwhile.
+    bool Done(int64_t attempt);
+
+    const Reply reply;
+    Mutex mutex;
+    std::map<int64_t, Attempt> attempts ABSL_GUARDED_BY(mutex);
+    bool ended ABSL_GUARDED_BY(mutex) = false;
+  };
+
+  void Execute(const std::shared_ptr<Stream>& stream, Command command, absl::Time arrived);
+  // Calls `done` exactly once.
+  void CarryOut(Command& command, absl::Time arrived, SyncParticipant::Done done);
+  std::shared_ptr<Stream> Present();
+
+  SyncParticipant* const participant_;
+  const Clock* const clock_;
+  PhaseEvents phases_;
+  Mutex mutex_;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
+  Worker thread_;                                           // last: its tasks use the rest
+};
+
+}  // namespace syncopate::member

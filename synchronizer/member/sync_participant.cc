@@ -1,0 +1,96 @@
+#include "synchronizer/member/sync_participant.h"
+
+#include <utility>
+
+#include "base/reasons.h"
+#include "base/status.h"
+
+namespace syncopate::member {
+namespace {
+
+using synchronizer::SyncReport;
+
+SyncReport ReportOf(const absl::Status& status) {
+  SyncReport report;
+  report.status = status;
+  return report;
+}
+
+SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
+  SyncReport report = ReportOf(rendezvous.status());
+  if (rendezvous.ok()) report.rendezvous = *std::move(rendezvous);
+  return report;
+}
+
+// Who joined with which role is known to the synchronizer, so that it never asks for this. A member that answered all the
+// same would hold an attempt up until its deadline.
+SyncReport OnlySends() {
+  return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
+                        "a trainer sends weights and receives none; join with the role rollouter to receive"));
+}
+
+}  // namespace
+
+SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
+  if (command.source) {
+    return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotASource,
+                          "a rollouter receives weights and sends none; join with the role trainer to send"));
+  }
+  // A rehearsal has no version to hold against what serves: nothing but the plan and the transport is looked at.
+  if (command.rehearsal) return Rendezvous(receiver_->PrepareRehearsal(command));
+  absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
+  if (!prepared.ok()) return ReportOf(prepared.status());
+  SyncReport report;
+  report.already_held = prepared->already_held;
+  report.rendezvous = std::move(prepared->rendezvous);
+  report.weights = prepared->weights;
+  return report;
+}
+
+void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
+  // Forming a group takes longer than a sync, and this is the thread that a sync's commands come to.
+  if (receiver_->Rehearses(command.attempt)) {
+    return receiver_->Connect(command, [done = std::move(done)](const absl::StatusOr<double>& seconds) {
+      SyncReport report = ReportOf(seconds.status());
+      report.connect_seconds = seconds.value_or(0.0);
+      done(report);
+    });
+  }
+  absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
+  if (!received.ok()) return done(ReportOf(received.status()));
+  // A transfer that failed is not told of: its bytes say nothing of the rate.
+  const int64_t bytes = received->bytes.total();
+  if (listeners_.received && bytes > 0) listeners_.received(bytes, received->transfer_seconds);
+  SyncReport report;
+  report.bytes = bytes;
+  report.lora_bytes = received->bytes.lora;
+  report.verify_seconds = received->verify_seconds;
+  report.connect_seconds = received->connect_seconds;
+  done(report);
+}
+
+SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
+  absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
+  if (!installed.ok()) return ReportOf(installed.status());
+  // Before the report: whoever hears of the install from the synchronizer finds it counted here.
+  if (listeners_.installed) {
+    listeners_.installed(
+        {receiver_->serving(), receiver_->serving_digest(), installed->pause_seconds, installed->relabelled});
+  }
+  SyncReport report;
+  report.pause_seconds = installed->pause_seconds;
+  return report;
+}
+
+SyncReport SourceParticipant::Prepare(const synchronizer::Prepare& command) {
+  if (!command.source) return OnlySends();
+  return Rendezvous(source_->Prepare(command));
+}
+
+void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
+  source_->Transfer(command, [done = std::move(done)](const absl::Status& status) { done(ReportOf(status)); });
+}
+
+SyncReport SourceParticipant::Install(const synchronizer::Install&) { return OnlySends(); }
+
+}  // namespace syncopate::member

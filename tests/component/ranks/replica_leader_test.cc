@@ -1,0 +1,145 @@
+#include "services/rollouter/replica_leader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+
+#include "services/rollouter/rank_codec.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/rank_attendance.h"
+#include "services/rpc/server.h"
+#include "services/wire/codec.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::rollouterd {
+namespace {
+
+using rollouter::RankCommand;
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using Attendance = rpc::RankAttendance<v1::AttendReplicaRequest, v1::AttendReplicaResponse>;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+const PolicyVersion kVersion{3, 7};
+
+// Rank 0's end, and that of rank 1 by hand.
+class ReplicaLeaderTest : public ::testing::Test {
+ protected:
+  ReplicaLeaderTest()
+      : leader_({.world = 2,
+                 .config_digest = "config",
+                 .manifest_fingerprint = 7,
+                 .build = "0.1",
+                 .on_lost = [](auto&) {}}),
+        server_(rpc::Server::Start({}, {&leader_}).value()) {
+    const std::shared_ptr<v1::ReplicaService::Stub> stub =
+        v1::ReplicaService::NewStub(rpc::MakeChannel(server_->address()).value());
+    Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = server_->address()};
+    v1::AttendReplicaRequest::Hello* hello = options.hello.mutable_hello();
+    hello->set_rank(1);
+    hello->set_world(2);
+    hello->set_config_digest("config");
+    hello->set_manifest_fingerprint(7);
+    hello->set_build("0.1");
+    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
+    options.on_lost = [](const absl::Status&) {};
+    rank_ = std::make_unique<Attendance>(std::move(options));
+    auto first = std::async(std::launch::async, [this] { return rank_->AwaitFirst(kPatience); });
+    EXPECT_THAT(leader_.AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
+    EXPECT_THAT(leader_.Welcome({}), IsOk());
+    EXPECT_TRUE(first.get()->has_welcome());
+  }
+  ~ReplicaLeaderTest() override {
+    rank_.reset();
+    server_->Stop(absl::Seconds(2));
+  }
+  void SayReady() {
+    v1::AttendReplicaRequest message;
+    *message.mutable_weights_ready()->mutable_version() = wire::ToProto(kVersion);
+    rank_->Write(message);
+  }
+  void Withdraw() {
+    v1::AttendReplicaRequest message;
+    *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(kVersion);
+    rank_->Write(message);
+  }
+  v1::AttendReplicaResponse::WeightsSettled NextSettled() {
+    auto said = rank_->Take();
+    EXPECT_TRUE(said.ok() && said->has_weights_settled());
+    return said.ok() ? said->weights_settled() : v1::AttendReplicaResponse::WeightsSettled();
+  }
+
+  ReplicaLeader leader_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<Attendance> rank_;
+};
+
+TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
+  rollouter::StepPlan plan;
+  plan.id = 5;
+  plan.version = kVersion;
+  plan.swaps_out = {{1, 2}};
+  plan.swaps_in = {{3, 4}, {5, 6}};
+  plan.copies = {{7, 8, 9}};
+  auto sampling = std::make_shared<SamplingParams>();
+  sampling->temperature = 0.5f;
+  sampling->stop_token_ids = {3};
+  plan.starts.push_back(
+      {1, 2, 3, 4, std::make_shared<std::vector<int32_t>>(std::vector<int32_t>{5, 6}), sampling, {7}});
+  plan.tables = {{1, 0, 9}};
+  plan.chunks.push_back({1, 4, {5, 6, 7}, {1, 2}});
+  plan.rows = {{0, 11}, {2, 12}};
+  ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kPlan, .plan = plan}), IsOk());
+  ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kExchange, .version = kVersion, .digest = 17}), IsOk());
+
+  const RankCommand first = FromProto(rank_->Take().value()).value();
+  ASSERT_EQ(first.kind, RankCommand::Kind::kPlan);
+  EXPECT_EQ(first.plan.id, 5);
+  EXPECT_EQ(first.plan.version, kVersion);
+  EXPECT_EQ(first.plan.swaps_out[0].host_block, 2);
+  EXPECT_EQ(first.plan.swaps_in[1].block, 5);
+  EXPECT_EQ(first.plan.copies[0].tokens, 9);
+  EXPECT_EQ(first.plan.starts[0].seed, 4u);
+  EXPECT_EQ(*first.plan.starts[0].prompt, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(*first.plan.starts[0].sampling, *sampling);
+  EXPECT_EQ(first.plan.starts[0].drawn, (std::vector<int32_t>{7}));
+  EXPECT_EQ(first.plan.tables[0].block, 9);
+  EXPECT_EQ(first.plan.chunks[0].tokens, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(first.plan.chunks[0].draws, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(first.plan.rows[1].position, 12);
+  const RankCommand second = FromProto(rank_->Take().value()).value();
+  EXPECT_EQ(second.kind, RankCommand::Kind::kExchange);
+  EXPECT_EQ(second.version, kVersion);
+  EXPECT_EQ(second.digest, 17u);
+}
+
+TEST_F(ReplicaLeaderTest, AVersionIsClaimedWhenTheOtherRankHasIt) {
+  EXPECT_THAT(leader_.Claim(kVersion, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
+  SayReady();
+  EXPECT_THAT(leader_.Claim(kVersion, kPatience), IsOk());
+  leader_.Settle(kVersion, ReplicaLeader::End::kRelabelled);
+  EXPECT_TRUE(NextSettled().relabelled());
+}
+
+TEST_F(ReplicaLeaderTest, ARankThatWithdrawsIsReleasedAtOnceOrWhenTheClaimIsSettled) {
+  SayReady();
+  Withdraw();
+  EXPECT_FALSE(NextSettled().relabelled());
+  SayReady();
+  ASSERT_THAT(leader_.Claim(kVersion, kPatience), IsOk());
+  Withdraw();
+  leader_.Settle(kVersion, ReplicaLeader::End::kGivenUp);
+  EXPECT_EQ(wire::FromProto(NextSettled().version()), kVersion);
+}
+
+TEST_F(ReplicaLeaderTest, ALostRankEndsTheWaitForIt) {
+  auto claimed = std::async(std::launch::async, [this] { return leader_.Claim(kVersion, kPatience); });
+  rank_->Stop();
+  EXPECT_THAT(claimed.get(), HasReason("RANK_LOST"));
+  EXPECT_THAT(leader_.Send({.kind = RankCommand::Kind::kReleaseBlocks}), HasReason("RANK_LOST"));
+}
+
+}  // namespace
+}  // namespace syncopate::rollouterd

@@ -1,0 +1,131 @@
+// A rollouter of two processes (tensor parallelism): what it generates is learned from, and it ends whole and starts again
+// when one of them is gone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "services/daemon/daemon_endpoints.h"
+#include "tests/fault/fault_support.h"
+#include "tests/support/run_harness.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kReplicaEndsWithin = absl::Seconds(10);
+constexpr int kLostPeer = 4;
+
+std::vector<std::string> TwoRanks(std::vector<std::string> more) {
+  more.push_back("rollout.tensor_parallel=2");
+  return more;
+}
+
+// The process that is this rank of the run's only rollouter.
+pid_t PidOfRank(const RunHarness& run, int rank) {
+  const auto ours = ProcessesNaming(run.run_dir());
+  for (pid_t pid : ProcessesNaming(absl::StrCat("rollouter.rank=", rank))) {
+    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
+  }
+  return 0;
+}
+
+TEST(RollouterRanksTest, WhatTwoGenerateIsLearnedFrom) {
+  RunHarness run(TwoRanks({"run.steps=80", "run.seed=1", "run.rollouters=1"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_GE(summary["eval"]["best"], 0.95) << summary["eval"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  // Each version that the trainer published was installed by both, or one that came after it.
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
+  EXPECT_THAT(run.Log("rollouter-0-rank1"), HasSubstr("rank 1 of rollouter-0 attends rank 0"));
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
+TEST(RollouterRanksTest, TwoReplicasOfTwoShareTheWork) {
+  RunHarness run(TwoRanks({"run.steps=10", "run.rollouters=2", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.Summary()["rollouters"].size(), 2u) << run.Summary()["rollouters"];
+}
+
+// (rank, signal)
+class LostReplicaRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
+                         ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
+                         [](const auto& info) {
+                           return absl::StrCat("Rank", info.param.first,
+                                               info.param.second == SIGKILL ? "Killed" : "Stopped");
+                         });
+
+TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
+  const auto& [rank, signal] = GetParam();
+  RunHarness run(TwoRanks({"run.steps=1000", "run.rollouters=1", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(5), IsOk());
+  const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
+  ASSERT_GT(victim, 0);
+  ASSERT_GT(other, 0);
+  ASSERT_EQ(kill(victim, signal), 0);
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
+  EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
+  if (signal == SIGSTOP) kill(victim, SIGKILL);  // nobody else can end it
+  ASSERT_THAT(run.AwaitStep(run.LastStep() + 5, 2 * kPatience), IsOk()) << (*process)->Log();
+  EXPECT_NE(PidOfRank(run, rank), victim);
+  kill((*process)->pid(), SIGINT);
+  EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
+TEST(RollouterRanksTest, ASizeThatDoesNotDivideTheHeadsEndsBeforeAnythingStarts) {
+  RunHarness run({"run.steps=5", "rollout.tensor_parallel=8"});  // of 4 heads
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  EXPECT_THAT((*process)->Log(), HasSubstr("rollout.tensor_parallel is 8"));
+  EXPECT_THAT((*process)->Log(), HasSubstr("it may be 1, 2, 4"));
+}
+
+TEST(RollouterRanksTest, RanksByHandThatDisagreeBothEndWithTheReason) {
+  RunHarness run(TwoRanks({"run.steps=6", "eval.every_steps=0"}));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  auto first = run.LaunchDaemon("rollouter", 0, {"rollouter.rank=0"});
+  ASSERT_THAT(first, IsOk());
+  const std::string announced = daemon::EndpointPath(run.Path(daemon::kReplicasFolder), "rollouter", 0);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return daemon::ReadDaemonEndpoint(announced).ok(); }));
+  const std::string rank0 = daemon::ReadDaemonEndpoint(announced)->grpc;
+  auto second = run.LaunchDaemon(
+      "rollouter", 0, {"rollouter.rank=1", absl::StrCat("rollouter.rank0=", rank0), "rollout.max_sequences=7"});
+  ASSERT_THAT(second, IsOk());
+  for (Process* rank : {first->get(), second->get()}) {
+    auto exit = rank->WaitExit(kReplicaEndsWithin);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, kLostPeer) << rank->Log();
+    EXPECT_THAT(rank->Log(), HasSubstr("rollouter rank 1 has another configuration than rank 0"));
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::testing

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "base/ranks/communicator.h"
+#include "model/torch_error.h"
+#include "rollouter/engine/engine_backend.h"
+#include "rollouter/engine/rank_commands.h"
+
+// Ranks of a replica that are threads of one process.
+namespace syncopate::testing {
+
+// Every rank but rank 0: a thread each, which carries out what it is sent until Stop().
+class FollowerThreads final : public rollouter::RankFollowers {
+ public:
+  // Makes the backend of the rank, on the rank's thread.
+  using MakeBackend = std::function<absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>>(int32_t rank)>;
+
+  // One that fails is told to `on_error`, by its thread.
+  FollowerThreads(int32_t world, MakeBackend make_backend, std::function<void(const absl::Status&)> on_error)
+      : queues_(static_cast<size_t>(world - 1)),
+        make_backend_(std::move(make_backend)),
+        on_error_(std::move(on_error)) {
+    for (int32_t rank = 1; rank < world; ++rank) threads_.emplace_back([this, rank] { Run(rank); });
+  }
+  ~FollowerThreads() override { Stop(); }
+
+  absl::Status Send(const rollouter::RankCommand& command) override {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(failed_);
+    for (std::deque<rollouter::RankCommand>& queue : queues_) {
+      queue.push_back(command);
+      ++sent_;
+    }
+    return absl::OkStatus();
+  }
+  // Waits until all that was sent is done.
+  void AwaitDone() {
+    MutexLock lock(&mutex_);
+    auto is_done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ == sent_ || !failed_.ok(); };
+    mutex_.Await(Condition(&is_done));
+  }
+  // The same, and ends the threads.
+  void Stop() {
+    {
+      MutexLock lock(&mutex_);
+      stopped_ = true;
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  // The exchanges that each rank has made: after how many plans, to which version. After Stop().
+  using Installs = std::vector<std::pair<int64_t, PolicyVersion>>;
+  const std::vector<Installs>& installs() const { return installs_; }
+
+ private:
+  void Run(int32_t rank) {
+    absl::Status why;
+    try {
+      why = Follow(rank);
+    } catch (const std::exception& error) {
+      why = model::TorchError(error, "a rank of the replica");
+    }
+    if (why.ok()) return;
+    {
+      MutexLock lock(&mutex_);
+      if (failed_.ok()) failed_ = why;
+    }
+    on_error_(why);
+  }
+
+  absl::Status Follow(int32_t rank) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineBackend> backend, make_backend_(rank));
+    rollouter::FollowingEngine engine(std::move(backend));
+    rollouter::RankCommand command;
+    while (Take(rank, command)) {
+      SYNCOPATE_RETURN_IF_ERROR(engine.Obey(command));
+      MutexLock lock(&mutex_);
+      ++done_;
+      if (command.kind != rollouter::RankCommand::Kind::kExchange) continue;
+      installs_[static_cast<size_t>(rank) - 1].push_back({engine.plans(), engine.serving()});
+    }
+    return absl::OkStatus();
+  }
+
+  bool Take(int32_t rank, rollouter::RankCommand& command) {
+    MutexLock lock(&mutex_);
+    std::deque<rollouter::RankCommand>& queue = queues_[static_cast<size_t>(rank) - 1];
+    auto is_due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue.empty(); };
+    mutex_.Await(Condition(&is_due));
+    if (queue.empty()) return false;
+    command = std::move(queue.front());
+    queue.pop_front();
+    return true;
+  }
+
+  Mutex mutex_;
+  std::vector<std::deque<rollouter::RankCommand>> queues_ ABSL_GUARDED_BY(mutex_);
+  int64_t sent_ ABSL_GUARDED_BY(mutex_) = 0, done_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Installs> installs_ = std::vector<Installs>(queues_.size());
+  const MakeBackend make_backend_;
+  const std::function<void(const absl::Status&)> on_error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace syncopate::testing

@@ -1,0 +1,90 @@
+#include <future>
+
+#include "base/clock.h"
+#include "base/ranks/socket_ranks.h"
+#include "base/ranks/thread_ranks.h"
+#include "tests/support/communicator_conformance.h"
+
+namespace syncopate::trainer {
+namespace {
+
+// Rank 0 and the others meet over loopback, as processes do.
+Ranks MakeSocketRanks(int32_t world, absl::Duration deadline) {
+  const RankSecret secret = DrawRankSecret();
+  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
+  const HostPort address{"127.0.0.1", meeting.port()};
+  std::vector<std::future<std::unique_ptr<Communicator>>> others;
+  for (int32_t rank = 1; rank < world; ++rank) {
+    others.push_back(std::async(std::launch::async, [&, rank] {
+      return JoinRanks(address, secret, rank, world, absl::Seconds(20), deadline).value();
+    }));
+  }
+  Ranks ranks;
+  ranks.push_back(meeting.Meet(world, absl::Seconds(20), deadline).value());
+  for (auto& other : others) ranks.push_back(other.get());
+  return ranks;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest,
+                         ::testing::Values(CommunicatorCase{"threads", &MakeThreadRanks},
+                                           CommunicatorCase{"sockets", &MakeSocketRanks}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(SingleRankTest, EveryCallGivesItsOwnBack) {
+  SingleRank single;
+  std::vector<double> values = {1, 2}, gathered(2), scattered(2);
+  ASSERT_TRUE(single.AllReduceSum(absl::MakeSpan(values)).ok());
+  ASSERT_TRUE(single.AllGather(values.data(), gathered.data(), 16).ok());
+  ASSERT_TRUE(single.ReduceScatter(values.data(), scattered.data(), 2, Element::kFloat64).ok());
+  ASSERT_TRUE(single.Barrier().ok());
+  EXPECT_EQ(gathered, values);
+  EXPECT_EQ(scattered, values);
+}
+
+constexpr absl::Duration kSoon = absl::Milliseconds(300), kLong = absl::Seconds(20);
+
+TEST(RankMeetingTest, ThoseWhoDoNotComeAreCounted) {
+  const RankSecret secret = DrawRankSecret();
+  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
+  auto one = std::async(std::launch::async, [&] {
+    return JoinRanks({"127.0.0.1", meeting.port()}, secret, 1, 3, kLong, kLong).status();
+  });
+  const absl::Status status = meeting.Meet(3, kSoon, kLong).status();
+  EXPECT_EQ(ErrorReason(status), "RANK_LOST");
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
+  EXPECT_TRUE(one.get().ok());
+}
+
+TEST(RankMeetingTest, WhoHasAnotherSecretIsNoRankAndIsNoticedOnBothSides) {
+  RankMeeting meeting = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value();
+  auto stranger = std::async(std::launch::async, [&] {
+    return JoinRanks({"127.0.0.1", meeting.port()}, DrawRankSecret(), 1, 2, kLong, kLong).status();
+  });
+  EXPECT_EQ(ErrorReason(meeting.Meet(2, kSoon, kLong).status()), "RANK_LOST");
+  EXPECT_EQ(ErrorReason(stranger.get()), "WRONG_SECRET");
+}
+
+TEST(RankMeetingTest, ConnectionsThatSayNothingOrNonsenseDoNotStopIt) {
+  const RankSecret secret = DrawRankSecret();
+  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
+  const HostPort address{"127.0.0.1", meeting.port()};
+  const absl::Time until = Clock::Real()->Now() + kLong;
+  TcpSocket nonsense = DialTcp(address, "rank 0", until).value();
+  const std::string text(100, 'x');
+  ASSERT_TRUE(nonsense.Send(text.data(), 100, until).ok());
+  { TcpSocket gone = DialTcp(address, "rank 0", until).value(); }
+  auto other =
+      std::async(std::launch::async, [&] { return JoinRanks(address, secret, 1, 2, kLong, kLong).value()->Barrier(); });
+  auto middle = meeting.Meet(2, kLong, kLong);
+  ASSERT_TRUE(middle.ok()) << middle.status();
+  EXPECT_TRUE((*middle)->Barrier().ok());
+  EXPECT_TRUE(other.get().ok());
+}
+
+TEST(RankMeetingTest, NobodyAtTheAddressIsALostRank) {
+  const uint16_t port = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value().port();
+  EXPECT_EQ(ErrorReason(JoinRanks({"127.0.0.1", port}, DrawRankSecret(), 1, 2, kLong, kLong).status()), "RANK_LOST");
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

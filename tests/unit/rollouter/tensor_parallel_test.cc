@@ -1,0 +1,241 @@
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "base/philox.h"
+#include "base/ranks/thread_ranks.h"
+#include "rollouter/engine/engine.h"
+#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/rank_slice.h"
+#include "tests/support/follower_threads.h"
+#include "tests/support/small_model.h"
+
+namespace syncopate::rollouter {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RecordingSink final : public GenerationSink {
+ public:
+  void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
+  std::map<int32_t, Trajectory> finished;
+};
+
+std::vector<char> Weights(const model::ModelConfig& config, const Manifest& whole, uint64_t seed) {
+  std::vector<char> arena(static_cast<size_t>(whole.arena_bytes()));
+  model::InitialiseWeights(config, whole, seed, reinterpret_cast<float*>(arena.data()));
+  return arena;
+}
+
+// An engine over `world` ranks, which are threads; one rank is an engine without any of that.
+class Replica {
+ public:
+  Replica(const model::ModelConfig& config, int32_t world, const Engine::Options& options)
+      : config_(config), whole_(*model::MakeManifest(config, DType::kFloat32)), world_(world) {
+    at::set_num_threads(1);
+    std::shared_ptr<EngineBackend> backend;
+    if (world == 1) {
+      backend = std::make_shared<HostBackend>(config, whole_);
+      backends_.push_back(backend);
+    } else {
+      slice_ = MakeRankSlice(config, whole_, world).value();
+      ranks_ = MakeThreadRanks(world, absl::Seconds(20));
+      for (const auto& rank : ranks_) {
+        backends_.push_back(std::make_shared<HostBackend>(slice_->config, slice_->manifest, 2, rank.get()));
+      }
+      followers_ = std::make_unique<testing::FollowerThreads>(
+          world, [this](int32_t rank) { return backends_[static_cast<size_t>(rank)]; },
+          [](const absl::Status& why) { ADD_FAILURE() << why; });
+      backend = MakeLeadingBackend(backends_[0], followers_.get());
+    }
+    engine_ = Engine::Create(config, backend, options).value();
+    Install({1, 0}, 7);
+  }
+  ~Replica() {
+    if (followers_ != nullptr) followers_->Stop();
+  }
+
+  // As the receivers of all ranks do: each has its slice before anybody installs.
+  void Install(const PolicyVersion& version, uint64_t seed) {
+    const std::vector<char> arena = Weights(config_, whole_, seed);
+    if (followers_ != nullptr) followers_->AwaitDone();  // their weights change a moment after rank 0's
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      char* const to = backends_[static_cast<size_t>(rank)]->arenas().shadow();
+      if (world_ == 1) {
+        std::copy(arena.begin(), arena.end(), to);
+      } else {
+        CopyRankSlice(whole_, *slice_, rank, arena.data(), to);
+      }
+    }
+    EXPECT_TRUE(engine_->Synchronize().ok());
+    EXPECT_TRUE(engine_->policy().Install(version, seed).ok());
+  }
+  std::shared_ptr<RecordingSink> Add(GenerationRequest request) {
+    auto sink = std::make_shared<RecordingSink>();
+    EXPECT_TRUE(engine_->CheckShape(request).ok());
+    engine_->Add(std::move(request), sink);
+    return sink;
+  }
+  void Step() { ASSERT_TRUE(engine_->Step().ok()); }
+  void RunDry() {
+    while (engine_->HasWork()) Step();
+  }
+  Engine& engine() { return *engine_; }
+  EngineBackend& backend(int32_t rank) { return *backends_[static_cast<size_t>(rank)]; }
+  const RankSlice& slice() const { return *slice_; }
+  testing::FollowerThreads& followers() { return *followers_; }
+
+ private:
+  const model::ModelConfig config_;
+  const Manifest whole_;
+  const int32_t world_;
+  std::optional<RankSlice> slice_;
+  std::vector<std::unique_ptr<Communicator>> ranks_;
+  std::vector<std::shared_ptr<EngineBackend>> backends_;
+  std::unique_ptr<testing::FollowerThreads> followers_;
+  std::unique_ptr<Engine> engine_;
+};
+
+GenerationRequest RandomRequest(const model::ModelConfig& config, uint64_t seed, float temperature) {
+  GenerationRequest request;
+  request.id = absl::StrCat("request-", seed);
+  const int64_t length = 1 + Philox4x32(seed, 0)[0] % (config.max_position_embeddings / 2);
+  for (int64_t i = 0; i < length; ++i) request.prompt_ids.push_back(Philox4x32(seed, 1 + i)[0] % config.vocab_size);
+  request.sampling.max_new_tokens = static_cast<int32_t>(config.max_position_embeddings / 2);
+  request.sampling.temperature = temperature;
+  request.seeds = {SampleSeed(seed, 0), SampleSeed(seed, 1)};
+  return request;
+}
+
+std::vector<Trajectory> Answers(Replica& replica, const model::ModelConfig& config, float temperature) {
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (uint64_t i = 0; i < 6; ++i) sinks.push_back(replica.Add(RandomRequest(config, 100 + i, temperature)));
+  replica.RunDry();
+  std::vector<Trajectory> answers;
+  for (const auto& sink : sinks) {
+    for (auto& [sample, answer] : sink->finished) answers.push_back(answer);
+  }
+  return answers;
+}
+
+void ExpectSame(const std::vector<Trajectory>& ours, const std::vector<Trajectory>& theirs) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].tokens, theirs[i].tokens) << "answer " << i;
+    ASSERT_EQ(ours[i].logprobs.size(), theirs[i].logprobs.size());
+    for (size_t t = 0; t < ours[i].logprobs.size(); ++t) {
+      EXPECT_NEAR(ours[i].logprobs[t], theirs[i].logprobs[t], 1e-5) << "answer " << i << ", token " << t;
+    }
+  }
+}
+
+// Eight query heads over two key/value heads: with four ranks each key/value head is held by two of them.
+model::ModelConfig WideModel() {
+  model::ModelConfig config = testing::GroupedQueryModel();
+  config.num_attention_heads = 8;
+  config.hidden_size = 64;
+  config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  return config;
+}
+
+struct Case {
+  model::ModelConfig config;
+  int32_t ranks;
+  bool deterministic = false;
+};
+class TensorParallelEngineTest : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelEngineTest,
+                         ::testing::Values(Case{testing::SmallModel(), 2}, Case{testing::GroupedQueryModel(), 2},
+                                           Case{WideModel(), 2}, Case{WideModel(), 4}, Case{WideModel(), 8},
+                                           Case{WideModel(), 2, true}));
+
+TEST_P(TensorParallelEngineTest, DrawsTheTokensOfOneRankWithTheSameLogProbs) {
+  const auto& [config, ranks, deterministic] = GetParam();
+  for (float temperature : {0.0f, 1.0f}) {
+    const Engine::Options options{.max_prefill_tokens = 7, .deterministic = deterministic};
+    Replica one(config, 1, options), several(config, ranks, options);
+    ExpectSame(Answers(several, config, temperature), Answers(one, config, temperature));
+  }
+}
+
+TEST(TensorParallelTest, EachRankHoldsItsPartOfWeightsAndKeysAlone) {
+  const model::ModelConfig config = WideModel();
+  Replica one(config, 1, {}), two(config, 2, {});
+  const int64_t tables = config.vocab_size * config.hidden_size * 4;
+  const int64_t whole = one.backend(0).arenas().bytes() / 2, half = two.backend(1).arenas().bytes() / 2;
+  EXPECT_LT(half - tables, (whole - tables) * 0.6);
+  EXPECT_EQ(two.slice().config.num_attention_heads, 4);
+  EXPECT_EQ(two.slice().config.num_key_value_heads, 1);
+  EXPECT_LT(two.engine().kv_bytes(), one.engine().kv_bytes() * 0.6 + (1 << 20));
+}
+
+TEST(TensorParallelTest, AllRanksInstallBetweenTheSameTwoPlans) {
+  const model::ModelConfig config = WideModel();
+  Replica one(config, 1, {}), two(config, 2, {});
+  std::vector<Trajectory> answers[2];
+  for (Replica* replica : {&one, &two}) {
+    auto sink = replica->Add(RandomRequest(config, 5, /*temperature=*/1));
+    for (int64_t step = 1; replica->engine().HasWork(); ++step) {
+      replica->Step();
+      if (step % 3 != 0 || step > 9) continue;
+      // Rank 0 alone decides when; the weights of all have to be in their shadows by then.
+      replica->Install({1, step}, 7 + static_cast<uint64_t>(step));
+    }
+    for (auto& [sample, answer] : sink->finished) answers[replica == &two].push_back(answer);
+  }
+  ExpectSame(answers[1], answers[0]);
+  ASSERT_FALSE(answers[1].empty());
+  EXPECT_GT(answers[1][0].spans.size(), 2u);
+  for (size_t i = 0; i < answers[1].size(); ++i) EXPECT_EQ(answers[1][i].spans, answers[0][i].spans);
+  two.followers().Stop();
+  const testing::FollowerThreads::Installs& installs = two.followers().installs()[0];
+  ASSERT_EQ(installs.size(), 4u);
+  EXPECT_EQ(installs.back().second, (PolicyVersion{1, 9}));
+}
+
+TEST(TensorParallelTest, AllRanksSleepAndWakeTogether) {
+  const model::ModelConfig config = WideModel();
+  Replica two(config, 2, {});
+  const std::vector<Trajectory> before = Answers(two, config, 1);
+  ASSERT_TRUE(two.engine().Sleep(/*keep_weights=*/true).ok());
+  ASSERT_TRUE(two.engine().WakeUp().ok());
+  ExpectSame(Answers(two, config, 1), before);
+  ASSERT_TRUE(two.engine().Sleep(/*keep_weights=*/false).ok());
+  two.followers().Stop();
+  EXPECT_EQ(two.backend(1).arenas().bytes(), 0);
+}
+
+TEST(TensorParallelTest, ARankThatIsLostEndsTheNextStepWithAnErrorInsteadOfAnAnswer) {
+  const model::ModelConfig config = WideModel();
+  const Manifest whole = *model::MakeManifest(config, DType::kFloat32);
+  const RankSlice slice = MakeRankSlice(config, whole, 2).value();
+  auto ranks = MakeThreadRanks(2, absl::Seconds(20));
+  auto backend = std::make_shared<HostBackend>(slice.config, slice.manifest, 2, ranks[0].get());
+  auto engine = Engine::Create(config, backend, {}).value();
+  ASSERT_TRUE(engine->policy().Install({1, 0}, 7).ok());
+  engine->Add(RandomRequest(config, 5, 1), std::make_shared<RecordingSink>());
+  ranks[1].reset();
+  EXPECT_EQ(ErrorReason(engine->Step()), "RANK_LOST");
+}
+
+TEST(RankSliceTest, SizesThatDoNotDivideHeadsAreRefusedWithThoseThatDo) {
+  model::ModelConfig config = testing::GroupedQueryModel();  // 6 query heads over 2
+  EXPECT_TRUE(CheckTensorParallel(config, 1).ok());
+  EXPECT_TRUE(CheckTensorParallel(config, 2).ok());
+  const absl::Status four = CheckTensorParallel(config, 4);
+  EXPECT_EQ(ErrorReason(four), "BAD_CONFIG");
+  EXPECT_THAT(std::string(four.message()), HasSubstr("6 query heads, 2 key/value heads"));
+  EXPECT_THAT(std::string(four.message()), HasSubstr("it may be 1, 2"));
+  EXPECT_FALSE(CheckTensorParallel(config, 3).ok());
+  config.num_attention_heads = config.num_key_value_heads = 8;
+  config.intermediate_size = 60;
+  EXPECT_FALSE(CheckTensorParallel(config, 8).ok());
+  EXPECT_TRUE(CheckTensorParallel(config, 4).ok());
+}
+
+}  // namespace
+}  // namespace syncopate::rollouter

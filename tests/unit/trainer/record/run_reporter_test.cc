@@ -1,0 +1,170 @@
+#include "trainer/record/run_reporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using syncopate::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class RunReporterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = absl::StrCat(::testing::TempDir(), "/run_reporter_", test->name(), ".jsonl");
+    std::filesystem::remove(path_);
+    auto reporter = RunReporter::Open(FileSystem::Real(), path_);
+    ASSERT_THAT(reporter, IsOk());
+    reporter_ = *std::move(reporter);
+  }
+
+  void Step(int64_t step) {
+    StepReport report;
+    report.version = {1, step};
+    report.step_seconds = 2;
+    report.wait_seconds = 0.5;
+    reporter_->RecordStep(report, MakeStepFigures(report));
+  }
+
+  // What one watcher was told, in order: a step's number, or "end".
+  struct Watcher {
+    std::vector<std::string> told;
+    RunReporter::Listener Listener() {
+      return {[this](int64_t step, const std::string&) { told.push_back(absl::StrCat(step)); },
+              [this] { told.push_back("end"); }};
+    }
+  };
+
+  std::string path_;
+  std::unique_ptr<RunReporter> reporter_;
+};
+
+TEST_F(RunReporterTest, AWatcherGetsThePastItAskedForThenEveryLineThenTheEnd) {
+  Watcher all, some, none;
+  for (int64_t step : {1, 2, 3}) Step(step);
+  auto unwatch_all = reporter_->Watch(10, all.Listener());
+  auto unwatch_some = reporter_->Watch(2, some.Listener());
+  auto unwatch_none = reporter_->Watch(0, none.Listener());
+  unwatch_none();
+  Step(4);
+  reporter_->End();
+  reporter_->End();
+  EXPECT_THAT(all.told, ElementsAre("1", "2", "3", "4", "end"));
+  EXPECT_THAT(some.told, ElementsAre("2", "3", "4", "end"));
+  EXPECT_THAT(none.told, IsEmpty());
+  unwatch_all();
+  unwatch_some();
+}
+
+TEST_F(RunReporterTest, LinesThatComeWhileThePastIsToldDoNotOvertakeIt) {
+  std::vector<std::string> told;
+  for (int64_t step : {1, 2, 3}) Step(step);
+  reporter_->Watch(10, {[&](int64_t step, const std::string&) {
+                          if (step == 1) {  // what another thread might do just now
+                            Step(4);
+                            reporter_->End();
+                          }
+                          told.push_back(absl::StrCat(step));
+                        },
+                        [&] { told.push_back("end"); }});
+  EXPECT_THAT(told, ElementsAre("1", "2", "3", "4", "end"));
+}
+
+TEST_F(RunReporterTest, NothingIsToldAfterTheWatchHasEnded) {
+  std::vector<std::string> told;
+  std::function<void()> unwatch;
+  auto stop_at_two = [&](int64_t step, const std::string&) {
+    told.push_back(absl::StrCat(step));
+    if (step == 2) unwatch();
+  };
+  unwatch = reporter_->Watch(0, {stop_at_two, [&] { told.push_back("end"); }});
+  for (int64_t step : {1, 2, 3}) Step(step);
+  reporter_->End();
+  EXPECT_THAT(told, ElementsAre("1", "2"));
+}
+
+TEST_F(RunReporterTest, WithoutAnEvaluationThereIsNoFigureOfOne) {
+  Step(1);
+  EXPECT_FALSE(reporter_->figures().best_exact.has_value());
+  EXPECT_FALSE(reporter_->figures().last_exact.has_value());
+}
+
+TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
+  Watcher late;
+  Step(1);
+  reporter_->End();
+  reporter_->Watch(5, late.Listener());
+  EXPECT_THAT(late.told, ElementsAre("1", "end"));
+}
+
+TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
+  StepReport report;
+  report.metrics.figures.chi2_token = 0.25;
+  report.metrics.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
+  report.metrics.data.samples_by_age[3] = 4;
+  report.metrics.data.reward_by_age[3] = 3;
+  report.metrics.data.tokens = 10;
+  report.metrics.data.trained_tokens = 5;
+  reporter_->RecordStep(report, MakeStepFigures(report));
+  std::ifstream file(path_);
+  std::string text;
+  std::getline(file, text);
+  const nlohmann::json line = nlohmann::json::parse(text);
+  EXPECT_EQ(line.at("chi2_token"), 0.25);
+  EXPECT_EQ(line.at("trained_token_ratio"), 0.5);
+  ASSERT_EQ(line.at("ages").size(), 2u);  // those that have tokens or samples
+  EXPECT_EQ(line.at("ages")[0].at("age"), 2);
+  EXPECT_EQ(line.at("ages")[0].at("k3"), 0.125);
+  EXPECT_FALSE(line.at("ages")[0].contains("reward_mean"));
+  EXPECT_EQ(line.at("ages")[1].at("reward_mean"), 0.75);
+}
+
+TEST_F(RunReporterTest, ALongSampleIsCutAndHasItsReward) {
+  EvaluationReport report;
+  report.version = {1, 2};
+  report.reward_mean = 0.5;
+  report.samples = {{std::string(40000, 'p'), "a", "", 0.25}};
+  reporter_->RecordEvaluation(report);
+  std::ifstream file(path_);
+  const nlohmann::json line = nlohmann::json::parse(file);
+  EXPECT_FALSE(line.contains("eval_exact"));
+  EXPECT_EQ(line.at("samples")[0].at("prompt"), std::string(16384, 'p') + " ...");
+  EXPECT_EQ(line.at("samples")[0].at("reward"), 0.25);
+}
+
+TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
+  Step(1);
+  Step(2);
+  EvaluationReport evaluation;
+  evaluation.version = {1, 2};
+  for (const double exact : {0.75, 0.5}) {
+    evaluation.exact = exact;
+    reporter_->RecordEvaluation(evaluation);
+  }
+  std::ifstream file(path_);
+  std::vector<std::string> kinds;
+  for (std::string line; std::getline(file, line);) kinds.push_back(nlohmann::json::parse(line).at("kind"));
+  EXPECT_THAT(kinds, ElementsAre("step", "step", "eval", "eval"));
+  const RunFigures figures = reporter_->figures();
+  EXPECT_EQ(figures.step_seconds, 4);
+  EXPECT_EQ(figures.wait_seconds, 1);
+  EXPECT_EQ(figures.best_exact, 0.75);
+  EXPECT_EQ(figures.last_exact, 0.5);
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

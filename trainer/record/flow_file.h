@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <future>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "trainer/loop/flow_sums.h"
+
+namespace syncopate::trainer {
+
+// How the sums are written: handed in, for this folder knows no wire format. Decoding trusts nothing.
+struct FlowCodec {
+  std::string (*encode)(const FlowSums& sums) = nullptr;
+  absl::StatusOr<FlowSums> (*decode)(absl::string_view bytes) = nullptr;
+};
+
+// <run.dir>/state/trainer/flow.pb. One caller at a time.
+class FlowFile {
+ public:
+  // `files` must outlive this. `may_write` is asked before each writing, from any thread: false once the file is a
+  // newer trainer's.
+  FlowFile(FileSystem* files, std::string path, const FlowCodec& codec, std::function<bool()> may_write);
+  ~FlowFile();  // waits for what is being written
+
+  // What earlier lives wrote last; nothing if there is none. A damaged file is logged and taken for none: no group and
+  // no step depends on it.
+  FlowSums Read() const;
+
+  // Writes on a thread of its own, so that a disk that hangs holds nobody up; left out while one is being written.
+  void WriteSoon(const FlowSums& sums);
+  // Writes after what is being written; blocks for the disk.
+  void Write(const FlowSums& sums);
+
+ private:
+  absl::Status WriteOnce(const FlowSums& sums) const;
+  void Await();  // what is being written
+
+  FileSystem* const files_;
+  const std::string path_;
+  const FlowCodec codec_;
+  const std::function<bool()> may_write_;
+  std::future<absl::Status> writing_;
+  bool failed_ = false;  // the last one
+};
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,281 @@
+#include "trainer/record/run_reporter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/utf8.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kRecentLines = 1000;
+constexpr size_t kMaxShownBytes = 16 << 10;
+constexpr size_t kMaxRewardParts = 32;  // of users' Python may be many
+
+// Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
+json AgesJson(const TrainStepMetrics& metrics) {
+  json ages = json::array();
+  for (int age = 0; age < loss::kLossAges; ++age) {
+    const loss::LossFigures::Age& tokens = metrics.figures.ages[age];
+    const int64_t samples = metrics.data.samples_by_age[age];
+    if (tokens.tokens == 0 && samples == 0) continue;
+    json of_age = {{"age", age},      {"tokens", tokens.tokens},           {"k1", tokens.k1},
+                   {"k3", tokens.k3}, {"rejected_ratio", tokens.rejected}, {"samples", samples}};
+    // Of samples whose oldest token is of this age.
+    if (samples > 0) of_age["reward_mean"] = metrics.data.reward_by_age[age] / static_cast<double>(samples);
+    ages.push_back(std::move(of_age));
+  }
+  return ages;
+}
+
+// In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
+json StepJson(const StepReport& report, const StepFigures& figures) {
+  json line = {{"kind", "step"},
+               {"epoch", report.version.epoch},
+               {"step", report.version.step},
+               {"replay", report.is_replay},
+               {"objective", report.supervised ? "sft" : "rl"},
+               {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
+               {"alarms", report.alarms}};
+  if (!report.supervised) line["ages"] = AgesJson(report.metrics);
+  for (const StepFigure& figure : StepFigureTable()) {
+    if (report.supervised && IsOfRollouts(figure)) continue;
+    const bool is_count = std::holds_alternative<int64_t StepFigures::*>(figure.member);
+    const double value = FigureValue(figures, figure);
+    line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);
+  }
+  for (const auto& [part, mean] : ShownRewardParts(report)) line["reward_parts"][part] = mean;
+  return line;
+}
+
+// Samples are for people: a long text is cut, at the end of a character.
+std::string ShownText(const std::string& text) {
+  if (text.size() <= kMaxShownBytes) return text;
+  return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
+}
+
+json EvaluationJson(const EvaluationReport& report) {
+  json line = {{"kind", "eval"},
+               {"epoch", report.version.epoch},
+               {"step", report.version.step},
+               {"eval_reward", report.reward_mean},
+               {"eval_prompts", report.prompts},
+               {"alarms", report.alarms},
+               {"samples", json::array()}};
+  if (report.exact.has_value()) line["eval_exact"] = *report.exact;
+  for (const EvaluationReport::Sample& sample : report.samples) {
+    json shown = {{"prompt", ShownText(sample.prompt)},
+                  {"answer", ShownText(sample.answer)},
+                  {"expected", ShownText(sample.expected)}};
+    if (std::isfinite(sample.reward)) shown["reward"] = sample.reward;
+    line["samples"].push_back(std::move(shown));
+  }
+  return line;
+}
+
+}  // namespace
+
+std::map<std::string, double> ShownRewardParts(const StepReport& report) {
+  std::map<std::string, double> parts;
+  for (const auto& part : report.metrics.data.reward_parts) {
+    if (parts.size() < kMaxRewardParts) parts.insert(part);
+  }
+  return parts;
+}
+
+StepFigures MakeStepFigures(const StepReport& report) {
+  const TrainStepMetrics& step = report.metrics;
+  const loss::LossFigures& loss = step.figures;
+  const loss::DataFigures& data = step.data;
+  StepFigures figures = {.reward_mean = step.reward_mean,
+                         .reward_std = step.reward_std,
+                         .reward_max = step.reward_max,
+                         .zero_variance_ratio = step.zero_variance_fraction,
+                         .loss = step.loss,
+                         .gradient_norm = step.gradient_norm,
+                         .entropy = step.entropy,
+                         .updates = step.updates,
+                         .skipped_updates = step.skipped,
+                         .clip_ratio = step.clip_fraction,
+                         .clip_low_ratio = loss.clipped_low,
+                         .clip_high_ratio = loss.clipped_high,
+                         .dual_clip_ratio = loss.dual_clipped,
+                         .ratio_max = step.ratio_max,
+                         .ratio_kl = loss.ratio_kl,
+                         .reference_kl = loss.reference_kl,
+                         .rejected_ratio = step.rejected_fraction,
+                         .rejected_low_ratio = loss.rejected_low,
+                         .rejected_high_ratio = loss.rejected_high,
+                         .weight_mean = loss.weight_mean,
+                         .weight_std = loss.weight_std,
+                         .weight_min = loss.weight_min,
+                         .weight_max = loss.weight_max,
+                         .effective_sample_ratio = step.effective_sample_fraction,
+                         .effective_answer_ratio = loss.effective_answer_fraction,
+                         .kl = step.mismatch_k3,
+                         .mismatch_k1 = loss.mismatch_k1,
+                         .mismatch_max = loss.mismatch_max,
+                         .chi2_token = loss.chi2_token,
+                         .chi2_answer = loss.chi2_answer,
+                         .perplexity_ratio = loss.perplexity_ratio,
+                         .log_perplexity_gap = loss.log_perplexity_gap,
+                         .probability_correlation = loss.probability_correlation,
+                         .staleness_mean = report.staleness.Mean(),
+                         .staleness_max = report.staleness.Max(),
+                         .trained_tokens = step.tokens,
+                         .trained_samples = step.sequences,
+                         .response_tokens_mean = step.mean_response_tokens,
+                         .truncated_samples = data.truncated,
+                         .masked_samples = data.masked,
+                         .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
+                         .step_seconds = report.step_seconds,
+                         .wait_seconds = report.wait_seconds,
+                         .forward_backward_seconds = step.forward_backward_seconds,
+                         .optimizer_seconds = step.optimizer_seconds,
+                         .proximal_seconds = step.proximal_seconds,
+                         .reference_seconds = step.reference_seconds,
+                         .stage_seconds = report.stage_seconds,
+                         .parameters_load_seconds = report.moves.parameters.load_seconds,
+                         .parameters_offload_seconds = report.moves.parameters.offload_seconds,
+                         .optimizer_load_seconds = report.moves.optimizer.load_seconds,
+                         .optimizer_offload_seconds = report.moves.optimizer.offload_seconds,
+                         .reference_load_seconds = report.moves.reference.load_seconds,
+                         .reference_offload_seconds = report.moves.reference.offload_seconds,
+                         .parameters_moved_bytes = report.moves.parameters.bytes,
+                         .optimizer_moved_bytes = report.moves.optimizer.bytes,
+                         .reference_moved_bytes = report.moves.reference.bytes,
+                         .cache_flushes = report.moves.cache_flushes};
+  SetMemoryFigures(report.memory, &figures);
+  return figures;
+}
+
+void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures) {
+  figures->memory_allocated_bytes = memory.allocated_bytes;
+  figures->memory_reserved_bytes = memory.reserved_bytes;
+  figures->parameters_device_bytes = memory.parameter_bytes;
+  figures->optimizer_device_bytes = memory.optimizer_bytes;
+  figures->gradients_device_bytes = memory.gradient_bytes;
+  figures->reference_device_bytes = memory.reference_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto file, files->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate));
+  return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
+}
+
+void RunReporter::RecordStep(const StepReport& report, const StepFigures& figures) {
+  if (report.metrics.skipped > 0) {
+    SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
+                  report.version.ToString());
+  }
+  {
+    MutexLock lock(&mutex_);
+    figures_.step_seconds += report.step_seconds;
+    figures_.wait_seconds += report.wait_seconds;
+  }
+  WriteLine(report.version.step, StepJson(report, figures));
+}
+
+void RunReporter::RecordEvaluation(const EvaluationReport& report) {
+  {
+    MutexLock lock(&mutex_);
+    figures_.AddEvaluation(report.reward_mean, report.exact);
+  }
+  WriteLine(report.version.step, EvaluationJson(report));
+}
+
+void RunReporter::WriteLine(int64_t step, const json& line) {
+  // Tokens that are no text cannot make a report fail: bytes that are not UTF-8 are replaced.
+  const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  {
+    MutexLock lock(&mutex_);
+    const int64_t before = file_->size();
+    absl::Status written = file_->Append(text + "\n");
+    if (!written.ok()) file_->Truncate(before).IgnoreError();  // half a line would spoil the next one
+    if (!written.ok() && !write_failed_) {
+      SYNCOPATE_LOG(kError, "metrics.jsonl loses lines: %s", written.ToString());
+    }
+    write_failed_ = !written.ok();
+    lost_lines_ += written.ok() ? 0 : 1;
+    recent_.push_back({step, text});
+    if (recent_.size() > kRecentLines) recent_.pop_front();
+    for (const auto& watcher : watchers_) watcher->untold.push_back({step, text});
+    watchers = watchers_;
+  }
+  for (const auto& watcher : watchers) TellWatcher(watcher);
+}
+
+void RunReporter::TellWatcher(const std::shared_ptr<Watcher>& watcher) {
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(watcher->being_told, true)) return;  // who does so now will find what was added
+  }
+  while (true) {
+    std::optional<Line> line;
+    {
+      MutexLock lock(&mutex_);
+      const bool ends = watcher->untold.empty() && std::exchange(watcher->end_untold, false);
+      if (watcher->gone || (watcher->untold.empty() && !ends)) {
+        watcher->being_told = false;
+        return;
+      }
+      if (!ends) {
+        line = std::move(watcher->untold.front());
+        watcher->untold.pop_front();
+      }
+    }
+    if (line.has_value()) {
+      watcher->listener.on_line(line->step, line->text);
+    } else {
+      watcher->listener.on_end();
+    }
+  }
+}
+
+std::function<void()> RunReporter::Watch(size_t last, Listener listener) {
+  auto watcher = std::make_shared<Watcher>();
+  watcher->listener = std::move(listener);
+  {
+    MutexLock lock(&mutex_);
+    const auto count = static_cast<int64_t>(std::min(last, recent_.size()));
+    watcher->untold.assign(recent_.end() - count, recent_.end());
+    watcher->end_untold = ended_;
+    watchers_.push_back(watcher);
+  }
+  TellWatcher(watcher);
+  return [this, watcher] {
+    MutexLock lock(&mutex_);
+    watcher->gone = true;
+    watchers_.erase(std::remove(watchers_.begin(), watchers_.end(), watcher), watchers_.end());
+  };
+}
+
+void RunReporter::End() {
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(ended_, true)) return;
+    for (const auto& watcher : watchers_) watcher->end_untold = true;
+    watchers = watchers_;
+  }
+  for (const auto& watcher : watchers) TellWatcher(watcher);
+}
+
+int64_t RunReporter::lost_lines() const {
+  MutexLock lock(&mutex_);
+  return lost_lines_;
+}
+
+RunFigures RunReporter::figures() const {
+  MutexLock lock(&mutex_);
+  return figures_;
+}
+
+}  // namespace syncopate::trainer

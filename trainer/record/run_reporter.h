@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/file_system.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "trainer/loop/flow_sums.h"
+#include "trainer/loop/run_observer.h"
+#include "trainer/record/step_figures.h"
+
+namespace syncopate::trainer {
+
+// In the words of metrics.jsonl and of everything else that shows them.
+StepFigures MakeStepFigures(const StepReport& report);
+// Those of the group "memory" that are of a moment.
+void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures);
+
+// The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
+std::map<std::string, double> ShownRewardParts(const StepReport& report);
+
+// What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
+// evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
+// line of the higher epoch counts. A full disk costs lines, never the run: it is said once in the log. Thread-safe.
+class RunReporter {
+ public:
+  // Called with no lock held, one call at a time and in the order of the lines, from a thread that reports, watches or
+  // ends; must not block.
+  struct Listener {
+    std::function<void(int64_t step, const std::string& line)> on_line;  // of metrics.jsonl
+    std::function<void()> on_end;                                        // there will be no more lines
+  };
+
+  // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
+
+  // `figures`: those of the report, and what the recorder has added.
+  void RecordStep(const StepReport& report, const StepFigures& figures);
+  void RecordEvaluation(const EvaluationReport& report);
+
+  // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
+  // after which at most the call under way goes on.
+  std::function<void()> Watch(size_t last, Listener listener);
+  // The run is over: tells everybody who watches or will.
+  void End();
+
+  int64_t lost_lines() const;  // that the disk did not take
+  // Of all that was reported.
+  RunFigures figures() const;
+
+ private:
+  struct Line {
+    int64_t step;
+    std::string text;
+  };
+  // One listener and what it has not been told yet. Whoever finds that nobody tells it becomes the one who does.
+  struct Watcher {
+    Listener listener;
+    std::deque<Line> untold;
+    bool end_untold = false;
+    bool being_told = false;
+    bool gone = false;
+  };
+
+  explicit RunReporter(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
+  void WriteLine(int64_t step, const nlohmann::json& line);
+  void TellWatcher(const std::shared_ptr<Watcher>& watcher);
+
+  mutable Mutex mutex_;
+  const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
+  bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t lost_lines_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Line> recent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);  // what they point to as well
+  RunFigures figures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncopate::trainer

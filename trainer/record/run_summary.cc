@@ -1,0 +1,105 @@
+#include "trainer/record/run_summary.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/words.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using nlohmann::json;
+
+json SyncSummary(const synchronizer::SyncTally& syncs) {
+  const synchronizer::SyncTally::Times& total = syncs.sums().total;
+  return {{"count", syncs.count()},
+          {"failed", syncs.Count(synchronizer::SyncOutcome::kFailed)},
+          {"relabelled", syncs.Count(synchronizer::SyncOutcome::kRelabelled)},
+          {"superseded", syncs.Count(synchronizer::SyncOutcome::kSuperseded)},
+          {"total_ms",
+           {{"p50", absl::ToDoubleMilliseconds(total.Quantile(0.5))},
+            {"p99", absl::ToDoubleMilliseconds(total.Quantile(0.99))},
+            {"max", absl::ToDoubleMilliseconds(total.longest)}}},
+          {"bytes", syncs.sums().bytes.total()}};
+}
+
+json GroupSummary(const TrainingSums& groups, const FlowSums& flow) {
+  return {{"generated", groups.accepted + flow.failed + flow.duplicate + flow.expired},
+          {"acked", groups.accepted},
+          {"trained", groups.trained},
+          {"dropped",
+           {{"stale", groups.dropped_stale},
+            {"filtered", groups.filtered},
+            {"failed", flow.failed},
+            {"expired", flow.expired},
+            {"rolled_back", groups.rolled_back},
+            {"skipped", groups.skipped}}},
+          {"duplicate", flow.duplicate},
+          {"invalid", json(flow.invalid)},
+          {"reissued", flow.reissued}};
+}
+
+// Those that answered, then what the others said last.
+std::vector<RollouterFigures> AllRollouters(const RolloutRoster& roster, const RunWitnesses& witnesses) {
+  std::vector<RollouterFigures> figures = witnesses.rollouters;
+  std::set<std::string> answered;
+  for (const RollouterFigures& one : figures) answered.insert(one.incarnation);
+  for (const RolloutRoster::Entry& entry : roster.entries()) {
+    if (answered.contains(entry.member.incarnation)) continue;
+    figures.push_back({entry.member.replica_id, entry.member.incarnation, entry.serving, entry.work, false});
+  }
+  return figures;
+}
+
+// Adds "rollouters", "tokens" and "idle".
+void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, json* summary) {
+  RolloutRoster::Work all = input.flow.roster.earlier();
+  (*summary)["rollouters"] = json::array();
+  for (const RollouterFigures& one : AllRollouters(input.flow.roster, witnesses)) {
+    all.generated_tokens += one.work.generated_tokens;
+    all.busy_seconds += one.work.busy_seconds;
+    all.idle_seconds += one.work.idle_seconds;
+    (*summary)["rollouters"].push_back({{"id", one.replica_id},
+                                        {"incarnation", one.incarnation},
+                                        {"alive", one.answered},
+                                        {"groups", one.work.groups_submitted},
+                                        {"tokens", one.work.generated_tokens},
+                                        {"version", one.version.ToString()}});
+  }
+  (*summary)["tokens"] = {{"generated", all.generated_tokens},
+                          {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
+  const RunFigures& figures = input.flow.figures;
+  (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
+                        {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};
+}
+
+}  // namespace
+
+json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
+  auto or_null = [](const std::optional<double>& figure) { return figure.has_value() ? json(*figure) : json(); };
+  const StalenessTally& staleness = input.data.sums.staleness;
+  const RunFigures& evaluations = input.flow.figures;
+  const synchronizer::SyncTally::Times& pause = witnesses.syncs.sums().pause;
+  json summary = {
+      {"status", input.status},
+      {"steps", input.data.version.step},
+      {"wall_seconds", input.flow.wall_seconds},
+      {"eval",
+       {{"best", or_null(evaluations.best_reward)},
+        {"last", or_null(evaluations.last_reward)},
+        {"exact", {{"best", or_null(evaluations.best_exact)}, {"last", or_null(evaluations.last_exact)}}}}},
+      {"syncs", SyncSummary(witnesses.syncs)},
+      {"pause_ms",
+       {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},
+      {"groups", GroupSummary(input.data.sums, input.flow)},
+      {"staleness",
+       {{"mean", staleness.Mean()},
+        {"max", staleness.Max()},
+        {"violations", staleness.violating_groups},
+        {"bound", input.data.staleness_bound}}}};
+  AddRollouters(input, witnesses, &summary);
+  return summary;
+}
+
+}  // namespace syncopate::trainer
