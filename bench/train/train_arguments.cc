@@ -7,7 +7,8 @@
 namespace syncopate::bench {
 
 const std::vector<std::string>& TrainCases() {
-  static const auto* const cases = new std::vector<std::string>{"policy", "program", "logprobs", "memory", "offload"};
+  static const auto* const cases =
+      new std::vector<std::string>{"policy", "program", "logprobs", "memory", "offload", "save"};
   return *cases;
 }
 
@@ -15,7 +16,8 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("cases", arguments->cases,
                   "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
                   "for log-probabilities; memory: what is reserved over many steps of drawn lengths; offload: the "
-                  "whole step with parts of the state in host memory; nothing: the first three")
+                  "whole step with parts of the state in host memory; save: what a step waits for a checkpoint, which "
+                  "is the copy of the state to host memory; nothing: the first three")
       ->check(CLI::IsMember(TrainCases()));
   app->add_option("--model", arguments->model, "Whose shape")
       ->check(CLI::IsMember(model::PresetNames()))

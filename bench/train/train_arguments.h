@@ -34,7 +34,7 @@ struct TrainArguments {
   bool json = false;
 };
 
-// "policy", "program", "logprobs", "memory", "offload".
+// "policy", "program", "logprobs", "memory", "offload", "save".
 const std::vector<std::string>& TrainCases();
 
 // The options, which write to `arguments`; it outlives the parsing.

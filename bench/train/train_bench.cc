@@ -32,6 +32,11 @@ std::string ToText(const nlohmann::json& line) {
                            line["moving_ms"].get<double>(), line["moved_mib"].get<double>(),
                            line["peak_gib"].get<double>());
   }
+  if (line.contains("copied_gib")) {
+    return absl::StrFormat("%-9s %s: %.1f ms a copy of %.1f GiB, %.1f GiB/s; the first %.1f ms", name, model,
+                           line["ms"].get<double>(), line["copied_gib"].get<double>(),
+                           line["gib_per_second"].get<double>(), line["first_ms"].get<double>());
+  }
   std::string text =
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,
                       line["tokens"].get<int64_t>(), line["ms"].get<double>(), line["tokens_per_second"].get<double>(),

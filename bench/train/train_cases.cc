@@ -233,6 +233,32 @@ class Case {
     return absl::OkStatus();
   }
 
+  // The first copy takes the host's memory too.
+  absl::Status Save(const TellLine& tell) {
+    PolicyTrainer::Options options = PolicyOptions(DeviceName());
+    options.arenas = StateArenasOn(device_);
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, PolicyTrainer::Create(options));
+    std::vector<double> ms;
+    double gib = 0;
+    for (int i = 0; i <= arguments_.steps; ++i) {
+      const absl::Time begin = Clock::Real()->Now();
+      SYNCOPATE_ASSIGN_OR_RETURN(const auto snapshot, policy->TakeSnapshot(""));
+      ms.push_back(MillisecondsSince(begin));
+      gib = 3.0 * static_cast<double>(snapshot->manifest.arena_bytes()) / (1 << 30);
+    }
+    const double first_ms = ms.front();
+    ms.erase(ms.begin());
+    tell({{"case", name_},
+          {"model", arguments_.model},
+          {"layers", shape_.num_hidden_layers},
+          {"device", device_.str()},
+          {"first_ms", first_ms},
+          {"ms", Median(ms)},
+          {"copied_gib", gib},
+          {"gib_per_second", gib / Median(ms) * 1e3}});
+    return absl::OkStatus();
+  }
+
  private:
   absl::Status MeasureOffload(const char* name, PolicyTrainer& policy, const TrainBatch& batch, const TellLine& tell) {
     if (!device_.is_cpu()) c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
@@ -359,6 +385,7 @@ absl::Status RunTrainCase(const std::string& name, const TrainArguments& argumen
   }
   if (name == "memory") return one.MemoryOverSteps(tell);
   if (name == "offload") return one.Offload(tell);
+  if (name == "save") return one.Save(tell);
   if (name == "policy") {
     SYNCOPATE_ASSIGN_OR_RETURN(const json line, arguments.ranks > 1 ? one.PolicyOfRanks() : one.Policy());
     tell(line);

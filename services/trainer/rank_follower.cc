@@ -25,6 +25,7 @@
 #include "services/wire/codec.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/policy_files.h"
+#include "trainer/checkpoint/shard_saver.h"
 #include "trainer/ranks/leading_policy.h"
 
 namespace syncopate::trainerd {
@@ -45,12 +46,18 @@ class Follower {
         rank_(rank),
         world_(static_cast<int32_t>(daemon->config().trainer().world())),
         ranks_(std::make_shared<LateRanks>(rank_, world_)) {}
+  ~Follower() {
+    if (saver_ != nullptr) saver_->Abort();
+  }
   // The computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
     SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
     options.ranks = ranks_.get();
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
+    saver_ = std::make_unique<trainer::ShardSaver>(
+        FileSystem::Real(), CheckpointFolder(),
+        [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
     SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse first, attendance()->AwaitFirst(rpc::kRanksMeetWithin));
     if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
@@ -66,6 +73,26 @@ class Follower {
   void SendHeartbeat() {
     v1::AttendRequest message;
     message.mutable_heartbeat();
+    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
+  }
+  // What became of this rank's part of a checkpoint.
+  void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
+    v1::AttendRequest message;
+    v1::AttendRequest::Saved* const saved = message.mutable_saved();
+    saved->set_folder(folder);
+    if (written.ok()) {
+      for (const auto& [name, file] : *written) {
+        v1::AttendRequest::Saved::File* const one = saved->add_files();
+        one->set_name(name);
+        one->set_bytes(file.bytes);
+        one->set_sha256(file.sha256);
+      }
+    } else {
+      SYNCOPATE_LOG(kError, "this rank's part of a checkpoint is not there: %s", written.status().ToString());
+      saved->set_code(static_cast<int32_t>(written.status().code()));
+      saved->set_reason(ErrorReason(written.status()));
+      saved->set_message(std::string(written.status().message()));
+    }
     if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
   }
   bool ready() const { return ready_.load(); }
@@ -106,17 +133,27 @@ class Follower {
     return absl::OkStatus();
   }
 
-  // From the files of the checkpoint that rank 0 has verified; this rank takes its shards.
+  std::string CheckpointFolder() const {
+    const std::string& dir = daemon_->config().checkpoint().dir();
+    return dir.empty() ? daemon_->Path("checkpoints") : dir;
+  }
+
+  // From the files of the checkpoint that rank 0 has verified; this rank reads its shards of them.
   absl::Status Restore(const PolicyVersion& version) {
     if (version.IsNone()) return absl::OkStatus();
-    const std::string& dir = daemon_->config().checkpoint().dir();
-    const std::string folder = JoinPath(dir.empty() ? daemon_->Path("checkpoints") : dir, version.ToString());
-    SYNCOPATE_ASSIGN_OR_RETURN(const auto model, MappedFile::Open(JoinPath(folder, trainer::kModelFile)));
-    SYNCOPATE_ASSIGN_OR_RETURN(const auto optimizer, MappedFile::Open(JoinPath(folder, trainer::kOptimizerFile)));
-    SYNCOPATE_ASSIGN_OR_RETURN(const auto saved,
-                               trainer::SavedPolicy::Parse(policy_->manifest(), model->bytes(), optimizer->bytes()));
+    const std::string folder = JoinPath(CheckpointFolder(), version.ToString());
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::string text,
+                               ReadFile(FileSystem::Real(), JoinPath(folder, trainer::kCheckpointManifestName),
+                                        trainer::kMaxCheckpointManifestBytes));
+    SYNCOPATE_ASSIGN_OR_RETURN(const trainer::CheckpointManifest checkpoint, trainer::ParseCheckpointManifest(text));
+    SYNCOPATE_ASSIGN_OR_RETURN(const trainer::MappedPolicy saved, trainer::MapPolicy(
+                                                                      policy_->manifest(), checkpoint.ranks,
+                                                                      [&folder](const std::string& name) {
+                                                                        return MappedFile::Open(JoinPath(folder, name));
+                                                                      },
+                                                                      /*looks_at_numbers=*/false));
     SYNCOPATE_LOG(kInfo, "restored checkpoint %s", version.ToString());
-    return policy_->Restore(saved);
+    return policy_->Restore(saved.policy);
   }
 
   absl::Status Meet(const v1::AttendResponse::Welcome& welcome) {
@@ -185,6 +222,11 @@ class Follower {
       case v1::AttendResponse::kDigest:
         command.kind = Kind::kDigest;
         break;
+      case v1::AttendResponse::kSave:
+        // The copy before is used again.
+        saver_->Wait();
+        saver_->Save(said.save().folder(), policy_->TakeSnapshot(said.save().folder()));
+        return absl::OkStatus();
       case v1::AttendResponse::kCheckFinite:
         command.kind = Kind::kCheckFinite;
         break;
@@ -209,6 +251,7 @@ class Follower {
   std::atomic<bool> ready_ = false, stopped_ = false, completed_ = false;
   Mutex mutex_;
   std::shared_ptr<Attendance> attendance_ ABSL_GUARDED_BY(mutex_);  // null: not yet
+  std::unique_ptr<trainer::ShardSaver> saver_;                      // last: its thread uses the stream
 };
 
 absl::Status NotThereYet() {

@@ -2,19 +2,33 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/wire/codec.h"
 
 namespace syncopate::trainerd {
 namespace {
 
-rpc::RankStreamsOptions WithWords(rpc::RankStreamsOptions options) {
-  options.words = {"trainer rank", "trainer.world", "train.device", "trainer.rank0"};
-  return options;
-}
+constexpr char kRank[] = "trainer rank";
 
 }  // namespace
 
-RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options) : streams_(WithWords(std::move(options))) {}
+RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
+    : others_(options.world - 1),
+      streams_(Complete(std::move(options)), [this](int32_t rank, const v1::AttendRequest& message) {
+        if (message.has_saved()) NoteSaved(rank, message.saved());  // else a heartbeat
+      }) {}
+
+rpc::RankStreamsOptions RankServiceImpl::Complete(rpc::RankStreamsOptions options) {
+  options.words = {kRank, "trainer.world", "train.device", "trainer.rank0"};
+  options.on_lost = [this, tell = std::move(options.on_lost)](const absl::Status& why) {
+    {
+      MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    tell(why);
+  };
+  return options;
+}
 
 absl::Status RankServiceImpl::Welcome(const v1::AttendResponse::Welcome& welcome) {
   v1::AttendResponse message;
@@ -54,6 +68,9 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
     case trainer::RankCommand::Kind::kCheckFinite:
       message.mutable_check_finite();
       break;
+    case trainer::RankCommand::Kind::kSave:
+      message.mutable_save()->set_folder(command.folder);
+      break;
     case trainer::RankCommand::Kind::kMoveState:
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
@@ -61,7 +78,49 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
   return streams_.Write(message);
 }
 
+void RankServiceImpl::NoteSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
+  absl::StatusOr<trainer::CheckpointStore::Files> files = trainer::CheckpointStore::Files();
+  for (const v1::AttendRequest::Saved::File& file : saved.files()) {
+    (*files)[file.name()] = {file.bytes(), file.sha256()};
+  }
+  if (saved.code() != 0) {
+    files = Error(static_cast<absl::StatusCode>(saved.code()), saved.reason(),
+                  absl::StrCat(kRank, " ", rank, ": ", saved.message()));
+  }
+  MutexLock lock(&mutex_);
+  saved_[saved.folder()].insert_or_assign(rank, std::move(files));
+}
+
+absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(const std::string& folder) {
+  std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>> of_ranks;
+  bool in_time = false;
+  {
+    MutexLock lock(&mutex_);
+    auto is_known = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return over_ || static_cast<int32_t>(saved_[folder].size()) == others_;
+    };
+    in_time = mutex_.AwaitWithTimeout(Condition(&is_known), kRankSaveDeadline);
+    of_ranks = std::move(saved_[folder]);
+    saved_.erase(folder);
+  }
+  trainer::CheckpointStore::Files files;
+  for (const auto& [rank, written] : of_ranks) {
+    SYNCOPATE_RETURN_IF_ERROR(written.status());
+    files.insert(written->begin(), written->end());
+  }
+  if (static_cast<int32_t>(of_ranks.size()) == others_) return files;
+  SYNCOPATE_RETURN_IF_ERROR(lost());
+  return in_time ? RankLost("the run is over")
+                 : Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
+                         absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
+                                      absl::FormatDuration(kRankSaveDeadline)));
+}
+
 void RankServiceImpl::Stop(const absl::Status& why, bool completed) {
+  {
+    MutexLock lock(&mutex_);
+    over_ = true;
+  }
   v1::AttendResponse message;
   message.mutable_stop()->set_completed(completed);
   streams_.Stop(why, message);

@@ -14,7 +14,7 @@
 namespace syncopate::trainerd {
 
 // Hands what a run tells on to metrics.jsonl and those who watch it, to TensorBoard's file, to Prometheus and to the
-// event log. Of the step thread.
+// event log. Of the step thread, but for RecordCheckpoint(), which another one may call too.
 class RunRecorder final : public trainer::RunObserver {
  public:
   // What rollouters have done so far, all together.

@@ -163,16 +163,16 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
     SYNCOPATE_LOG(kError, "checkpoint %s is damaged and skipped: %s", skipped.name, skipped.why.ToString());
   }
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto model, checkpoints_->MapFile(checkpoint, trainer::kModelFile));
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto optimizer, checkpoints_->MapFile(checkpoint, trainer::kOptimizerFile));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
                              checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
-  auto policy = trainer::SavedPolicy::Parse(device_.policy->manifest(), model->bytes(), optimizer->bytes());
-  if (!policy.ok()) {
-    return Annotate(policy.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
-                                                  " cannot be used (remove it to go on from an older one)"));
+  const auto saved = trainer::MapPolicy(device_.policy->manifest(), checkpoint.ranks, [&](const std::string& name) {
+    return checkpoints_->MapFile(checkpoint, name);
+  });
+  if (!saved.ok()) {
+    return Annotate(saved.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
+                                                 " cannot be used (remove it to go on from an older one)"));
   }
-  SYNCOPATE_RETURN_IF_ERROR(device_.policy->Restore(*policy));
+  SYNCOPATE_RETURN_IF_ERROR(device_.policy->Restore(saved->policy));
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};
 }
@@ -379,7 +379,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
             SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
             return identity.epoch;
           },
-          .syncs_fail = [this] { return sync_watch_->failing(); }},
+          .syncs_fail = [this] { return sync_watch_->failing(); },
+          .ranks = rank_service_.get()},
       start);
   control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.shared_policy()});
   return Refused();

@@ -97,6 +97,23 @@ TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
   EXPECT_EQ(Syncopate({"export", run.Path("checkpoints/e1-s9"), exported}).code, 1);
 }
 
+TEST(ModelDirectoryTest, WhatTwoRanksHaveSavedGoesOutAsOneModel) {
+  RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 3));
+  ExpectSuccess(run.Run({"train.learning_rate=1e-12", "trainer.world=2"}));
+  EXPECT_THAT(NamesIn(run.Path("checkpoints/e1-s3")),
+              ElementsAre("data.pb", "manifest.json", "model-0-of-2.safetensors", "model-1-of-2.safetensors",
+                          "optimizer-0-of-2.safetensors", "optimizer-1-of-2.safetensors"));
+  const std::string exported = run.temp_dir() + "/exported";
+  const CommandResult result = Syncopate({"export", run.Path("checkpoints/e1-s3"), exported});
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
+  const Golden golden = ReadGolden("llama-linear");
+  const CommandResult generated = Syncopate(
+      {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+  ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
+  EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+}
+
 TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {
   RunHarness run(SmallRun("given-below", 2));
   const std::string model = run.temp_dir() + "/model";

@@ -59,6 +59,8 @@ class SmallDisk {
   std::string why_not_;
 };
 
+constexpr int64_t kSavedEvery = 4;
+
 int64_t Step(const std::string& checkpoint) {
   const size_t at = checkpoint.find("-s");
   return at == std::string::npos ? -1 : std::stoll(checkpoint.substr(at + 2));
@@ -86,12 +88,13 @@ class DiskFullTest : public ::testing::Test {
     ASSERT_THAT(Call<v1::TrainerService>(endpoint->grpc, method, request), IsOk());
   }
 
-  // Between two steps: a save that is under way gives room back when it fails.
+  // When nothing is saved: a save that is under way gives room back when it fails.
   void FillWhilePaused(SmallDisk& disk) {
     ASSERT_NO_FATAL_FAILURE(Ask(&v1::TrainerService::Stub::Pause, v1::TrainerServicePauseRequest()));
     ASSERT_TRUE(Eventually(kPatience, [&] {
       auto status = watch_->Trainer();
-      return status.ok() && status->state() == "paused";
+      if (!status.ok() || status->state() != "paused") return false;
+      return Step(status->last_checkpoint()) == status->version().step() / kSavedEvery * kSavedEvery;
     }));
     disk.Fill();
   }
@@ -123,6 +126,30 @@ class DiskFullTest : public ::testing::Test {
   std::unique_ptr<RunWatch> watch_;
   std::unique_ptr<Process> process_;
 };
+
+TEST_F(DiskFullTest, WhatTwoRanksCannotSaveCostsNothingButItself) {
+  SmallDisk disk(temp_.path() + "/checkpoints", 6);
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here: " << disk.why_not();
+  Use({"trainer.world=2", "checkpoint.every_steps=4", "checkpoint.keep=2", "checkpoint.dir=" + disk.path()});
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 8; }));
+  ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
+  const std::string last_good = LastCheckpoint();
+  ASSERT_NO_FATAL_FAILURE(GoOn());
+  EXPECT_TRUE(Eventually(kPatience, [&] {
+    return absl::StrContains(run_->Log("trainer-0"), "no checkpoint at") &&
+           absl::StrContains(run_->Log("trainer-1"), "this rank's part of a checkpoint is not there");
+  }));
+  EXPECT_THAT(run_->Log("trainer-1"), HasSubstr("free space on that disk"));
+  ASSERT_THAT(watch_->AwaitMoreSteps(8), IsOk()) << "training must go on";
+  EXPECT_EQ(LastCheckpoint(), last_good);
+  EXPECT_THAT(JudgeAll(disk.path()), IsClean());
+  disk.Free();
+  EXPECT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) > Step(last_good); }));
+  ASSERT_THAT(watch_->Stop(), IsOk());
+  EXPECT_EQ(Exit(), 0) << process_->Log();
+  EXPECT_THAT(JudgeAll(disk.path()), IsClean());
+}
 
 TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
   SmallDisk disk(temp_.path() + "/checkpoints", 6);

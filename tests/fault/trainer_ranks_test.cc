@@ -6,15 +6,18 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file_system.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
+#include "trainer/checkpoint/checkpoint_store.h"
 
 namespace syncopate::testing {
 namespace {
@@ -116,8 +119,9 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
   EXPECT_THAT((*process)->Log(), AllOf(HasSubstr(absl::StrCat("trainer-", rank)), HasSubstr("run --resume")));
   EXPECT_THAT(run.Log(absl::StrCat("trainer-", 1 - rank)), HasSubstr("RANK_LOST"));
+  // Rank 0 takes away what was being saved, if it still can.
   for (const auto& entry : std::filesystem::directory_iterator(run.Path("checkpoints"))) {
-    EXPECT_FALSE(absl::StartsWith(entry.path().filename().string(), ".tmp")) << entry.path();
+    EXPECT_TRUE(rank == 0 || !absl::StartsWith(entry.path().filename().string(), ".tmp")) << entry.path();
   }
 
   const int64_t before = run.LastStep();
@@ -127,6 +131,89 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   ASSERT_THAT(end, IsOk());
   EXPECT_EQ(end->code, 0) << (*resumed)->Log();
   EXPECT_EQ(run.LastStep(), before + 5);
+}
+
+// What there is of a save that is under way, in the order in which it comes.
+enum class SaveStage { kFolder, kFileOfRank0, kFileOfRank1, kAllFiles, kManifest, kRenamed };
+constexpr SaveStage kSaveStages[] = {SaveStage::kFolder,   SaveStage::kFileOfRank0, SaveStage::kFileOfRank1,
+                                     SaveStage::kAllFiles, SaveStage::kManifest,    SaveStage::kRenamed};
+
+namespace fs = std::filesystem;
+
+// A file that is there has at least been begun.
+bool HasReached(const fs::path& checkpoints, SaveStage stage, const std::set<std::string>& before) {
+  std::error_code gone;  // the folder may be renamed while it is looked at
+  for (const auto& entry : fs::directory_iterator(checkpoints, gone)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_written = absl::StartsWith(name, ".tmp-e");
+    auto has = [&entry, &gone](const char* file) { return fs::exists(entry.path() / file, gone); };
+    switch (stage) {
+      case SaveStage::kFolder:
+        if (is_written) return true;
+        break;
+      case SaveStage::kFileOfRank0:
+        if (is_written && has("model-0-of-2.safetensors")) return true;
+        break;
+      case SaveStage::kFileOfRank1:
+        if (is_written && has("model-1-of-2.safetensors")) return true;
+        break;
+      case SaveStage::kAllFiles:
+        if (is_written && has("optimizer-0-of-2.safetensors") && has("optimizer-1-of-2.safetensors")) return true;
+        break;
+      case SaveStage::kManifest:
+        if (is_written && has("manifest.json")) return true;
+        break;
+      case SaveStage::kRenamed:
+        if (trainer::ParseCheckpointName(name).has_value() && before.count(name) == 0) return true;
+        break;
+    }
+  }
+  return false;
+}
+
+std::set<std::string> NamesIn(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+// The newest checkpoint, which is the highest that has a name; -1 if one that has a name does not verify.
+int64_t NewestStep(const std::string& checkpoints) {
+  auto store = trainer::CheckpointStore::Open(FileSystem::Real(), checkpoints);
+  EXPECT_THAT(store, IsOk());
+  const auto latest = (*store)->LoadLatest();
+  EXPECT_THAT(latest, IsOk());
+  if (!latest.ok() || !latest->skipped.empty()) return -1;
+  EXPECT_EQ(latest->checkpoint.ranks, 2);
+  return latest->checkpoint.version.step;
+}
+
+// (stage, rank)
+class KilledSaveTest : public ::testing::TestWithParam<SaveStage> {};
+INSTANTIATE_TEST_SUITE_P(AnyStage, KilledSaveTest, ::testing::ValuesIn(kSaveStages),
+                         [](const auto& info) { return absl::StrCat("Stage", static_cast<int>(info.param)); });
+
+TEST_P(KilledSaveTest, LeavesACheckpointThatVerifiesAndIsGoneOnFrom) {
+  RunHarness run(TwoRanks({"run.steps=100000", "checkpoint.every_steps=1", "eval.every_steps=0"}));
+  auto process = run.Run();
+  for (int rank : {1, 0}) {
+    ASSERT_THAT(process, IsOk());
+    const int64_t begun = run.LastStep();
+    ASSERT_THAT(run.AwaitStep(begun + 3), IsOk()) << (*process)->Log();
+    const pid_t victim = PidOfRank(run, rank);
+    ASSERT_GT(victim, 0);
+    const std::string checkpoints = run.Path("checkpoints");
+    const std::set<std::string> before = NamesIn(checkpoints);
+    const absl::Time until = Clock::Real()->Now() + kPatience;
+    while (!HasReached(checkpoints, GetParam(), before) && Clock::Real()->Now() < until) {
+    }
+    ASSERT_EQ(kill(victim, SIGKILL), 0);
+    auto exit = (*process)->WaitExit(kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, kLostPeer) << (*process)->Log();
+    EXPECT_GE(NewestStep(checkpoints), begun + 1);
+    if (rank == 1) process = run.Resume();
+  }
 }
 
 TEST(TrainerRanksTest, ACheckpointOfTwoIsGoneOnWithByOneAndBackAgain) {

@@ -31,10 +31,11 @@ class PolicyCopy final : public trainer::PolicySource {
     }
   }
 
-  absl::string_view Tensor(trainer::PolicyPart part, size_t index) const override {
-    const ByteRange& range = manifest_.ranges()[index];
-    return {reinterpret_cast<const char*>(arenas_[static_cast<size_t>(part)].data()) + range.begin,
-            static_cast<size_t>(range.size())};
+  void Read(trainer::PolicyPart part, size_t index, int64_t begin, int64_t count,
+            const std::function<void(absl::string_view)>& use) const override {
+    const float* const tensor = arenas_[static_cast<size_t>(part)].data() +
+                                manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
+    use({reinterpret_cast<const char*>(tensor + begin), static_cast<size_t>(count) * sizeof(float)});
   }
   int64_t updates() const override { return updates_; }
 
@@ -65,10 +66,11 @@ class ArenaSource final : public trainer::PolicySource {
               int64_t updates)
       : manifest_(manifest), arenas_{parameters, first_moment, second_moment}, updates_(updates) {}
 
-  absl::string_view Tensor(trainer::PolicyPart part, size_t index) const override {
-    const ByteRange& range = manifest_.ranges()[index];
-    return {static_cast<const char*>(arenas_[static_cast<size_t>(part)]) + range.begin,
-            static_cast<size_t>(range.size())};
+  void Read(trainer::PolicyPart part, size_t index, int64_t begin, int64_t count,
+            const std::function<void(absl::string_view)>& use) const override {
+    const char* const tensor =
+        static_cast<const char*>(arenas_[static_cast<size_t>(part)]) + manifest_.ranges()[index].begin;
+    use({tensor + static_cast<size_t>(begin) * sizeof(float), static_cast<size_t>(count) * sizeof(float)});
   }
   int64_t updates() const override { return updates_; }
 

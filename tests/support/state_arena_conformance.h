@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -55,6 +56,33 @@ inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
   EXPECT_LE(rig.taken(), with - kBytes / 10 * 9);
   ASSERT_TRUE(arena->Load().ok());
   EXPECT_EQ(rig.read(arena->data(), 1 << 20), std::vector<char>(1 << 20, 0));
+}
+
+inline void HandsOutCopiesThatStay(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 12 << 20;
+  auto arena = rig.make(kBytes, trainer::StateArena::Kind::kChanging, "the weights").value();
+  auto holds = [](const std::shared_ptr<const char>& copy, const std::vector<char>& bytes) {
+    return std::equal(bytes.begin(), bytes.end(), copy.get());
+  };
+  const std::vector<char> first = PatternOf(kBytes, 1), second = PatternOf(kBytes, 2), third = PatternOf(kBytes, 3);
+  rig.write(arena->data(), first);
+  std::shared_ptr<const char> one = arena->Copy().value();
+  rig.write(arena->data(), second);
+  std::shared_ptr<const char> two = arena->Copy().value();
+  EXPECT_TRUE(holds(one, first));
+  EXPECT_TRUE(holds(two, second));
+  // Nobody has the newest one any more: its memory is used again, also if the arena was away in between.
+  const char* const place = two.get();
+  two = nullptr;
+  ASSERT_TRUE(arena->Offload().ok());
+  ASSERT_TRUE(arena->Load().ok());
+  rig.write(arena->data(), third);
+  two = arena->Copy().value();
+  EXPECT_EQ(two.get(), place);
+  EXPECT_TRUE(holds(two, third));
+  EXPECT_TRUE(holds(one, first));
+  arena = nullptr;
+  EXPECT_TRUE(holds(two, third));
 }
 
 inline void MovesOnlyWhatItsKindNeeds(const ArenaRig& rig) {

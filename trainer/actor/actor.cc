@@ -310,6 +310,42 @@ const at::Tensor& Actor::PartOf(PolicyPart part) const {
   return parameters_;
 }
 
+StateArena* Actor::ArenaOf(PolicyPart part) const {
+  switch (part) {
+    case PolicyPart::kParameters:
+      return arenas_.parameters.get();
+    case PolicyPart::kFirstMoment:
+      return arenas_.first_moment.get();
+    case PolicyPart::kSecondMoment:
+      return arenas_.second_moment.get();
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() const {
+  auto snapshot = std::make_shared<PolicySnapshot>();
+  snapshot->manifest = manifest_;
+  snapshot->rank = shards_.rank();
+  snapshot->world = shards_.world();
+  snapshot->updates = updates_;
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    for (const FlatShards::Piece& piece : shards_.PiecesOf(first, manifest_.tensors()[i].NumElements())) {
+      snapshot->pieces.push_back({i, piece.whole_begin - first, piece.count, piece.local_begin});
+    }
+  }
+  for (PolicyPart part : kPolicyParts) {
+    std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
+    if (StateArena* const arena = ArenaOf(part); arena != nullptr) {
+      SYNCOPATE_ASSIGN_OR_RETURN(copy, arena->Copy());
+    } else {
+      const auto host = std::make_shared<at::Tensor>(PartOf(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+      copy = std::shared_ptr<const char>(host, static_cast<const char*>(host->data_ptr()));
+    }
+  }
+  return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
+}
+
 absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
   if (shards_.is_whole()) return PartOf(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
   if (written_.part == part && written_.unit == unit) return written_.numbers;
@@ -394,11 +430,13 @@ void Actor::Restore(const PolicySource& source) {
   for (PolicyPart part : kPolicyParts) {
     for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
       const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-      const absl::string_view numbers = source.Tensor(part, i);
       for (const FlatShards::Piece& piece : shards_.PiecesOf(begin, manifest_.tensors()[i].NumElements())) {
-        CopyBytes(numbers.substr(static_cast<size_t>(piece.whole_begin - begin) * sizeof(float),
-                                 static_cast<size_t>(piece.count) * sizeof(float)),
-                  PartOf(part).narrow(0, piece.local_begin, piece.count));
+        int64_t at = piece.local_begin;
+        source.Read(part, i, piece.whole_begin - begin, piece.count, [&](absl::string_view numbers) {
+          const auto count = static_cast<int64_t>(numbers.size() / sizeof(float));
+          CopyBytes(numbers, PartOf(part).narrow(0, at, count));
+          at += count;
+        });
       }
     }
   }

@@ -101,6 +101,8 @@ class Actor {
   void Restore(const PolicySource& source);
   // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
+  // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
   // As Policy::CopyParameters: a call of all ranks, unit by unit through the buffers that forward and backward use.
   absl::Status CopyParameters(at::ScalarType dtype, void* whole);
   // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
@@ -122,6 +124,7 @@ class Actor {
     at::Tensor moment_sum;  // [] float64
   };
   const at::Tensor& PartOf(PolicyPart part) const;
+  StateArena* ArenaOf(PolicyPart part) const;  // null: the part's memory is of the allocator
   // A unit of a part, of all ranks, on the actor's device. [world * shard]
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;

@@ -16,6 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "syncopate-checkpoint-1";
+constexpr char kFormatOfRanks[] = "syncopate-checkpoint-2";
+constexpr int32_t kMostRanks = 1 << 16;
 constexpr size_t kSha256Digits = 64;
 
 absl::Status DamagedManifest(absl::string_view what) {
@@ -25,11 +27,13 @@ absl::Status DamagedManifest(absl::string_view what) {
 Json ToJson(const CheckpointManifest& manifest) {
   Json files = Json::object();
   for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
-  return {{"files", std::move(files)},
-          {"format", kFormat},
-          {"metadata", Json(manifest.metadata)},
-          {"sha256", ""},
-          {"version", {{"epoch", manifest.version.epoch}, {"step", manifest.version.step}}}};
+  Json json = {{"files", std::move(files)},
+               {"format", manifest.ranks == 1 ? kFormat : kFormatOfRanks},
+               {"metadata", Json(manifest.metadata)},
+               {"sha256", ""},
+               {"version", {{"epoch", manifest.version.epoch}, {"step", manifest.version.step}}}};
+  if (manifest.ranks != 1) json["ranks"] = manifest.ranks;
+  return json;
 }
 
 // The value of `key` if `object` is an object that has it; else null.
@@ -58,6 +62,13 @@ absl::StatusOr<CheckpointManifest> FromJson(const Json& json) {
   const Json& step = Member(Member(json, "version"), "step");
   if (!IsCount(epoch) || !IsCount(step)) return DamagedManifest("the version is missing");
   manifest.version = {epoch.get<int64_t>(), step.get<int64_t>()};
+
+  if (const Json& ranks = Member(json, "ranks"); !ranks.is_null()) {
+    if (!IsCount(ranks) || ranks.get<uint64_t>() < 2 || ranks.get<uint64_t>() > kMostRanks) {
+      return DamagedManifest("the number of ranks cannot be");
+    }
+    manifest.ranks = ranks.get<int32_t>();
+  }
 
   const Json& files = Member(json, "files");
   if (!files.is_object()) return DamagedManifest("the list of files is missing");
@@ -103,11 +114,12 @@ absl::StatusOr<CheckpointManifest> ParseCheckpointManifest(absl::string_view tex
   auto json = ParseStrictJson(text, {.max_bytes = kMaxCheckpointManifestBytes, .max_depth = kDepth});
   if (!json.ok()) return DamagedManifest(std::string(json.status().message()));
   const Json& format = Member(*json, "format");
-  if (format.is_string() && format != kFormat &&
+  if (format.is_string() && format != kFormat && format != kFormatOfRanks &&
       absl::StartsWith(format.get_ref<const std::string&>(), "syncopate-checkpoint-")) {
-    return Error(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_VERSION",
-                 absl::StrCat("the checkpoint has format ", format.get_ref<const std::string&>(),
-                              " and this program reads ", kFormat, "; use the release that wrote it"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "CHECKPOINT_VERSION",
+        absl::StrCat("the checkpoint has format ", format.get_ref<const std::string&>(), " and this program reads ",
+                     kFormat, " and ", kFormatOfRanks, "; use the release that wrote it"));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(CheckpointManifest manifest, FromJson(*json));
   // Writing it again checks the format, the digest and every byte in between at once.

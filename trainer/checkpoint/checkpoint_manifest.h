@@ -28,11 +28,13 @@ struct CheckpointFile {
 //    "sha256":   the digest of this text with this value empty,
 //    "version":  {"epoch": 1, "step": 20}}
 //
+// of one that several ranks have written the format is "syncopate-checkpoint-2", and "ranks": 2 says how many;
 // keys sorted, indented by two: there is one text for one manifest, and any other is refused.
 struct CheckpointManifest {
   PolicyVersion version;
   std::map<std::string, CheckpointFile> files;
   std::map<std::string, std::string> metadata;
+  int32_t ranks = 1;  // of the trainer that wrote it
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 

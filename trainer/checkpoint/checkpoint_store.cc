@@ -30,11 +30,30 @@ absl::Status CheckRequest(const CheckpointStore::SaveRequest& request) {
   };
   if (request.version.epoch < 0 || request.version.step < 0) return bad("its version is negative");
   if (request.files.empty()) return bad("it has no files");
+  if (request.ranks > 1 && request.await_others == nullptr) return bad("nobody waits for the other ranks");
   for (const auto& [name, contents] : request.files) {
     SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
     if (name == kCheckpointManifestName) return bad(absl::StrCat(name, " is the store's own file"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointFile> WriteOneFile(FileSystem* files, const std::string& path,
+                                            const CheckpointStore::Contents& contents) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
+                             files->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
+  Sha256 hash;
+  CheckpointStore::ByteSink sink = [&](absl::string_view bytes) {
+    hash.Update(bytes);
+    return file->Append(bytes);
+  };
+  if (const std::string* bytes = std::get_if<std::string>(&contents)) {
+    SYNCOPATE_RETURN_IF_ERROR(sink(*bytes));
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(std::get<1>(contents)(sink));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(file->Sync());
+  return CheckpointFile{file->size(), hash.FinishHex()};
 }
 
 // What is different between a file and what the manifest says of it; OK if nothing is.
@@ -80,47 +99,81 @@ std::string CheckpointStore::NewTemporaryPath(PolicyVersion version) const {
   return JoinPath(root_, absl::StrCat(kTemporaryPrefix, version.ToString(), "-", RandomUuid().substr(0, 8)));
 }
 
-absl::Status CheckpointStore::Save(const SaveRequest& request) {
-  SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
-  absl::Status present = Verify(request.version).status();
-  // Its name may not be durable yet: an earlier save may have failed just before it was.
-  if (present.ok()) return files_->SyncDir(root_);
-  bool damaged = present.code() == absl::StatusCode::kDataLoss;
-  if (!damaged && present.code() != absl::StatusCode::kNotFound) return present;
-
-  std::string folder = NewTemporaryPath(request.version);
-  absl::Status status = WriteFolder(request, folder);
-  if (status.ok()) status = Publish(request, folder, /*replaces=*/damaged);
-  if (!status.ok()) files_->RemoveTree(folder).IgnoreError();  // else the next Open removes it
-  return Annotate(status, absl::StrCat("checkpoint ", request.version.ToString(), " was not saved"));
+absl::StatusOr<std::string> CheckpointStore::BeginFolder(PolicyVersion version) {
+  const std::string folder = NewTemporaryPath(version);
+  SYNCOPATE_RETURN_IF_ERROR(files_->CreateDirs(folder));
+  return folder.substr(root_.size() + 1);
 }
 
-absl::Status CheckpointStore::WriteFolder(const SaveRequest& request, const std::string& folder) {
+absl::Status CheckpointStore::Save(const SaveRequest& request) {
+  const std::string folder =
+      request.folder.empty() ? NewTemporaryPath(request.version) : JoinPath(root_, request.folder);
+  const absl::StatusOr<bool> saved = SaveInto(request, folder);
+  if (saved.ok() && *saved) return absl::OkStatus();
+  files_->RemoveTree(folder).IgnoreError();  // else the next Open removes it
+  return Annotate(saved.status(), absl::StrCat("checkpoint ", request.version.ToString(), " was not saved"));
+}
+
+// Whether it was written: else it was there.
+absl::StatusOr<bool> CheckpointStore::SaveInto(const SaveRequest& request, const std::string& folder) {
+  const absl::StatusOr<Presence> presence = FindPresence(request);
+  const bool is_due = presence.ok() && *presence != Presence::kWhole;
+  const absl::StatusOr<Files> mine = is_due ? WriteMine(request, folder) : absl::StatusOr<Files>(Files());
+  // Whatever became of it: they write into the folder until this returns.
+  const absl::StatusOr<Files> others =
+      request.await_others == nullptr ? absl::StatusOr<Files>(Files()) : request.await_others();
+  SYNCOPATE_RETURN_IF_ERROR(presence.status());
+  if (!is_due) {
+    // Its name may not be durable yet: an earlier save may have failed just before it was.
+    SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
+    return false;
+  }
+  SYNCOPATE_RETURN_IF_ERROR(mine.status());
+  SYNCOPATE_RETURN_IF_ERROR(others.status());
+  SYNCOPATE_RETURN_IF_ERROR(WriteManifest(request, folder, *mine, *others));
+  SYNCOPATE_RETURN_IF_ERROR(Publish(request, folder, /*replaces=*/*presence == Presence::kDamaged));
+  return true;
+}
+
+absl::StatusOr<CheckpointStore::Presence> CheckpointStore::FindPresence(const SaveRequest& request) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
+  const absl::Status present = Verify(request.version).status();
+  if (present.ok()) return Presence::kWhole;
+  if (present.code() == absl::StatusCode::kDataLoss) return Presence::kDamaged;
+  if (present.code() == absl::StatusCode::kNotFound) return Presence::kAbsent;
+  return present;
+}
+
+absl::StatusOr<CheckpointStore::Files> CheckpointStore::WriteMine(const SaveRequest& request,
+                                                                  const std::string& folder) {
   SYNCOPATE_RETURN_IF_ERROR(files_->CreateDirs(folder));
-  CheckpointManifest manifest{request.version, {}, request.metadata};
-  for (const auto& [name, contents] : request.files) {
-    SYNCOPATE_ASSIGN_OR_RETURN(manifest.files[name], WriteOneFile(JoinPath(folder, name), contents));
+  return WriteFiles(files_, folder, request.files);
+}
+
+absl::Status CheckpointStore::WriteManifest(const SaveRequest& request, const std::string& folder, const Files& mine,
+                                            const Files& others) {
+  CheckpointManifest manifest{request.version, mine, request.metadata, request.ranks};
+  for (const auto& [name, file] : others) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
+    const absl::StatusOr<int64_t> bytes = files_->FileBytes(JoinPath(folder, name));
+    if (!bytes.ok() || *bytes != file.bytes || !manifest.files.emplace(name, file).second) {
+      return Error(absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_SHARED",
+                   absl::StrCat(name, ", which another trainer rank has written, is not in ", folder,
+                                "; the folder of checkpoints (checkpoint.dir) must be the same for all ranks"));
+    }
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string text, FormatCheckpointManifest(manifest));
-  SYNCOPATE_RETURN_IF_ERROR(WriteOneFile(JoinPath(folder, kCheckpointManifestName), text).status());
+  SYNCOPATE_RETURN_IF_ERROR(WriteOneFile(files_, JoinPath(folder, kCheckpointManifestName), text).status());
   return files_->SyncDir(folder);
 }
 
-absl::StatusOr<CheckpointFile> CheckpointStore::WriteOneFile(const std::string& path, const Contents& contents) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
-                             files_->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
-  Sha256 hash;
-  ByteSink sink = [&](absl::string_view bytes) {
-    hash.Update(bytes);
-    return file->Append(bytes);
-  };
-  if (const std::string* bytes = std::get_if<std::string>(&contents)) {
-    SYNCOPATE_RETURN_IF_ERROR(sink(*bytes));
-  } else {
-    SYNCOPATE_RETURN_IF_ERROR(std::get<1>(contents)(sink));
+absl::StatusOr<CheckpointStore::Files> CheckpointStore::WriteFiles(FileSystem* files, const std::string& folder,
+                                                                   const std::map<std::string, Contents>& contents) {
+  Files written;
+  for (const auto& [name, bytes] : contents) {
+    SYNCOPATE_ASSIGN_OR_RETURN(written[name], WriteOneFile(files, JoinPath(folder, name), bytes));
   }
-  SYNCOPATE_RETURN_IF_ERROR(file->Sync());
-  return CheckpointFile{file->size(), hash.FinishHex()};
+  return written;
 }
 
 absl::Status CheckpointStore::Publish(const SaveRequest& request, const std::string& folder, bool replaces) {

@@ -26,7 +26,8 @@ namespace syncopate::trainer {
 //   <root>/.tmp-...                                      one being written or removed; no checkpoint
 //
 // A checkpoint is written in a .tmp folder and renamed, so under its name it is whole or absent. The store never
-// deletes an old one before newer ones have been read back and verified.
+// deletes an old one before newer ones have been read back and verified. Of several ranks each writes files of its own into
+// the .tmp folder (WriteFiles), and the one that has the store the manifest, last.
 // Not thread-safe: one caller at a time. Every call may block for the disk.
 class CheckpointStore {
  public:
@@ -35,10 +36,18 @@ class CheckpointStore {
   // A file's contents: its bytes, or a function that writes them piece by piece.
   using Contents = std::variant<std::string, std::function<absl::Status(const ByteSink& sink)>>;
 
+  using Files = std::map<std::string, CheckpointFile>;  // by name
+
   struct SaveRequest {
     PolicyVersion version;
     std::map<std::string, Contents> files;        // by name; names as CheckFileName wants them, not manifest.json
     std::map<std::string, std::string> metadata;  // free-form, UTF-8
+    // What BeginFolder() gave; empty: one is made.
+    std::string folder = {};
+    // Of several ranks: waits until the others have written their files into that folder and says what they are. Called
+    // once in each Save(), whatever has failed before, as they must be done before the folder can go.
+    int32_t ranks = 1;
+    std::function<absl::StatusOr<Files>()> await_others = nullptr;
     // Called when everything is durable and only the rename is left. An error gives the checkpoint up: here the
     // trainer looks a last time whether its epoch is still the newest.
     std::function<absl::Status()> last_look;
@@ -57,8 +66,17 @@ class CheckpointStore {
   // Makes the folder if need be and removes what interrupted saves left in it. `files` must outlive the store.
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, const std::string& root);
 
+  // Makes an empty .tmp folder for one Save() of this version; its name in root().
+  absl::StatusOr<std::string> BeginFolder(PolicyVersion version);
+
+  // Writes files into a folder that is there, durable when this returns OK but for their names. The errors of the writers
+  // and of the disk.
+  static absl::StatusOr<Files> WriteFiles(FileSystem* files, const std::string& folder,
+                                          const std::map<std::string, Contents>& contents);
+
   // Writes a checkpoint; durable when this returns OK. If it fails, or the process dies, all older ones are untouched.
-  // OK without writing if this version is there and verifies; one that does not verify is replaced.
+  // OK without writing if this version is there and verifies; one that does not verify is replaced. FAILED_PRECONDITION
+  // (reason FOLDER_NOT_SHARED) if what another rank has written is not here.
   // INVALID_ARGUMENT (reason BAD_CHECKPOINT) for a request that cannot be; errors of the writers, of last_look and
   // of the disk as they come.
   absl::Status Save(const SaveRequest& request);
@@ -104,8 +122,13 @@ class CheckpointStore {
   absl::Status MoveToBest(PolicyVersion version);
 
   absl::Status RemoveLeftovers();
-  absl::Status WriteFolder(const SaveRequest& request, const std::string& folder);
-  absl::StatusOr<CheckpointFile> WriteOneFile(const std::string& path, const Contents& contents);
+  // What there is under a checkpoint's name.
+  enum class Presence : uint8_t { kAbsent, kDamaged, kWhole };
+  absl::StatusOr<bool> SaveInto(const SaveRequest& request, const std::string& folder);
+  absl::StatusOr<Presence> FindPresence(const SaveRequest& request);
+  absl::StatusOr<Files> WriteMine(const SaveRequest& request, const std::string& folder);
+  absl::Status WriteManifest(const SaveRequest& request, const std::string& folder, const Files& mine,
+                             const Files& others);
   absl::Status Publish(const SaveRequest& request, const std::string& folder, bool replaces);
   // What the manifest says of a file. DATA_LOSS (reason CHECKPOINT_DAMAGED) if it does not.
   absl::StatusOr<CheckpointFile> FindFile(const CheckpointManifest& checkpoint, const std::string& file) const;

@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "base/reasons.h"
 #include "base/sha256.h"
+#include "model/hf_config.h"
 #include "model/model_folder.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/policy_files.h"
@@ -32,11 +33,11 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
   return manifest.ok() ? manifest : Annotate(manifest.status(), path);
 }
 
-// The weights, after their size and digest have been compared with the manifest's.
+// A file, after its size and digest have been compared with the manifest's.
 absl::StatusOr<std::unique_ptr<MappedFile>> OpenVerified(const std::string& checkpoint,
-                                                         const CheckpointManifest& manifest) {
-  const std::string path = JoinPath(checkpoint, kModelFile);
-  const auto expected = manifest.files.find(kModelFile);
+                                                         const CheckpointManifest& manifest, const std::string& name) {
+  const std::string path = JoinPath(checkpoint, name);
+  const auto expected = manifest.files.find(name);
   if (expected == manifest.files.end()) return Damaged(path, "is not in the checkpoint's manifest");
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   if (static_cast<int64_t>(file->bytes().size()) != expected->second.bytes ||
@@ -44,6 +45,34 @@ absl::StatusOr<std::unique_ptr<MappedFile>> OpenVerified(const std::string& chec
     return Damaged(path, "is not what was saved; take another checkpoint");
   }
   return file;
+}
+
+// Tensors of the model in `from` that are put together of what each rank has written, while they are read.
+std::vector<model::TensorToWrite> TensorsOfRanks(const Manifest& manifest, const SavedPolicy& policy) {
+  std::vector<model::TensorToWrite> tensors;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    auto write = [&policy, i, count = spec.NumElements()](const model::ByteSink& sink) {
+      absl::Status status;
+      policy.Read(PolicyPart::kParameters, i, 0, count, [&](absl::string_view numbers) {
+        if (status.ok()) status = sink(numbers);
+      });
+      return status;
+    };
+    tensors.push_back({spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
+  }
+  return tensors;
+}
+
+absl::StatusOr<model::ExportedModel> ExportRanks(const std::string& folder, const CheckpointManifest& manifest,
+                                                 const std::string& from, const std::string& to,
+                                                 const model::ExportOptions& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(from));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest whole, model::MakeManifest(described.config, DType::kFloat32));
+  SYNCOPATE_ASSIGN_OR_RETURN(const MappedPolicy saved, MapPolicy(whole, manifest.ranks, [&](const std::string& name) {
+                               return OpenVerified(folder, manifest, name);
+                             }));
+  return model::ExportModel(TensorsOfRanks(whole, saved.policy), from, to, options);
 }
 
 }  // namespace
@@ -60,7 +89,9 @@ absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpo
                               "not lie in its run's directory, the folder with ",
                               model::kHfConfigFile, " must be named"));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, OpenVerified(folder, manifest));
+  if (manifest.ranks > 1) return ExportRanks(folder, manifest, from, to, options);
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file,
+                             OpenVerified(folder, manifest, ModelFileName(0, 1)));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::SafetensorsFile weights, model::SafetensorsFile::Parse(file->bytes()));
   return model::ExportModel(model::ToWrite(weights.tensors()), from, to, options);
 }

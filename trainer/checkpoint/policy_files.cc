@@ -1,10 +1,12 @@
 #include "trainer/checkpoint/policy_files.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/finite.h"
 #include "base/reasons.h"
 
@@ -14,6 +16,9 @@ namespace {
 constexpr char kFirstMoment[] = "first_moment.";
 constexpr char kSecondMoment[] = "second_moment.";
 constexpr char kUpdates[] = "updates";
+constexpr char kModelFile[] = "model";
+constexpr char kOptimizerFile[] = "optimizer";
+constexpr size_t kChunk = 16 << 20;
 
 absl::Status Mismatch(const std::string& message) {
   return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_MISMATCH",
@@ -27,38 +32,50 @@ CheckpointStore::Contents Safetensors(std::vector<model::TensorToWrite> tensors,
   };
 }
 
-// The manifest's tensors in `file`, where their names begin with `prefix`.
-absl::StatusOr<std::vector<absl::string_view>> FindTensors(const Manifest& manifest, const model::SafetensorsFile& file,
-                                                           const std::string& prefix) {
-  std::vector<absl::string_view> found;
-  for (const TensorSpec& spec : manifest.tensors()) {
-    absl::StatusOr<model::StoredTensor> stored = file.Find(prefix + spec.name);
-    if (!stored.ok()) return Mismatch(absl::StrCat("the checkpoint has no tensor ", prefix, spec.name));
-    if (stored->dtype != model::ToStoredDType(spec.dtype) || stored->shape != spec.shape) {
-      return Mismatch(absl::StrCat("tensor ", prefix, spec.name, " of the checkpoint has another shape or dtype"));
-    }
-    found.push_back(stored->data);
-  }
-  return found;
-}
-
-absl::Status CheckFinite(const Manifest& manifest, const std::vector<absl::string_view>& parameters) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    const std::optional<int64_t> bad = FindNonFinite(parameters[i].data(), spec.NumElements(), kFloat32Exponent);
-    if (!bad.has_value()) continue;
-    return Error(absl::StatusCode::kDataLoss, reason::kNonFinite,
-                 absl::StrCat(kModelFile, ": element ", *bad, " of ", spec.name, " is not finite"));
+absl::Status WriteInChunks(absl::string_view bytes, const model::ByteSink& sink,
+                           const std::function<absl::Status()>& go_on) {
+  for (size_t begin = 0; begin < bytes.size(); begin += kChunk) {
+    if (go_on != nullptr) SYNCOPATE_RETURN_IF_ERROR(go_on());
+    SYNCOPATE_RETURN_IF_ERROR(sink(bytes.substr(begin, kChunk)));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckCount(const model::SafetensorsFile& file, size_t expected, const char* name) {
-  if (file.tensors().size() == expected) return absl::OkStatus();
-  return Mismatch(absl::StrCat(name, " holds ", file.tensors().size(), " tensors, the model has ", expected));
+// What a rank has of a part. Each holds the snapshot, which so lives until its files are written.
+std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySnapshot>& snapshot, PolicyPart part,
+                                           const std::string& prefix, const std::function<absl::Status()>& go_on) {
+  std::vector<model::TensorToWrite> tensors;
+  for (const PolicySnapshot::Piece& piece : snapshot->pieces) {
+    const TensorSpec& spec = snapshot->manifest.tensors()[piece.tensor];
+    auto write = [snapshot, part, piece, go_on](const model::ByteSink& sink) {
+      return WriteInChunks(snapshot->Bytes(part, piece), sink, go_on);
+    };
+    const bool is_whole = snapshot->world == 1;
+    tensors.push_back({is_whole ? prefix + spec.name : absl::StrCat(prefix, spec.name, "@", piece.begin),
+                       model::ToStoredDType(spec.dtype), is_whole ? spec.shape : std::vector<int64_t>{piece.count},
+                       std::move(write)});
+  }
+  return tensors;
+}
+
+absl::StatusOr<int64_t> UpdatesOf(const model::SafetensorsFile& moments) {
+  int64_t updates = 0;
+  const auto found = moments.metadata().find(kUpdates);
+  if (found == moments.metadata().end() || !absl::SimpleAtoi(found->second, &updates)) {
+    return Mismatch(absl::StrCat(kOptimizerFile, ".safetensors does not say how many updates were made"));
+  }
+  return updates;
+}
+
+std::string FileName(absl::string_view what, int32_t rank, int32_t ranks) {
+  const std::string which = ranks == 1 ? "" : absl::StrCat("-", rank, "-of-", ranks);
+  return absl::StrCat(what, which, ".safetensors");
 }
 
 }  // namespace
+
+std::string ModelFileName(int32_t rank, int32_t ranks) { return FileName(kModelFile, rank, ranks); }
+std::string OptimizerFileName(int32_t rank, int32_t ranks) { return FileName(kOptimizerFile, rank, ranks); }
 
 std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part, const std::string& prefix) {
   std::vector<model::TensorToWrite> tensors;
@@ -70,34 +87,136 @@ std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPa
   return tensors;
 }
 
-std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Policy& policy) {
-  std::vector<model::TensorToWrite> moments = TensorsOfPolicy(policy, PolicyPart::kFirstMoment, kFirstMoment);
-  for (model::TensorToWrite& tensor : TensorsOfPolicy(policy, PolicyPart::kSecondMoment, kSecondMoment)) {
+std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
+                                                             const std::function<absl::Status()>& go_on) {
+  const PolicySnapshot& of = *snapshot;
+  std::vector<model::TensorToWrite> moments = PiecesOf(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
+  for (model::TensorToWrite& tensor : PiecesOf(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
     moments.push_back(std::move(tensor));
   }
   std::map<std::string, CheckpointStore::Contents> files;
-  files[kModelFile] = Safetensors(TensorsOfPolicy(policy, PolicyPart::kParameters), {{"format", "pt"}});
-  files[kOptimizerFile] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(policy.updates())}});
+  files[ModelFileName(of.rank, of.world)] =
+      Safetensors(PiecesOf(snapshot, PolicyPart::kParameters, "", go_on), {{"format", "pt"}});
+  files[OptimizerFileName(of.rank, of.world)] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(of.updates)}});
   return files;
 }
 
-absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, absl::string_view model_file,
-                                               absl::string_view optimizer_file) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parameters, model::SafetensorsFile::Parse(model_file));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto moments, model::SafetensorsFile::Parse(optimizer_file));
-  SYNCOPATE_RETURN_IF_ERROR(CheckCount(parameters, manifest.tensors().size(), kModelFile));
-  SYNCOPATE_RETURN_IF_ERROR(CheckCount(moments, 2 * manifest.tensors().size(), kOptimizerFile));
+absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
+                                               bool looks_at_numbers) {
+  const bool is_whole = ranks.size() == 1;
   SavedPolicy policy;
-  auto& [values, first, second] = policy.tensors_;
-  SYNCOPATE_ASSIGN_OR_RETURN(values, FindTensors(manifest, parameters, ""));
-  SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values));
-  SYNCOPATE_ASSIGN_OR_RETURN(first, FindTensors(manifest, moments, kFirstMoment));
-  SYNCOPATE_ASSIGN_OR_RETURN(second, FindTensors(manifest, moments, kSecondMoment));
-  auto updates = moments.metadata().find(kUpdates);
-  if (updates == moments.metadata().end() || !absl::SimpleAtoi(updates->second, &policy.updates_)) {
-    return Mismatch(absl::StrCat(kOptimizerFile, " does not say how many updates were made"));
+  auto& [values, first, second] = policy.parts_;
+  for (Pieces& part : policy.parts_) part.resize(manifest.tensors().size());
+  for (const RankFiles& rank : ranks) {
+    SYNCOPATE_ASSIGN_OR_RETURN(auto parameters, model::SafetensorsFile::Parse(rank.model));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto moments, model::SafetensorsFile::Parse(rank.optimizer));
+    SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, parameters, "", is_whole, &values));
+    SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, moments, kFirstMoment, is_whole, &first));
+    SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, moments, kSecondMoment, is_whole, &second));
+    if (parameters.tensors().size() * 2 != moments.tensors().size()) {
+      return Mismatch("the files of the checkpoint hold other tensors than the model's");
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, UpdatesOf(moments));
+    if (&rank != &ranks.front() && updates != policy.updates_) {
+      return Mismatch("the ranks' files of the checkpoint are not of one step");
+    }
+    policy.updates_ = updates;
   }
+  SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kFirstMoment, &first));
+  SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kSecondMoment, &second));
+  const std::string file = is_whole ? ModelFileName(0, 1) : "the ranks' model files";
+  if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
   return policy;
+}
+
+// What `file` holds of tensors whose names begin with `prefix`. Others are of another prefix, or of no tensor of the
+// model, which is an error without one.
+absl::Status SavedPolicy::AddFile(const Manifest& manifest, const model::SafetensorsFile& file,
+                                  const std::string& prefix, bool is_whole, Pieces* pieces) {
+  std::map<absl::string_view, size_t> indices;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) indices[manifest.tensors()[i].name] = i;
+  for (const model::StoredTensor& stored : file.tensors()) {
+    absl::string_view name = stored.name;
+    if (!absl::ConsumePrefix(&name, prefix)) continue;
+    int64_t begin = 0;
+    if (!is_whole) {
+      const size_t at = name.rfind('@');
+      if (at == absl::string_view::npos || !absl::SimpleAtoi(name.substr(at + 1), &begin) || begin < 0) {
+        return Mismatch(absl::StrCat(stored.name, " in the checkpoint is no piece of a tensor"));
+      }
+      name = name.substr(0, at);
+    }
+    const auto found = indices.find(name);
+    if (found == indices.end()) return Mismatch(absl::StrCat("the model has no tensor ", name, " of the checkpoint"));
+    const TensorSpec& spec = manifest.tensors()[found->second];
+    const bool has_shape = is_whole ? stored.shape == spec.shape : stored.shape.size() == 1;
+    if (stored.dtype != model::ToStoredDType(spec.dtype) || !has_shape) {
+      return Mismatch(absl::StrCat("tensor ", stored.name, " of the checkpoint has another shape or dtype"));
+    }
+    (*pieces)[found->second].push_back({begin, stored.data});
+  }
+  return absl::OkStatus();
+}
+
+// Each tensor is there once, whole.
+absl::Status SavedPolicy::CheckPieces(const Manifest& manifest, const std::string& prefix, Pieces* pieces) {
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    std::vector<Piece>& of_tensor = (*pieces)[i];
+    const TensorSpec& spec = manifest.tensors()[i];
+    if (of_tensor.empty()) return Mismatch(absl::StrCat("the checkpoint has no tensor ", prefix, spec.name));
+    std::sort(of_tensor.begin(), of_tensor.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    int64_t next = 0;
+    for (const Piece& piece : of_tensor) {
+      if (piece.begin != next) break;
+      next = piece.end();
+    }
+    if (next != spec.NumElements() || of_tensor.back().end() != next) {
+      return Mismatch(absl::StrCat("the pieces of tensor ", prefix, spec.name,
+                                   " in the checkpoint are not the whole of it: it has another shape"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedPolicy::CheckFinite(const Manifest& manifest, const Pieces& parameters, const std::string& file) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    for (const Piece& piece : parameters[i]) {
+      const std::optional<int64_t> bad =
+          FindNonFinite(piece.numbers.data(), piece.end() - piece.begin, kFloat32Exponent);
+      if (!bad.has_value()) continue;
+      return Error(
+          absl::StatusCode::kDataLoss, reason::kNonFinite,
+          absl::StrCat(file, ": element ", piece.begin + *bad, " of ", manifest.tensors()[i].name, " is not finite"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SavedPolicy::Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
+                       const std::function<void(absl::string_view)>& use) const {
+  for (const Piece& piece : parts_[static_cast<size_t>(part)][index]) {
+    const int64_t first = std::max(begin, piece.begin), last = std::min(begin + count, piece.end());
+    if (first >= last) continue;
+    use(piece.numbers.substr(static_cast<size_t>(first - piece.begin) * sizeof(float),
+                             static_cast<size_t>(last - first) * sizeof(float)));
+  }
+}
+
+absl::StatusOr<MappedPolicy> MapPolicy(
+    const Manifest& manifest, int32_t ranks,
+    const std::function<absl::StatusOr<std::unique_ptr<MappedFile>>(const std::string& name)>& map,
+    bool looks_at_numbers) {
+  std::vector<std::unique_ptr<MappedFile>> files;
+  std::vector<SavedPolicy::RankFiles> views;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    for (const std::string& name : {ModelFileName(rank, ranks), OptimizerFileName(rank, ranks)}) {
+      SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(name));
+    }
+    views.push_back({files[files.size() - 2]->bytes(), files.back()->bytes()});
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(SavedPolicy policy, SavedPolicy::Parse(manifest, views, looks_at_numbers));
+  return MappedPolicy{std::move(files), std::move(policy)};
 }
 
 }  // namespace syncopate::trainer

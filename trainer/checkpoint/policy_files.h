@@ -1,12 +1,15 @@
 #pragma once
 
+#include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/manifest.h"
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "model/safetensors.h"
 #include "trainer/checkpoint/checkpoint_store.h"
@@ -14,37 +17,68 @@
 
 namespace syncopate::trainer {
 
-// The two files that hold a policy in a checkpoint, both safetensors in float32:
+// The files that hold a policy in a checkpoint, all safetensors in float32. Of one rank:
 //   model.safetensors      the parameters under their own names: what other tools read
 //   optimizer.safetensors  "first_moment.<name>" and "second_moment.<name>"; metadata "updates"
-inline constexpr char kModelFile[] = "model.safetensors";
-inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
+// Of several, each of which wrote what it holds: for rank R of N
+//   model-R-of-N.safetensors, optimizer-R-of-N.safetensors
+//                          the same, but of each tensor a piece, flat, under its name, "@" and its first element:
+//                          "model.norm.weight@128". The pieces of all ranks are the whole, and do not overlap
+std::string ModelFileName(int32_t rank, int32_t ranks);
+std::string OptimizerFileName(int32_t rank, int32_t ranks);
 
 // The tensors of a part, named `prefix` and their names, for a file that is written while they are read: `policy` must
 // live, and stay as it is, until then.
 std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part,
                                                   const std::string& prefix = "");
 
-// Contents of both files, on the same terms. No copy of them is ever held.
-std::map<std::string, CheckpointStore::Contents> PolicyFiles(const Policy& policy);
+// Contents of a rank's two files. `go_on` is asked every few megabytes while they are written; its error ends that.
+std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
+                                                             const std::function<absl::Status()>& go_on = nullptr);
 
-// A policy in the two files of a checkpoint, as views into them.
+// A policy in the files of a checkpoint, as views into them.
 class SavedPolicy final : public PolicySource {
  public:
-  // Both files must stay as they are while this lives. DATA_LOSS, naming the tensor, if they do not hold exactly the
-  // manifest's tensors (reason CHECKPOINT_MISMATCH) or one of the parameters is not finite (reason NON_FINITE);
-  // INVALID_ARGUMENT (reason BAD_SAFETENSORS) if one is no safetensors file.
-  static absl::StatusOr<SavedPolicy> Parse(const Manifest& manifest, absl::string_view model_file,
-                                           absl::string_view optimizer_file);
+  struct RankFiles {
+    absl::string_view model, optimizer;
+  };
+  // Of all ranks, in their order; files must stay as they are while this lives. DATA_LOSS, naming the tensor, if they do
+  // not hold exactly the manifest's tensors (reason CHECKPOINT_MISMATCH) or, unless somebody has looked already, one of
+  // the parameters is not finite (reason NON_FINITE); INVALID_ARGUMENT (reason BAD_SAFETENSORS) if one is no safetensors
+  // file.
+  static absl::StatusOr<SavedPolicy> Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
+                                           bool looks_at_numbers = true);
 
-  absl::string_view Tensor(PolicyPart part, size_t index) const override {
-    return tensors_[static_cast<size_t>(part)][index];
-  }
+  void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
+            const std::function<void(absl::string_view)>& use) const override;
   int64_t updates() const override { return updates_; }
 
  private:
-  std::vector<absl::string_view> tensors_[std::size(kPolicyParts)];  // of each part, in the manifest's order
+  struct Piece {
+    int64_t begin = 0;  // of the tensor's elements
+    absl::string_view numbers;
+    int64_t end() const { return begin + static_cast<int64_t>(numbers.size() / sizeof(float)); }
+  };
+  using Pieces = std::vector<std::vector<Piece>>;  // of each tensor of the manifest, in order
+
+  static absl::Status AddFile(const Manifest& manifest, const model::SafetensorsFile& file, const std::string& prefix,
+                              bool is_whole, Pieces* pieces);
+  static absl::Status CheckPieces(const Manifest& manifest, const std::string& prefix, Pieces* pieces);
+  static absl::Status CheckFinite(const Manifest& manifest, const Pieces& parameters, const std::string& file);
+
+  Pieces parts_[std::size(kPolicyParts)];
   int64_t updates_ = 0;
 };
+
+// The files themselves, mapped, and the policy in them: pages are read as they are looked at.
+struct MappedPolicy {
+  std::vector<std::unique_ptr<MappedFile>> files;
+  SavedPolicy policy;
+};
+// `map` opens one by its name; else as Parse().
+absl::StatusOr<MappedPolicy> MapPolicy(
+    const Manifest& manifest, int32_t ranks,
+    const std::function<absl::StatusOr<std::unique_ptr<MappedFile>>(const std::string& name)>& map,
+    bool looks_at_numbers = true);
 
 }  // namespace syncopate::trainer

@@ -34,16 +34,22 @@ class CudaStateArena final : public StateArena {
     if (kept_.bytes() == 0) {
       SYNCOPATE_ASSIGN_OR_RETURN(kept_, cuda::PinnedBuffer::Create(bytes()));
     }
-    return Copy(kept_.data(), memory_->data(), cudaMemcpyDeviceToHost);
+    return CopyTo(kept_.data());
   }
-  absl::Status CopyFromHost() override { return Copy(memory_->data(), kept_.data(), cudaMemcpyHostToDevice); }
+  absl::Status CopyFromHost() override { return Move(memory_->data(), kept_.data(), cudaMemcpyHostToDevice); }
+  absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer taken, cuda::PinnedBuffer::Create(bytes()));
+    auto buffer = std::make_shared<cuda::PinnedBuffer>(std::move(taken));
+    return std::shared_ptr<char>(buffer, buffer->data());
+  }
+  absl::Status CopyTo(char* host) override { return Move(host, memory_->data(), cudaMemcpyDeviceToHost); }
   absl::Status Release() override {
     SYNCOPATE_RETURN_IF_ERROR(Finish());
     return memory_->Release();
   }
   absl::Status Restore() override { return memory_->Restore(); }
 
-  absl::Status Copy(char* to, const char* from, cudaMemcpyKind kind) {
+  absl::Status Move(char* to, const char* from, cudaMemcpyKind kind) {
     const cuda::DeviceScope scope(device_);
     SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes()), kind, /*stream=*/nullptr), "moving " + what_));

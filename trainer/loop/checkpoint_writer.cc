@@ -18,38 +18,88 @@ void LogBestStays(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::string> CheckpointWriter::Save(const PolicyVersion& version) {
-  const absl::Status written = InUse(*parts_.policy, [&] { return Write(version); });
-  parts_.observer->RecordCheckpoint(version, written);
-  SYNCOPATE_RETURN_IF_ERROR(written);
-  return version.ToString();
-}
-
-absl::Status CheckpointWriter::Write(const PolicyVersion& version) {
+absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
   const absl::Time begin = Clock::Real()->Now();
-  SYNCOPATE_RETURN_IF_ERROR(parts_.publisher->CheckWeights(version));
-  SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
-  CheckpointStore::SaveRequest request;
-  request.version = version;
-  request.files = PolicyFiles(*parts_.policy);
-  request.files[kDataFile] = data.bytes;
-  request.last_look = [this] { return CheckNotFenced(); };
-  const absl::Status saved = parts_.store->Save(request);
+  thread_.Wait();
+  absl::StatusOr<Copied> copied = absl::UnknownError("the weights are not there");
+  const absl::Status used = InUse(*parts_.policy, [&] {
+    copied = Copy(version);
+    return copied.status();
+  });
   parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
-  SYNCOPATE_RETURN_IF_ERROR(saved);
-  parts_.control->SetLastCheckpoint(version.ToString());
-  saved_step_ = version.step;
-  // The same one again is still one checkpoint.
-  if (!saved_here_.empty() && saved_here_.back().version == version) return absl::OkStatus();
-  saved_here_.push_back({version, data.oldest_needed_record});
-  LogBestStays(best_.AddSaved(version));
-  Prune();
+  if (!copied.ok()) {
+    const absl::Status why = used.ok() ? copied.status() : used;
+    parts_.observer->RecordCheckpoint(version, why);
+    return why;
+  }
+  // The copy is good whatever has become of the weights, and other ranks write theirs by now.
+  if (!used.ok()) SYNCOPATE_LOG(kError, "after a copy for a checkpoint: %s", used.ToString());
+  thread_.Post([this, copied = *std::move(copied), done = std::move(done)] {
+    const absl::StatusOr<std::string> written = Write(copied);
+    parts_.observer->RecordCheckpoint(copied.request.version, written.status());
+    done(written);
+  });
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> CheckpointWriter::SaveAndWait(const PolicyVersion& version) {
+  absl::StatusOr<std::string> saved = absl::UnknownError("not written");
+  SYNCOPATE_RETURN_IF_ERROR(Save(version, [&saved](const absl::StatusOr<std::string>& name) { saved = name; }));
+  const absl::Time begin = Clock::Real()->Now();
+  thread_.Wait();
+  parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
+  return saved;
+}
+
+absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVersion& version) {
+  // Looked at again before the rename; here, so that a trainer that has been replaced makes no further step.
+  SYNCOPATE_RETURN_IF_ERROR(CheckNotFenced());
+  SYNCOPATE_RETURN_IF_ERROR(parts_.publisher->CheckWeights(version));
+  SYNCOPATE_ASSIGN_OR_RETURN(const TrainingData::DataSnapshot data, parts_.data->Snapshot());
+  Copied copied;
+  copied.oldest_needed_record = data.oldest_needed_record;
+  CheckpointStore::SaveRequest& request = copied.request;
+  request.version = version;
+  request.last_look = [this] { return CheckNotFenced(); };
+  std::function<absl::Status()> go_on;
+  if (parts_.ranks != nullptr) {
+    // Before the others are told, who write into it.
+    SYNCOPATE_ASSIGN_OR_RETURN(request.folder, parts_.store->BeginFolder(version));
+    request.await_others = [ranks = parts_.ranks, folder = request.folder] { return ranks->AwaitSaved(folder); };
+    go_on = [ranks = parts_.ranks] { return ranks->lost(); };
+  }
+  const absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot = parts_.policy->TakeSnapshot(request.folder);
+  if (snapshot.ok()) {
+    request.files = PolicyFiles(*snapshot, go_on);
+    request.ranks = (*snapshot)->world;
+  } else if (parts_.ranks == nullptr) {
+    return snapshot.status();
+  } else {
+    // The others are writing by now, and are waited for before the folder goes: as if ours could not be written.
+    request.files["none"] = [why = snapshot.status()](const CheckpointStore::ByteSink&) { return why; };
+  }
+  request.files[kDataFile] = data.bytes;
+  return copied;
+}
+
+absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
+  const PolicyVersion& version = copied.request.version;
+  SYNCOPATE_RETURN_IF_ERROR(parts_.store->Save(copied.request));
+  parts_.control->SetLastCheckpoint(version.ToString());
+  saved_step_ = version.step;
+  // The same one again is still one checkpoint.
+  if (!saved_here_.empty() && saved_here_.back().version == version) return version.ToString();
+  saved_here_.push_back({version, copied.oldest_needed_record});
+  LogBestStays(best_.AddSaved(version));
+  Prune();
+  return version.ToString();
+}
+
 void CheckpointWriter::AddScore(const BestCheckpoint::Score& score) {
-  // Another trainer's best is not ours to replace.
-  if (CheckNotFenced().ok()) LogBestStays(best_.AddScore(score));
+  thread_.Post([this, score] {
+    // Another trainer's best is not ours to replace.
+    if (CheckNotFenced().ok()) LogBestStays(best_.AddScore(score));
+  });
 }
 
 // A file system cannot refuse a writer, so the right to write is looked at right before it is used: what was ordered,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +10,8 @@
 #include "base/status.h"
 #include "trainer/checkpoint/best_checkpoint.h"
 #include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/checkpoint/rank_saves.h"
+#include "trainer/checkpoint/save_thread.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/loop_control.h"
 #include "trainer/loop/phase_times.h"
@@ -18,8 +21,9 @@
 
 namespace syncopate::trainer {
 
-// Saves a run between two steps, keeps what is best, and prunes what nobody needs. Writes only while this trainer has
-// the right to: its epoch is the newest. Of the step thread; calls block for the disk.
+// Saves a run: copies it between two steps, writes the copy while others are made, keeps what is best, and prunes what
+// nobody needs. Writes only while this trainer has the right to: its epoch is the newest. Of the step thread, whose time it
+// takes is that of the copy; what is written, and looked at on the disk, is by a thread of its own.
 class CheckpointWriter {
  public:
   static constexpr char kDataFile[] = "data.pb";  // of a checkpoint: the data position
@@ -35,38 +39,55 @@ class CheckpointWriter {
     PhaseTimes* phases;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
+    RankSaves* ranks = nullptr;  // the others that `policy` leads; null: there are none
   };
+  // The name of a checkpoint, or why there is none: FENCED: a newer trainer writes here; the errors of CheckpointStore,
+  // RankSaves and Policy::TakeSnapshot.
+  using Done = std::function<void(const absl::StatusOr<std::string>& name)>;
+
   // `keep` checkpoints stay, and the best one; `epoch` is this trainer's.
   CheckpointWriter(int keep, int64_t epoch, Parts parts)
       : keep_(keep), epoch_(epoch), parts_(std::move(parts)), best_(parts_.store) {}
 
-  // Goes on from what an earlier life left.
+  // Goes on from what an earlier life left. Before anything else.
   void LoadBest() { best_.Load(); }
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
-  // The name of the checkpoint of `version`, at which the policy is. NON_FINITE: the weights are spoilt, nothing was
-  // written; FENCED: a newer trainer writes here; the errors of CheckpointStore and TrainingData::Snapshot. The
-  // observer hears of each.
-  absl::StatusOr<std::string> Save(const PolicyVersion& version);
+  // Copies `version`, at which the policy is, and returns; blocks for a save that is under way, so that there is one copy at
+  // a time. `done` is told from the thread that writes, when the checkpoint is durable or cannot be; the observer before
+  // it. An error is told nobody else: NON_FINITE: the weights are spoilt; FENCED; the errors of TrainingData::Snapshot.
+  absl::Status Save(const PolicyVersion& version, Done done);
+  // The same, and waits.
+  absl::StatusOr<std::string> SaveAndWait(const PolicyVersion& version);
+  // Until nothing is under way. Blocks for the disk.
+  void Wait() { thread_.Wait(); }
   // A version was evaluated: its checkpoint may be the best one. Nothing if a newer trainer has taken over.
   void AddScore(const BestCheckpoint::Score& score);
-  int64_t saved_step() const { return saved_step_; }  // -1: none by this trainer
+  int64_t saved_step() const { return saved_step_.load(); }  // -1: none by this trainer
 
  private:
   struct Saved {
     PolicyVersion version;
     uint64_t oldest_needed_record = 0;
   };
-  absl::Status Write(const PolicyVersion& version);
-  absl::Status CheckNotFenced() const;
+  struct Copied {
+    CheckpointStore::SaveRequest request;
+    uint64_t oldest_needed_record = 0;
+  };
+  absl::StatusOr<Copied> Copy(const PolicyVersion& version);
+  absl::Status CheckNotFenced() const;  // by either thread
+  // By the thread that writes.
+  absl::StatusOr<std::string> Write(const Copied& copied);
   void Prune();
 
   const int keep_;
   const int64_t epoch_;
   const Parts parts_;
+  std::atomic<int64_t> saved_step_ = -1;
+  // Of the thread that writes.
   BestCheckpoint best_;
-  int64_t saved_step_ = -1;
   std::deque<Saved> saved_here_;  // by this trainer, oldest first
+  SaveThread thread_;             // last: it uses all of the above
 };
 
 }  // namespace syncopate::trainer

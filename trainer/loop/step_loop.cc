@@ -38,7 +38,8 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
                     .control = &control_,
                     .observer = parts.observer,
                     .phases = &phases_,
-                    .newest_epoch = parts.newest_epoch}),
+                    .newest_epoch = parts.newest_epoch,
+                    .ranks = parts.ranks}),
       evaluations_({.data = parts.data,
                     .prompts = parts.evaluation_prompts,
                     .control = &control_,
@@ -56,6 +57,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
+  checkpoints_.Wait();
   control_.Close(outcome.ok() ? "done" : "failed");
   return outcome;
 }
@@ -199,15 +201,21 @@ void StepLoop::StartEvaluationIfDue() {
 
 absl::Status StepLoop::SaveIfDue() {
   if (!CheckpointIsDue()) return absl::OkStatus();
-  const absl::StatusOr<std::string> saved = checkpoints_.Save(version_);
-  if (ErrorReason(saved.status()) == reason::kNonFinite) return saved.status();
-  if (ErrorReason(saved.status()) == reason::kFenced) StopFenced();
-  // Else training goes on: the last good checkpoint is untouched, and the log still holds everything since.
-  if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version_.ToString(), saved.status().ToString());
+  // Unless another trainer has taken over training goes on: the last good checkpoint is untouched, and the log still
+  // holds everything since.
+  auto note = [this, version = version_](const absl::Status& saved) {
+    if (ErrorReason(saved) == reason::kFenced) StopFenced();
+    if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version.ToString(), saved.ToString());
+  };
+  const absl::Status begun =
+      checkpoints_.Save(version_, [note](const absl::StatusOr<std::string>& name) { note(name.status()); });
+  if (ErrorReason(begun) == reason::kNonFinite) return begun;
+  note(begun);
   return absl::OkStatus();
 }
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
+  checkpoints_.Wait();  // it may be the last one already, or have found a newer trainer
   const LoopControl::Requests requests = AwaitRequests();
   for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
   if (requests.fenced) return Outcome::kFenced;
@@ -219,7 +227,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
   }
   if (options_.checkpoint_at_end && checkpoints_.saved_step() != version_.step) {
-    const absl::StatusOr<std::string> saved = checkpoints_.Save(version_);
+    const absl::StatusOr<std::string> saved = checkpoints_.SaveAndWait(version_);
     if (ErrorReason(saved.status()) == reason::kFenced) return Outcome::kFenced;
     SYNCOPATE_RETURN_IF_ERROR(Annotate(saved.status(), "the last checkpoint could not be saved"));
   }
@@ -228,7 +236,8 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
 
 void StepLoop::SaveCheckpoint(CheckpointDone done) {
   auto save = [this, done = std::move(done)](const absl::Status& over) {
-    done(over.ok() ? checkpoints_.Save(version_) : absl::StatusOr<std::string>(over));
+    const absl::Status begun = over.ok() ? checkpoints_.Save(version_, done) : over;
+    if (!begun.ok()) done(begun);
   };
   control_.Add(std::move(save), /*saves=*/true);
 }

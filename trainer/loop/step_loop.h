@@ -58,6 +58,8 @@ class StepLoop {
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
     // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
     std::function<bool()> syncs_fail = nullptr;
+    // The other ranks that `policy` leads; null: there are none.
+    RankSaves* ranks = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data
@@ -83,7 +85,8 @@ class StepLoop {
   void StopFenced() { control_.StopFenced(); }
   // Whether somebody has asked for the end, before or after the run was over.
   bool stop_requested() const { return control_.stop_requested(); }
-  // Saves between two steps. CANCELLED (reason RUN_OVER) if the run ends first.
+  // Saves what is between two steps, while others are made. `done` is told when that is durable. CANCELLED (reason
+  // RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
   // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
   // finite; once, with an error as SaveCheckpoint if that cannot be.

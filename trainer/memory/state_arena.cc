@@ -61,6 +61,15 @@ class HostStateArena final : public StateArena {
     std::memcpy(pages_.data(), kept_->data(), pages_.size());
     return absl::OkStatus();
   }
+  absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
+    SYNCOPATE_ASSIGN_OR_RETURN(Pages taken, Pages::Take(bytes(), absl::StrCat("a copy of ", what_)));
+    auto pages = std::make_shared<Pages>(std::move(taken));
+    return std::shared_ptr<char>(pages, pages->data());
+  }
+  absl::Status CopyTo(char* host) override {
+    std::memcpy(host, pages_.data(), pages_.size());
+    return absl::OkStatus();
+  }
   absl::Status Release() override {
     if (madvise(pages_.data(), pages_.size(), MADV_DONTNEED) == 0) return Protect(PROT_NONE);
     return Error(absl::StatusCode::kInternal, "MADVISE", absl::StrCat(what_, ": ", std::strerror(errno)));
@@ -98,6 +107,16 @@ absl::StatusOr<int64_t> StateArena::Load() {
   const absl::Status released = Release();
   on_device_ = !released.ok();
   return copied;
+}
+
+absl::StatusOr<std::shared_ptr<const char>> StateArena::Copy() {
+  SYNCOPATE_CHECK(on_device_);
+  if (copy_ == nullptr || copy_.use_count() > 1) {
+    copy_ = nullptr;  // or two would be held beside each other for a moment
+    SYNCOPATE_ASSIGN_OR_RETURN(copy_, TakeHostMemory());
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CopyTo(copy_.get()));
+  return std::shared_ptr<const char>(copy_);
 }
 
 absl::StatusOr<std::unique_ptr<StateArena>> MakeHostStateArena(int64_t bytes, StateArena::Kind kind,

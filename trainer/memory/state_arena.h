@@ -35,6 +35,9 @@ class StateArena {
   // Takes memory again, with what it held; bytes that were copied to the device. 0 if it is there. RESOURCE_EXHAUSTED if
   // the device has no room: the host's copy stays, and it may be asked for again.
   absl::StatusOr<int64_t> Load();
+  // A copy in host memory of what it holds on the device, which must be there. The memory is used again once nobody has
+  // the copy before any more. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
+  absl::StatusOr<std::shared_ptr<const char>> Copy();
 
  protected:
   StateArena(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {}
@@ -43,13 +46,16 @@ class StateArena {
   // What Offload() and Load() are made of; each blocks until it is done.
   virtual absl::Status CopyToHost() = 0;  // makes room for the copy if there is none yet
   virtual absl::Status CopyFromHost() = 0;
+  virtual absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const = 0;  // of bytes()
+  virtual absl::Status CopyTo(char* host) = 0;
   virtual absl::Status Release() = 0;
   virtual absl::Status Restore() = 0;  // of zeros
 
   const int64_t bytes_;
   const Kind kind_;
   bool on_device_ = true;
-  bool host_has_it_ = false;  // of kFrozen
+  bool host_has_it_ = false;    // of kFrozen
+  std::shared_ptr<char> copy_;  // the newest one
 };
 
 // `bytes` of zeros on a policy's device; `what` ("the parameters") is named in errors.

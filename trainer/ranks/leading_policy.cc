@@ -24,6 +24,11 @@ absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const mod
   return policy_->WriteTensor(part, index, sink);
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeSnapshot(const std::string& folder) const {
+  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kSave, .folder = folder}));
+  return policy_->TakeSnapshot(folder);
+}
+
 absl::Status LeadingPolicy::CopyParameters(DType dtype, void* whole) const {
   SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kCopyParameters, .dtype = dtype}));
   return policy_->CopyParameters(dtype, whole);
@@ -99,6 +104,8 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
       return MoveState(policy, command.move);
     case RankCommand::Kind::kCopyParameters:
       return policy.CopyParameters(command.dtype, nullptr);
+    case RankCommand::Kind::kSave:
+      return absl::InternalError("what is saved is the caller's");
     case RankCommand::Kind::kCheckFinite:
       break;
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -18,7 +20,8 @@ struct RankCommand {
     kDigest,
     kCheckFinite,
     kCopyParameters,
-    kMoveState
+    kMoveState,
+    kSave
   };
   // What kMoveState does.
   enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
@@ -28,6 +31,7 @@ struct RankCommand {
   size_t tensor = 0;                          // kWriteTensor
   DType dtype = DType::kFloat32;              // kCopyParameters
   Move move = Move::kBeginUse;                // kMoveState
+  std::string folder = {};                    // kSave: of the folder of checkpoints
 };
 
 // How rank 0 reaches the others.
@@ -53,6 +57,7 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::Status CopyParameters(DType dtype, void* whole) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
@@ -73,7 +78,7 @@ class LeadingPolicy final : public Policy {
 };
 
 // What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
-// rank 0 has made too and deals with (reason NON_FINITE).
+// rank 0 has made too and deals with (reason NON_FINITE). Not kSave, whose copy is the caller's to take and to write.
 absl::Status ObeyCommand(Policy& policy, const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups);
 
 }  // namespace syncopate::trainer

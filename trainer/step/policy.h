@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -12,21 +15,18 @@
 #include "model/safetensors.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
+#include "trainer/step/policy_snapshot.h"
 
 namespace syncopate::trainer {
-
-// The arenas that a resumed run needs for the same bits, beside the number of updates: float32, laid out by
-// Policy::manifest().
-enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
-inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
-                                              PolicyPart::kSecondMoment};
 
 // Where a policy is restored from, such as the files of a checkpoint.
 class PolicySource {
  public:
   virtual ~PolicySource() = default;
-  // The numbers of tensor `index` of the manifest, float32, row-major; aligned to nothing. Valid while this lives.
-  virtual absl::string_view Tensor(PolicyPart part, size_t index) const = 0;
+  // Hands elements [begin, begin + count) of tensor `index` of the manifest to `use`: float32, row-major, in their order,
+  // in pieces of whole numbers that are aligned to nothing. Reads no others.
+  virtual void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
+                    const std::function<void(absl::string_view)>& use) const = 0;
   virtual int64_t updates() const = 0;
 };
 
@@ -47,6 +47,10 @@ class Policy {
   // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
+  // Copies what this rank holds to host memory, as it is now: whoever has the copy may write it while steps are made. Of
+  // several ranks the others do the same, and write theirs into `folder` of the folder of checkpoints. Blocks for the
+  // copy. RESOURCE_EXHAUSTED if the host has no room.
+  virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
   // Copies all parameters to `whole`, memory of the device that the policy is on, laid out as manifest() in elements of
   // `dtype`: float32, or what it computes in. They are there for what comes next on the device's default stream. Of
   // several ranks rank 0 alone gets them; the others pass null.

@@ -216,6 +216,14 @@ absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const mod
   });
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapshot(const std::string&) const {
+  return core_->Use("the policy cannot be copied to the host",
+                    [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
+                      SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
+                      return core_->actor.TakeSnapshot();
+                    });
+}
+
 absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
   return core_->Use("the weights cannot be gathered",
                     [&] { return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole); });

@@ -51,6 +51,21 @@ class FakeRank {
     stream_->Write(std::move(message));
   }
   void Leave() { stream_->Cancel(); }
+  void Saved(const std::string& folder, const std::string& file, int64_t bytes, const std::string& why_not = "") {
+    v1::AttendRequest message;
+    message.mutable_saved()->set_folder(folder);
+    if (why_not.empty()) {
+      v1::AttendRequest::Saved::File* const one = message.mutable_saved()->add_files();
+      one->set_name(file);
+      one->set_bytes(bytes);
+      one->set_sha256("digest");
+    } else {
+      message.mutable_saved()->set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
+      message.mutable_saved()->set_reason(why_not);
+      message.mutable_saved()->set_message("the disk is full");
+    }
+    stream_->Write(std::move(message));
+  }
 
   v1::AttendResponse Next() {
     MutexLock lock(&state_->mutex);
@@ -187,6 +202,40 @@ TEST_F(RankServiceTest, ARankOnTheCpuDoesNotFitToOneOnAGpu) {
   Start(kPatience, "GPU-a");
   first_->Hello(1);
   EXPECT_THAT(first_->End().message(), HasSubstr("another kind of device"));
+}
+
+TEST_F(RankServiceTest, WhatAllRanksHaveSavedIsGatheredByFolder) {
+  Start();
+  Assemble();
+  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kSave, .folder = ".tmp-1"}, {}), IsOk());
+  EXPECT_EQ(first_->Next().save().folder(), ".tmp-1");
+  first_->Saved(".tmp-1", "model-1-of-3.safetensors", 10);
+  second_->Saved(".tmp-1", "model-2-of-3.safetensors", 20);
+  const auto saved = service_->AwaitSaved(".tmp-1");
+  ASSERT_THAT(saved, IsOk());
+  EXPECT_EQ(*saved, (trainer::CheckpointStore::Files{{"model-1-of-3.safetensors", {10, "digest"}},
+                                                     {"model-2-of-3.safetensors", {20, "digest"}}}));
+}
+
+TEST_F(RankServiceTest, ARankThatCouldNotSaveIsNamedOnceAllHaveSaidWhatTheyDid) {
+  Start();
+  Assemble();
+  second_->Saved(".tmp-1", "", 0, "NO_SPACE");
+  first_->Saved(".tmp-1", "model-1-of-3.safetensors", 10);
+  const absl::Status status = service_->AwaitSaved(".tmp-1").status();
+  EXPECT_THAT(status, HasReason("NO_SPACE"));
+  EXPECT_THAT(status.message(), HasSubstr("trainer rank 2: the disk is full"));
+  EXPECT_THAT(service_->lost(), IsOk());  // training goes on
+}
+
+TEST_F(RankServiceTest, ASaveThatARankIsLostInEndsWithThat) {
+  Start();
+  Assemble();
+  first_->Saved(".tmp-1", "model-1-of-3.safetensors", 10);
+  second_->Leave();
+  const absl::Status status = service_->AwaitSaved(".tmp-1").status();
+  EXPECT_THAT(status, HasReason("RANK_LOST"));
+  EXPECT_THAT(status.message(), HasSubstr("trainer rank 2 is lost"));
 }
 
 TEST_F(RankServiceTest, ARankThatGoesIsNamedAndNothingIsSentAnyMore) {

@@ -45,6 +45,10 @@ TEST(CudaStateArenaTest, GivesItsMemoryBackWhileItIsAway) {
   SYNCOPATE_NEED_GPUS(1);
   testing::GivesItsMemoryBackWhileItIsAway(GpuRig());
 }
+TEST(CudaStateArenaTest, HandsOutCopiesThatStay) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::HandsOutCopiesThatStay(GpuRig());
+}
 TEST(CudaStateArenaTest, MovesOnlyWhatItsKindNeeds) {
   SYNCOPATE_NEED_GPUS(1);
   testing::MovesOnlyWhatItsKindNeeds(GpuRig());

@@ -432,6 +432,28 @@ TEST(ShardedActorTest, ALostRankEndsTheStepOfTheOthers) {
   EXPECT_EQ(ErrorReason(results[2]), "RANK_LOST");
 }
 
+TEST(ShardedActorTest, ARanksShareThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum) {
+  OnRanks<bool>(2, [](Communicator& ranks) {
+    PolicyTrainer::Options options = OptionsOn(ranks);
+    options.model.vocab_size = 152064;  // Qwen2.5-7B: 7.6 billion parameters
+    options.model.hidden_size = 3584;
+    options.model.intermediate_size = 18944;
+    options.model.num_hidden_layers = 28;
+    options.model.num_attention_heads = 28;
+    options.model.num_key_value_heads = 4;
+    options.model.head_dim = 128;
+    options.model.tie_word_embeddings = false;
+    options.compute_dtype = DType::kBFloat16;
+    options.device_bytes = int64_t{60} << 30;
+    const absl::Status status = PolicyTrainer::Create(options).status();
+    EXPECT_EQ(ErrorReason(status), "STATE_TOO_LARGE");
+    EXPECT_THAT(status.message(),
+                ::testing::HasSubstr("weights 14526 MiB + gradients 14526 MiB + two moments 29051 MiB "
+                                     "+ bfloat16 copy 7263 MiB + gathered units 99"));
+    return true;
+  });
+}
+
 TEST(ShardedActorTest, MoreRanksThanALayerHoldsAreRefusedBeforeAnythingIsMade) {
   class Many final : public Communicator {
    public:

@@ -1,9 +1,11 @@
 #include "trainer/checkpoint/checkpoint_manifest.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/sha256.h"
 #include "tests/support/status_matchers.h"
@@ -13,6 +15,9 @@ namespace {
 
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 CheckpointManifest Example() {
   return {{3, 20}, {{"model.safetensors", {123, Sha256Hex("model")}}}, {{"run_id", "a \"quoted\" name"}}};
@@ -32,6 +37,20 @@ TEST(CheckpointManifestTest, ReadsWhatItWrote) {
   ASSERT_THAT(manifest, IsOk());
   EXPECT_EQ(*manifest, Example());
   EXPECT_EQ(Resign(*text), *text);
+}
+
+TEST(CheckpointManifestTest, SaysHowManyRanksHaveWrittenIfThereWereSeveral) {
+  EXPECT_THAT(FormatCheckpointManifest(Example()).value(),
+              AllOf(HasSubstr("syncopate-checkpoint-1"), Not(HasSubstr("ranks"))));
+  CheckpointManifest of_four = Example();
+  of_four.ranks = 4;
+  const std::string text = FormatCheckpointManifest(of_four).value();
+  EXPECT_THAT(text, AllOf(HasSubstr("syncopate-checkpoint-2"), HasSubstr("\"ranks\": 4")));
+  EXPECT_EQ(ParseCheckpointManifest(text).value(), of_four);
+  for (const char* ranks : {"1", "0", "-4", "4.5", "\"4\"", "70000"}) {
+    const std::string changed = absl::StrReplaceAll(text, {{"\"ranks\": 4", absl::StrCat("\"ranks\": ", ranks)}});
+    EXPECT_THAT(ParseCheckpointManifest(Resign(changed)), HasReason("CHECKPOINT_DAMAGED")) << ranks;
+  }
 }
 
 TEST(CheckpointManifestTest, RefusesRightlySignedNonsense) {
@@ -62,7 +81,7 @@ TEST(CheckpointManifestTest, RefusesOtherTextsAltogether) {
 }
 
 TEST(CheckpointManifestTest, SaysThatAnotherFormatIsOfAnotherRelease) {
-  EXPECT_THAT(ParseCheckpointManifest(R"({"format": "syncopate-checkpoint-2"})"), HasReason("CHECKPOINT_VERSION"));
+  EXPECT_THAT(ParseCheckpointManifest(R"({"format": "syncopate-checkpoint-3"})"), HasReason("CHECKPOINT_VERSION"));
 }
 
 TEST(CheckpointManifestTest, RefusesToWriteMetadataOverTheLimit) {

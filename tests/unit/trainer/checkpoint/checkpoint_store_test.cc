@@ -199,7 +199,7 @@ TEST_F(CheckpointStoreTest, NamesAllDamagedOnesIfNoneIsWhole) {
 TEST_F(CheckpointStoreTest, DoesNotGoBackInTimeBecauseOfACheckpointOfANewerRelease) {
   Save({1, 1});
   Save({1, 2});
-  ASSERT_THAT(files_.PutFile(Path({1, 2}, "manifest.json"), R"({"format": "syncopate-checkpoint-2"})"), IsOk());
+  ASSERT_THAT(files_.PutFile(Path({1, 2}, "manifest.json"), R"({"format": "syncopate-checkpoint-3"})"), IsOk());
   EXPECT_THAT(store_->LoadLatest(), HasReason("CHECKPOINT_VERSION"));
 }
 
@@ -337,6 +337,108 @@ TEST(CheckpointStoreCrashTest, FindsTheOldOrTheNewCheckpointAfterACrashAtAnyOper
     int64_t crash_at = 0;
     while (CrashOnce(crash_at, survives)) ++crash_at;
     EXPECT_GT(crash_at, 12) << "the crash points were not reached";
+  }
+}
+
+// One of two ranks by hand: what rank 1 does, before rank 0 writes anything or after.
+enum class Turn { kFirst, kSecond };
+
+CheckpointStore::SaveRequest RanksRequest(CheckpointStore* store, PolicyVersion version, Turn of_rank1) {
+  CheckpointStore::SaveRequest request = Request(version);
+  request.ranks = 2;
+  const absl::StatusOr<std::string> folder = store->BeginFolder(version);
+  request.folder = folder.value_or("none");
+  auto write = [store, version, folder]() -> absl::StatusOr<CheckpointStore::Files> {
+    SYNCOPATE_RETURN_IF_ERROR(folder.status());
+    return CheckpointStore::WriteFiles(store->files(), JoinPath(kRoot, *folder),
+                                       {{"shard.safetensors", ModelBytes(version)}});
+  };
+  if (of_rank1 == Turn::kSecond) {
+    request.await_others = write;
+  } else {
+    request.await_others = [written = write()] { return written; };
+  }
+  return request;
+}
+
+TEST_F(CheckpointStoreTest, WhatAllRanksHaveWrittenIsOneCheckpoint) {
+  ASSERT_THAT(store_->Save(RanksRequest(store_.get(), {1, 5}, Turn::kSecond)), IsOk());
+  const auto checkpoint = store_->Verify({1, 5});
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_EQ(checkpoint->ranks, 2);
+  EXPECT_THAT(checkpoint->files, SizeIs(3));
+  EXPECT_EQ(store_->ReadFile(*checkpoint, "shard.safetensors").value(), ModelBytes({1, 5}));
+  ASSERT_THAT(files_.FlipBits(Path({1, 5}, "shard.safetensors"), 9000, 1), IsOk());
+  EXPECT_THAT(store_->Verify({1, 5}), HasReason("CHECKPOINT_DAMAGED"));
+}
+
+TEST_F(CheckpointStoreTest, TheSameVersionAgainIsWaitedForAndLeavesNothing) {
+  ASSERT_THAT(store_->Save(RanksRequest(store_.get(), {1, 5}, Turn::kSecond)), IsOk());
+  ASSERT_THAT(store_->Save(RanksRequest(store_.get(), {1, 5}, Turn::kSecond)), IsOk());
+  EXPECT_THAT(files_.List(kRoot).value(), ElementsAre("e1-s5"));
+}
+
+TEST_F(CheckpointStoreTest, ARankThatCannotWriteIsTheReasonAndNothingIsLeft) {
+  Save({1, 4});
+  CheckpointStore::SaveRequest request = RanksRequest(store_.get(), {1, 5}, Turn::kSecond);
+  request.await_others = [] {
+    return Error(absl::StatusCode::kResourceExhausted, "NO_SPACE", "trainer rank 1: no space left");
+  };
+  const absl::Status status = store_->Save(request);
+  EXPECT_THAT(status, HasReason("NO_SPACE"));
+  EXPECT_THAT(status, HasMessage(HasSubstr("trainer rank 1")));
+  EXPECT_THAT(files_.List(kRoot).value(), ElementsAre("e1-s4"));
+}
+
+TEST_F(CheckpointStoreTest, OthersAreWaitedForBeforeTheFolderGoes) {
+  CheckpointStore::SaveRequest request = RanksRequest(store_.get(), {1, 5}, Turn::kSecond);
+  request.files["model.safetensors"] = [](const CheckpointStore::ByteSink&) { return absl::InternalError("no"); };
+  bool waited = false;
+  request.await_others = [&, folder = request.folder]() -> absl::StatusOr<CheckpointStore::Files> {
+    waited = files_.List(JoinPath(kRoot, folder)).ok();
+    return CheckpointStore::Files();
+  };
+  EXPECT_EQ(store_->Save(request).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(waited);
+  EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, ARankThatWritesToAnotherDiskIsNoticed) {
+  CheckpointStore::SaveRequest request = RanksRequest(store_.get(), {1, 5}, Turn::kSecond);
+  request.await_others = [] { return CheckpointStore::Files{{"shard.safetensors", {5, std::string(64, 'a')}}}; };
+  EXPECT_THAT(store_->Save(request), HasReason("FOLDER_NOT_SHARED"));
+  EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
+}
+
+// As CrashOnce, of two ranks.
+bool CrashTwoRanksOnce(int64_t crash_at, Survives survives, Turn of_rank1) {
+  FaultyFileSystem files;
+  auto store = MustOpen(&files);
+  EXPECT_THAT(store->Save(Request({1, 1})), IsOk());
+  files.CrashAtOperation(files.operations() + crash_at);
+  const bool saved = store->Save(RanksRequest(store.get(), {1, 2}, of_rank1)).ok();
+  files.Restart(survives, static_cast<uint64_t>(crash_at));
+  auto reopened = MustOpen(&files);
+  const auto latest = reopened->LoadLatest();
+  EXPECT_THAT(latest, IsOk()) << "crash at " << crash_at;
+  if (!latest.ok()) return !saved;
+  EXPECT_THAT(latest->skipped, IsEmpty()) << "crash at " << crash_at << " left half a checkpoint";
+  const PolicyVersion version = latest->checkpoint.version;
+  EXPECT_TRUE(version.step == 2 || (version.step == 1 && !saved)) << "crash at " << crash_at;
+  if (version.step == 2) {
+    EXPECT_EQ(reopened->ReadFile(latest->checkpoint, "shard.safetensors").value(), ModelBytes(version));
+  }
+  EXPECT_THAT(files.List(kRoot).value(), SizeIs(reopened->List().value().size())) << "something temporary is left";
+  return !saved;
+}
+
+TEST(CheckpointStoreCrashTest, FindsTheOldOrTheNewCheckpointOfTwoRanksAfterACrashAtAnyOperationOfEither) {
+  for (Turn turn : {Turn::kFirst, Turn::kSecond}) {
+    for (Survives survives : {Survives::kEverything, Survives::kSynced, Survives::kSome}) {
+      int64_t crash_at = 0;
+      while (CrashTwoRanksOnce(crash_at, survives, turn)) ++crash_at;
+      EXPECT_GT(crash_at, 14) << "the crash points were not reached";
+    }
   }
 }
 

@@ -276,6 +276,48 @@ TEST_F(StepLoopTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCheckp
   EXPECT_THAT(failed, ElementsAre(2));
 }
 
+TEST_F(StepLoopTest, StepsAreMadeWhileACheckpointIsWrittenWhichHasWhatWasTrueWhenItBegan) {
+  StepLoop::Options options = Steps(6);
+  options.checkpoint_every_steps = 2;
+  options.keep_checkpoints = 3;
+  world_.HoldSaves(true);
+  world_.Start(options);
+  // The next one waits for it: there is one copy of the state at a time.
+  ASSERT_TRUE(world_.observer.steps.WaitFor(4));
+  EXPECT_EQ(world_.policy.begun(), 4);
+  EXPECT_THAT(world_.Checkpoints(), IsEmpty());
+  EXPECT_TRUE(world_.observer.checkpoints.All().empty());
+  world_.HoldSaves(false);
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s2", "e1-s4", "e1-s6"));
+  for (int64_t step : {2, 4, 6}) {
+    const std::string model =
+        ReadFile(&world_.checkpoint_disk, absl::StrCat("/checkpoints/e1-s", step, "/model.safetensors"), 1 << 20)
+            .value();
+    const model::StoredTensor weights = model::SafetensorsFile::Parse(model).value().Find(FakePolicy::kTensor).value();
+    float first = 0;
+    std::memcpy(&first, weights.data.data(), sizeof(first));
+    EXPECT_EQ(first, static_cast<float>(step));
+  }
+}
+
+TEST_F(StepLoopTest, WhoAskedForACheckpointHearsOfItWhenItIsDurable) {
+  world_.HoldSaves(true);
+  world_.policy.Hold();
+  world_.Start(Steps(3));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  Mailbox<absl::StatusOr<std::string>> saved;
+  world_.loop().SaveCheckpoint([&saved](const absl::StatusOr<std::string>& name) { saved.Put(name); });
+  world_.policy.Release();
+  ASSERT_TRUE(world_.observer.steps.WaitFor(3));
+  EXPECT_TRUE(saved.All().empty());
+  world_.HoldSaves(false);
+  ASSERT_THAT(world_.Wait(), IsOk());
+  ASSERT_EQ(saved.All().size(), 1u);
+  EXPECT_THAT(saved.All()[0], IsOk());
+  EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1", "e1-s3"));
+}
+
 TEST_F(StepLoopTest, ALastCheckpointThatCannotBeSavedFailsTheRun) {
   world_.checkpoint_disk.SetCapacity(0);
   world_.Start(Steps(2));

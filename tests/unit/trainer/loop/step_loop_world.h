@@ -90,6 +90,20 @@ class FakePolicy final : public Policy {
     const float* const arena = part == PolicyPart::kParameters ? weights_ : moments_.data();
     return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});
   }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
+    EXPECT_TRUE(part_.on_device());
+    auto snapshot = std::make_shared<PolicySnapshot>();
+    snapshot->manifest = manifest_;
+    snapshot->updates = updates();
+    snapshot->pieces = {{0, 0, kNumbers, 0}};
+    for (PolicyPart part : kPolicyParts) {
+      const float* const from = part == PolicyPart::kParameters ? weights_ : moments_.data();
+      const auto copy = std::make_shared<std::vector<float>>(from, from + kNumbers);
+      snapshot->arenas[static_cast<size_t>(part)] =
+          std::shared_ptr<const char>(copy, reinterpret_cast<const char*>(copy->data()));
+    }
+    return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
+  }
   absl::Status CopyParameters(DType, void* whole) const override {
     std::memcpy(whole, weights_, kNumbers * sizeof(float));
     return absl::OkStatus();
@@ -286,6 +300,7 @@ class StepLoopWorld {
     session_ = data_->Connect(TrainingDataWorld::Member("rollouter-0"), TrainingDataWorld::kRunId, rollouter_).value();
   }
   ~StepLoopWorld() {
+    HoldSaves(false);
     if (loop_ != nullptr) loop_->StopFenced();
     policy.Release();
     if (running_.valid()) running_.wait();
@@ -308,9 +323,18 @@ class StepLoopWorld {
                                 if (failing_syncs.count(step) == 0) rollouter_->Serve(session_, publication.version);
                                 if (step <= laggards_last_) laggard_->Serve(laggard_session_, publication.version);
                               },
-                          .newest_epoch = [this]() -> absl::StatusOr<int64_t> { return newest_epoch.load(); }};
+                          .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
+                            AwaitSavesAllowed();
+                            return newest_epoch.load();
+                          }};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
-    running_ = std::async(std::launch::async, [this] { return loop_->Run(); });
+    running_ = std::async(std::launch::async, [this] {
+      {
+        MutexLock lock(&mutex_);
+        loop_thread_ = std::this_thread::get_id();
+      }
+      return loop_->Run();
+    });
   }
   // How the run ended; DEADLINE_EXCEEDED if it does not.
   absl::StatusOr<StepLoop::Outcome> Wait() {
@@ -333,6 +357,12 @@ class StepLoopWorld {
     return names;
   }
 
+  // From now on saves wait where they look a last time whether they may write.
+  void HoldSaves(bool hold) {
+    MutexLock lock(&mutex_);
+    saves_held_ = hold;
+  }
+
   // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
   FakeRollouter& AddLaggard(int64_t last) {
     laggard_ = std::make_shared<FakeRollouter>(data_.get());
@@ -353,6 +383,16 @@ class StepLoopWorld {
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
 
  private:
+  void AwaitSavesAllowed() {
+    MutexLock lock(&mutex_);
+    if (std::this_thread::get_id() == loop_thread_) return;  // it looks too, before it copies
+    auto may = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !saves_held_; };
+    mutex_.AwaitWithTimeout(Condition(&may), kTestDeadline);
+  }
+
+  Mutex mutex_;
+  bool saves_held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread::id loop_thread_ ABSL_GUARDED_BY(mutex_);
   struct Data : TrainingDataWorld {
     explicit Data(int64_t supervised_steps) { options.ledger.supervised_steps = supervised_steps; }
   };

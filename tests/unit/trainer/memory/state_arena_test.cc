@@ -29,6 +29,7 @@ testing::ArenaRig HostRig() {
 TEST(HostStateArenaTest, KeepsItsAddressAndWhatItHeld) { testing::KeepsItsAddressAndWhatItHeld(HostRig()); }
 TEST(HostStateArenaTest, GivesItsMemoryBackWhileItIsAway) { testing::GivesItsMemoryBackWhileItIsAway(HostRig()); }
 TEST(HostStateArenaTest, MovesOnlyWhatItsKindNeeds) { testing::MovesOnlyWhatItsKindNeeds(HostRig()); }
+TEST(HostStateArenaTest, HandsOutCopiesThatStay) { testing::HandsOutCopiesThatStay(HostRig()); }
 TEST(HostStateArenaTest, APartsDurationsAreExact) { testing::APartsDurationsAreExact(HostRig()); }
 
 TEST(HostStateArenaDeathTest, NobodyReadsWhatIsAway) {
@@ -52,6 +53,8 @@ class FullArena final : public StateArena {
  private:
   absl::Status CopyToHost() override { return absl::OkStatus(); }
   absl::Status CopyFromHost() override { return absl::OkStatus(); }
+  absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override { return std::shared_ptr<char>(); }
+  absl::Status CopyTo(char*) override { return absl::OkStatus(); }
   absl::Status Release() override { return absl::OkStatus(); }
   absl::Status Restore() override { return *full_ ? absl::ResourceExhaustedError("full") : absl::OkStatus(); }
   bool* const full_;

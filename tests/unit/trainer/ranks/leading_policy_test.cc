@@ -35,6 +35,10 @@ class NotingPolicy final : public Policy {
     Note("write " + std::to_string(static_cast<int>(part)) + "/" + std::to_string(index));
     return absl::OkStatus();
   }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override {
+    Note("copy for " + folder);
+    return std::make_shared<const PolicySnapshot>();
+  }
   absl::Status CopyParameters(DType dtype, void* whole) const override {
     Note(std::string("copy ") + DTypeName(dtype) + (whole == nullptr ? "" : " here"));
     return absl::OkStatus();
@@ -79,7 +83,9 @@ class NearFollower final : public RankFollowers {
  public:
   explicit NearFollower(Policy* policy) : policy_(policy) {}
   absl::Status Send(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) override {
-    return policy_ == nullptr ? RankLost("gone") : ObeyCommand(*policy_, command, groups);
+    if (policy_ == nullptr) return RankLost("gone");
+    if (command.kind == RankCommand::Kind::kSave) return policy_->TakeSnapshot(command.folder).status();
+    return ObeyCommand(*policy_, command, groups);
   }
 
  private:
@@ -96,6 +102,7 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_TRUE(policy.Step({&group, &group}, 7).ok());
   EXPECT_TRUE(policy.SupervisedStep({&group}).ok());
   EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
+  EXPECT_TRUE(policy.TakeSnapshot(".tmp-1").ok());
   char arena = 0;
   EXPECT_TRUE(policy.CopyParameters(DType::kBFloat16, &arena).ok());
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
@@ -108,11 +115,12 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_EQ(policy.EnterTrainerMode().value_or(StateMoves()).load_seconds, 2);
   EXPECT_EQ(policy.memory().parameter_bytes, 5);  // what it has itself
   EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
-  EXPECT_THAT(notes,
-              ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
-                          "1: write 1/4", "0: write 1/4", "1: copy bfloat16", "0: copy bfloat16 here", "1: digest",
-                          "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
-                          "0: end use", "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
+  EXPECT_THAT(
+      notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
+                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1", "1: copy bfloat16",
+                         "0: copy bfloat16 here", "1: digest", "0: digest", "1: check", "0: check", "1: begin use",
+                         "0: begin use", "1: end use", "0: end use", "1: rollout mode", "0: rollout mode",
+                         "1: trainer mode", "0: trainer mode"));
 }
 
 TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {

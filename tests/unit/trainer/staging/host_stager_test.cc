@@ -44,6 +44,9 @@ class StillPolicy final : public Policy {
     SYNCOPATE_RETURN_IF_ERROR(sink({bytes, kFirst}));
     return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
+    return std::make_shared<const PolicySnapshot>();  // nobody saves it
+  }
   absl::Status CopyParameters(DType, void* whole) const override {
     std::memcpy(whole, weights_.data(), weights_.size() * sizeof(float));
     return absl::OkStatus();

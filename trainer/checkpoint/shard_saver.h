@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "trainer/checkpoint/checkpoint_store.h"
+#include "trainer/checkpoint/save_thread.h"
+#include "trainer/step/policy_snapshot.h"
+
+namespace syncopate::trainer {
+
+// Writes what one rank, but rank 0, holds of a policy, while steps are made. The folder is there, made by rank 0, which
+// renames it once all ranks have written: until then nothing of it is a checkpoint. Of one thread.
+class ShardSaver {
+ public:
+  // From the thread that writes: what was written into `folder`, or why it could not be.
+  using Tell = std::function<void(const std::string& folder, const absl::StatusOr<CheckpointStore::Files>& written)>;
+
+  // Folders are of `root`; `files` outlives this.
+  ShardSaver(FileSystem* files, std::string root, Tell tell)
+      : files_(files), root_(std::move(root)), tell_(std::move(tell)) {}
+
+  // Returns at once. A snapshot that could not be taken is told as any other error.
+  void Save(const std::string& folder, absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot);
+  // What is being written is given up: an error that is told.
+  void Abort() { aborted_.store(true); }
+  // Until what was to be written is, and nobody has its snapshot any more.
+  void Wait() { thread_.Wait(); }
+
+ private:
+  absl::StatusOr<CheckpointStore::Files> Write(const std::string& folder,
+                                               const std::shared_ptr<const PolicySnapshot>& snapshot) const;
+
+  FileSystem* const files_;
+  const std::string root_;
+  const Tell tell_;
+  std::atomic<bool> aborted_ = false;
+  SaveThread thread_;  // last: it uses all of the above
+};
+
+}  // namespace syncopate::trainer

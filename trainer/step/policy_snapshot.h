@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/manifest.h"
+
+namespace syncopate::trainer {
+
+// The arenas that a resumed run needs for the same bits, beside the number of updates: float32, laid out by
+// Policy::manifest().
+enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
+inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
+                                              PolicyPart::kSecondMoment};
+
+// What one rank holds of a policy, copied to host memory as it was at one moment. Immutable; may be read by any thread and
+// outlive the policy.
+struct PolicySnapshot {
+  // Elements [begin, begin + count) of tensor `tensor` of the manifest, which lie at element `offset` of each arena.
+  struct Piece {
+    size_t tensor = 0;
+    int64_t begin = 0;
+    int64_t count = 0;
+    int64_t offset = 0;
+  };
+
+  absl::string_view Bytes(PolicyPart part, const Piece& piece) const {
+    return {arenas[static_cast<size_t>(part)].get() + static_cast<size_t>(piece.offset) * sizeof(float),
+            static_cast<size_t>(piece.count) * sizeof(float)};
+  }
+
+  Manifest manifest;  // of the whole policy
+  int32_t rank = 0;
+  int32_t world = 1;
+  int64_t updates = 0;
+  std::vector<Piece> pieces;  // in the manifest's order; with one rank its tensors
+  std::shared_ptr<const char> arenas[std::size(kPolicyParts)];
+};
+
+}  // namespace syncopate::trainer
