@@ -81,6 +81,7 @@ struct Matmul::State {
 
   absl::Status Describe();
   absl::Status FindWays();
+  absl::Status TakeWay(const cublasLtMatmulAlgo_t& way);
   absl::Status Queue(const MatmulOperands& operands, const cublasLtMatmulAlgo_t& way, cudaStream_t stream);
   absl::StatusOr<double> Time(const std::vector<MatmulOperands>& operands, const cublasLtMatmulAlgo_t& way,
                               cudaStream_t stream);
@@ -92,13 +93,28 @@ Matmul::Matmul(Matmul&&) noexcept = default;
 Matmul& Matmul::operator=(Matmul&&) noexcept = default;
 const MatmulShape& Matmul::shape() const { return state_->shape; }
 
-absl::StatusOr<Matmul> Matmul::Create(const MatmulLibrary& library, const MatmulShape& shape) {
+absl::StatusOr<std::unique_ptr<Matmul::State>> Matmul::Described(const MatmulLibrary& library,
+                                                                 const MatmulShape& shape) {
   auto state = std::make_unique<State>();
   state->shape = shape;
   state->handle = library.state_->handle;
   state->workspace = library.state_->workspace;
   SYNCOPATE_RETURN_IF_ERROR(state->Describe());
+  return state;
+}
+
+absl::StatusOr<Matmul> Matmul::Create(const MatmulLibrary& library, const MatmulShape& shape) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<State> state, Described(library, shape));
   SYNCOPATE_RETURN_IF_ERROR(state->FindWays());
+  return Matmul(std::move(state));
+}
+
+absl::StatusOr<Matmul> Matmul::CreateLike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like) {
+  MatmulShape same = like.shape();
+  same.rows = shape.rows;
+  SYNCOPATE_CHECK(same == shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<State> state, Described(library, shape));
+  SYNCOPATE_RETURN_IF_ERROR(state->TakeWay(like.state_->ways[like.state_->chosen].algo));
   return Matmul(std::move(state));
 }
 
@@ -148,6 +164,17 @@ absl::Status Matmul::State::FindWays() {
                  what));
   ways.resize(static_cast<size_t>(found));
   if (ways.empty()) return BlasStatus(CUBLAS_STATUS_NOT_SUPPORTED, what);
+  return absl::OkStatus();
+}
+
+absl::Status Matmul::State::TakeWay(const cublasLtMatmulAlgo_t& way) {
+  const std::string what = absl::StrCat("taking another product's way for ", NameOf(shape));
+  cublasLtMatmulHeuristicResult_t checked = {};
+  SYNCOPATE_RETURN_IF_ERROR(BlasStatus(
+      cublasLtMatmulAlgoCheck(handle, operation.get(), w.get(), x.get(), y.get(), y.get(), &way, &checked), what));
+  if (checked.workspaceSize > MatmulLibrary::kWorkspaceBytes) return BlasStatus(CUBLAS_STATUS_NOT_SUPPORTED, what);
+  checked.algo = way;
+  ways = {checked};
   return absl::OkStatus();
 }
 

@@ -23,6 +23,8 @@ struct MatmulShape {
   // A row of y has the same bits wherever the row of x stands and whatever the others are: none of the ways that give
   // parts of a sum to several blocks.
   bool rows_alike = false;
+
+  friend bool operator==(const MatmulShape&, const MatmulShape&) = default;
 };
 
 struct MatmulOperands {
@@ -57,6 +59,9 @@ class Matmul {
   // The ways that the library thinks of, best first by its own guess, of which the first is chosen. INTERNAL reason
   // CUBLAS_ERROR, naming the shape, if there is none.
   static absl::StatusOr<Matmul> Create(const MatmulLibrary& library, const MatmulShape& shape);
+  // By the way that `like` has chosen, whose shape differs in `rows` alone. With rows_alike a row then has the same bits
+  // from both. INTERNAL reason CUBLAS_ERROR if the library does not take it for so many rows.
+  static absl::StatusOr<Matmul> CreateLike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like);
   ~Matmul();
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;
@@ -73,6 +78,7 @@ class Matmul {
  private:
   struct State;
   explicit Matmul(std::unique_ptr<State> state);
+  static absl::StatusOr<std::unique_ptr<State>> Described(const MatmulLibrary& library, const MatmulShape& shape);
   std::unique_ptr<State> state_;
 };
 

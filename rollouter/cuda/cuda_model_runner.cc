@@ -27,8 +27,6 @@ constexpr int32_t kLeastPackedRows = 512;
 // Passes of more tokens take the device long enough for the host to queue them kernel by kernel.
 constexpr int32_t kMostCapturedRows = 4096;
 constexpr int64_t kMostPackedScratch = int64_t{64} << 20;
-// Of every pass, decode step or prompt, when bits must not depend on the batch.
-constexpr int32_t kLeastFixedRows = 64;
 
 int64_t LayerBlockBytes(const HeadCounts& heads) {
   return int64_t{heads.kv_heads} * kTokensPerBlock * heads.head_dim * kHalfBytes;
@@ -82,10 +80,10 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.rows_alike = runner.deterministic;
   decoder.choose_fastest = !runner.deterministic;
   decoder.ranks = options.ranks;
+  decoder.batch_sizes = BatchSizes(decoder.max_slots);
   if (runner.deterministic) {
-    decoder.batch_sizes = decoder.chunk_sizes = {std::max(kLeastFixedRows, decoder.max_slots)};
+    decoder.chunk_sizes = {16, 64, 256, kMaxAttentionRows};
   } else {
-    decoder.batch_sizes = BatchSizes(decoder.max_slots);
     decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
   }
   const cuda::DeviceScope scope(options.device);

@@ -13,6 +13,11 @@ namespace {
 using model::Matmul;
 using model::MatmulOperands;
 
+absl::StatusOr<Matmul> MakeMatmul(const model::MatmulLibrary& library, const model::MatmulShape& shape,
+                                  const Matmul* like) {
+  return like != nullptr ? Matmul::CreateLike(library, shape, *like) : Matmul::Create(library, shape);
+}
+
 MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
 }
@@ -47,18 +52,23 @@ void* DecodeProducts::ResultOf(int which, const DecodeBuffers& buffers) const {
 absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                       const Options& options) {
   const bool add = options.add_to_residual && options.parts[0] == nullptr;
-  auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate) {
-    return Matmul::Create(library, {.rows = options.rows,
-                                    .n = n,
-                                    .k = k,
-                                    .bias = bias,
-                                    .accumulate = accumulate,
-                                    .rows_alike = options.rows_alike});
+  auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate, Matmul DecodeProducts::*product) {
+    return MakeMatmul(library,
+                      {.rows = options.rows,
+                       .n = n,
+                       .k = k,
+                       .bias = bias,
+                       .accumulate = accumulate,
+                       .rows_alike = options.rows_alike},
+                      options.like != nullptr ? &(options.like->*product) : nullptr);
   };
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul qkv, make(shape.qkv_size(), shape.hidden, shape.qkv_bias, false));
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul output, make(shape.hidden, shape.query_size(), false, add));
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul gate_up, make(2 * shape.intermediate, shape.hidden, false, false));
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul qkv,
+                             make(shape.qkv_size(), shape.hidden, shape.qkv_bias, false, &DecodeProducts::qkv_));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul output,
+                             make(shape.hidden, shape.query_size(), false, add, &DecodeProducts::output_));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul gate_up,
+                             make(2 * shape.intermediate, shape.hidden, false, false, &DecodeProducts::gate_up_));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add, &DecodeProducts::down_));
   return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), options.parts);
 }
 
@@ -97,12 +107,14 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
 
 absl::StatusOr<HeadProduct> HeadProduct::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                 const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, Matmul::Create(library, {.rows = options.rows,
-                                                                      .n = shape.vocab,
-                                                                      .k = shape.hidden,
-                                                                      .float32_result = options.float32_logits,
-                                                                      .result_stride = LogitsStride(shape.vocab),
-                                                                      .rows_alike = options.rows_alike}));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, MakeMatmul(library,
+                                                        {.rows = options.rows,
+                                                         .n = shape.vocab,
+                                                         .k = shape.hidden,
+                                                         .float32_result = options.float32_logits,
+                                                         .result_stride = LogitsStride(shape.vocab),
+                                                         .rows_alike = options.rows_alike},
+                                                        options.like != nullptr ? &options.like->product_ : nullptr));
   return HeadProduct(std::move(product));
 }
 

@@ -20,6 +20,8 @@ class DecodeProducts {
     // Or this rank's parts of them, in these two places; null: there are no others.
     std::array<void*, 2> parts = {};
     bool rows_alike = false;  // as MatmulShape
+    // Its ways are taken, however many rows it has; all else is the same. Null: the library's choice.
+    const DecodeProducts* like = nullptr;
   };
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -51,7 +53,8 @@ class HeadProduct {
   struct Options {
     int32_t rows = 0;
     bool float32_logits = true;
-    bool rows_alike = false;  // as MatmulShape
+    bool rows_alike = false;            // as MatmulShape
+    const HeadProduct* like = nullptr;  // as above
   };
   static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                             const Options& options);

@@ -24,6 +24,8 @@ constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
 constexpr int32_t kMostTableSettings = 32768;  // of a pass
 // Graphs of packed sequences are made for so many of them, or twice as many, and so on, the empty ones included.
 constexpr int32_t kLeastCapturedSequences = 8;
+// The ways that products go for so many rows are those for all, with rows_alike: a batch of usual size.
+constexpr int32_t kPatternRows = 256;
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
   return sizes.empty() ? otherwise : sizes.back();
@@ -44,14 +46,13 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_CHECK(std::is_sorted(options.packed_sizes.begin(), options.packed_sizes.end()));
   SYNCOPATE_CHECK(LastOr(options.chunk_sizes, 0) <= kMaxAttentionRows);
   SYNCOPATE_CHECK(options.packed_sizes.empty() || (options.attend_packed && !options.chunk_sizes.empty()));
-  SYNCOPATE_CHECK(!options.rows_alike ||
-                  (options.batch_sizes.size() == 1 && options.batch_sizes == options.chunk_sizes &&
-                   options.packed_sizes.empty() && !options.choose_fastest));
+  SYNCOPATE_CHECK(!options.rows_alike || (options.packed_sizes.empty() && !options.choose_fastest));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
   const DeviceScope device(options.device);
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
+  if (options.rows_alike) SYNCOPATE_RETURN_IF_ERROR(decoder->MakePattern());
   for (int32_t rows : options.batch_sizes) {
     SYNCOPATE_RETURN_IF_ERROR(decoder->MakeHead(rows));
     SYNCOPATE_ASSIGN_OR_RETURN(Bucket bucket, decoder->MakeBucket(rows, RowsOf::kDifferentSequences));
@@ -131,12 +132,25 @@ absl::Status GraphDecoder::Prepare() {
   return CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers");
 }
 
+absl::Status GraphDecoder::MakePattern() {
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(kPatternRows));
+  pattern_ = std::make_unique<const DecodeProducts>(std::move(products));
+  if (!leads()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      HeadProduct head,
+      HeadProduct::Create(*library_, options_.shape,
+                          {.rows = kPatternRows, .float32_logits = options_.float32_logits, .rows_alike = true}));
+  head_pattern_ = std::make_unique<const HeadProduct>(std::move(head));
+  return absl::OkStatus();
+}
+
 absl::Status GraphDecoder::MakeHead(int32_t rows) {
   if (!leads()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head, HeadProduct::Create(*library_, options_.shape,
                                                                    {.rows = rows,
                                                                     .float32_logits = options_.float32_logits,
-                                                                    .rows_alike = options_.rows_alike}));
+                                                                    .rows_alike = options_.rows_alike,
+                                                                    .like = head_pattern_.get()}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -150,7 +164,8 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
                                                     {.rows = rows,
                                                      .add_to_residual = options_.add_in_products,
                                                      .parts = parts_,
-                                                     .rows_alike = options_.rows_alike}));
+                                                     .rows_alike = options_.rows_alike,
+                                                     .like = pattern_.get()}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
