@@ -31,6 +31,15 @@ T* At(T* data, int64_t offset) {
   return data != nullptr ? data + offset : nullptr;
 }
 
+// Loops look nothing up by themselves: as ATen's operators would, this throws.
+void CheckIndices(const char* what, const at::Tensor& indices, int64_t size) {
+  TORCH_CHECK_INDEX(indices.is_contiguous() && indices.scalar_type() == at::kLong, what, " are not dense int64");
+  const int64_t* const values = indices.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < indices.numel(); ++i) {
+    TORCH_CHECK_INDEX(values[i] >= 0 && values[i] < size, what, ": index ", values[i], " is not below ", size);
+  }
+}
+
 template <typename Body>
 void ForRows(int64_t rows, int64_t columns, const Body& body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kNumbersAThread / columns), body);
@@ -93,6 +102,7 @@ class OpsOnHost final : public Ops {
   void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
               const at::Tensor& positions, bool inverse) const override {
     if (!AreHostRows({x, cos, sin})) return AtenOps().Rotate(x, heads, cos, sin, positions, inverse);
+    CheckIndices("positions", positions, cos.size(0));
     const int64_t columns = x.size(1);
     ForRows(x.size(0), columns, [&](int64_t begin, int64_t end) {
       rows_.Rotate(Out(x) + begin * columns, end - begin, columns, heads, cos.size(1), In(cos), In(sin), cos.size(1),
@@ -154,6 +164,7 @@ class OpsOnHost final : public Ops {
   HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const override {
     if (!AreHostRows({logits})) return AtenOps().Head(logits, targets, temperature);
     const int64_t rows = logits.size(0), vocabulary = logits.size(1);
+    CheckIndices("targets", targets, vocabulary);
     HeadRows result{at::empty({rows}, logits.options()), at::empty({rows}, logits.options()),
                     at::empty({rows}, logits.options())};
     ForRows(rows, vocabulary, [&](int64_t begin, int64_t end) {
@@ -171,6 +182,7 @@ class OpsOnHost final : public Ops {
       return AtenOps().HeadBackward(logits, targets, rows, dlogprob, dentropy, temperature, to);
     }
     const int64_t vocabulary = logits.size(1);
+    CheckIndices("targets", targets, vocabulary);
     ForRows(logits.size(0), vocabulary, [&](int64_t begin, int64_t end) {
       rows_.HeadBackward(Out(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
                          In(rows.entropy) + begin, In(rows.log_sum_exp) + begin, In(dlogprob) + begin,

@@ -235,6 +235,11 @@ at::Tensor Transformer::AttendOnHost(const LayerWeights& layer, int64_t index, c
 at::Tensor Transformer::ForwardOnHost(const TransformerWeights& weights, const at::Tensor& ids,
                                       const at::Tensor& positions, Attention& attention, PartialSums* sums) const {
   const HostRows& rows = FastestHostRows();
+  const int64_t* const places = positions.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < positions.numel(); ++row) {
+    TORCH_CHECK_INDEX(places[row] >= 0 && places[row] < cos_.size(0), "position ", places[row], " is not below ",
+                      cos_.size(0));
+  }
   at::Tensor x = at::embedding(weights.tokens, ids);
   at::Tensor normed = at::empty_like(x);
   // x += delta, and its norm.

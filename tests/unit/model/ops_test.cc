@@ -212,6 +212,16 @@ TEST(HostRowsTest, ARowOverBlocksAttendsAsTheLastRowOfItsSequence) {
   }
 }
 
+TEST_P(OpsTest, WhatIsOutsideATableIsAnError) {
+  at::Tensor logits = at::randn({3, 5}), x = at::randn({3, 8}), angle = at::randn({4, 4});
+  EXPECT_THROW(ops_.Head(logits, at::tensor({0, 5, 1}, at::kLong), 1), c10::Error);
+  const Ops::HeadRows rows = ops_.Head(logits, at::zeros({3}, at::kLong), 1);
+  EXPECT_THROW(
+      ops_.HeadBackward(logits.clone(), at::tensor({0, -1, 1}, at::kLong), rows, at::ones({3}), {}, 1, at::kFloat),
+      c10::Error);
+  EXPECT_THROW(ops_.Rotate(x, 1, angle.cos(), angle.sin(), at::tensor({0, 4, 1}, at::kLong), false), c10::Error);
+}
+
 // A step whose loss is not finite is noticed by its gradient's norm: nothing on the way may hide it.
 TEST_P(OpsTest, WhatIsNotANumberStaysSo) {
   const double nan = std::nan("");
