@@ -117,7 +117,7 @@ TEST(RollouterRanksTest, RanksByHandThatDisagreeBothEndWithTheReason) {
   ASSERT_TRUE(Eventually(kPatience, [&] { return daemon::ReadDaemonEndpoint(announced).ok(); }));
   const std::string rank0 = daemon::ReadDaemonEndpoint(announced)->grpc;
   auto second = run.LaunchDaemon(
-      "rollouter", 0, {"rollouter.rank=1", absl::StrCat("rollouter.rank0=", rank0), "rollout.max_sequences=7"});
+      "rollouter", 0, {"rollouter.rank=1", absl::StrCat("rollouter.rank0=", rank0), "rollout.max_sequences=64"});
   ASSERT_THAT(second, IsOk());
   for (Process* rank : {first->get(), second->get()}) {
     auto exit = rank->WaitExit(kReplicaEndsWithin);
