@@ -69,7 +69,6 @@ class Simulation {
     step_time_ = random_.Choice({0.02, 0.25, 1.0});
     failures_ = random_.Choice({0.0, 0.1, 0.3});
     kept_ = random_.Choice({1.0, 0.9, 0.5});
-    rollbacks_ = random_.Choice({0.0, 0.0, 0.03});
     running_.assign(serving_.size(), 0);
     gate_ = make_gate(options_);
   }
@@ -128,27 +127,16 @@ class Simulation {
       starts_.erase(group);
     }
     gate_->BeginStep(batch);
-    After(step_time_, [this, set_backs = set_backs_] {
-      if (set_backs == set_backs_) EndStep();
-    });
+    After(step_time_, [this] { EndStep(); });
   }
 
   void EndStep() {
     gate_->EndStep();
     ++steps_;
-    if (random_.Uniform() < rollbacks_ && gate_->step() > 2) SetBack(gate_->step() - random_.Int(1, 2));
     for (size_t r = 0; r < serving_.size(); ++r) {
-      After(random_.Exponential(lag_), [this, r, version = gate_->step(), set_backs = set_backs_] {
-        if (set_backs == set_backs_) serving_[r] = std::max(serving_[r], version);
-      });
+      After(random_.Exponential(lag_),
+            [this, r, version = gate_->step()] { serving_[r] = std::max(serving_[r], version); });
     }
-  }
-
-  void SetBack(int64_t step) {
-    ++set_backs_;
-    gate_->Rollback(step);
-    for (int64_t& version : serving_) version = std::min(version, step);
-    for (auto& [group, start] : starts_) start = std::min(start, step);
   }
 
   Random random_;
@@ -157,12 +145,12 @@ class Simulation {
   std::vector<int64_t> serving_;  // version that each rollouter serves
   std::vector<int64_t> running_;  // groups on each rollouter
   int64_t capacity_ = 0;
-  double sigma_ = 0, lag_ = 0, step_time_ = 0, failures_ = 0, kept_ = 0, rollbacks_ = 0;
+  double sigma_ = 0, lag_ = 0, step_time_ = 0, failures_ = 0, kept_ = 0;
 
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::map<GroupId, int64_t> starts_;  // what the gate was told, kept apart from it
   double now_ = 0;
-  int64_t order_ = 0, next_ = 0, steps_ = 0, worst_ = 0, set_backs_ = 0;
+  int64_t order_ = 0, next_ = 0, steps_ = 0, worst_ = 0;
 };
 
 struct Totals {
