@@ -75,7 +75,7 @@ absl::Status LeadingRank::GoOn() const {
 absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::Meet() {
   if (place_.join == nullptr) return MeetOverTcp();
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, place_.new_id());
-  v1::AttendReplicaResponse::Welcome welcome;
+  v1::ReplicaServiceAttendResponse::Welcome welcome;
   welcome.set_nccl_id(id);
   SYNCOPATE_RETURN_IF_ERROR(leader_->Welcome(welcome));
   return place_.join(id, /*rank=*/0, [this] { return GoOn(); });
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::MeetOverTcp() {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
   const RankSecret secret = DrawRankSecret();
   SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
-  v1::AttendReplicaResponse::Welcome welcome;
+  v1::ReplicaServiceAttendResponse::Welcome welcome;
   // The host that they reach this server by, which they know.
   welcome.set_ranks_port(meeting.port());
   welcome.set_ranks_secret(secret.data(), secret.size());

@@ -17,8 +17,8 @@ absl::Status Damaged() {
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");
 }
 
-v1::AttendReplicaResponse::MakeRunner ToProto(const rollouter::RunnerOptions& options) {
-  v1::AttendReplicaResponse::MakeRunner message;
+v1::ReplicaServiceAttendResponse::MakeRunner ToProto(const rollouter::RunnerOptions& options) {
+  v1::ReplicaServiceAttendResponse::MakeRunner message;
   message.set_max_sequences(options.max_sequences);
   message.set_max_prefill_tokens(options.max_prefill_tokens);
   message.set_max_context(options.max_context);
@@ -29,7 +29,7 @@ v1::AttendReplicaResponse::MakeRunner ToProto(const rollouter::RunnerOptions& op
   return message;
 }
 
-rollouter::RunnerOptions FromProto(const v1::AttendReplicaResponse::MakeRunner& message) {
+rollouter::RunnerOptions FromProto(const v1::ReplicaServiceAttendResponse::MakeRunner& message) {
   return {.max_sequences = message.max_sequences(),
           .max_prefill_tokens = message.max_prefill_tokens(),
           .max_context = message.max_context(),
@@ -39,8 +39,8 @@ rollouter::RunnerOptions FromProto(const v1::AttendReplicaResponse::MakeRunner& 
           .deterministic = message.deterministic()};
 }
 
-v1::AttendReplicaResponse::Start ToProto(const rollouter::SlotStart& start) {
-  v1::AttendReplicaResponse::Start message;
+v1::ReplicaServiceAttendResponse::Start ToProto(const rollouter::SlotStart& start) {
+  v1::ReplicaServiceAttendResponse::Start message;
   message.set_slot(start.slot);
   message.set_key(start.key);
   message.set_sample(start.sample);
@@ -51,7 +51,7 @@ v1::AttendReplicaResponse::Start ToProto(const rollouter::SlotStart& start) {
   return message;
 }
 
-rollouter::SlotStart FromProto(const v1::AttendReplicaResponse::Start& message) {
+rollouter::SlotStart FromProto(const v1::ReplicaServiceAttendResponse::Start& message) {
   return {.slot = message.slot(),
           .key = message.key(),
           .sample = message.sample(),
@@ -61,8 +61,8 @@ rollouter::SlotStart FromProto(const v1::AttendReplicaResponse::Start& message) 
           .drawn = {message.drawn().begin(), message.drawn().end()}};
 }
 
-v1::AttendReplicaResponse::Plan ToProto(const StepPlan& plan) {
-  v1::AttendReplicaResponse::Plan message;
+v1::ReplicaServiceAttendResponse::Plan ToProto(const StepPlan& plan) {
+  v1::ReplicaServiceAttendResponse::Plan message;
   message.set_id(plan.id);
   *message.mutable_version() = wire::ToProto(plan.version);
   auto add = [](Ints* list, std::initializer_list<int32_t> numbers) {
@@ -74,7 +74,7 @@ v1::AttendReplicaResponse::Plan ToProto(const StepPlan& plan) {
   for (const auto& start : plan.starts) *message.add_starts() = ToProto(start);
   for (const auto& entry : plan.tables) add(message.mutable_tables(), {entry.slot, entry.index, entry.block});
   for (const auto& chunk : plan.chunks) {
-    v1::AttendReplicaResponse::Chunk* one = message.add_chunks();
+    v1::ReplicaServiceAttendResponse::Chunk* one = message.add_chunks();
     one->set_slot(chunk.slot);
     one->set_begin(chunk.begin);
     one->mutable_tokens()->Add(chunk.tokens.begin(), chunk.tokens.end());
@@ -84,7 +84,7 @@ v1::AttendReplicaResponse::Plan ToProto(const StepPlan& plan) {
   return message;
 }
 
-absl::StatusOr<StepPlan> FromProto(const v1::AttendReplicaResponse::Plan& message) {
+absl::StatusOr<StepPlan> FromProto(const v1::ReplicaServiceAttendResponse::Plan& message) {
   const bool is_whole = message.swaps_out_size() % 2 == 0 && message.swaps_in_size() % 2 == 0 &&
                         message.copies_size() % 3 == 0 && message.tables_size() % 3 == 0 &&
                         message.rows_size() % 2 == 0;
@@ -114,8 +114,8 @@ absl::StatusOr<StepPlan> FromProto(const v1::AttendReplicaResponse::Plan& messag
 
 }  // namespace
 
-v1::AttendReplicaResponse ToProto(const RankCommand& command) {
-  v1::AttendReplicaResponse message;
+v1::ReplicaServiceAttendResponse ToProto(const RankCommand& command) {
+  v1::ReplicaServiceAttendResponse message;
   switch (command.kind) {
     case RankCommand::Kind::kMakeRunner:
       *message.mutable_make_runner() = ToProto(command.runner);
@@ -143,34 +143,34 @@ v1::AttendReplicaResponse ToProto(const RankCommand& command) {
   return message;
 }
 
-absl::StatusOr<RankCommand> FromProto(const v1::AttendReplicaResponse& message) {
+absl::StatusOr<RankCommand> FromProto(const v1::ReplicaServiceAttendResponse& message) {
   RankCommand command;
   switch (message.message_case()) {
-    case v1::AttendReplicaResponse::kMakeRunner:
+    case v1::ReplicaServiceAttendResponse::kMakeRunner:
       command.kind = RankCommand::Kind::kMakeRunner;
       command.runner = FromProto(message.make_runner());
       return command;
-    case v1::AttendReplicaResponse::kPlan: {
+    case v1::ReplicaServiceAttendResponse::kPlan: {
       command.kind = RankCommand::Kind::kPlan;
       SYNCOPATE_ASSIGN_OR_RETURN(command.plan, FromProto(message.plan()));
       return command;
     }
-    case v1::AttendReplicaResponse::kExchange:
+    case v1::ReplicaServiceAttendResponse::kExchange:
       command.kind = RankCommand::Kind::kExchange;
       command.version = wire::FromProto(message.exchange().version());
       command.digest = message.exchange().digest();
       return command;
-    case v1::AttendReplicaResponse::kReleaseWeights:
+    case v1::ReplicaServiceAttendResponse::kReleaseWeights:
       command.kind = RankCommand::Kind::kReleaseWeights;
       command.keep_live = message.release_weights().keep_live();
       return command;
-    case v1::AttendReplicaResponse::kRestoreWeights:
+    case v1::ReplicaServiceAttendResponse::kRestoreWeights:
       command.kind = RankCommand::Kind::kRestoreWeights;
       return command;
-    case v1::AttendReplicaResponse::kReleaseBlocks:
+    case v1::ReplicaServiceAttendResponse::kReleaseBlocks:
       command.kind = RankCommand::Kind::kReleaseBlocks;
       return command;
-    case v1::AttendReplicaResponse::kRestoreBlocks:
+    case v1::ReplicaServiceAttendResponse::kRestoreBlocks:
       command.kind = RankCommand::Kind::kRestoreBlocks;
       return command;
     default:

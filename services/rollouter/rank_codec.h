@@ -6,8 +6,8 @@
 
 namespace syncopate::rollouterd {
 
-v1::AttendReplicaResponse ToProto(const rollouter::RankCommand& command);
+v1::ReplicaServiceAttendResponse ToProto(const rollouter::RankCommand& command);
 // Of what is a command. INTERNAL (reason RANK_MISMATCH) for anything else, and for lists that are not whole.
-absl::StatusOr<rollouter::RankCommand> FromProto(const v1::AttendReplicaResponse& message);
+absl::StatusOr<rollouter::RankCommand> FromProto(const v1::ReplicaServiceAttendResponse& message);
 
 }  // namespace syncopate::rollouterd

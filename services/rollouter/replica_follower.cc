@@ -38,7 +38,7 @@ constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kSleepWithin = absl::Seconds(10);
 constexpr int64_t kMaxMessageBytes = 64 << 20;
 
-using Attendance = rpc::RankAttendance<v1::AttendReplicaRequest, v1::AttendReplicaResponse>;
+using Attendance = rpc::RankAttendance<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
 using rollouter::RankCommand;
 
 class Follower {
@@ -56,7 +56,8 @@ class Follower {
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
     SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
     SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
-    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendReplicaResponse first, attendance()->AwaitFirst(rpc::kRanksMeetWithin));
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse first,
+                               attendance()->AwaitFirst(rpc::kRanksMeetWithin));
     if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(first.welcome()));
     part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
@@ -73,7 +74,7 @@ class Follower {
 
   // From another thread.
   void SendHeartbeat() {
-    v1::AttendReplicaRequest message;
+    v1::ReplicaServiceAttendRequest message;
     message.mutable_heartbeat();
     if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
   }
@@ -106,7 +107,7 @@ class Follower {
                                                                       .peer_role = "rollouter"}));
     const std::shared_ptr<v1::ReplicaService::Stub> stub = v1::ReplicaService::NewStub(channel);
     Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = rank0};
-    v1::AttendReplicaRequest::Hello* hello = options.hello.mutable_hello();
+    v1::ReplicaServiceAttendRequest::Hello* hello = options.hello.mutable_hello();
     hello->set_rank(rank_);
     hello->set_world(world_);
     hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
@@ -122,7 +123,7 @@ class Follower {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Communicator>> Meet(const v1::AttendReplicaResponse::Welcome& welcome) {
+  absl::StatusOr<std::unique_ptr<Communicator>> Meet(const v1::ReplicaServiceAttendResponse::Welcome& welcome) {
     auto go_on = [this]() -> absl::Status {
       if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
       return attendance()->state();
@@ -137,7 +138,7 @@ class Follower {
   }
 
   void MakeReceiver() {
-    using Message = v1::AttendReplicaRequest;
+    using Message = v1::ReplicaServiceAttendRequest;
     rollouter::FollowerTarget::Options target;
     target.say_ready = [this](const PolicyVersion& version) {
       Message message;
@@ -192,7 +193,7 @@ class Follower {
 
   absl::Status Obey() {
     while (true) {
-      absl::StatusOr<v1::AttendReplicaResponse> said = attendance()->Take();
+      absl::StatusOr<v1::ReplicaServiceAttendResponse> said = attendance()->Take();
       if (!said.ok()) return ended_->Why(rpc::AsLost(said.status()));
       if (said->has_stop()) return absl::OkStatus();
       if (said->has_weights_settled()) {

@@ -13,8 +13,8 @@ namespace {
 
 using synchronizer::InstallResult;
 
-v1::AttendReplicaResponse Settled(const PolicyVersion& version, bool relabelled) {
-  v1::AttendReplicaResponse message;
+v1::ReplicaServiceAttendResponse Settled(const PolicyVersion& version, bool relabelled) {
+  v1::ReplicaServiceAttendResponse message;
   *message.mutable_weights_settled()->mutable_version() = wire::ToProto(version);
   message.mutable_weights_settled()->set_relabelled(relabelled);
   return message;
@@ -64,9 +64,9 @@ class LeadingTarget final : public synchronizer::WeightTarget {
 }  // namespace
 
 ReplicaLeader::ReplicaLeader(const rpc::RankStreamsOptions& options)
-    : joint_(options.world), streams_(Watched(options), [this](int32_t rank, const v1::AttendReplicaRequest& message) {
-        Hear(rank, message);
-      }) {}
+    : joint_(options.world),
+      streams_(Watched(options),
+               [this](int32_t rank, const v1::ReplicaServiceAttendRequest& message) { Hear(rank, message); }) {}
 
 rpc::RankStreamsOptions ReplicaLeader::Watched(rpc::RankStreamsOptions options) {
   options.words = {"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0"};
@@ -80,7 +80,7 @@ rpc::RankStreamsOptions ReplicaLeader::Watched(rpc::RankStreamsOptions options) 
   return options;
 }
 
-void ReplicaLeader::Hear(int32_t rank, const v1::AttendReplicaRequest& message) {
+void ReplicaLeader::Hear(int32_t rank, const v1::ReplicaServiceAttendRequest& message) {
   bool release = false;
   PolicyVersion version;
   {
@@ -94,8 +94,8 @@ void ReplicaLeader::Hear(int32_t rank, const v1::AttendReplicaRequest& message) 
   if (release) streams_.WriteTo(rank, Settled(version, /*relabelled=*/false));
 }
 
-absl::Status ReplicaLeader::Welcome(const v1::AttendReplicaResponse::Welcome& welcome) {
-  v1::AttendReplicaResponse message;
+absl::Status ReplicaLeader::Welcome(const v1::ReplicaServiceAttendResponse::Welcome& welcome) {
+  v1::ReplicaServiceAttendResponse message;
   *message.mutable_welcome() = welcome;
   return streams_.Write(message);
 }
@@ -103,7 +103,7 @@ absl::Status ReplicaLeader::Welcome(const v1::AttendReplicaResponse::Welcome& we
 absl::Status ReplicaLeader::Send(const rollouter::RankCommand& command) { return streams_.Write(ToProto(command)); }
 
 void ReplicaLeader::Stop(const absl::Status& why) {
-  v1::AttendReplicaResponse message;
+  v1::ReplicaServiceAttendResponse message;
   message.mutable_stop();
   streams_.Stop(why, message);
 }

@@ -22,7 +22,7 @@ class ReplicaLeader final : public v1::ReplicaService::CallbackService, public r
  public:
   explicit ReplicaLeader(const rpc::RankStreamsOptions& options);
 
-  grpc::ServerBidiReactor<v1::AttendReplicaRequest, v1::AttendReplicaResponse>* Attend(
+  grpc::ServerBidiReactor<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>* Attend(
       grpc::CallbackServerContext* context) override {
     return streams_.Attend(context);
   }
@@ -33,7 +33,7 @@ class ReplicaLeader final : public v1::ReplicaService::CallbackService, public r
   }
   absl::Status lost() const { return streams_.lost(); }
   // Tells all of them; once, before the first Send().
-  absl::Status Welcome(const v1::AttendReplicaResponse::Welcome& welcome);
+  absl::Status Welcome(const v1::ReplicaServiceAttendResponse::Welcome& welcome);
   absl::Status Send(const rollouter::RankCommand& command) override;
   // The replica stops: well, or with an error that the others end with too. Idempotent.
   void Stop(const absl::Status& why);
@@ -47,12 +47,12 @@ class ReplicaLeader final : public v1::ReplicaService::CallbackService, public r
  private:
   // `options` with what wakes Claim().
   rpc::RankStreamsOptions Watched(rpc::RankStreamsOptions options);
-  void Hear(int32_t rank, const v1::AttendReplicaRequest& message);
+  void Hear(int32_t rank, const v1::ReplicaServiceAttendRequest& message);
 
   Mutex mutex_;
   rollouter::JointInstall joint_ ABSL_GUARDED_BY(mutex_);
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // a rank is lost
-  rpc::RankStreams<v1::AttendReplicaRequest, v1::AttendReplicaResponse> streams_;
+  rpc::RankStreams<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse> streams_;
 };
 
 // Rank 0's weights as the target of weight syncs: `engine`'s, but that a version is installed when all ranks can. Borrows

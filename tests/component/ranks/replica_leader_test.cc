@@ -19,7 +19,7 @@ namespace {
 using rollouter::RankCommand;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
-using Attendance = rpc::RankAttendance<v1::AttendReplicaRequest, v1::AttendReplicaResponse>;
+using Attendance = rpc::RankAttendance<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const PolicyVersion kVersion{3, 7};
@@ -37,7 +37,7 @@ class ReplicaLeaderTest : public ::testing::Test {
     const std::shared_ptr<v1::ReplicaService::Stub> stub =
         v1::ReplicaService::NewStub(rpc::MakeChannel(server_->address()).value());
     Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = server_->address()};
-    v1::AttendReplicaRequest::Hello* hello = options.hello.mutable_hello();
+    v1::ReplicaServiceAttendRequest::Hello* hello = options.hello.mutable_hello();
     hello->set_rank(1);
     hello->set_world(2);
     hello->set_config_digest("config");
@@ -56,19 +56,19 @@ class ReplicaLeaderTest : public ::testing::Test {
     server_->Stop(absl::Seconds(2));
   }
   void SayReady() {
-    v1::AttendReplicaRequest message;
+    v1::ReplicaServiceAttendRequest message;
     *message.mutable_weights_ready()->mutable_version() = wire::ToProto(kVersion);
     rank_->Write(message);
   }
   void Withdraw() {
-    v1::AttendReplicaRequest message;
+    v1::ReplicaServiceAttendRequest message;
     *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(kVersion);
     rank_->Write(message);
   }
-  v1::AttendReplicaResponse::WeightsSettled NextSettled() {
+  v1::ReplicaServiceAttendResponse::WeightsSettled NextSettled() {
     auto said = rank_->Take();
     EXPECT_TRUE(said.ok() && said->has_weights_settled());
-    return said.ok() ? said->weights_settled() : v1::AttendReplicaResponse::WeightsSettled();
+    return said.ok() ? said->weights_settled() : v1::ReplicaServiceAttendResponse::WeightsSettled();
   }
 
   ReplicaLeader leader_;
