@@ -96,6 +96,7 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
     MutexLock lock(&mutex_);
     describing_ = nullptr;
     if (stopping_) return;
+    ++callbacks_;
     absl::Status good = status.ok() ? status : WorkerAway(options_.address, std::string(status.message()));
     if (good.ok()) good = CheckDescriptionLocked(call->response);
     if (!good.ok()) {
@@ -106,6 +107,8 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
   }
   if (call->stub != nullptr) OpenStream(call);
   NotifyListener();
+  MutexLock lock(&mutex_);
+  --callbacks_;
 }
 
 absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeResponse& response) {
@@ -210,6 +213,7 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     stream_ = nullptr;
+    ++callbacks_;
     lost.swap(items_);
     if (!stopping_) {
       SetAwayLocked(WorkerAway(options_.address, absl::StrCat("its stream ended: ", status.message())));
@@ -221,6 +225,8 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
                                   absl::StrCat("the worker went away while it judged this: ", status.message()));
   for (auto& [id, item] : lost) item.done(died);
   NotifyListener();
+  MutexLock lock(&mutex_);
+  --callbacks_;
 }
 
 void EnvironmentClient::SetAwayLocked(const absl::Status& why) {
@@ -257,7 +263,10 @@ void EnvironmentClient::Stop() {
   reconnect_.Cancel();
   if (stream_ != nullptr) stream_->Cancel();
   if (describing_ != nullptr) describing_->context.TryCancel();
-  auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr && describing_ == nullptr; };
+  // Whoever listens may be gone once this returns.
+  auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stream_ == nullptr && describing_ == nullptr && callbacks_ == 0;
+  };
   if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
     SYNCOPATE_LOG(kError, "the stream to the worker did not end within 5 s of its cancellation");
   }

@@ -41,7 +41,7 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   void Cancel(const std::string& id) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
 
-  // Leaves the worker, which ends what is under way; nobody hears of it. Idempotent. Not from a callback.
+  // Leaves the worker, which ends what is under way; nobody hears of it, nor is the listener called any more. Idempotent. Not from a callback.
   void Stop();
 
  private:
@@ -80,6 +80,7 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mutex_);
+  int callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // that run though neither a call nor a stream is there any more
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

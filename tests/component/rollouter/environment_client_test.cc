@@ -5,10 +5,13 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/rpc/status.h"
 #include "tests/support/notification.h"
@@ -201,6 +204,25 @@ TEST_F(EnvironmentClientTest, WithoutAWorkerItIsAway) {
   Connect();
   EXPECT_TRUE(absl::IsUnavailable(client_->Availability("judge")));
   EXPECT_TRUE(absl::IsUnavailable(Ask(Item("a", {"1"})).status()));
+}
+
+// What listens may be gone then. Each round ends as soon as it can be seen that nobody is there, which is before the listener
+// has been told.
+TEST_F(EnvironmentClientTest, OnceItHasStoppedNobodyIsCalled) {
+  auto called_late = std::make_shared<std::atomic<bool>>(false);
+  for (int round = 0; round < 100; ++round) {
+    auto listens = std::make_shared<std::atomic<bool>>(true);
+    auto client = EnvironmentClient::Start({.address = address_});
+    client->SetAvailabilityListener([listens, called_late] {
+      std::this_thread::yield();
+      if (!*listens) *called_late = true;
+    });
+    while (absl::StrContains(client->Availability("judge").message(), "not reached yet")) std::this_thread::yield();
+    client->Stop();
+    *listens = false;
+  }
+  EXPECT_FALSE(*called_late);
+  Connect();
 }
 
 }  // namespace
