@@ -88,7 +88,6 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   ASSERT_EQ(kill(victim, signal), 0);
   EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
   EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
-  if (signal == SIGSTOP) kill(victim, SIGKILL);  // nobody else can end it
   ASSERT_THAT(run.AwaitStep(run.LastStep() + 5, 2 * kPatience), IsOk()) << (*process)->Log();
   EXPECT_NE(PidOfRank(run, rank), victim);
   kill((*process)->pid(), SIGINT);

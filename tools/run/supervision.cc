@@ -145,14 +145,14 @@ bool RunSupervision::AnyRollouterLeft() const {
   return std::any_of(whole.begin(), whole.end(), [](const auto& entry) { return entry.second; });
 }
 
-bool RunSupervision::AwaitsEarlierLife(const ChildId& id) const {
-  if (id.role != kRollouter) return false;
+std::vector<ChildId> RunSupervision::OfEarlierLife(const ChildId& id) const {
+  std::vector<ChildId> earlier;
   const int64_t starts = children_.at(id).starts;
-  return std::any_of(children_.begin(), children_.end(), [&](const auto& entry) {
-    const auto& [other, child] = entry;
-    return other.role == kRollouter && other.index == id.index && other.rank != id.rank && Alive(child) &&
-           child.starts <= starts;
-  });
+  for (const auto& [other, child] : children_) {
+    const bool same_rollouter = id.role == kRollouter && other.role == kRollouter && other.index == id.index;
+    if (same_rollouter && other.rank != id.rank && Alive(child) && child.starts <= starts) earlier.push_back(other);
+  }
+  return earlier;
 }
 
 void RunSupervision::Fail(const std::string& culprit, const std::string& reason, absl::Time now,
@@ -236,7 +236,13 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
     return actions;
   }
   for (auto& [id, child] : children_) {
-    if (child.state == State::kBackoff && now >= child.since && !AwaitsEarlierLife(id)) {
+    if (child.state == State::kBackoff && now >= child.since) {
+      if (const std::vector<ChildId> earlier = OfEarlierLife(id); !earlier.empty()) {
+        if (now < child.since + options_.lost_replica_grace) continue;
+        for (const ChildId& stuck : earlier) actions.push_back({ChildAction::Kind::kKill, stuck});
+        child.since = now;  // once; their exits are reported like any other
+        continue;
+      }
       ++child.restarts_total;
       child.restarts.push_back(now);
       StartChild(id, now, &actions);
@@ -255,7 +261,9 @@ absl::Time RunSupervision::NextTick() const {
     return late_others_killed_ ? next : kill_all_at_;
   }
   for (const auto& [id, child] : children_) {
-    if (child.state == State::kBackoff) next = std::min(next, child.since);
+    if (child.state == State::kBackoff) {
+      next = std::min(next, OfEarlierLife(id).empty() ? child.since : child.since + options_.lost_replica_grace);
+    }
     if (child.state == State::kStarting) next = std::min(next, child.since + options_.start_timeout);
   }
   return next;

@@ -43,8 +43,8 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 //
 // The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
 // the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff; the ranks of one
-// rollouter end together, each by itself, and none starts again beside one of an earlier life. The run ends
-// when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its
+// rollouter end together, each by itself, and none starts again beside one of an earlier life: one that does not end is
+// stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its
 // configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked first, so that
 // it can save with the others alive, then the others; whoever is late is killed.
 //
@@ -56,11 +56,12 @@ class RunSupervision {
     int64_t rollouters = 1;
     int64_t rollouter_ranks = 1;  // of each
     int64_t trainer_ranks = 1;
-    bool environment = false;                             // there is a worker of users' Python
-    absl::Duration grace = absl::Seconds(5);              // for all of an orderly stop
-    absl::Duration lost_rank_grace = absl::Seconds(1.5);  // after a rank said that it lost one: for the other ranks
-    absl::Duration lost_run_grace = absl::Seconds(2.5);   // the same for everybody
-    absl::Duration start_timeout = absl::Seconds(60);     // from start to ready
+    bool environment = false;                              // there is a worker of users' Python
+    absl::Duration grace = absl::Seconds(5);               // for all of an orderly stop
+    absl::Duration lost_rank_grace = absl::Seconds(1.5);   // after a rank said that it lost one: for the other ranks
+    absl::Duration lost_run_grace = absl::Seconds(2.5);    // the same for everybody
+    absl::Duration lost_replica_grace = absl::Seconds(3);  // after one rank of a rollouter would start: for the others
+    absl::Duration start_timeout = absl::Seconds(60);      // from start to ready
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);
     int max_failed_starts = 5;         // in a row, without ever getting ready: the child is given up
@@ -119,8 +120,8 @@ class RunSupervision {
   void StopOthers(std::vector<ChildAction>* actions);
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
-  // Another rank of this rollouter is there that has not been started again since.
-  bool AwaitsEarlierLife(const ChildId& id) const;
+  // Other ranks of this rollouter that are there and have not been started again since.
+  std::vector<ChildId> OfEarlierLife(const ChildId& id) const;
 
   Options options_;
   std::map<ChildId, Child> children_;

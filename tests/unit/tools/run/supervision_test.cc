@@ -76,7 +76,7 @@ TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
 TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
   const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
   const ChildId other{"rollouter", 0, 1};
-  RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2});
+  RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2, .lost_replica_grace = absl::Seconds(10)});
   supervision.Start(start);
   EXPECT_THAT(supervision.OnReady(kSynchronizer, start),
               UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst), StartOf(other)));
@@ -87,6 +87,23 @@ TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
   // Nobody of the earlier life is left: whoever is due starts, also beside the other's new life.
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(StartOf(other)));
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(StartOf(kFirst)));
+}
+
+TEST(RollouterRanksSupervisionTest, ARankThatDoesNotEndWithTheOthersIsKilledSoThatAllStartAgain) {
+  const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
+  const ChildId stopped{"rollouter", 0, 1};
+  RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2});
+  supervision.Start(start);
+  supervision.OnReady(kSynchronizer, start);
+  for (const ChildId& child : {kTrainer, kFirst, stopped}) supervision.OnReady(child, start);
+  supervision.OnExit(kFirst, kLostPeer, start);
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(1)), IsEmpty());
+  const absl::Time late = supervision.NextTick();
+  EXPECT_GT(late, start + absl::Seconds(1)) << "nothing is to be done before";
+  EXPECT_THAT(supervision.OnTick(late), ElementsAre(KillOf(stopped)));
+  EXPECT_THAT(supervision.OnTick(late + absl::Seconds(1)), IsEmpty()) << "once";
+  supervision.OnExit(stopped, kCrash, late + absl::Seconds(1));
+  EXPECT_THAT(supervision.OnTick(late + absl::Seconds(2)), UnorderedElementsAre(StartOf(kFirst), StartOf(stopped)));
 }
 
 TEST_F(RunSupervisionTest, ARollouterThatLeavesWithCodeZeroIsStartedAgainToo) {
