@@ -320,6 +320,13 @@ RankSecret DrawRankSecret() {
   return secret;
 }
 
+absl::StatusOr<RankSecret> ParseRankSecret(const std::string& bytes) {
+  RankSecret secret;
+  if (bytes.size() != secret.size()) return RankLost("rank 0's welcome is damaged");
+  std::copy(bytes.begin(), bytes.end(), secret.begin());
+  return secret;
+}
+
 absl::StatusOr<RankMeeting> RankMeeting::Open(const std::string& host, const RankSecret& secret) {
   SYNCOPATE_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Open(host));
   return RankMeeting(std::move(listener), secret);

@@ -21,6 +21,8 @@ namespace syncopate {
 // Who knows it may be a rank. Never to be logged.
 using RankSecret = std::array<char, 32>;
 RankSecret DrawRankSecret();
+// As rank 0 sent it. RANK_LOST if that is of another size.
+absl::StatusOr<RankSecret> ParseRankSecret(const std::string& bytes);
 
 // What rank 0 does first; then the others are told address and secret, and then it waits for them.
 class RankMeeting {

@@ -1,14 +1,11 @@
 #include "services/rollouter/replica_follower.h"
 
-#include <algorithm>
 #include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/ranks/socket_ranks.h"
@@ -17,6 +14,7 @@
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
+#include "services/daemon/attend_rank0.h"
 #include "services/member/member_client.h"
 #include "services/rollouter/rank_codec.h"
 #include "services/rollouter/rollout_device.h"
@@ -31,8 +29,6 @@
 namespace syncopate::rollouterd {
 namespace {
 
-constexpr absl::Duration kHeartbeatEvery = absl::Seconds(1);
-constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 // A weight sync that rank 0's part of has ended ends here soon.
 constexpr absl::Duration kSleepWithin = absl::Seconds(10);
@@ -131,9 +127,7 @@ class Follower {
     if (place_.join != nullptr) return place_.join(welcome.nccl_id(), rank_, go_on);
     SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(config_.rollouter().rank0()));
     address.port = static_cast<uint16_t>(welcome.ranks_port());
-    RankSecret secret;
-    if (welcome.ranks_secret().size() != secret.size()) return RankLost("rank 0's welcome is damaged");
-    std::copy(welcome.ranks_secret().begin(), welcome.ranks_secret().end(), secret.begin());
+    SYNCOPATE_ASSIGN_OR_RETURN(const RankSecret secret, ParseRankSecret(welcome.ranks_secret()));
     return JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankStepDeadline);
   }
 
@@ -274,20 +268,12 @@ absl::Status NotThereYet() {
 absl::Status FollowReplica(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
                            int32_t rank) {
   Follower follower(daemon, config, shape, rank);
-  std::future<absl::Status> running = std::async(std::launch::async, [&follower] { return follower.Run(); });
-  absl::Time next_heartbeat = Clock::Real()->Now();
-  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    daemon->health().Moved();
-    daemon->health().SetReady(follower.ready() ? absl::OkStatus() : NotThereYet());
-    if (const absl::Time now = Clock::Real()->Now(); now >= next_heartbeat) {
-      next_heartbeat = now + kHeartbeatEvery;
-      follower.SendHeartbeat();
-    }
-    // Rank 0 says when the replica stops; before it has come nobody else would end this wait.
-    if (daemon->StopRequested(kTick) && !follower.ready()) follower.Stop();
-    running.wait_for(absl::ToChronoMilliseconds(kTick));
-  }
-  const absl::Status ended = running.get();
+  const absl::Status ended = daemon::AttendRank0(daemon,
+                                                 {.run = [&follower] { return follower.Run(); },
+                                                  .send_heartbeat = [&follower] { follower.SendHeartbeat(); },
+                                                  .ready = [&follower] { return follower.ready(); },
+                                                  .stop = [&follower] { follower.Stop(); }},
+                                                 NotThereYet());
   daemon->BeginStop("this rank's work is over", ended);
   return ended;
 }

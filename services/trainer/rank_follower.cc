@@ -1,15 +1,12 @@
 #include "services/trainer/rank_follower.h"
 
-#include <algorithm>
 #include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/file_system.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
@@ -18,6 +15,7 @@
 #include "base/ranks/socket_ranks.h"
 #include "model/model_config.h"
 #include "services/config/ranks.h"
+#include "services/daemon/attend_rank0.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/rank_attendance.h"
 #include "services/trainer/rank_service.h"
@@ -31,7 +29,6 @@
 namespace syncopate::trainerd {
 namespace {
 
-constexpr absl::Duration kHeartbeatEvery = absl::Seconds(1);
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
 
@@ -167,9 +164,7 @@ class Follower {
       return absl::OkStatus();
     }
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(welcome.ranks_address()));
-    RankSecret secret;
-    if (welcome.ranks_secret().size() != secret.size()) return RankLost("rank 0's welcome is damaged");
-    std::copy(welcome.ranks_secret().begin(), welcome.ranks_secret().end(), secret.begin());
+    SYNCOPATE_ASSIGN_OR_RETURN(const RankSecret secret, ParseRankSecret(welcome.ranks_secret()));
     SYNCOPATE_ASSIGN_OR_RETURN(auto joined,
                                JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankCallDeadline));
     ranks_->Connect(std::move(joined));
@@ -263,20 +258,12 @@ absl::Status NotThereYet() {
 absl::Status FollowRank0(daemon::Daemon* daemon, config::RunModel model, int32_t rank) {
   SYNCOPATE_RETURN_IF_ERROR(daemon->StartMetrics(daemon->config().metrics().trainer_listen()).status());
   Follower follower(daemon, std::move(model), rank);
-  std::future<absl::Status> running = std::async(std::launch::async, [&follower] { return follower.Run(); });
-  absl::Time next_heartbeat = Clock::Real()->Now();
-  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    daemon->health().Moved();
-    daemon->health().SetReady(follower.ready() ? absl::OkStatus() : NotThereYet());
-    if (const absl::Time now = Clock::Real()->Now(); now >= next_heartbeat) {
-      next_heartbeat = now + kHeartbeatEvery;
-      follower.SendHeartbeat();
-    }
-    // Before the ranks have met nobody else would end this wait.
-    if (daemon->StopRequested(kTick) && !follower.ready()) follower.Stop();
-    running.wait_for(absl::ToChronoMilliseconds(kTick));
-  }
-  const absl::Status ended = running.get();
+  const absl::Status ended = daemon::AttendRank0(daemon,
+                                                 {.run = [&follower] { return follower.Run(); },
+                                                  .send_heartbeat = [&follower] { follower.SendHeartbeat(); },
+                                                  .ready = [&follower] { return follower.ready(); },
+                                                  .stop = [&follower] { follower.Stop(); }},
+                                                 NotThereYet());
   // As rank 0 does: whoever runs this would start it again.
   while (ended.ok() && follower.completed() && !daemon->exit_on_completion() && !daemon->StopRequested(kTick)) {
     daemon->health().Moved();
