@@ -63,6 +63,10 @@ cp -r bench/peers bench/*.sh bench/*.py "$tree/bench/"
 find "$tree/bench" -name __pycache__ -prune -exec rm -rf {} +
 cp -r deploy/examples "$tree/deploy/"
 cp scripts/gpu_tests.sh "$tree/scripts/"
+if [ "$with_tests" -eq 1 ]; then
+  mkdir -p "$tree/tests/gpu"
+  cp tests/gpu/*.sh "$tree/tests/gpu/"
+fi
 cat > "$tree/env.sh" << 'ENV'
 # . env.sh: lets the programs in bin/ find their libraries: this bundle's, then those of the torch of python3.
 # SYNCOPATE_PYTHON names another Python.

@@ -272,10 +272,13 @@ absl::StatusOr<json> MeasureSleep(EngineWorld& world) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> before, GreedyAnswer(world));
   SYNCOPATE_ASSIGN_OR_RETURN(const json kept, SleepAndWake(world, /*keep_weights=*/true));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> after, GreedyAnswer(world));
+  // A virtual machine may have to be given the memory first that the host's copy lies in: the second time it has it.
+  SYNCOPATE_ASSIGN_OR_RETURN(const json again, SleepAndWake(world, /*keep_weights=*/true));
   SYNCOPATE_ASSIGN_OR_RETURN(const json dropped, SleepAndWake(world, /*keep_weights=*/false));
   return json({{"event", "generate"},
                {"case", "sleep"},
                {"level_1", kept},
+               {"level_1_again", again},
                {"same_tokens", before == after},
                {"level_2", dropped}});
 }

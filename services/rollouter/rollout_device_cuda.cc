@@ -67,8 +67,9 @@ absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
   if (!model::IsCuda(place.name)) return place;
   const int index = daemon::CudaIndex(place.name);
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(index));
-  place.gpu = facts.gpu_uuid;
+  // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
+  place.gpu = facts.gpu;
   place.new_id = []() -> absl::StatusOr<std::string> {
     SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
     return std::string(id.data(), id.size());

@@ -85,8 +85,9 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
   device.state_bytes = memory.free;
   if (world == 1) return device;
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(index));
-  device.gpu = facts.gpu_uuid;
+  // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
+  device.gpu = facts.gpu;
   device.new_id = []() -> absl::StatusOr<std::string> {
     SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
     return std::string(id.data(), id.size());

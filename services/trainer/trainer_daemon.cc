@@ -215,7 +215,10 @@ absl::Status TrainerDaemon::Listen() {
   grpc_source_ = std::make_unique<member::GrpcSource>(address);
   for (const auto& transport : device_.transports) transports_.push_back(transport.get());
   if (device_.offers_grpc) transports_.push_back(grpc_source_.get());
-  source_ = std::make_unique<synchronizer::WeightSource>(device_.stager->store(), transports_);
+  source_ = std::make_unique<synchronizer::WeightSource>(
+      device_.stager->store(), transports_,
+      synchronizer::WeightSource::Options{device_.stager->layout(),
+                                          config::RolloutLayoutOf(config, device_.model.shape)});
   participant_ = std::make_unique<member::SourceParticipant>(source_.get());
   return absl::OkStatus();
 }

@@ -25,9 +25,8 @@ class WeightSource {
     std::string destination_layout = {};  // that they are staged for
   };
 
-  // `store` and `transports` are borrowed.
-  WeightSource(WeightStore* store, std::vector<SourceTransport*> transports)
-      : WeightSource(store, std::move(transports), Options()) {}
+  // `store` and `transports` are borrowed. `options` say what this source's Hello says: an attempt of other layouts is
+  // refused.
   WeightSource(WeightStore* store, std::vector<SourceTransport*> transports, Options options);
 
   // The rendezvous. A rehearsal pins nothing. FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH,

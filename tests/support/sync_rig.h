@@ -28,7 +28,7 @@ class SyncRig {
         arena_(*SendArena::Create(manifest, {.slots = slots})),
         store_(arena_.get()),
         end_(harness->AddSource(&store_)),
-        source_(&store_, {end_}) {
+        source_(&store_, {end_}, {}) {
     AddReceiver();
   }
   ~SyncRig() { harness_->KillSource(end_); }  // a process's server goes before its weights

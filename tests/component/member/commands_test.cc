@@ -305,7 +305,7 @@ TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {
   EXPECT_THAT(ReceiverParticipant(&receiver).Prepare(prepare).status, HasReason("NOT_A_SOURCE"));
 
   auto arena = synchronizer::SendArena::Create(manifest, {}).value();
-  synchronizer::WeightSource source(arena.get(), {});
+  synchronizer::WeightSource source(arena.get(), {}, {});
   SourceParticipant sender(&source);
   prepare.source = false;
   EXPECT_THAT(sender.Prepare(prepare).status, HasReason("NOT_A_RECEIVER"));

@@ -87,7 +87,7 @@ class TestTrainer {
   member::WeightServiceImpl weights_{arena_.get()};
   FakeTrainer exchange_{"127.0.0.1:0", {&weights_}};
   member::GrpcSource transport_{exchange_.address()};
-  synchronizer::WeightSource source_{arena_.get(), {&transport_}};
+  synchronizer::WeightSource source_{arena_.get(), {&transport_}, {}};
   member::SourceParticipant participant_{&source_};
   std::unique_ptr<v1::SynchronizerService::Stub> stub_;
   std::unique_ptr<member::MemberClient> client_;

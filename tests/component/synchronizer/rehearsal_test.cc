@@ -155,7 +155,7 @@ class RehearsalTest : public ::testing::Test {
         nccl, &slot_, DevicesOf(&control_),
         [this]() -> absl::StatusOr<synchronizer::nccl::UniqueId> { return network_.NewId(); });
     source_ = std::make_unique<synchronizer::WeightSource>(
-        &slot_, std::vector<synchronizer::SourceTransport*>{transport_.get()});
+        &slot_, std::vector<synchronizer::SourceTransport*>{transport_.get()}, synchronizer::WeightSource::Options{});
     participant_ = std::make_unique<member::SourceParticipant>(source_.get());
     member::MemberClient::Options options;
     options.synchronizer_address = host_.address();

@@ -36,7 +36,7 @@ class TestTrainer {
         weights_(arena_.get()),
         server_(*rpc::Server::Start({}, {&weights_})),
         transport_(server_->address()),
-        source_(arena_.get(), {&transport_}),
+        source_(arena_.get(), {&transport_}, {}),
         participant_(&source_),
         stub_(v1::SynchronizerService::NewStub(*rpc::MakeChannel(synchronizer))) {
     member::MemberClient::Options options;

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
+# Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was saved
+# (save), and replicas of two ranks serve, install and lose one (replica, replica-graphs). With two GPUs each rank has
+# one. With one GPU both share it: each is told by NCCL_HOSTID that it is on a host of its own, as NCCL refuses two ranks
+# on one GPU of a host, and connects them by sockets; that shows everything but the rate. Each run has a time limit and is
+# ended whole. Prints a line a check; exits 1 if one failed.
+set -uo pipefail
+root=$(realpath "$(dirname "$0")/../..")
+folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
+shift
+limit_s=150
+
+# A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
+library_path=
+if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
+torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
+  2> /dev/null)
+if [ -n "$torch" ]; then
+  library_path=$library_path:$torch/lib
+  for vendor in "$(dirname "$torch")"/nvidia/*/lib; do library_path=$library_path:$vendor; done
+fi
+export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# NVLink multicast can put the GPUs of a shared host out of service.
+export NCCL_NVLS_ENABLE=0
+
+gpus=$(nvidia-smi --list-gpus 2> /dev/null | wc -l)
+if [ "$gpus" -eq 0 ]; then
+  echo "ranks on GPUs: skipped, nvidia-smi lists no GPU"
+  exit 0
+fi
+
+work=$(mktemp -d)
+session=
+trap '[ -z "$session" ] || kill -KILL -- "-$session" 2> /dev/null; rm -rf "$work"' EXIT
+failed=0
+
+# The programs as `syncopate run` finds them: beside itself.
+mkdir "$work/bin"
+cp "$folder/syncopate" "$work/bin/"
+ln -s "$folder/syncopate-synchronizer" "$work/bin/"
+for daemon in trainer rollouter; do
+  if [ "$gpus" -gt 1 ]; then
+    ln -s "$folder/syncopate-$daemon" "$work/bin/"
+  else
+    printf '#!/bin/bash\nexport NCCL_HOSTID=%s-$$\nexec %q "$@"\n' "$daemon" "$folder/syncopate-$daemon" > "$work/bin/syncopate-$daemon"
+    chmod +x "$work/bin/syncopate-$daemon"
+  fi
+done
+
+check() {  # check WHAT CONDITION...
+  local what=$1
+  shift
+  if "$@"; then
+    printf '  ok      %s\n' "$what"
+  else
+    printf '  FAILED  %s\n' "$what"
+    failed=1
+  fi
+}
+
+begin() {  # begin NAME WORD...: in the background, in a session of its own
+  local name=$1
+  shift
+  setsid timeout --signal=INT --kill-after=20 "$limit_s" "$work/bin/syncopate" run "$@" --quiet >> "$work/$name.log" 2>&1 &
+  session=$!
+}
+
+finish() {  # the exit code of the run; nothing is left of it
+  wait "$session"
+  local code=$?
+  kill -KILL -- "-$session" 2> /dev/null
+  session=
+  return "$code"
+}
+
+show() {  # show NAME: why it failed
+  tail -n 5 "$work/$1.log"
+  for log in "$work/$1"/logs/*.log; do grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"; done
+}
+
+# A resume takes back the records of steps after its checkpoint.
+steps_of() { grep -s -c '"kind":"step"' "$work/$1/metrics.jsonl" || true; }
+
+await_step() {  # await_step NAME STEP
+  local until=$((SECONDS + limit_s))
+  while ! [ "$(steps_of "$1")" -ge "$2" ] 2> /dev/null; do
+    if [ "$SECONDS" -ge "$until" ] || ! kill -0 "$session" 2> /dev/null; then return 1; fi
+    sleep 0.1
+  done
+}
+
+pid_of_rank() { pgrep -f "$folder/syncopate-$2 $work/$1/.*$2\.rank=$3( |\$)" | head -n 1; }
+
+summary() {  # summary NAME EXPRESSION of `run`
+  python3 -c 'import json, sys; run = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$work/$1/summary.json" "$2" 2> /dev/null
+}
+
+saved_by() {  # saved_by NAME VERSION WORLD: one file a rank, and a manifest
+  local at
+  at=$(find "$work/$1/checkpoints" -maxdepth 1 -type d -name "$2*" | head -n 1)
+  [ -n "$at" ] && [ "$(find "$at" -name "model-*-of-$3.safetensors" | wc -l)" -eq "$3" ]
+}
+
+is() { [ "$1" = "$2" ]; }
+
+run_save() {
+  local name=save dir=$work/save code
+  local words=("run.dir=$dir" train.device=cuda trainer.world=2 rollout.device=cuda run.rollouters=1 checkpoint.every_steps=20)
+  begin "$name" "$root/deploy/examples/reverse.yaml" "${words[@]}" run.steps=400
+  check "trains on two ranks" await_step "$name" 30
+  kill -KILL "$(pid_of_rank "$name" trainer 1)"
+  finish
+  code=$?
+  check "a killed rank ends the run with exit code 4 (was $code)" is "$code" 4
+  check "both ranks had written their part" saved_by "$name" "" 2
+  local before
+  before=$(steps_of "$name")
+  begin "$name" --resume "$dir" run.steps=100
+  finish
+  code=$?
+  check "the two go on from it (exit code $code, from step $before)" is "$code" 0
+  check "and learn: exact $(summary "$name" 'run["eval"]["best"]')" is "$(summary "$name" 'run["eval"]["best"] >= .95')" True
+  check "nothing trained beyond its staleness" is "$(summary "$name" 'run["staleness"]["violations"]')" 0
+  begin "$name" --resume "$dir" run.steps=120 trainer.world=1
+  finish
+  code=$?
+  check "one rank goes on from the two's checkpoint (exit code $code)" is "$code" 0
+  begin "$name" --resume "$dir" run.steps=140 trainer.world=2 train.device=cpu
+  finish
+  code=$?
+  check "two on CPUs go on from the GPU's (exit code $code)" is "$code" 0
+  [ "$failed" -eq 0 ] || show "$name"
+}
+
+run_replica() {  # run_replica NAME WORD...
+  local name=$1 dir=$work/$1 code victim
+  shift
+  begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" train.device=cuda:0 rollout.device=cuda run.rollouters=1 \
+    rollout.tensor_parallel=2 run.steps=60 "$@"
+  check "a replica of two generates" await_step "$name" 20
+  victim=$(pid_of_rank "$name" rollouter 1)
+  kill -KILL "$victim"
+  finish
+  code=$?
+  check "a killed rank is started again with the others (exit code $code)" is "$code" 0
+  check "all steps were made" is "$(steps_of "$name")" 60
+  # The one that it was killed in.
+  check "of $(summary "$name" 'run["syncs"]["count"]') syncs at most one failed" is "$(summary "$name" 'run["syncs"]["failed"] <= 1')" True
+  grep -h -o 'sums over .*' "$dir"/logs/rollouter-*.log | sort | uniq -c | sed 's/^/  /'
+  summary "$name" '"  exact " + str(run["eval"]["best"]) + ", sync ms " + str(run["syncs"]["total_ms"]["p50"]) + ", pause ms " + str(run["pause_ms"]["p50"])'
+  [ "$failed" -eq 0 ] || show "$name"
+}
+
+cases=("$@")
+[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-graphs)
+for name in "${cases[@]}"; do
+  echo "$name"
+  case $name in
+    save) run_save ;;
+    replica) run_replica replica ;;
+    # A shape that goes by CUDA graphs: heads of 64, bfloat16, no table of positions.
+    replica-graphs)
+      run_replica replica-graphs model.learned_positions=false model.head_dim=64 model.num_attention_heads=4 \
+        model.num_key_value_heads=2 model.hidden_size=256 model.intermediate_size=512 ;;
+    *) echo "no such case: $name" >&2; exit 2 ;;
+  esac
+done
+[ "$failed" -eq 0 ] && echo "ranks on GPUs: ok" || echo "ranks on GPUs: FAILED"
+exit "$failed"
