@@ -4,12 +4,12 @@
 
 #include <utility>
 
+#include "base/daemon/daemon_endpoints.h"
 #include "base/log.h"
 #include "base/ranks/socket_ranks.h"
 #include "services/auth/audit.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::rollouterd {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
