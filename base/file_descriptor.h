@@ -27,10 +27,6 @@ inline int64_t RaiseDescriptorLimit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-}  // namespace syncopate
-
-namespace syncopate::synchronizer {
-
 // Owns a file descriptor, or none (-1). Move-only.
 class FileDescriptor {
  public:
@@ -54,4 +50,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-}  // namespace syncopate::synchronizer
+}  // namespace syncopate

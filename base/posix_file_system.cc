@@ -10,24 +10,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file_descriptor.h"
 #include "base/file_system.h"
 
 namespace syncopate {
 namespace {
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Repeats a system call for as long as signals interrupt it.
 template <typename Call>

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "bench/bench_report.h"
 #include "bench/control/control_command.h"
 #include "bench/generate/generate_command.h"
+#include "bench/process/bench_report.h"
 #include "bench/sync/bench_model.h"
 #include "bench/sync/sync_bench.h"
 #include "bench/train/train_command.h"

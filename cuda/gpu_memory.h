@@ -18,9 +18,9 @@ namespace syncopate::cuda {
 // Memory that another process may map, as it travels over a Unix socket: the numbers as bytes, the descriptors beside
 // them. The receiving process trusts the numbers only as far as the driver confirms them.
 struct ExportedMemory {
-  uint64_t id = 0;                                // names the memory: see GpuMemoryBlock::id
-  std::vector<int64_t> chunks;                    // bytes of each part, in the order of their addresses
-  std::vector<synchronizer::FileDescriptor> fds;  // one a chunk
+  uint64_t id = 0;                  // names the memory: see GpuMemoryBlock::id
+  std::vector<int64_t> chunks;      // bytes of each part, in the order of their addresses
+  std::vector<FileDescriptor> fds;  // one a chunk
 };
 
 // Physical memory of one GPU in one or several parts. It lives as long as this object, any mapping of it in any

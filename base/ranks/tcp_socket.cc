@@ -21,8 +21,6 @@
 namespace syncopate {
 namespace {
 
-using synchronizer::FileDescriptor;
-
 // poll() counts in whole milliseconds: rounded up, or the last one would be spent spinning.
 int MillisecondsTo(absl::Time until) {
   const absl::Duration left = until - Clock::Real()->Now();

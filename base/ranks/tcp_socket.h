@@ -18,7 +18,7 @@ class TcpSocket {
  public:
   TcpSocket() = default;
   // `fd` is a connected socket; `peer` is what errors call it, e.g. "rank 2".
-  TcpSocket(synchronizer::FileDescriptor fd, std::string peer);
+  TcpSocket(FileDescriptor fd, std::string peer);
 
   // All of `bytes`. With `stop_if_readable` it returns false as soon as the peer has sent something, which then is more
   // urgent; else true.
@@ -36,7 +36,7 @@ class TcpSocket {
   // True if `events` came, false if only something to read did.
   absl::StatusOr<bool> Wait(short events, absl::Time until, bool stop_if_readable) const;
 
-  synchronizer::FileDescriptor fd_;
+  FileDescriptor fd_;
   std::string peer_;
 };
 
@@ -51,7 +51,7 @@ class TcpListener {
   absl::StatusOr<TcpSocket> Accept(absl::Time until) const;
 
  private:
-  synchronizer::FileDescriptor fd_;
+  FileDescriptor fd_;
   uint16_t port_ = 0;
 };
 

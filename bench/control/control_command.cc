@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/log.h"
-#include "bench/bench_report.h"
 #include "bench/control/control_bench.h"
+#include "bench/process/bench_report.h"
 
 namespace syncopate::bench {
 namespace {

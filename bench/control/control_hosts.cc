@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/status.h"
 #include "bench/process/json_fields.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::bench {
 namespace {

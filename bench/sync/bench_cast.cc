@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/status.h"
 #include "base/uuid.h"
 #include "bench/process/json_fields.h"
 #include "bench/sync/peer_options.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::bench {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "bench/bench_report.h"
+#include "bench/process/bench_report.h"
 #include "bench/train/train_arguments.h"
 
 namespace syncopate::bench {

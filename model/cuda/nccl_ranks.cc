@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <thread>
@@ -331,6 +332,24 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions&
   // The first call sets up connections.
   SYNCOPATE_RETURN_IF_ERROR(ranks->Barrier());
   return ranks;
+}
+
+RankPlace PlaceOnGpu(const NcclRanksOptions& options, const std::string& gpu) {
+  RankPlace place{.name = absl::StrCat("cuda:", options.device), .gpu = gpu};
+  place.new_id = []() -> absl::StatusOr<std::string> {
+    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
+    return std::string(id.data(), id.size());
+  };
+  place.join = [options](const std::string& said, int32_t rank,
+                         const RankPlace::GoOn& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    cuda::NcclId id{};
+    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
+    std::copy(said.begin(), said.end(), id.begin());
+    NcclRanksOptions mine = options;
+    mine.rank = rank;
+    return JoinNcclRanks(mine, id, kRanksMeetWithin, go_on);
+  };
+  return place;
 }
 
 }  // namespace syncopate::model

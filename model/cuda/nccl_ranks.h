@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 #include "base/ranks/communicator.h"
+#include "base/ranks/meeting.h"
 #include "base/status.h"
 #include "cuda/nccl/nccl_comm.h"
 
@@ -49,5 +51,9 @@ class NcclGroup : public Communicator {
 absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions& options, const cuda::NcclId& id,
                                                          absl::Duration meet,
                                                          const std::function<absl::Status()>& go_on = nullptr);
+
+// The GPU of `options`, which its driver calls `gpu`, as a place where one rank of `options.world` computes: they join by
+// JoinNcclRanks(), within kRanksMeetWithin.
+RankPlace PlaceOnGpu(const NcclRanksOptions& options, const std::string& gpu);
 
 }  // namespace syncopate::model

@@ -7,7 +7,8 @@
 // Kernels of a training step beside its matrix products and attention: plain pointers to device memory, work queued on
 // `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
 // kernels::VectorElements(dtype). What each computes is said in model/ops.h. Results do not depend on the launch: sums
-// over rows are taken in a fixed order, but for EmbeddingGradient, which adds atomically.
+// over rows are taken in a fixed order, but for EmbeddingGradient, which adds atomically. Norms and column sums are in
+// norm_kernels.cu, the head and the embedding in head_kernels.cu, the others in train_kernels.cu.
 namespace syncopate::model::kernels {
 
 enum class Number : uint8_t { kFloat32, kBFloat16 };

@@ -27,7 +27,7 @@ void JointInstall::Claim(const PolicyVersion& version) {
   claimed_ = version;
 }
 
-void JointInstall::Settle(const PolicyVersion& version) {
+void JointInstall::EndClaim(const PolicyVersion& version) {
   ready_.erase(ready_.begin(), ready_.upper_bound(version));
   if (claimed_ == version) claimed_ = PolicyVersion();
 }

@@ -3,11 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/credential_file.h"
 #include "base/log.h"
 #include "base/reasons.h"
 #include "base/status.h"
-#include "services/auth/bad_security.h"
-#include "services/auth/credential_file.h"
 
 namespace syncopate::auth {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/certificate.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "services/auth/certificate.h"
 #include "services/auth/tokens.h"
 
 namespace syncopate::auth {

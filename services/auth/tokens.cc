@@ -7,9 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/credential_file.h"
 #include "base/sha256.h"
 #include "base/status.h"
-#include "services/auth/bad_security.h"
 
 namespace syncopate::auth {
 namespace {

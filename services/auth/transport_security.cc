@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/credential_file.h"
 #include "base/status.h"
-#include "services/auth/bad_security.h"
 #include "services/auth/call_guard.h"
 #include "services/auth/peer_verifier.h"
 #include "services/config/duration.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/file_descriptor.h"
 #include "base/file_system.h"
 #include "base/log.h"
@@ -15,7 +16,6 @@
 #include "services/config/duration.h"
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
-#include "services/daemon/daemon_endpoints.h"
 #include "services/telemetry/certificate_metrics.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"

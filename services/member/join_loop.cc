@@ -33,6 +33,14 @@ std::string ForPeople(const absl::Status& status) {
   return absl::StrCat(status.message(), " (", reason.empty() ? absl::StatusCodeToString(status.code()) : reason, ")");
 }
 
+// A hello and a heartbeat say alike what is served.
+template <typename Message>
+void FillServing(const MemberClient::Serving& serving, Message* message) {
+  *message->mutable_serving() = wire::ToProto(serving.version);
+  message->set_serving_digest(serving.digest);
+  message->set_held(serving.held);
+}
+
 uint64_t SeedFrom(const std::string& text) { return DigestBytes(text.data(), static_cast<int64_t>(text.size())); }
 
 }  // namespace
@@ -57,12 +65,7 @@ void JoinLoop::Connect() {
     request.mutable_hello()->set_secret(options_.secret.Reveal());
     SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
   }
-  if (options_.serving) {
-    const MemberClient::Serving serving = options_.serving();
-    *request.mutable_hello()->mutable_serving() = wire::ToProto(serving.version);
-    request.mutable_hello()->set_serving_digest(serving.digest);
-    request.mutable_hello()->set_held(serving.held);
-  }
+  if (options_.serving) FillServing(options_.serving(), request.mutable_hello());
   stream->Write(std::move(request));
   // A channel of its own for each stream, so that our backoff is the only one.
   // It may take as long to connect as to be welcomed: a thousand members that come back at once have a thousand TLS
@@ -240,12 +243,7 @@ void JoinLoop::SendHeartbeat() {
   }
   v1::JoinRequest request;
   request.mutable_heartbeat();
-  if (options_.serving) {
-    const MemberClient::Serving serving = options_.serving();
-    *request.mutable_heartbeat()->mutable_serving() = wire::ToProto(serving.version);
-    request.mutable_heartbeat()->set_serving_digest(serving.digest);
-    request.mutable_heartbeat()->set_held(serving.held);
-  }
+  if (options_.serving) FillServing(options_.serving(), request.mutable_heartbeat());
   MutexLock lock(&mutex_);
   --heartbeats_;
   // A report that was sent meanwhile may be of an install that `serving` does not know; it is a sign of life as well.

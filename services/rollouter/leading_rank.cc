@@ -4,12 +4,12 @@
 
 #include <utility>
 
+#include "base/daemon/daemon_endpoints.h"
+#include "base/host_port.h"
 #include "base/log.h"
-#include "base/ranks/socket_ranks.h"
 #include "services/auth/audit.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::rollouterd {
 
@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemo
   SYNCOPATE_ASSIGN_OR_RETURN(rank->place_, FindRolloutPlace(config));
   SYNCOPATE_RETURN_IF_ERROR(rank->Listen(config, wire.fingerprint()));
   auto go_on = [rank = rank.get()] { return rank->GoOn(); };
-  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->AwaitRanks(rpc::kRanksMeetWithin, go_on));
+  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->AwaitRanks(kRanksMeetWithin, go_on));
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, rank->Meet());
   {
     MutexLock lock(&rank->mutex_);
@@ -41,11 +41,11 @@ LeadingRank::~LeadingRank() {
 
 absl::Status LeadingRank::Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint) {
   leader_ = std::make_unique<ReplicaLeader>(
-      rpc::RankStreamsOptions{.world = world_,
-                              .config_digest = config::RankConfigDigest(daemon_->config()),
-                              .manifest_fingerprint = manifest_fingerprint,
-                              .build = daemon::BuildVersion(),
-                              .gpu = place_.gpu,
+      rpc::RankStreamsOptions{.rank0 = {.world = world_,
+                                        .config_digest = config::RankConfigDigest(daemon_->config()),
+                                        .manifest_fingerprint = manifest_fingerprint,
+                                        .build = daemon::BuildVersion(),
+                                        .gpu = place_.gpu},
                               // A step that waits for the one that is gone would do so until its deadline.
                               .on_lost = [this](const absl::Status& why) {
                                 SYNCOPATE_LOG(kError, "this replica is at its end: %s", why.ToString());
@@ -73,24 +73,17 @@ absl::Status LeadingRank::GoOn() const {
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::Meet() {
-  if (place_.join == nullptr) return MeetOverTcp();
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, place_.new_id());
-  v1::ReplicaServiceAttendResponse::Welcome welcome;
-  welcome.set_nccl_id(id);
-  SYNCOPATE_RETURN_IF_ERROR(leader_->Welcome(welcome));
-  return place_.join(id, /*rank=*/0, [this] { return GoOn(); });
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::MeetOverTcp() {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
-  const RankSecret secret = DrawRankSecret();
-  SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
-  v1::ReplicaServiceAttendResponse::Welcome welcome;
-  // The host that they reach this server by, which they know.
-  welcome.set_ranks_port(meeting.port());
-  welcome.set_ranks_secret(secret.data(), secret.size());
-  SYNCOPATE_RETURN_IF_ERROR(leader_->Welcome(welcome));
-  return meeting.Meet(world_, rpc::kRanksMeetWithin, kRankStepDeadline, [this] { return GoOn(); });
+  auto invite = [this](const RankInvitation& invitation) {
+    v1::ReplicaServiceAttendResponse::Welcome welcome;
+    welcome.set_nccl_id(invitation.id);
+    // Of the host that they reach this server by, which they know.
+    welcome.set_ranks_port(invitation.port);
+    welcome.set_ranks_secret(invitation.secret);
+    return leader_->Welcome(welcome);
+  };
+  return MeetRanks(place_, {.world = world_, .call_deadline = kRankStepDeadline}, bound.host, invite,
+                   [this] { return GoOn(); });
 }
 
 }  // namespace syncopate::rollouterd

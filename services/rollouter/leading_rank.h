@@ -34,12 +34,11 @@ class LeadingRank {
   explicit LeadingRank(daemon::Daemon* daemon) : daemon_(daemon) {}
   absl::Status Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint);
   absl::StatusOr<std::unique_ptr<Communicator>> Meet();
-  absl::StatusOr<std::unique_ptr<Communicator>> MeetOverTcp();
   absl::Status GoOn() const;
 
   daemon::Daemon* const daemon_;
   int32_t world_ = 1;
-  RolloutPlace place_;
+  RankPlace place_;
   Mutex mutex_;
   Communicator* ranks_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part's, once they have met
   std::unique_ptr<ReplicaPart> part_;

@@ -1,14 +1,14 @@
 #include "services/rollouter/replica_follower.h"
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/ranks/socket_ranks.h"
+#include "base/ranks/meeting.h"
 #include "rollouter/engine/follower_target.h"
 #include "rollouter/engine/rank_commands.h"
 #include "services/config/duration.h"
@@ -18,9 +18,7 @@
 #include "services/member/member_client.h"
 #include "services/rollouter/rank_codec.h"
 #include "services/rollouter/rollout_device.h"
-#include "services/rpc/channel.h"
 #include "services/rpc/rank_attendance.h"
-#include "services/rpc/rank_streams.h"
 #include "services/wire/codec.h"
 #include "synchronizer/member/sync_participant.h"
 #include "synchronizer/transport/weight_receiver.h"
@@ -32,9 +30,9 @@ namespace {
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 // A weight sync that rank 0's part of has ended ends here soon.
 constexpr absl::Duration kSleepWithin = absl::Seconds(10);
-constexpr int64_t kMaxMessageBytes = 64 << 20;
 
-using Attendance = rpc::RankAttendance<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
+using Attendance =
+    rpc::RankAttendance<v1::ReplicaService, v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
 using rollouter::RankCommand;
 
 class Follower {
@@ -51,11 +49,9 @@ class Follower {
     SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::WireManifestOf(config_, shape_));
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
     SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
-    SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
-    SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse first,
-                               attendance()->AwaitFirst(rpc::kRanksMeetWithin));
-    if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
-    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(first.welcome()));
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse::Welcome welcome,
+                               attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(welcome));
     part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
     SYNCOPATE_RETURN_IF_ERROR(UseRanks());
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRolloutDevice(config_, shape_, daemon_->security(), part_.get()));
@@ -68,67 +64,39 @@ class Follower {
     return obeyed;
   }
 
-  // From another thread.
-  void SendHeartbeat() {
-    v1::ReplicaServiceAttendRequest message;
-    message.mutable_heartbeat();
-    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
-  }
-  bool ready() const { return ready_.load(); }
-  // Ends the waits of Run() soon.
-  void Stop() {
-    stopped_.store(true);
-    if (const auto attending = attendance(); attending != nullptr) attending->Stop();
-  }
+  Attendance& attendance() { return attendance_; }
 
  private:
-  std::shared_ptr<Attendance> attendance() {
-    MutexLock lock(&mutex_);
-    return attendance_;
-  }
-
   // The communicator can be aborted from here on; it may have to be.
   absl::Status UseRanks() {
     {
       MutexLock lock(&ended_->mutex);
       ended_->ranks = part_->ranks.get();
     }
-    return attendance()->state();
+    return attendance_.state();
   }
 
-  absl::Status BeginAttendance() {
-    const std::string& rank0 = config_.rollouter().rank0();
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(rank0, {.max_receive_bytes = kMaxMessageBytes,
-                                                                      .security = daemon_->security(),
-                                                                      .peer_role = "rollouter"}));
-    const std::shared_ptr<v1::ReplicaService::Stub> stub = v1::ReplicaService::NewStub(channel);
-    Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = rank0};
-    v1::ReplicaServiceAttendRequest::Hello* hello = options.hello.mutable_hello();
-    hello->set_rank(rank_);
-    hello->set_world(world_);
-    hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
-    hello->set_manifest_fingerprint(wire_.fingerprint());
-    hello->set_build(daemon::BuildVersion());
-    hello->set_gpu(place_.gpu);
-    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
-    options.on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); };
-    auto attending = std::make_shared<Attendance>(std::move(options));
-    if (stopped_.load()) attending->Stop();
-    MutexLock lock(&mutex_);
-    attendance_ = std::move(attending);
-    return absl::OkStatus();
+  Attendance::Options MakeAttendanceOptions() const {
+    return {.rank0_key = "rollouter.rank0",
+            .rank0 = config_.rollouter().rank0(),
+            .role = "rollouter",
+            .security = daemon_->security(),
+            .facts = {.rank = rank_,
+                      .world = world_,
+                      .config_digest = config::RankConfigDigest(daemon_->config()),
+                      .manifest_fingerprint = wire_.fingerprint(),
+                      .build = daemon::BuildVersion(),
+                      .gpu = place_.gpu},
+            .on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); }};
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> Meet(const v1::ReplicaServiceAttendResponse::Welcome& welcome) {
-    auto go_on = [this]() -> absl::Status {
-      if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
-      return attendance()->state();
-    };
-    if (place_.join != nullptr) return place_.join(welcome.nccl_id(), rank_, go_on);
-    SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(config_.rollouter().rank0()));
-    address.port = static_cast<uint16_t>(welcome.ranks_port());
-    SYNCOPATE_ASSIGN_OR_RETURN(const RankSecret secret, ParseRankSecret(welcome.ranks_secret()));
-    return JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankStepDeadline);
+    SYNCOPATE_ASSIGN_OR_RETURN(const HostPort rank0, ParseHostPort(config_.rollouter().rank0()));
+    return FollowInvitation(place_, {.rank = rank_, .world = world_, .call_deadline = kRankStepDeadline}, rank0.host,
+                            {.id = welcome.nccl_id(),
+                             .port = static_cast<uint16_t>(welcome.ranks_port()),
+                             .secret = welcome.ranks_secret()},
+                            [this] { return attendance_.GoOn(); });
   }
 
   void MakeReceiver() {
@@ -137,16 +105,16 @@ class Follower {
     target.say_ready = [this](const PolicyVersion& version) {
       Message message;
       *message.mutable_weights_ready()->mutable_version() = wire::ToProto(version);
-      attendance()->Write(message);
+      attendance_.Write(message);
     };
     target.say_withdrawn = [this](const PolicyVersion& version) {
       Message message;
       *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(version);
-      attendance()->Write(message);
+      attendance_.Write(message);
     };
     target.on_lost = [this](const absl::Status& why) {
       ended_->Abort(why);
-      Stop();
+      attendance_.Stop();
     };
     target_ = std::make_unique<rollouter::FollowerTarget>(device_->backend, std::move(target));
     synchronizer::WeightReceiver::Options receiver;
@@ -178,7 +146,7 @@ class Follower {
     };
     member.on_refused = [this](const absl::Status& why) {
       ended_->Abort(why);
-      Stop();
+      attendance_.Stop();
     };
     member.lost_after = config::CheckedDuration(config_.synchronizer().lost_after());
     SYNCOPATE_ASSIGN_OR_RETURN(member_, member::MemberClient::Start(std::move(member), participant_.get()));
@@ -187,7 +155,7 @@ class Follower {
 
   absl::Status Obey() {
     while (true) {
-      absl::StatusOr<v1::ReplicaServiceAttendResponse> said = attendance()->Take();
+      absl::StatusOr<v1::ReplicaServiceAttendResponse> said = attendance_.AwaitMessage();
       if (!said.ok()) return ended_->Why(rpc::AsLost(said.status()));
       if (said->has_stop()) return absl::OkStatus();
       if (said->has_weights_settled()) {
@@ -198,7 +166,7 @@ class Follower {
       SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
       if (command.kind != RankCommand::Kind::kMakeRunner) continue;
       SYNCOPATE_RETURN_IF_ERROR(JoinRun());
-      ready_.store(true);
+      attendance_.SetReady();
     }
   }
 
@@ -245,7 +213,8 @@ class Follower {
   const int32_t rank_, world_;
   const std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
   Manifest wire_;
-  RolloutPlace place_;
+  RankPlace place_;
+  Attendance attendance_;
   std::unique_ptr<ReplicaPart> part_;
   const Forget forget_{ended_};
   std::shared_ptr<RolloutDevice> device_;
@@ -254,26 +223,15 @@ class Follower {
   std::unique_ptr<synchronizer::WeightReceiver> receiver_;
   std::unique_ptr<member::ReceiverParticipant> participant_;
   std::unique_ptr<member::MemberClient> member_;  // ends first: it calls the others
-  std::atomic<bool> ready_ = false, stopped_ = false;
-  Mutex mutex_;
-  std::shared_ptr<Attendance> attendance_ ABSL_GUARDED_BY(mutex_);  // null: not yet
 };
-
-absl::Status NotThereYet() {
-  return Error(absl::StatusCode::kUnavailable, "STARTING", "waits for rank 0 of this replica and the other ranks");
-}
 
 }  // namespace
 
 absl::Status FollowReplica(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
                            int32_t rank) {
   Follower follower(daemon, config, shape, rank);
-  const absl::Status ended = daemon::AttendRank0(daemon,
-                                                 {.run = [&follower] { return follower.Run(); },
-                                                  .send_heartbeat = [&follower] { follower.SendHeartbeat(); },
-                                                  .ready = [&follower] { return follower.ready(); },
-                                                  .stop = [&follower] { follower.Stop(); }},
-                                                 NotThereYet());
+  const absl::Status ended = daemon::AttendRank0(daemon, &follower.attendance(), "rank 0 of this replica",
+                                                 [&follower] { return follower.Run(); });
   daemon->BeginStop("this rank's work is over", ended);
   return ended;
 }

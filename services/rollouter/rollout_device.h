@@ -1,12 +1,12 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/ranks/communicator.h"
+#include "base/ranks/meeting.h"
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/rank_slice.h"
@@ -26,21 +26,10 @@ struct RolloutDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// Where one rank of a rollouter computes, before anything is allocated there.
-struct RolloutPlace {
-  std::string name = "cpu";  // or "cuda:N"
-  std::string gpu = {};      // what its driver calls it; empty: the CPU
-  // Of ranks that have GPUs: rank 0 makes an id, by which all join; as model::JoinNcclRanks. Null on the CPU, where ranks
-  // meet over TCP.
-  std::function<absl::StatusOr<std::string>()> new_id = nullptr;
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& id, int32_t rank,
-                                                              const std::function<absl::Status()>& go_on)>
-      join = nullptr;
-};
-
-// What rollout.device asks for, "cuda" being another GPU of this host for each rank, as long as there are any. Which
+// Where this rank of a rollouter computes, before anything is allocated there: what rollout.device asks for, "cuda" being
+// another GPU of this host for each rank, as long as there are any. Which
 // implementation a binary has is decided by linking, as that of OpenRolloutDevice, whose errors it has.
-absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config);
+absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config);
 
 // One rank's part of a replica of several.
 struct ReplicaPart {

@@ -5,8 +5,8 @@
 
 namespace syncopate::rollouterd {
 
-absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
-  RolloutPlace place;
+absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
+  RankPlace place;
   SYNCOPATE_ASSIGN_OR_RETURN(place.name, model::ChooseDevice(config::RolloutDeviceRequest(config), model::Hardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
   return place;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -9,7 +8,6 @@
 #include "services/daemon/cuda_device.h"
 #include "services/member/grpc_transport.h"
 #include "services/rollouter/rollout_device.h"
-#include "services/rpc/rank_streams.h"
 #include "synchronizer/ipc/cuda_copy_engine.h"
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_receiver.h"
@@ -60,8 +58,8 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
 
 }  // namespace
 
-absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
-  RolloutPlace place;
+absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
+  RankPlace place;
   SYNCOPATE_ASSIGN_OR_RETURN(place.name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
@@ -69,22 +67,10 @@ absl::StatusOr<RolloutPlace> FindRolloutPlace(const v1::RunConfig& config) {
   const int index = daemon::CudaIndex(place.name);
   // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
-  place.gpu = facts.gpu;
-  place.new_id = []() -> absl::StatusOr<std::string> {
-    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
-    return std::string(id.data(), id.size());
-  };
-  const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
-  place.join = [index, world](
-                   const std::string& said, int32_t rank,
-                   const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-    cuda::NcclId id{};
-    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
-    std::copy(said.begin(), said.end(), id.begin());
-    return model::JoinNcclRanks({.device = index, .rank = rank, .world = world, .deadline = kRankStepDeadline}, id,
-                                rpc::kRanksMeetWithin, go_on);
-  };
-  return place;
+  return model::PlaceOnGpu({.device = index,
+                            .world = static_cast<int32_t>(config.rollout().tensor_parallel()),
+                            .deadline = kRankStepDeadline},
+                           facts.gpu);
 }
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(

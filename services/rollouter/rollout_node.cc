@@ -128,7 +128,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      joint_target_(options.leader != nullptr ? MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
+      joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
       receiver_(ReceiverOptions(options, engine_->manifest()),
                 joint_target_ != nullptr ? joint_target_.get() : engine_.get(), TransportsOf(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),

@@ -152,7 +152,13 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     bool remove_hold = false;
   };
 
-  explicit ClientBidiStream(const StreamOptions& options) : options_(options), queue_(options) {}
+  explicit ClientBidiStream(const StreamOptions& options)
+      : queue_(options),
+        stall_watch_({.mutex = &mutex_,
+                      .stalled_after = options.stalled_after,
+                      .is_pending = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                        mutex_) { return !closed_ && (queue_.in_flight() || half_closing_); },
+                      .on_stalled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { StalledLocked(); }}) {}
 
   void StalledLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ending_ = true;
@@ -176,7 +182,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     if (next.write == nullptr && ending_ && !half_closed_) {
       next.half_close = half_closed_ = half_closing_ = true;
     }
-    if (next.write != nullptr || next.half_close) WatchLocked();
+    if (next.write != nullptr || next.half_close) stall_watch_.Begin(self_);
     return next;
   }
 
@@ -184,28 +190,6 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
     if (next.half_close) this->StartWritesDone();
     if (next.remove_hold) this->RemoveHold();
-  }
-
-  void WatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    pending_since_ = Clock::Real()->Now();
-    if (!watching_) SetTimerLocked(options_.stalled_after);
-  }
-
-  void SetTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    watching_ = true;
-    timer_.Set(delay, [this, self = self_] { CheckStalled(); });
-  }
-
-  void CheckStalled() {
-    MutexLock lock(&mutex_);
-    watching_ = false;
-    if (closed_ || (!queue_.in_flight() && !half_closing_)) return;
-    absl::Duration left = options_.stalled_after - (Clock::Real()->Now() - pending_since_);
-    if (left > absl::ZeroDuration()) {
-      SetTimerLocked(left);
-    } else {
-      StalledLocked();
-    }
   }
 
   void OnReadDone(bool ok) override {
@@ -253,7 +237,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     bool stalled = false;
     {
       MutexLock lock(&mutex_);
-      timer_.Cancel();
+      stall_watch_.Cancel();
       self = std::move(self_);
       stalled = stalled_;
     }
@@ -264,7 +248,6 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
                               : FromGrpc(status));
   }
 
-  const StreamOptions options_;
   grpc::ClientContext context_;
   Response incoming_;
   Callbacks callbacks_;  // set before the first callback can run, taken by the last
@@ -272,8 +255,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
   Mutex mutex_;
   WriteQueue<Request> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ClientBidiStream> self_ ABSL_GUARDED_BY(mutex_);
-  Timer timer_ ABSL_GUARDED_BY(mutex_);
-  absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
+  StallWatch stall_watch_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;        // takes no more messages
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // asked for
@@ -281,7 +263,6 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // the read side has ended
   bool hold_removed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace syncopate::rpc

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -13,7 +14,10 @@
 #include "base/mutex.h"
 #include "base/ranks/collective.h"
 #include "base/status.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/rank_streams.h"
 
 namespace syncopate::rpc {
 
@@ -23,51 +27,82 @@ inline absl::Status AsLost(const absl::Status& why) {
   return RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
 }
 
+// What whoever keeps a rank's process alive needs of its attendance, whatever the messages. Thread-safe, does not block.
+class Attending {
+ public:
+  virtual ~Attending() = default;
+  // Nothing before there is a stream.
+  virtual void SendHeartbeat() = 0;
+  // Ends the waits soon.
+  virtual void Stop() = 0;
+  // Whether the rank has met the others, and does what rank 0 orders.
+  bool ready() const { return ready_.load(); }
+  void SetReady() { ready_.store(true); }
+
+ private:
+  std::atomic<bool> ready_ = false;
+};
+
 // Another rank's end of its stream to rank 0 (rank_streams.h): what rank 0 says, in order, and whether it still speaks.
 // Thread-safe; the blocking calls are for one thread.
-template <typename Request, typename Response>
-class RankAttendance {
+template <typename Service, typename Request, typename Response>
+class RankAttendance final : public Attending {
  public:
-  using Stream = ClientBidiStream<Request, Response>;
   struct Options {
     std::string rank0_key = {};  // what errors call the address: "trainer.rank0"
     std::string rank0 = {};
-    Request hello = {};
-    std::function<void(grpc::ClientContext*, typename Stream::Reactor*)> open = nullptr;  // of the stub's method
+    std::string role = {};  // of all ranks
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;
+    RankFacts facts = {};
     // The stream has ended with an error after rank 0 had begun to speak: from gRPC's threads, must not block.
     std::function<void(const absl::Status&)> on_lost = nullptr;
   };
 
-  explicit RankAttendance(Options options) : options_(std::move(options)) {}
+  RankAttendance() = default;
   // The stream's callbacks may come after it: what they touch is shared.
-  ~RankAttendance() { Cancel(); }
+  ~RankAttendance() override { Cancel(); }
   RankAttendance(const RankAttendance&) = delete;
   RankAttendance& operator=(const RankAttendance&) = delete;
 
-  // Dials until rank 0 answers, which may be started later than this process, and returns its first message. RANK_LOST
-  // after `meet`, what rank 0 says, CANCELLED (reason STOPPED) after Stop().
-  absl::StatusOr<Response> AwaitFirst(absl::Duration meet) {
+  // Call once, before the blocking calls below. Dials until rank 0 answers, which may be started later than this process,
+  // and returns its welcome. RANK_LOST after `meet`, what rank 0 says, CANCELLED (reason STOPPED) after Stop().
+  absl::StatusOr<typename Response::Welcome> Begin(const Options& options, absl::Duration meet) {
     constexpr absl::Duration kDialEvery = absl::Milliseconds(200);
+    constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, MakeChannel(options.rank0, {.max_receive_bytes = kMaxMessageBytes,
+                                                                         .security = options.security,
+                                                                         .peer_role = options.role}));
+    const auto stub = Service::NewStub(channel);
     const absl::Time until = Clock::Real()->Now() + meet;
     while (true) {
-      Dial();
-      absl::StatusOr<Response> first = Take();
-      if (first.ok()) return first;
+      Dial(stub.get(), options);
+      absl::StatusOr<Response> first = AwaitMessage();
+      if (first.ok() && first->has_welcome()) return first->welcome();
+      if (first.ok()) return RankLost("rank 0 began with something else than its welcome");
       MutexLock lock(&mutex_);
-      if (stopped_) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
+      if (stopped_) return Stopped();
       if (!MayComeLater(first.status())) return AsLost(first.status());
       if (Clock::Real()->Now() >= until) {
-        return RankLost(absl::StrCat("nobody answers at ", options_.rank0_key, " ", options_.rank0, ": ",
-                                     first.status().ToString()));
+        return RankLost(
+            absl::StrCat("nobody answers at ", options.rank0_key, " ", options.rank0, ": ", first.status().ToString()));
       }
       mutex_.AwaitWithTimeout(Condition(&stopped_), kDialEvery);
     }
   }
 
   // The next message; once all are taken, how the stream ended. Blocks: heartbeats and keepalive bound it.
-  absl::StatusOr<Response> Take() { return inbox()->Take(); }
+  absl::StatusOr<Response> AwaitMessage() { return inbox()->AwaitMessage(); }
   // OK, or how the stream ended if nobody says anything any more.
   absl::Status state() { return AsLost(inbox()->state()); }
+  // Whether to go on with a wait for the other ranks: CANCELLED (reason STOPPED) after Stop(), else state().
+  absl::Status GoOn() {
+    {
+      MutexLock lock(&mutex_);
+      if (stopped_) return Stopped();
+    }
+    return state();
+  }
+  // Nothing before there is a stream.
   void Write(const Request& message) {
     std::shared_ptr<Stream> stream;
     {
@@ -76,20 +111,22 @@ class RankAttendance {
     }
     if (stream != nullptr) stream->Write(message);
   }
-  // Ends the waits soon.
-  void Stop() {
+  void SendHeartbeat() override {
+    Request message;
+    message.mutable_heartbeat();
+    Write(message);
+  }
+  void Stop() override {
     {
       MutexLock lock(&mutex_);
       stopped_ = true;
     }
     Cancel();
   }
-  bool stopped() {
-    MutexLock lock(&mutex_);
-    return stopped_;
-  }
 
  private:
+  using Stream = ClientBidiStream<Request, Response>;
+
   // Of one stream. Filled by gRPC's threads.
   class Inbox {
    public:
@@ -112,7 +149,7 @@ class RankAttendance {
       ended_ = true;
       why_ = why;
     }
-    absl::StatusOr<Response> Take() {
+    absl::StatusOr<Response> AwaitMessage() {
       MutexLock lock(&mutex_);
       auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ || !messages_.empty(); };
       mutex_.Await(Condition(&is_there));
@@ -131,9 +168,25 @@ class RankAttendance {
     absl::Status why_ ABSL_GUARDED_BY(mutex_);
   };
 
+  static absl::Status Stopped() {
+    return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
+  }
+
   // Nobody listens yet, or somebody else does.
   static bool MayComeLater(const absl::Status& status) {
     return (absl::IsUnavailable(status) || absl::IsUnimplemented(status)) && ErrorReason(status).empty();
+  }
+
+  static Request MakeHello(const RankFacts& facts) {
+    Request message;
+    auto* const hello = message.mutable_hello();
+    hello->set_rank(facts.rank);
+    hello->set_world(facts.world);
+    hello->set_config_digest(facts.config_digest);
+    hello->set_manifest_fingerprint(facts.manifest_fingerprint);
+    hello->set_build(facts.build);
+    hello->set_gpu(facts.gpu);
+    return message;
   }
 
   std::shared_ptr<Inbox> inbox() {
@@ -141,24 +194,28 @@ class RankAttendance {
     return inbox_;
   }
 
-  void Dial() {
+  void Dial(typename Service::Stub* stub, const Options& options) {
     auto inbox = std::make_shared<Inbox>();
     auto stream = Stream::Create();
-    stream->Write(options_.hello);
+    stream->Write(MakeHello(options.facts));
     {
       MutexLock lock(&mutex_);
       stream_ = stream;
       inbox_ = inbox;
     }
-    stream->Start(options_.open, {.on_message = [inbox](Response said) { inbox->Put(std::move(said)); },
-                                  .on_done =
-                                      [inbox, on_lost = options_.on_lost](const absl::Status& why) {
-                                        // A collective would wait for rank 0 until its deadline. One that never answered
-                                        // is dialled again.
-                                        if (!why.ok() && inbox->has_begun()) on_lost(AsLost(why));
-                                        inbox->End(why);
-                                      }});
-    if (stopped()) stream->Cancel();
+    // A collective would wait for rank 0 until its deadline. One that never answered is dialled again.
+    auto end = [inbox, on_lost = options.on_lost](const absl::Status& why) {
+      if (!why.ok() && inbox->has_begun()) on_lost(AsLost(why));
+      inbox->End(why);
+    };
+    stream->Start([stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); },
+                  {.on_message = [inbox](Response said) { inbox->Put(std::move(said)); }, .on_done = std::move(end)});
+    bool stopped = false;
+    {
+      MutexLock lock(&mutex_);
+      stopped = stopped_;
+    }
+    if (stopped) stream->Cancel();  // Stop() may have come before there was a stream to cancel
   }
 
   void Cancel() {
@@ -166,7 +223,6 @@ class RankAttendance {
     if (stream_ != nullptr) stream_->Cancel();
   }
 
-  const Options options_;
   Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Inbox> inbox_ ABSL_GUARDED_BY(mutex_) = std::make_shared<Inbox>();

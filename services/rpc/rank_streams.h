@@ -18,9 +18,6 @@
 
 namespace syncopate::rpc {
 
-// How long the ranks of a group wait for each other to come, on both sides.
-inline constexpr absl::Duration kRanksMeetWithin = absl::Minutes(2);
-
 // What errors call the ranks of a group, and the keys that they are about.
 struct RankWords {
   std::string rank = "rank";  // "trainer rank"
@@ -29,32 +26,34 @@ struct RankWords {
   std::string rank0_key;      // "trainer.rank0"
 };
 
-struct RankStreamsOptions {
-  RankWords words = {};
+// What a rank says of itself in its hello. All ranks of a group say the same but for `rank`, and for `gpu`, of which each
+// has another one.
+struct RankFacts {
+  int32_t rank = 0;
   int32_t world = 1;
-  // What every rank must say of itself.
   std::string config_digest = {};
   uint64_t manifest_fingerprint = 0;
   std::string build = {};
-  std::string gpu = {};  // that rank 0 computes on; empty: on the CPU. Each rank must have another one
+  std::string gpu = {};  // that it computes on; empty: on the CPU
+};
+
+struct RankStreamsOptions {
+  RankFacts rank0 = {};
   // From gRPC's threads, must not block: UNAVAILABLE (reason RANK_LOST), FAILED_PRECONDITION (reason RANK_MISMATCH).
   std::function<void(const absl::Status&)> on_lost = nullptr;
   absl::Duration silent_after = absl::Seconds(5);  // five heartbeats
 };
 
-// Rank 0's end of the streams over which it leads the other ranks of its group, one for each. A rank that disagrees about
-// anything, or whose stream ends or is silent, is the end of the whole group: `on_lost` is told once, why. Thread-safe.
-// Must outlive the server that serves it.
+// Rank 0's end of the streams over which it leads the other ranks of its group, one for each: the service that they
+// attend. A rank that disagrees about anything, or whose stream ends or is silent, is the end of the whole group: `on_lost`
+// is told once, why. Thread-safe. Must outlive the server that serves it.
 //
-// Request has a Hello {rank, world, config_digest, manifest_fingerprint, build, gpu} first.
-template <typename Request, typename Response>
-class RankStreams {
+// Service has a method Attend; Request a Hello with the members of RankFacts, which is the first message, Response a
+// Welcome.
+template <typename Service, typename Request, typename Response>
+class RankStreams : public Service::CallbackService {
  public:
-  // `on_message` gets what a rank says after its hello: from gRPC's threads, must not block.
-  explicit RankStreams(RankStreamsOptions options, std::function<void(int32_t, const Request&)> on_message = nullptr)
-      : options_(std::move(options)), on_message_(std::move(on_message)), gpus_{{0, options_.gpu}} {}
-
-  grpc::ServerBidiReactor<Request, Response>* Attend(grpc::CallbackServerContext* context) {
+  grpc::ServerBidiReactor<Request, Response>* Attend(grpc::CallbackServerContext* context) override {
     // A batch, or many plans, may be many messages, which wait here while a rank still computes.
     auto stream = Stream::Create(
         context,
@@ -73,18 +72,40 @@ class RankStreams {
       {
         MutexLock lock(&mutex_);
         auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-          return !lost_.ok() || static_cast<int32_t>(streams_.size()) == options_.world - 1;
+          return !lost_.ok() || static_cast<int32_t>(streams_.size()) == others();
         };
         if (mutex_.AwaitWithTimeout(Condition(&is_over), kLookEvery)) return lost_;
         if (Clock::Real()->Now() >= until) {
-          return RankLost(absl::StrCat(options_.words.rank, " ", Missing(), " of ", options_.world,
+          return RankLost(absl::StrCat(words_.rank, " ", Missing(), " of ", options_.rank0.world,
                                        " has not come within ", absl::FormatDuration(deadline),
-                                       "; is it started, with ", options_.words.rank0_key, "?"));
+                                       "; is it started, with ", words_.rank0_key, "?"));
         }
       }
       SYNCOPATE_RETURN_IF_ERROR(go_on());
     }
   }
+
+  // To all of them, once, before any other message.
+  absl::Status Welcome(const typename Response::Welcome& welcome) {
+    Response message;
+    *message.mutable_welcome() = welcome;
+    return Write(message);
+  }
+
+  // OK, or why the group is at its end.
+  absl::Status lost() const {
+    MutexLock lock(&mutex_);
+    return lost_;
+  }
+
+ protected:
+  RankStreams(RankWords words, RankStreamsOptions options)
+      : words_(std::move(words)), options_(std::move(options)), gpus_{{0, options_.rank0.gpu}} {}
+
+  // What a rank says after its hello: from gRPC's threads, must not block. It is called no more when the server is gone.
+  virtual void HandleMessage(int32_t rank, const Request& message) = 0;
+
+  int32_t others() const { return options_.rank0.world - 1; }
 
   // To all of them. What on_lost was told, or RANK_LOST.
   absl::Status Write(const Response& message) {
@@ -95,7 +116,7 @@ class RankStreams {
       streams = streams_;
     }
     for (const auto& [rank, stream] : streams) {
-      if (!stream->Write(message)) return RankLost(absl::StrCat(options_.words.rank, " ", rank, " takes no commands"));
+      if (!stream->Write(message)) return RankLost(absl::StrCat(words_.rank, " ", rank, " takes no commands"));
     }
     return absl::OkStatus();
   }
@@ -108,15 +129,9 @@ class RankStreams {
     if (stream != nullptr) stream->Write(message);  // its end says why not
   }
 
-  // OK, or why the group is at its end.
-  absl::Status lost() const {
-    MutexLock lock(&mutex_);
-    return lost_;
-  }
-
   // All is over: well, and the others are told `last`, or with an error that they end with too. Nothing is lost from here
   // on. Idempotent.
-  void Stop(const absl::Status& why, const Response& last) {
+  void StopAll(const absl::Status& why, const Response& last) {
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {
       MutexLock lock(&mutex_);
@@ -129,6 +144,15 @@ class RankStreams {
     }
   }
 
+  // Whether nobody says anything any more: what is waited for under the lock does not come then.
+  bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !lost_.ok(); }
+
+  absl::Status WhyOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return lost_.ok() ? RankLost(absl::StrCat("the ", words_.rank, "s have been told to stop")) : lost_;
+  }
+
+  mutable Mutex mutex_;  // also of what derived classes keep of the ranks' messages
+
  private:
   using Stream = ServerBidiStream<Request, Response>;
 
@@ -139,7 +163,7 @@ class RankStreams {
 
     void Handle(const Request& message) {
       if (rank_ > 0) {
-        if (ranks_->on_message_ != nullptr) ranks_->on_message_(rank_, message);
+        ranks_->HandleMessage(rank_, message);
         return;
       }
       const absl::Status admitted = ranks_->Admit(message, stream_);
@@ -162,22 +186,21 @@ class RankStreams {
 
   absl::Status Mismatch(int32_t rank, const std::string& what) const {
     return Error(absl::StatusCode::kFailedPrecondition, "RANK_MISMATCH",
-                 absl::StrCat(options_.words.rank, " ", rank, " has ", what,
+                 absl::StrCat(words_.rank, " ", rank, " has ", what,
                               " than rank 0; start all ranks with the same configuration and the same build"));
   }
 
   template <typename Hello>
   absl::Status CheckHello(const Hello& hello) const {
-    if (hello.world() != options_.world || hello.rank() < 1 || hello.rank() >= options_.world) {
-      return Mismatch(hello.rank(), absl::StrCat("another ", options_.words.world_key, " (", hello.world(), ")"));
+    const RankFacts& ours = options_.rank0;
+    if (hello.world() != ours.world || hello.rank() < 1 || hello.rank() >= ours.world) {
+      return Mismatch(hello.rank(), absl::StrCat("another ", words_.world_key, " (", hello.world(), ")"));
     }
-    if (hello.build() != options_.build) {
-      return Mismatch(hello.rank(), absl::StrCat("another build (", hello.build(), ")"));
-    }
-    if (hello.manifest_fingerprint() != options_.manifest_fingerprint) return Mismatch(hello.rank(), "another model");
-    if (hello.config_digest() != options_.config_digest) return Mismatch(hello.rank(), "another configuration");
-    if (hello.gpu().empty() != options_.gpu.empty()) {
-      return Mismatch(hello.rank(), absl::StrCat("another kind of device (", options_.words.device_key, ")"));
+    if (hello.build() != ours.build) return Mismatch(hello.rank(), absl::StrCat("another build (", hello.build(), ")"));
+    if (hello.manifest_fingerprint() != ours.manifest_fingerprint) return Mismatch(hello.rank(), "another model");
+    if (hello.config_digest() != ours.config_digest) return Mismatch(hello.rank(), "another configuration");
+    if (hello.gpu().empty() != ours.gpu.empty()) {
+      return Mismatch(hello.rank(), absl::StrCat("another kind of device (", words_.device_key, ")"));
     }
     return absl::OkStatus();
   }
@@ -187,8 +210,8 @@ class RankStreams {
     for (const auto& [rank, gpu] : gpus_) {
       if (gpu != hello.gpu() || gpu.empty() || rank == hello.rank()) continue;
       return Error(absl::StatusCode::kFailedPrecondition, "RANK_MISMATCH",
-                   absl::StrCat(options_.words.rank, "s ", rank, " and ", hello.rank(), " both compute on ", gpu,
-                                "; each needs a GPU of its own: have fewer ranks (", options_.words.world_key,
+                   absl::StrCat(words_.rank, "s ", rank, " and ", hello.rank(), " both compute on ", gpu,
+                                "; each needs a GPU of its own: have fewer ranks (", words_.world_key,
                                 "), or give this host or pod another GPU"));
     }
     return absl::OkStatus();
@@ -207,7 +230,7 @@ class RankStreams {
       // One that comes too late harms nobody who is at work.
       if (stopped_ || streams_.count(hello.rank()) > 0) {
         return Error(absl::StatusCode::kFailedPrecondition, "RANK_TAKEN",
-                     absl::StrCat(options_.words.rank, " ", hello.rank(), " is there already, or all is over"));
+                     absl::StrCat(words_.rank, " ", hello.rank(), " is there already, or all is over"));
       }
       if (refusal.ok()) {
         streams_[hello.rank()] = stream;
@@ -219,17 +242,13 @@ class RankStreams {
   }
 
   void Leave(int32_t rank, const absl::Status& why) {
-    {
-      MutexLock lock(&mutex_);
-      if (stopped_) return;
-    }
-    Lose(RankLost(absl::StrCat(options_.words.rank, " ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
+    Lose(RankLost(absl::StrCat(words_.rank, " ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
   }
 
   void Lose(const absl::Status& why) {
     {
       MutexLock lock(&mutex_);
-      if (!lost_.ok() || stopped_) return;
+      if (is_over()) return;
       lost_ = why;
     }
     options_.on_lost(why);
@@ -237,15 +256,14 @@ class RankStreams {
 
   std::string Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::string missing;
-    for (int32_t rank = 1; rank < options_.world; ++rank) {
+    for (int32_t rank = 1; rank < options_.rank0.world; ++rank) {
       if (streams_.count(rank) == 0) absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
     }
     return missing;
   }
 
+  const RankWords words_;
   const RankStreamsOptions options_;
-  const std::function<void(int32_t, const Request&)> on_message_;
-  mutable Mutex mutex_;
   std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // by rank
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

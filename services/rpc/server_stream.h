@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "services/rpc/stall_watch.h"
 #include "services/rpc/status.h"
 #include "services/rpc/timer.h"
 #include "services/rpc/write_queue.h"
@@ -74,7 +75,19 @@ class ServerStreamCore : protected Reactor {
 
  protected:
   ServerStreamCore(grpc::CallbackServerContext* context, const StreamOptions& options)
-      : options_(options), peer_(context->peer()), context_(context), queue_(options) {}
+      : options_(options),
+        peer_(context->peer()),
+        context_(context),
+        queue_(options),
+        stall_watch_({.mutex = &mutex_,
+                      .stalled_after = options.stalled_after,
+                      .is_pending = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                        mutex_) { return !done_ && (queue_.in_flight() || finish_sent_); },
+                      .on_stalled =
+                          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            EndLocked(SlowReader("one message waited too long"));
+                            context_->TryCancel();  // see Cancel()
+                          }}) {}
 
   // Called by the derived class's Start with a pointer that keeps this object alive.
   void Begin(std::shared_ptr<void> self, OnDoneCallback on_done) {
@@ -150,37 +163,13 @@ class ServerStreamCore : protected Reactor {
       next.finish = true;
       next.status = ToGrpc(status_);
     }
-    if (next.write != nullptr || next.finish) WatchLocked();
+    if (next.write != nullptr || next.finish) stall_watch_.Begin(self_);
     return next;
   }
 
   void Perform(const Next& next) {
     if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
     if (next.finish) Reactor::Finish(next.status);
-  }
-
-  // One timer at a time; it looks again when it fires, so that a write costs no timer of its own.
-  void WatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    pending_since_ = Clock::Real()->Now();
-    if (!watching_) SetTimerLocked(options_.stalled_after);
-  }
-
-  void SetTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    watching_ = true;
-    timer_.Set(delay, [this, self = self_] { CheckStalled(); });
-  }
-
-  void CheckStalled() {
-    MutexLock lock(&mutex_);
-    watching_ = false;
-    if (done_ || (!queue_.in_flight() && !finish_sent_)) return;
-    absl::Duration left = options_.stalled_after - (Clock::Real()->Now() - pending_since_);
-    if (left > absl::ZeroDuration()) {
-      SetTimerLocked(left);
-      return;
-    }
-    EndLocked(SlowReader("one message waited too long"));
-    context_->TryCancel();  // see Cancel()
   }
 
   void SetSilenceTimerLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -245,7 +234,7 @@ class ServerStreamCore : protected Reactor {
     {
       MutexLock lock(&mutex_);
       done_ = true;
-      timer_.Cancel();
+      stall_watch_.Cancel();
       silence_.Cancel();
       self = std::move(self_);
       status = !told_to_end_ && cancelled_ ? absl::CancelledError("the peer went away or cancelled") : status_;
@@ -263,9 +252,8 @@ class ServerStreamCore : protected Reactor {
   Mutex mutex_;
   WriteQueue<Response> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<void> self_ ABSL_GUARDED_BY(mutex_);
-  Timer timer_ ABSL_GUARDED_BY(mutex_);
+  StallWatch stall_watch_ ABSL_GUARDED_BY(mutex_);
   Timer silence_ ABSL_GUARDED_BY(mutex_);
-  absl::Time pending_since_ ABSL_GUARDED_BY(mutex_);
   absl::Time heard_at_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // sent to the peer and given to on_done
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
@@ -274,7 +262,6 @@ class ServerStreamCore : protected Reactor {
   bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;  // by Finish or a full queue, not by the peer
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finish_sent_ ABSL_GUARDED_BY(mutex_) = false;
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,6 +1,5 @@
 #include "services/trainer/rank_follower.h"
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,15 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "base/mutex.h"
 #include "base/ranks/late_ranks.h"
-#include "base/ranks/socket_ranks.h"
+#include "base/ranks/meeting.h"
 #include "model/model_config.h"
 #include "services/config/ranks.h"
 #include "services/daemon/attend_rank0.h"
-#include "services/rpc/channel.h"
 #include "services/rpc/rank_attendance.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/train_device.h"
@@ -30,10 +28,8 @@ namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
 
-using Attendance = rpc::RankAttendance<v1::AttendRequest, v1::AttendResponse>;
-using rpc::AsLost;
+using Attendance = rpc::RankAttendance<v1::RankService, v1::AttendRequest, v1::AttendResponse>;
 
 class Follower {
  public:
@@ -55,23 +51,20 @@ class Follower {
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
-    SYNCOPATE_RETURN_IF_ERROR(BeginAttendance());
-    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse first, attendance()->AwaitFirst(rpc::kRanksMeetWithin));
-    if (!first.has_welcome()) return RankLost("rank 0 began with something else than its welcome");
-    const v1::AttendResponse::Welcome& welcome = first.welcome();
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome,
+                               attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
     SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
-    ready_.store(true);
+    attendance_.SetReady();
     return Obey();
   }
 
-  // From another thread.
-  void SendHeartbeat() {
-    v1::AttendRequest message;
-    message.mutable_heartbeat();
-    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
-  }
+  Attendance& attendance() { return attendance_; }
+  // Once Run() has returned OK.
+  bool completed() const { return completed_; }
+
+ private:
   // What became of this rank's part of a checkpoint.
   void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
     v1::AttendRequest message;
@@ -90,44 +83,22 @@ class Follower {
       saved->set_reason(ErrorReason(written.status()));
       saved->set_message(std::string(written.status().message()));
     }
-    if (const auto attending = attendance(); attending != nullptr) attending->Write(message);
-  }
-  bool ready() const { return ready_.load(); }
-  // Once Run() has returned OK.
-  bool completed() const { return completed_.load(); }
-  // Ends the waits of Run() soon.
-  void Stop() {
-    stopped_.store(true);
-    if (const auto attending = attendance(); attending != nullptr) attending->Stop();
+    attendance_.Write(message);
   }
 
- private:
-  std::shared_ptr<Attendance> attendance() {
-    MutexLock lock(&mutex_);
-    return attendance_;
-  }
-
-  absl::Status BeginAttendance() {
-    const std::string& rank0 = daemon_->config().trainer().rank0();
-    SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(rank0, {.max_receive_bytes = kMaxMessageBytes,
-                                                                      .security = daemon_->security(),
-                                                                      .peer_role = "trainer"}));
-    const std::shared_ptr<v1::RankService::Stub> stub = v1::RankService::NewStub(channel);
-    Attendance::Options options{.rank0_key = "trainer.rank0", .rank0 = rank0};
-    v1::AttendRequest::Hello* hello = options.hello.mutable_hello();
-    hello->set_rank(rank_);
-    hello->set_world(world_);
-    hello->set_config_digest(config::RankConfigDigest(daemon_->config()));
-    hello->set_manifest_fingerprint(policy_->manifest().fingerprint());
-    hello->set_build(daemon::BuildVersion());
-    hello->set_gpu(device_.gpu);
-    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
-    options.on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); };
-    auto attending = std::make_shared<Attendance>(std::move(options));
-    if (stopped_.load()) attending->Stop();
-    MutexLock lock(&mutex_);
-    attendance_ = std::move(attending);
-    return absl::OkStatus();
+  Attendance::Options MakeAttendanceOptions() const {
+    const v1::RunConfig& config = daemon_->config();
+    return {.rank0_key = "trainer.rank0",
+            .rank0 = config.trainer().rank0(),
+            .role = "trainer",
+            .security = daemon_->security(),
+            .facts = {.rank = rank_,
+                      .world = world_,
+                      .config_digest = config::RankConfigDigest(config),
+                      .manifest_fingerprint = policy_->manifest().fingerprint(),
+                      .build = daemon::BuildVersion(),
+                      .gpu = device_.place.gpu},
+            .on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
   }
 
   std::string CheckpointFolder() const {
@@ -154,19 +125,16 @@ class Follower {
   }
 
   absl::Status Meet(const v1::AttendResponse::Welcome& welcome) {
-    if (device_.join != nullptr) {
-      auto go_on = [this]() -> absl::Status {
-        if (stopped_.load()) return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
-        return attendance()->state();
-      };
-      SYNCOPATE_ASSIGN_OR_RETURN(auto joined, device_.join(welcome.nccl_id(), rank_, go_on));
-      ranks_->Connect(std::move(joined));
-      return absl::OkStatus();
+    RankInvitation invitation{.id = welcome.nccl_id(), .secret = welcome.ranks_secret()};
+    HostPort address;
+    if (invitation.id.empty()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(address, ParseHostPort(welcome.ranks_address()));
+      invitation.port = address.port;
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(welcome.ranks_address()));
-    SYNCOPATE_ASSIGN_OR_RETURN(const RankSecret secret, ParseRankSecret(welcome.ranks_secret()));
-    SYNCOPATE_ASSIGN_OR_RETURN(auto joined,
-                               JoinRanks(address, secret, rank_, world_, rpc::kRanksMeetWithin, kRankCallDeadline));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        auto joined,
+        FollowInvitation(device_.place, {.rank = rank_, .world = world_, .call_deadline = kRankCallDeadline},
+                         address.host, invitation, [this] { return attendance_.GoOn(); }));
     ranks_->Connect(std::move(joined));
     return absl::OkStatus();
   }
@@ -174,10 +142,10 @@ class Follower {
   absl::Status Obey() {
     std::vector<TrajectoryGroup> groups;
     while (true) {
-      absl::StatusOr<v1::AttendResponse> said = attendance()->Take();
-      if (!said.ok()) return AsLost(said.status());
+      absl::StatusOr<v1::AttendResponse> said = attendance_.AwaitMessage();
+      if (!said.ok()) return rpc::AsLost(said.status());
       if (said->has_stop()) {
-        completed_.store(said->stop().completed());
+        completed_ = said->stop().completed();
         return absl::OkStatus();
       }
       if (said->has_group()) {
@@ -243,27 +211,18 @@ class Follower {
   RankDevice device_;
   const std::shared_ptr<LateRanks> ranks_;  // the stream's callbacks have it too
   std::unique_ptr<trainer::PolicyTrainer> policy_;
-  std::atomic<bool> ready_ = false, stopped_ = false, completed_ = false;
-  Mutex mutex_;
-  std::shared_ptr<Attendance> attendance_ ABSL_GUARDED_BY(mutex_);  // null: not yet
-  std::unique_ptr<trainer::ShardSaver> saver_;                      // last: its thread uses the stream
+  Attendance attendance_;
+  bool completed_ = false;
+  std::unique_ptr<trainer::ShardSaver> saver_;  // last: its thread uses the stream
 };
-
-absl::Status NotThereYet() {
-  return Error(absl::StatusCode::kUnavailable, "STARTING", "waits for trainer rank 0 and the other ranks");
-}
 
 }  // namespace
 
 absl::Status FollowRank0(daemon::Daemon* daemon, config::RunModel model, int32_t rank) {
   SYNCOPATE_RETURN_IF_ERROR(daemon->StartMetrics(daemon->config().metrics().trainer_listen()).status());
   Follower follower(daemon, std::move(model), rank);
-  const absl::Status ended = daemon::AttendRank0(daemon,
-                                                 {.run = [&follower] { return follower.Run(); },
-                                                  .send_heartbeat = [&follower] { follower.SendHeartbeat(); },
-                                                  .ready = [&follower] { return follower.ready(); },
-                                                  .stop = [&follower] { follower.Stop(); }},
-                                                 NotThereYet());
+  const absl::Status ended =
+      daemon::AttendRank0(daemon, &follower.attendance(), "trainer rank 0", [&follower] { return follower.Run(); });
   // As rank 0 does: whoever runs this would start it again.
   while (ended.ok() && follower.completed() && !daemon->exit_on_completion() && !daemon->StopRequested(kTick)) {
     daemon->health().Moved();

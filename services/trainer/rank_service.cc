@@ -13,28 +13,7 @@ constexpr char kRank[] = "trainer rank";
 }  // namespace
 
 RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
-    : others_(options.world - 1),
-      streams_(Complete(std::move(options)), [this](int32_t rank, const v1::AttendRequest& message) {
-        if (message.has_saved()) NoteSaved(rank, message.saved());  // else a heartbeat
-      }) {}
-
-rpc::RankStreamsOptions RankServiceImpl::Complete(rpc::RankStreamsOptions options) {
-  options.words = {kRank, "trainer.world", "train.device", "trainer.rank0"};
-  options.on_lost = [this, tell = std::move(options.on_lost)](const absl::Status& why) {
-    {
-      MutexLock lock(&mutex_);
-      over_ = true;
-    }
-    tell(why);
-  };
-  return options;
-}
-
-absl::Status RankServiceImpl::Welcome(const v1::AttendResponse::Welcome& welcome) {
-  v1::AttendResponse message;
-  *message.mutable_welcome() = welcome;
-  return streams_.Write(message);
-}
+    : RankStreams({kRank, "trainer.world", "train.device", "trainer.rank0"}, std::move(options)) {}
 
 absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
                                    const std::vector<const TrajectoryGroup*>& groups) {
@@ -45,7 +24,7 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
     for (v1::Trajectory& sample : *message.mutable_group()->mutable_samples()) {
       sample.mutable_logprobs()->Resize(sample.tokens_size(), 0.0f);
     }
-    SYNCOPATE_RETURN_IF_ERROR(streams_.Write(message));
+    SYNCOPATE_RETURN_IF_ERROR(Write(message));
   }
   v1::AttendResponse message;
   switch (command.kind) {
@@ -75,10 +54,12 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
   }
-  return streams_.Write(message);
+  return Write(message);
 }
 
-void RankServiceImpl::NoteSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
+void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& message) {
+  if (!message.has_saved()) return;  // a heartbeat
+  const v1::AttendRequest::Saved& saved = message.saved();
   absl::StatusOr<trainer::CheckpointStore::Files> files = trainer::CheckpointStore::Files();
   for (const v1::AttendRequest::Saved::File& file : saved.files()) {
     (*files)[file.name()] = {file.bytes(), file.sha256()};
@@ -97,7 +78,7 @@ absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(cons
   {
     MutexLock lock(&mutex_);
     auto is_known = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return over_ || static_cast<int32_t>(saved_[folder].size()) == others_;
+      return is_over() || static_cast<int32_t>(saved_[folder].size()) == others();
     };
     in_time = mutex_.AwaitWithTimeout(Condition(&is_known), kRankSaveDeadline);
     of_ranks = std::move(saved_[folder]);
@@ -108,7 +89,7 @@ absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(cons
     SYNCOPATE_RETURN_IF_ERROR(written.status());
     files.insert(written->begin(), written->end());
   }
-  if (static_cast<int32_t>(of_ranks.size()) == others_) return files;
+  if (static_cast<int32_t>(of_ranks.size()) == others()) return files;
   SYNCOPATE_RETURN_IF_ERROR(lost());
   return in_time ? RankLost("the run is over")
                  : Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
@@ -117,13 +98,9 @@ absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(cons
 }
 
 void RankServiceImpl::Stop(const absl::Status& why, bool completed) {
-  {
-    MutexLock lock(&mutex_);
-    over_ = true;
-  }
   v1::AttendResponse message;
   message.mutable_stop()->set_completed(completed);
-  streams_.Stop(why, message);
+  StopAll(why, message);
 }
 
 }  // namespace syncopate::trainerd

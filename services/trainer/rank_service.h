@@ -1,13 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "services/rpc/rank_streams.h"
 #include "syncopate/v1/rank.grpc.pb.h"
@@ -23,24 +21,13 @@ inline constexpr absl::Duration kRankCallDeadline = absl::Minutes(1);
 inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
 
 // Rank 0's end of RankService: one Attend stream for each other rank, over which it leads them (rank_streams.h).
-class RankServiceImpl final : public v1::RankService::CallbackService,
+class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::AttendRequest, v1::AttendResponse>,
                               public trainer::RankFollowers,
                               public trainer::RankSaves {
  public:
   explicit RankServiceImpl(rpc::RankStreamsOptions options);
 
-  grpc::ServerBidiReactor<v1::AttendRequest, v1::AttendResponse>* Attend(
-      grpc::CallbackServerContext* context) override {
-    return streams_.Attend(context);
-  }
-
-  // As RankStreams.
-  absl::Status AwaitRanks(absl::Duration deadline, const std::function<absl::Status()>& go_on) {
-    return streams_.AwaitRanks(deadline, go_on);
-  }
-  absl::Status lost() const override { return streams_.lost(); }
-  // Tells all of them; once, before the first Send().
-  absl::Status Welcome(const v1::AttendResponse::Welcome& welcome);
+  absl::Status lost() const override { return RankStreams::lost(); }
   absl::Status Send(const trainer::RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
   absl::StatusOr<trainer::CheckpointStore::Files> AwaitSaved(const std::string& folder) override;
   // The run is over: complete, stopped (OK), or with an error that the others end with too. Nothing is lost from here on.
@@ -48,17 +35,11 @@ class RankServiceImpl final : public v1::RankService::CallbackService,
   void Stop(const absl::Status& why, bool completed);
 
  private:
-  rpc::RankStreamsOptions Complete(rpc::RankStreamsOptions options);
-  void NoteSaved(int32_t rank, const v1::AttendRequest::Saved& saved);
+  void HandleMessage(int32_t rank, const v1::AttendRequest& message) override;
 
-  Mutex mutex_;
   // By folder: what ranks have said of it. Forgotten by AwaitSaved().
   std::map<std::string, std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>>> saved_
       ABSL_GUARDED_BY(mutex_);
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody says anything any more
-  const int32_t others_;
-  // Last: its callbacks use all of the above.
-  rpc::RankStreams<v1::AttendRequest, v1::AttendResponse> streams_;
 };
 
 }  // namespace syncopate::trainerd

@@ -30,21 +30,14 @@ void FillExplanation(const trainer::Explanation& from, v1::Explanation* to) {
   to->set_suggested_max_staleness(from.suggested_max_staleness);
 }
 
-// Whatever else there is to wait for, the pause comes first.
-void ExplainPause(absl::Time since, v1::Explanation* explanation) {
-  explanation->set_waiting_for("resume");
+// Whatever else there is to wait for, what somebody has asked for comes first.
+void ExplainStandstill(absl::Time since, const char* waiting_for, const char* detail, const char* unblocked_by,
+                       v1::Explanation* explanation) {
+  explanation->set_waiting_for(waiting_for);
   explanation->set_since_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - since));
-  explanation->set_detail("somebody has paused the trainer");
+  explanation->set_detail(detail);
   explanation->clear_rollouter();
-  explanation->set_unblocked_by("Resume of TrainerService, e.g. by `syncopate ctl resume`");
-}
-
-void ExplainRolloutMode(absl::Time since, v1::Explanation* explanation) {
-  explanation->set_waiting_for("trainer_mode");
-  explanation->set_since_seconds(absl::ToDoubleSeconds(Clock::Real()->Now() - since));
-  explanation->set_detail("the trainer is in rollout mode: its state has left the device");
-  explanation->clear_rollouter();
-  explanation->set_unblocked_by("TrainerMode of TrainerService, e.g. by `syncopate ctl mode --to trainer`");
+  explanation->set_unblocked_by(unblocked_by);
 }
 
 void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
@@ -123,44 +116,27 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
   FillData(run->data->GetStatus(), &response);
-  if (status.state == "paused") ExplainPause(status.paused_since, response.mutable_explanation());
-  if (status.state == "rollout_mode") ExplainRolloutMode(status.paused_since, response.mutable_explanation());
+  if (status.state == "paused") {
+    ExplainStandstill(status.paused_since, "resume", "somebody has paused the trainer",
+                      "Resume of TrainerService, e.g. by `syncopate ctl resume`", response.mutable_explanation());
+  }
+  if (status.state == "rollout_mode") {
+    ExplainStandstill(
+        status.paused_since, "trainer_mode", "the trainer is in rollout mode: its state has left the device",
+        "TrainerMode of TrainerService, e.g. by `syncopate ctl mode --to trainer`", response.mutable_explanation());
+  }
   return response;
 }
 
-absl::Status RunControl::Pause() {
+absl::Status RunControl::Do(void (trainer::StepLoop::*work)()) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
-  run.loop->Pause();
+  (run.loop->*work)();
   return absl::OkStatus();
-}
-
-absl::Status RunControl::Resume() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
-  run.loop->Resume();
-  return absl::OkStatus();
-}
-
-absl::Status RunControl::Stop() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
-  run.loop->Stop();
-  return absl::OkStatus();
-}
-
-void RunControl::SaveCheckpoint(std::function<void(const absl::StatusOr<std::string>&)> done) {
-  const absl::StatusOr<Run> run = GetRun();
-  if (!run.ok()) {
-    done(run.status());
-    return;
-  }
-  run->loop->SaveCheckpoint(std::move(done));
 }
 
 void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
   const absl::StatusOr<Run> run = GetRun();
-  if (!run.ok()) {
-    done(run.status());
-    return;
-  }
+  if (!run.ok()) return done(run.status());
   // Between two steps: the weights that are written are those of one version.
   auto write = [this, policy = run->policy, request,
                 done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
@@ -171,18 +147,6 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
     }
   };
   run->loop->RunBetweenSteps(std::move(write));
-}
-
-void RunControl::RolloutMode(trainer::StepLoop::ModeDone done) {
-  const absl::StatusOr<Run> run = GetRun();
-  if (!run.ok()) return done(run.status());
-  run->loop->EnterRolloutMode(std::move(done));
-}
-
-void RunControl::TrainerMode(trainer::StepLoop::ModeDone done) {
-  const absl::StatusOr<Run> run = GetRun();
-  if (!run.ok()) return done(run.status());
-  run->loop->EnterTrainerMode(std::move(done));
 }
 
 absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {

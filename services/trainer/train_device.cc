@@ -31,7 +31,7 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
                                                                      const config::RunModel& model,
                                                                      const RankDevice& device) {
   trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
-  options.device = device.name;
+  options.device = device.place.name;
   options.arenas = device.arenas;
   options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
   // The reference policy is what the run began with, and no checkpoint holds that.

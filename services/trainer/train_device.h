@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/ranks/late_ranks.h"
+#include "base/ranks/meeting.h"
 #include "base/status.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
@@ -18,15 +18,9 @@
 
 namespace syncopate::trainerd {
 
-// Where one rank of a trainer computes, and how those that compute on such a device find together.
+// Where one rank of a trainer computes, and what its policy has there.
 struct RankDevice {
-  std::string name = "cpu";  // or "cuda:N"
-  std::string gpu;           // what its driver calls it; empty on the CPU
-  // Rank 0 makes an id, by which all join: as model::JoinNcclRanks. Null on the CPU, where ranks meet over TCP.
-  std::function<absl::StatusOr<std::string>()> new_id;
-  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(const std::string& id, int32_t rank,
-                                                              const std::function<absl::Status()>& go_on)>
-      join;
+  RankPlace place;
   trainer::StateArenaFactory arenas;  // memory of it that a policy's state can leave; null: as PolicyTrainer has it
   int64_t state_bytes = 0;            // that it has for a policy's state; 0: what the machine has
 };

@@ -8,9 +8,9 @@ namespace syncopate::trainerd {
 
 absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank) {
   RankDevice device;
-  SYNCOPATE_ASSIGN_OR_RETURN(device.name,
+  SYNCOPATE_ASSIGN_OR_RETURN(device.place.name,
                              model::ChooseDevice(config::TrainDeviceRequest(config, rank), model::Hardware()));
-  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.name));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.place.name));
   return device;
 }
 

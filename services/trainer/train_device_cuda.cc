@@ -75,39 +75,27 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
 
 absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank) {
   RankDevice device;
-  SYNCOPATE_ASSIGN_OR_RETURN(device.name,
+  std::string& name = device.place.name;
+  SYNCOPATE_ASSIGN_OR_RETURN(name,
                              model::ChooseDevice(config::TrainDeviceRequest(config, rank), model::ProbeHardware()));
-  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, device.name));
-  const auto world = static_cast<int32_t>(config.trainer().world());
-  if (!model::IsCuda(device.name)) return device;
-  const int index = daemon::CudaIndex(device.name);
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
+  if (!model::IsCuda(name)) return device;
+  const int index = daemon::CudaIndex(name);
   device.arenas = trainer::CudaStateArenas(index);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
   device.state_bytes = memory.free;
+  const auto world = static_cast<int32_t>(config.trainer().world());
   if (world == 1) return device;
   // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
-  device.gpu = facts.gpu;
-  device.new_id = []() -> absl::StatusOr<std::string> {
-    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
-    return std::string(id.data(), id.size());
-  };
-  device.join = [index, world](
-                    const std::string& said, int32_t mine,
-                    const std::function<absl::Status()>& go_on) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-    cuda::NcclId id{};
-    if (said.size() != id.size()) return RankLost("rank 0's welcome is damaged");
-    std::copy(said.begin(), said.end(), id.begin());
-    return model::JoinNcclRanks({.device = index, .rank = mine, .world = world, .deadline = kRankCallDeadline}, id,
-                                rpc::kRanksMeetWithin, go_on);
-  };
+  device.place = model::PlaceOnGpu({.device = index, .world = world, .deadline = kRankCallDeadline}, facts.gpu);
   return device;
 }
 
 absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
   TrainDevice device;
   SYNCOPATE_ASSIGN_OR_RETURN(device.rank0, OpenRankDevice(config, /*rank=*/0));
-  const std::string& name = device.name = device.rank0.name;
+  const std::string& name = device.name = device.rank0.place.name;
   if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
   const int index = daemon::CudaIndex(name);
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));

@@ -11,8 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/backoff.h"
 #include "base/clock.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/log.h"
-#include "base/ranks/socket_ranks.h"
+#include "base/ranks/meeting.h"
 #include "base/reasons.h"
 #include "model/model_folder.h"
 #include "services/config/config_record.h"
@@ -21,7 +22,6 @@
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
-#include "services/daemon/daemon_endpoints.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/flow_codec.h"
 #include "services/trainer/loop_options.h"
@@ -196,11 +196,11 @@ absl::Status TrainerDaemon::Listen() {
                                     "syncopate.v1.TrainerService"};
   if (device_.ranks != nullptr) {
     rank_service_ = std::make_unique<RankServiceImpl>(
-        rpc::RankStreamsOptions{.world = device_.ranks->world(),
-                                .config_digest = config::RankConfigDigest(config),
-                                .manifest_fingerprint = device_.policy->manifest().fingerprint(),
-                                .build = daemon::BuildVersion(),
-                                .gpu = device_.rank0.gpu,
+        rpc::RankStreamsOptions{.rank0 = {.world = device_.ranks->world(),
+                                          .config_digest = config::RankConfigDigest(config),
+                                          .manifest_fingerprint = device_.policy->manifest().fingerprint(),
+                                          .build = daemon::BuildVersion(),
+                                          .gpu = device_.rank0.place.gpu},
                                 .on_lost = [this](const absl::Status& why) {
                                   device_.ranks->Abort(std::string(why.message()));
                                   GiveUp(why);
@@ -235,39 +235,28 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(rpc::kRanksMeetWithin, go_on));
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());
   message.set_epoch(welcome.epoch);
   if (!restored.version.IsNone()) *message.mutable_restore() = wire::ToProto(restored.version);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto ranks, device_.rank0.join != nullptr ? MeetOnGpus(std::move(message), go_on)
-                                                                       : MeetOverTcp(std::move(message), go_on));
+  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
+  auto invite = [&](const RankInvitation& invitation) {
+    message.set_nccl_id(invitation.id);
+    told.port = invitation.port;
+    if (invitation.id.empty()) message.set_ranks_address(told.ToString());
+    message.set_ranks_secret(invitation.secret);
+    return rank_service_->Welcome(message);
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto ranks, MeetRanks(device_.rank0.place, {.world = device_.ranks->world(), .call_deadline = kRankCallDeadline},
+                            bound.host, invite, go_on));
   device_.ranks->Connect(std::move(ranks));
   device_.leading->Lead(rank_service_.get());
   SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOnGpus(v1::AttendResponse::Welcome welcome,
-                                                                        const std::function<absl::Status()>& go_on) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string id, device_.rank0.new_id());
-  welcome.set_nccl_id(id);
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
-  return device_.rank0.join(id, /*rank=*/0, go_on);
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> TrainerDaemon::MeetOverTcp(v1::AttendResponse::Welcome welcome,
-                                                                         const std::function<absl::Status()>& go_on) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
-  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(grpc_source_->Open({}).value()));
-  const RankSecret secret = DrawRankSecret();
-  SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(bound.host, secret));
-  told.port = meeting.port();
-  welcome.set_ranks_address(told.ToString());
-  welcome.set_ranks_secret(secret.data(), secret.size());
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->Welcome(welcome));
-  return meeting.Meet(device_.ranks->world(), rpc::kRanksMeetWithin, kRankCallDeadline, go_on);
 }
 
 absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restored) {

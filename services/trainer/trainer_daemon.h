@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,11 +66,6 @@ class TrainerDaemon {
   absl::Status AnnounceToRanks() const;
   // Waits for the other ranks, tells them what to begin with, and forms their communicator.
   absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
-  // Both tell the other ranks where; `go_on` is asked again and again.
-  absl::StatusOr<std::unique_ptr<Communicator>> MeetOnGpus(v1::AttendResponse::Welcome welcome,
-                                                           const std::function<absl::Status()>& go_on);
-  absl::StatusOr<std::unique_ptr<Communicator>> MeetOverTcp(v1::AttendResponse::Welcome welcome,
-                                                            const std::function<absl::Status()>& go_on);
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::Status OfferModel(const std::string& run_id);

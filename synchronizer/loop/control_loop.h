@@ -12,7 +12,7 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "synchronizer/control_plane.h"
+#include "synchronizer/loop/control_plane.h"
 #include "synchronizer/loop/state_log.h"
 
 namespace syncopate::synchronizer {

@@ -75,6 +75,18 @@ TEST(GenerateTest, SaysWhatItCannotDo) {
   EXPECT_EQ(Syncopate({"generate", model}).code, 2);
 }
 
+// Writes a checkpoint of a run of llama-linear to `exported`, which then generates what the golden model does.
+void ExportAndGenerate(const std::string& checkpoint, const std::string& exported) {
+  const CommandResult result = Syncopate({"export", checkpoint, exported});
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
+  const Golden golden = ReadGolden("llama-linear");
+  const CommandResult generated = Syncopate(
+      {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+  ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
+  EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+}
+
 TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
   // Steps this small change no number of a bf16 model by as much as rounding takes away again.
   RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 3));
@@ -83,14 +95,7 @@ TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
   EXPECT_THAT(NamesIn(run.Path("model")), ElementsAre("config.json", "generation_config.json"));
 
   const std::string exported = run.temp_dir() + "/exported";
-  const CommandResult result = Syncopate({"export", run.Path("checkpoints/e1-s3"), exported});
-  EXPECT_EQ(result.code, 0) << result.output;
-  EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
-  const Golden golden = ReadGolden("llama-linear");
-  const CommandResult generated = Syncopate(
-      {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
-  ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
-  EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+  ExportAndGenerate(run.Path("checkpoints/e1-s3"), exported);
   const CommandResult again = Syncopate({"export", run.Path("checkpoints/e1-s3"), exported});
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.output, HasSubstr("is not empty"));
@@ -104,14 +109,7 @@ TEST(ModelDirectoryTest, WhatTwoRanksHaveSavedGoesOutAsOneModel) {
               ElementsAre("data.pb", "manifest.json", "model-0-of-2.safetensors", "model-1-of-2.safetensors",
                           "optimizer-0-of-2.safetensors", "optimizer-1-of-2.safetensors"));
   const std::string exported = run.temp_dir() + "/exported";
-  const CommandResult result = Syncopate({"export", run.Path("checkpoints/e1-s3"), exported});
-  EXPECT_EQ(result.code, 0) << result.output;
-  EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
-  const Golden golden = ReadGolden("llama-linear");
-  const CommandResult generated = Syncopate(
-      {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
-  ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
-  EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+  ExportAndGenerate(run.Path("checkpoints/e1-s3"), exported);
 }
 
 TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {

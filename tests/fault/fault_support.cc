@@ -1,5 +1,6 @@
 #include "tests/fault/fault_support.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -25,6 +26,14 @@ std::vector<std::string> EndlessRun(std::vector<std::string> more) {
 }
 
 RunRules RulesOfEndlessRun() { return {.batch_groups = 4, .samples = 8, .max_staleness = 4}; }
+
+pid_t FindProcess(const RunHarness& run, const std::string& text) {
+  const std::vector<pid_t> ours = ProcessesNaming(run.run_dir());
+  for (pid_t pid : ProcessesNaming(text)) {
+    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
+  }
+  return 0;
+}
 
 absl::StatusOr<v1::TrainerServiceGetStatusResponse> RunWatch::Trainer() const {
   SYNCOPATE_ASSIGN_OR_RETURN(auto endpoint, run_->Endpoint("trainer", 0, 0, absl::ZeroDuration()));

@@ -25,6 +25,9 @@ namespace syncopate::testing {
 std::vector<std::string> EndlessRun(std::vector<std::string> more = {});
 RunRules RulesOfEndlessRun();
 
+// The process of this run whose command line holds `text`; 0 if there is none.
+pid_t FindProcess(const RunHarness& run, const std::string& text);
+
 // Asks the daemons of one run, wherever they are at the moment. Every question is answered or fails within a few
 // seconds.
 class RunWatch {

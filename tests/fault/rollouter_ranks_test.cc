@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
@@ -32,13 +31,7 @@ std::vector<std::string> TwoRanks(std::vector<std::string> more) {
 }
 
 // The process that is this rank of the run's only rollouter.
-pid_t PidOfRank(const RunHarness& run, int rank) {
-  const auto ours = ProcessesNaming(run.run_dir());
-  for (pid_t pid : ProcessesNaming(absl::StrCat("rollouter.rank=", rank))) {
-    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
-  }
-  return 0;
-}
+pid_t PidOfRank(const RunHarness& run, int rank) { return FindProcess(run, absl::StrCat("rollouter.rank=", rank)); }
 
 TEST(RollouterRanksTest, WhatTwoGenerateIsLearnedFrom) {
   RunHarness run(TwoRanks({"run.steps=80", "run.seed=1", "run.rollouters=1"}));

@@ -35,14 +35,7 @@ std::vector<std::string> TwoRanks(std::vector<std::string> more) {
 }
 
 // The process that is this rank of the trainer.
-pid_t PidOfRank(const RunHarness& run, int rank) {
-  const auto found = ProcessesNaming(absl::StrCat("trainer.rank=", rank));
-  for (pid_t pid : found) {
-    const auto ours = ProcessesNaming(run.run_dir());
-    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
-  }
-  return 0;
-}
+pid_t PidOfRank(const RunHarness& run, int rank) { return FindProcess(run, absl::StrCat("trainer.rank=", rank)); }
 
 TEST(TrainerRanksTest, TwoLearnToReverseFourSymbols) {
   RunHarness run(TwoRanks({"run.steps=80", "run.seed=1"}));

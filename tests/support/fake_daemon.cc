@@ -18,10 +18,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/daemon/command_line.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/host_port.h"
 #include "services/config/run_config.h"
-#include "services/daemon/command_line.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::testing {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "services/rpc/channel.h"
 #include "tests/support/process.h"
 

@@ -2,44 +2,78 @@
 
 #include "model/model_config.h"
 
+// Shapes of models for tests, each for what it has that the others have not.
 namespace syncopate::testing {
 
 // The demo's model: reverse of length 4 over an alphabet of 8.
-inline model::ModelConfig SmallModel() {
-  model::ModelConfig config;
-  config.vocab_size = 11;
-  config.learned_positions = true;
-  return config;
-}
+inline model::ModelConfig SmallModel() { return {.vocab_size = 11, .rope_scaling = {}, .learned_positions = true}; }
 
 // Grouped queries, tied embeddings, no q/k norm: the other branches of the transformer.
 inline model::ModelConfig GroupedQueryModel() {
-  model::ModelConfig config;
-  config.vocab_size = 37;
-  config.hidden_size = 48;
-  config.intermediate_size = 64;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 6;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 40;
-  config.qk_norm = false;
-  config.tie_word_embeddings = true;
-  return config;
+  return {.vocab_size = 37,
+          .hidden_size = 48,
+          .intermediate_size = 64,
+          .num_hidden_layers = 3,
+          .num_attention_heads = 6,
+          .num_key_value_heads = 2,
+          .head_dim = 8,
+          .max_position_embeddings = 40,
+          .rope_scaling = {},
+          .qk_norm = false,
+          .tie_word_embeddings = true};
 }
 
 // Biases everywhere, and sizes that leave gaps of alignment between joint matrices.
 inline model::ModelConfig BiasedModel() {
-  model::ModelConfig config;
-  config.vocab_size = 29;
-  config.hidden_size = 36;
-  config.intermediate_size = 37;
-  config.num_attention_heads = 6;
-  config.num_key_value_heads = 3;
-  config.head_dim = 6;
-  config.max_position_embeddings = 32;
-  config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  return {.vocab_size = 29,
+          .hidden_size = 36,
+          .intermediate_size = 37,
+          .num_attention_heads = 6,
+          .num_key_value_heads = 3,
+          .head_dim = 6,
+          .max_position_embeddings = 32,
+          .rope_scaling = {},
+          .qkv_bias = true,
+          .output_bias = true,
+          .mlp_bias = true};
+}
+
+// Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it. Tied.
+inline model::ModelConfig WideModel() {
+  return {.vocab_size = 1024,
+          .hidden_size = 256,
+          .intermediate_size = 768,
+          .num_hidden_layers = 5,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 64,
+          .max_position_embeddings = 64,
+          .rope_scaling = {},
+          .tie_word_embeddings = true};
+}
+
+// The same with biases and a head of its own.
+inline model::ModelConfig UntiedWideModel() {
+  model::ModelConfig config = WideModel();
+  config.tie_word_embeddings = false;
+  config.qkv_bias = true;
   return config;
+}
+
+// Two or four ranks can share it, and what a head of its own draws is spread: logits have a deviation of some units.
+inline model::ModelConfig ParallelModel() {
+  return {.vocab_size = 1003,
+          .hidden_size = 512,
+          .intermediate_size = 1408,
+          .num_hidden_layers = 3,
+          .num_attention_heads = 8,
+          .num_key_value_heads = 4,
+          .head_dim = 64,
+          .max_position_embeddings = 640,
+          .rope_scaling = {},
+          .qk_norm = false,
+          .qkv_bias = true,
+          .head_init_std = 0.15};
 }
 
 }  // namespace syncopate::testing

@@ -1,6 +1,7 @@
 #include "tests/tree/include_rules.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <string_view>
 
@@ -102,6 +103,25 @@ const std::vector<Arrows>& ServiceArrows() {
   return *arrows;
 }
 
+// Those of trainer/: what a step is made of below, the run's loop on top.
+const std::vector<Arrows>& TrainerArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"trainer/loss/", {}},
+      {"trainer/memory/", {}},
+      {"trainer/actor/", {"trainer/memory/"}},
+      {"trainer/step/", {"trainer/loss/", "trainer/memory/", "trainer/actor/"}},
+      {"trainer/ranks/", {"trainer/step/"}},
+      {"trainer/staging/", {"trainer/step/"}},
+      {"trainer/cuda/", {"trainer/memory/", "trainer/step/", "trainer/staging/"}},
+      {"trainer/checkpoint/", {"trainer/actor/", "trainer/step/"}},
+      {"trainer/data/", {"trainer/loss/"}},
+      {"trainer/loop/",
+       {"trainer/memory/", "trainer/step/", "trainer/staging/", "trainer/checkpoint/", "trainer/data/"}},
+      {"trainer/record/", {"trainer/data/", "trainer/loop/"}},
+  };
+  return *arrows;
+}
+
 const Names kFolders = {"base/",      "cuda/",     "model/", "synchronizer/", "trainer/",
                         "rollouter/", "services/", "tools/", "tests/",        "bench/"};
 
@@ -154,7 +174,8 @@ std::vector<std::string> Breaches(const std::string& path, const std::vector<std
     for (const Rule& rule : Rules()) {
       if (Applies(rule, path) && rule.matches(include)) breaches.push_back(Sentence(path, include, rule.why));
     }
-    if (PointsBack(path, include, AllArrows(), kFolders) || PointsBack(path, include, ServiceArrows(), {"services/"})) {
+    if (PointsBack(path, include, AllArrows(), kFolders) || PointsBack(path, include, ServiceArrows(), {"services/"}) ||
+        PointsBack(path, include, TrainerArrows(), {"trainer/"})) {
       breaches.push_back(Sentence(path, include, "that arrow points the wrong way"));
     }
   }
@@ -165,6 +186,23 @@ std::vector<std::string> Breaches(const std::string& path, const std::vector<std
     breaches.push_back(path + " includes torch and gRPC, protobuf or spdlog: their headers shadow each other");
   }
   return breaches;
+}
+
+std::vector<std::string> InCircles(FolderIncludes includes) {
+  // What includes nobody is in no circle, and whoever includes such folders alone is in none either.
+  bool any = true;
+  while (any) {
+    any = false;
+    for (auto folder = includes.begin(); folder != includes.end();) {
+      const bool leads_on = std::any_of(folder->second.begin(), folder->second.end(),
+                                        [&](const std::string& to) { return includes.count(to) > 0; });
+      any = any || !leads_on;
+      folder = leads_on ? std::next(folder) : includes.erase(folder);
+    }
+  }
+  std::vector<std::string> left;
+  for (const auto& [folder, to] : includes) left.push_back(folder);
+  return left;
 }
 
 }  // namespace syncopate::testing

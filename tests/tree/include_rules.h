@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,5 +13,11 @@ std::vector<std::string> IncludesOf(const std::string& text);
 
 // One sentence for each include of the file at `path` (relative to the tree's root, with slashes) that breaks a rule.
 std::vector<std::string> Breaches(const std::string& path, const std::vector<std::string>& includes);
+
+// Which folders the files of each folder include, without itself.
+using FolderIncludes = std::map<std::string, std::set<std::string>>;
+
+// Folders that include each other in a circle, and those that lead to one; sorted.
+std::vector<std::string> InCircles(FolderIncludes includes);
 
 }  // namespace syncopate::testing

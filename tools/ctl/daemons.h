@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "services/auth/transport_security.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::ctl {
 

@@ -1,9 +1,9 @@
 #include "tools/ctl/target_security.h"
 
+#include "base/daemon/daemon_endpoints.h"
 #include "base/file_system.h"
 #include "base/status.h"
 #include "services/config/run_config.h"
-#include "services/daemon/daemon_endpoints.h"
 
 namespace syncopate::ctl {
 namespace {

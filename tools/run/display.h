@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "tools/records/step_record.h"
 #include "tools/run/run_view.h"
 

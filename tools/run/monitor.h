@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/daemon/daemon_endpoints.h"
 #include "base/mutex.h"
 #include "services/auth/transport_security.h"
-#include "services/daemon/daemon_endpoints.h"
 #include "syncopate/v1/synchronizer.pb.h"
 #include "tools/run/run_view.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/daemon/exit_code.h"
 #include "base/status.h"
 #include "services/config/run_config.h"
-#include "services/daemon/exit_code.h"
 
 namespace syncopate::run {
 namespace {

@@ -13,12 +13,12 @@
 #include "model/ops.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
+#include "trainer/actor/actor_options.h"
 #include "trainer/actor/flat_shards.h"
+#include "trainer/actor/policy_snapshot.h"
 #include "trainer/actor/sharded_units.h"
 #include "trainer/actor/unit_access.h"
 #include "trainer/memory/state_part.h"
-#include "trainer/step/options.h"
-#include "trainer/step/policy.h"
 
 namespace syncopate::trainer {
 

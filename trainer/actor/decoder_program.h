@@ -8,9 +8,9 @@
 #include "base/status.h"
 #include "model/ops.h"
 #include "model/transformer.h"
+#include "trainer/actor/actor_options.h"
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/unit_access.h"
-#include "trainer/step/options.h"
 
 namespace syncopate::trainer {
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "base/status.h"
+#include "trainer/actor/policy_snapshot.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/checkpoint/save_thread.h"
-#include "trainer/step/policy_snapshot.h"
 
 namespace syncopate::trainer {
 

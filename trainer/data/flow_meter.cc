@@ -31,4 +31,12 @@ double FlowMeter::suggested_max_staleness() const {
   return step_interval_seconds() > 0 ? std::ceil(longest_group_seconds() / step_interval_seconds()) : 0;
 }
 
+Explanation FlowMeter::Explain() const {
+  return {.mean_group_seconds = mean_group_seconds(),
+          .longest_group_seconds = longest_group_seconds(),
+          .step_interval_seconds = step_interval_seconds(),
+          .suggested_target_staleness = suggested_target_staleness(),
+          .suggested_max_staleness = suggested_max_staleness()};
+}
+
 }  // namespace syncopate::trainer

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "trainer/data/explanation.h"
 
 namespace syncopate::trainer {
 
@@ -34,6 +35,7 @@ class FlowMeter {
   double step_interval_seconds() const { return steps_.Mean(); }
   double suggested_target_staleness() const;  // 0 until two steps are done
   double suggested_max_staleness() const;
+  Explanation Explain() const;  // these figures, with nothing said of waits
 
  private:
   RecentValues groups_{1024};

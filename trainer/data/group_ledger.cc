@@ -17,30 +17,11 @@
 //
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
 //   a row that is no prompt: DROPPED as skipped, consumed
-//   a prompt of a supervised step: waiting --AssembleSupervised--> assembled --TakeBatch--> TAKEN, consumed
+//   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
 // Only the newest attempt of a group is ever accepted, so an answer that comes late is a duplicate and trains nothing.
 // The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
-
-absl::Status GroupLedger::Options::Validate() const {
-  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
-  SYNCOPATE_RETURN_IF_ERROR(gate.Validate());
-  if (max_groups < 0) return bad(absl::StrCat("max_groups is ", max_groups, ", but cannot be negative"));
-  if (vocab_size < 0) return bad(absl::StrCat("vocab_size is ", vocab_size, ", but cannot be negative"));
-  if (samples < 1) return bad(absl::StrCat("samples is ", samples, ", but a group has at least 1"));
-  if (sampling.max_new_tokens < 1) return bad("max_new_tokens must be at least 1");
-  if (!(sampling.temperature > 0)) return bad("training samples need a temperature above 0");
-  if (!sampling.DrawsFromThePolicy()) {
-    return bad(
-        "training leases take no top-k, top-p, min-p, penalties, bias or allowed tokens: behaviour "
-        "log-probabilities are those of the policy over the whole vocabulary");
-  }
-  if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
-  if (max_failures < 1) return bad("max_failures must be at least 1");
-  if (supervised_steps < 0) return bad("supervised_steps cannot be negative");
-  return lease_limits.Validate();
-}
 
 PromptQueue::Options GroupLedger::QueueOptions(const Options& options, const PromptSource& prompts) {
   return {.prompts_per_pass = prompts.prompts_per_pass(), .max_groups = options.max_groups};
@@ -58,6 +39,7 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
           {.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(), .epoch = version.epoch}),
       replays_(std::move(restored.replays)),
       unlogged_drops_(std::move(restored.drops)),
+      supervised_(prompts, options.gate.batch_groups),
       waiting_since_(now) {
   SYNCOPATE_CHECK(options.Validate().ok());
   counters_.rolled_back = static_cast<int64_t>(unlogged_drops_.size());
@@ -142,25 +124,11 @@ RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now)
   return best;
 }
 
-Lease GroupLedger::MakeLease(const LeaseId& id, const PolicyVersion& version) const {
-  Prompt prompt = prompts_->At(id.group);
-  Lease lease;
-  lease.id = id;
-  lease.version = version;
-  lease.samples = options_.samples;
-  lease.prompt_ids = std::move(prompt.prompt_ids);
-  lease.answer_ids = std::move(prompt.answer_ids);
-  lease.task = std::move(prompt.task);
-  lease.reward = options_.reward;
-  lease.sampling = options_.sampling;
-  lease.seed = GroupSeed(options_.run_seed, id.group);
-  return lease;
-}
-
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   std::vector<IssuedLease> issued;
   if (NextIsSupervised()) {
-    AssembleSupervised();
+    for (const LeaseId& lease : supervised_.Gather(next_replay(), &queue_)) NoteUnusable(lease);
+    OnGroupsChanged();
     return issued;
   }
   while (std::optional<GroupId> prompt = queue_.Head()) {
@@ -169,12 +137,16 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
     if (readiness == PromptSource::Readiness::kComing) break;
     if (readiness == PromptSource::Readiness::kUnusable) {
-      Skip();
+      const LeaseId id = queue_.Lease();
+      queue_.Consume(id.group);
+      NoteUnusable(id);
       continue;
     }
     const LeaseId id = queue_.Lease();
     gate_.Admit(id.group, session->serving.step);
-    Group group{.session = session->id, .lease = MakeLease(id, session->serving), .times = {now, now}};
+    Group group{.session = session->id,
+                .lease = MakeLease(options_, id, session->serving, prompts_->At(id.group)),
+                .times = {now, now}};
     session->room -= options_.samples;
     ++session->leased;
     ++counters_.leased;
@@ -185,10 +157,8 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
   return issued;
 }
 
-void GroupLedger::Skip() {
-  const LeaseId id = queue_.Lease();
-  queue_.Consume(id.group);
-  unlogged_drops_.push_back({id, DropReason::kSkipped});
+void GroupLedger::NoteUnusable(const LeaseId& lease) {
+  unlogged_drops_.push_back({lease, DropReason::kSkipped});
   ++counters_.skipped;
   OnGroupsChanged();
 }
@@ -283,20 +253,14 @@ GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, a
 }
 
 GroupLedger::Verdict GroupLedger::VerdictOnNotHeld(const LeaseId& lease) {
-  auto settled = groups_.find(lease.group);
-  if (settled != groups_.end()) return SettledVerdict(settled->second, lease);
-  const bool known = queue_.WasAccepted(lease);
-  ++(known ? counters_.duplicate : counters_.expired);
-  return {.result = known ? Result::kAlreadyAccepted : Result::kExpired};
-}
-
-GroupLedger::Verdict GroupLedger::SettledVerdict(const Group& group, const LeaseId& lease) {
-  if (group.stage == Stage::kLeased || group.lease.id != lease) {
-    ++counters_.expired;
-    return {.result = Result::kExpired};
-  }
-  ++counters_.duplicate;
-  const bool durable = group.stage == Stage::kCompleted || group.stage == Stage::kTaken;
+  auto found = groups_.find(lease.group);
+  const bool under_way = found != groups_.end();
+  const Stage stage = under_way ? found->second.stage : Stage::kTaken;
+  const bool counts =
+      under_way ? stage != Stage::kLeased && found->second.lease.id == lease : queue_.WasAccepted(lease);
+  ++(counts ? counters_.duplicate : counters_.expired);
+  if (!counts) return {.result = Result::kExpired};
+  const bool durable = stage == Stage::kCompleted || stage == Stage::kTaken;
   return {.result = durable ? Result::kAlreadyAccepted : Result::kPending};
 }
 
@@ -361,7 +325,7 @@ uint64_t GroupLedger::OldestNeededSequence() const {
 bool GroupLedger::NoMoreAnswers() const { return !queue_.Head().has_value() && leased_groups() == 0; }
 
 bool GroupLedger::DataEnded() const {
-  return !in_step_ && replays_.empty() && assembled_.empty() && queued_groups() == 0 && NoMoreAnswers();
+  return !in_step_ && replays_.empty() && supervised_.empty() && queued_groups() == 0 && NoMoreAnswers();
 }
 
 std::vector<GroupId> GroupLedger::PickBatch() const {
@@ -378,33 +342,8 @@ bool GroupLedger::NextIsSupervised() const {
   return version_.step + (in_step_ ? 1 : 0) < options_.supervised_steps;
 }
 
-// A prompt is taken off its source as soon as it is there, for a source forgets what lies before the one that is looked
-// for. What is assembled and never taken is read again after a restart: until its take it is neither consumed nor in a
-// checkpoint.
-void GroupLedger::AssembleSupervised() {
-  const bool replay = !replays_.empty();
-  const auto wanted = replay ? replays_.front().prompts.size() : static_cast<size_t>(options_.gate.batch_groups);
-  while (failure_.ok() && assembled_.size() < wanted) {
-    const std::optional<GroupId> prompt = replay ? replays_.front().prompts[assembled_.size()].group : queue_.Head();
-    if (!prompt.has_value()) return;
-    const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
-    if (readiness == PromptSource::Readiness::kComing) return;
-    if (readiness == PromptSource::Readiness::kReady) {
-      const LeaseId id = replay ? replays_.front().prompts[assembled_.size()] : queue_.Lease();
-      assembled_.push_back(std::make_shared<const TrajectoryGroup>(SupervisedGroup(id, prompts_->At(*prompt))));
-      OnGroupsChanged();
-    } else if (replay) {
-      failure_ = Error(absl::StatusCode::kInvalidArgument, "ROW_CHANGED",
-                       absl::StrCat("step ", replays_.front().step, " was trained on group ", prompt->ToString(),
-                                    ", whose row is no prompt any more: go on under the configuration before"));
-    } else {
-      Skip();
-    }
-  }
-}
-
 GroupLedger::Take GroupLedger::TakeSupervised() {
-  Take take{.is_replay = !replays_.empty(), .groups = std::exchange(assembled_, {})};
+  Take take{.is_replay = !replays_.empty(), .groups = supervised_.Take()};
   take.record.supervised = true;
   if (take.is_replay) {
     replays_.pop_front();
@@ -417,20 +356,9 @@ GroupLedger::Take GroupLedger::TakeSupervised() {
   return take;
 }
 
-GroupLedger::Take GroupLedger::TakeReplay() {
-  SYNCOPATE_CHECK(replays_.front().step == version_.step + 1);
-  Take take{.is_replay = true, .groups = std::move(replays_.front().groups)};
-  replays_.pop_front();
-  return take;
-}
-
 bool GroupLedger::HasBatch() const {
   if (in_step_) return false;
-  if (NextIsSupervised()) {
-    const auto wanted =
-        replays_.empty() ? static_cast<size_t>(options_.gate.batch_groups) : replays_.front().prompts.size();
-    return assembled_.size() == wanted || (!assembled_.empty() && replays_.empty() && !queue_.Head().has_value());
-  }
+  if (NextIsSupervised()) return supervised_.IsReady(next_replay(), queue_);
   if (!replays_.empty()) return true;
   if (!batch_ready_.has_value()) batch_ready_ = !PickBatch().empty();
   return *batch_ready_;
@@ -443,7 +371,9 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
     if (!HasBatch()) return std::nullopt;
     take = TakeSupervised();
   } else if (!replays_.empty()) {
-    take = TakeReplay();
+    SYNCOPATE_CHECK(replays_.front().step == version_.step + 1);
+    take = {.is_replay = true, .groups = std::move(replays_.front().groups)};
+    replays_.pop_front();
   } else {
     std::vector<GroupId> batch = PickBatch();
     if (batch.empty()) return std::nullopt;
@@ -508,11 +438,7 @@ DataState GroupLedger::Snapshot() const {
 // -- What people ask
 
 Explanation GroupLedger::Explain(absl::Time now) const {
-  Explanation explanation{.mean_group_seconds = flow_.mean_group_seconds(),
-                          .longest_group_seconds = flow_.longest_group_seconds(),
-                          .step_interval_seconds = flow_.step_interval_seconds(),
-                          .suggested_target_staleness = flow_.suggested_target_staleness(),
-                          .suggested_max_staleness = flow_.suggested_max_staleness()};
+  Explanation explanation = flow_.Explain();
   if (in_step_ || HasBatch()) {
     explanation.waiting_for = "nothing";
     const PolicyVersion next{version_.epoch, version_.step + 1};

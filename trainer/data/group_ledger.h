@@ -12,6 +12,7 @@
 #include "trainer/data/data_restore.h"
 #include "trainer/data/explanation.h"
 #include "trainer/data/flow_meter.h"
+#include "trainer/data/ledger_options.h"
 #include "trainer/data/prompt_failures.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/records.h"
@@ -19,6 +20,7 @@
 #include "trainer/data/staleness_gate.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/data/submission_check.h"
+#include "trainer/data/supervised_batch.h"
 #include "trainer/data/wait_explanation.h"
 
 namespace syncopate::trainer {
@@ -39,24 +41,7 @@ namespace syncopate::trainer {
 // arguments that come from a peer may hold anything; those that come from the owner are trusted.
 class GroupLedger {
  public:
-  struct Options {
-    StalenessGate::Options gate;
-    int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
-    int32_t vocab_size = 0;  // of the model, which may be larger than that of the prompts; 0: theirs
-    int32_t samples = 16;    // of a group
-    std::string reward = "dense";
-    SamplingParams sampling;
-    uint64_t run_seed = 0;
-    // The first steps of the run, which train the data's own answers: no lease goes out before they are made.
-    int64_t supervised_steps = 0;
-    bool refill_zero_variance = false;  // drop groups whose rewards are all equal
-    int32_t max_failures = 8;           // attempts at one prompt that fail before it may be given up
-    LeaseLimits lease_limits = {};
-
-    // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.
-    absl::Status Validate() const;
-  };
-
+  using Options = LedgerOptions;
   struct Counters {
     int64_t leased = 0;             // leases issued
     int64_t reissued = 0;           // leases lost with their stream, handed back without fault, or taken back
@@ -151,8 +136,8 @@ class GroupLedger {
   // -- What people and programs ask.
   Explanation Explain(absl::Time now) const;
   bool DataEnded() const;  // nothing waits, runs or is completed, and no step runs
-  // INVALID_ARGUMENT (reason ROW_CHANGED): a supervised step cannot be repeated, as its row is no prompt any more.
-  const absl::Status& failure() const { return failure_; }
+  // That of SupervisedBatch.
+  const absl::Status& failure() const { return supervised_.failure(); }
   bool in_step() const { return in_step_; }
   const PolicyVersion& version() const { return version_; }
   int64_t queued_groups() const { return gate_.completed(); }  // completed, not taken
@@ -191,21 +176,17 @@ class GroupLedger {
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
-  void Skip();                                           // the prompt at the head of the queue
+  void NoteUnusable(const LeaseId& lease);               // that its row is no prompt, and consumed
   RolloutSession* NextReceiver(const GroupId& prompt, absl::Time now);
-  Lease MakeLease(const LeaseId& id, const PolicyVersion& version) const;
   Groups::iterator FindHeld(SessionId session, const LeaseId& lease);
   Verdict VerdictOnNotHeld(const LeaseId& lease);
-  Verdict SettledVerdict(const Group& group, const LeaseId& lease);
   Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
   void PutBack(Groups::iterator found);
   void Fail(Groups::iterator found);
   void OnGroupsChanged() { batch_ready_.reset(); }
   bool NextIsSupervised() const;  // the step that the next batch is for
-  // Adds the prompts that are there to the next supervised batch.
-  void AssembleSupervised();
+  const RestoredData::Replay* next_replay() const { return replays_.empty() ? nullptr : &replays_.front(); }
   Take TakeSupervised();
-  Take TakeReplay();
   bool NoMoreAnswers() const;  // nothing waits and nothing runs
   WaitView MakeWaitView(absl::Time now) const;
   WaitView::HeldLease MakeHeldLease(const Group& group, absl::Time now) const;
@@ -221,8 +202,7 @@ class GroupLedger {
   SubmissionRules rules_;
   std::deque<RestoredData::Replay> replays_;
   std::vector<DropRecord> unlogged_drops_;
-  std::vector<SharedGroup> assembled_;  // of the next supervised step
-  absl::Status failure_;
+  SupervisedBatch supervised_;
   std::vector<LeaseId> taking_;  // of the take that is on its way to the log
   bool taking_supervised_ = false;
   bool in_step_ = false;

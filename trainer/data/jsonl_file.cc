@@ -123,7 +123,7 @@ class JsonlFile::Indexer {
 absl::StatusOr<std::unique_ptr<JsonlFile>> JsonlFile::Open(const std::string& path) {
   auto file = std::unique_ptr<JsonlFile>(new JsonlFile(path));
   // A pipe would block for ever.
-  file->file_ = synchronizer::FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  file->file_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file->file_.valid()) return FileError("open", path, errno);
   SYNCOPATE_ASSIGN_OR_RETURN(file->stamp_, file->ReadStamp());
   SYNCOPATE_RETURN_IF_ERROR(file->BuildIndex());

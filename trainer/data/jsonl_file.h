@@ -55,7 +55,7 @@ class JsonlFile {
   absl::Status Changed(const std::string& what) const;
 
   const std::string path_;
-  synchronizer::FileDescriptor file_;
+  FileDescriptor file_;
   Stamp stamp_;
   std::vector<Row> rows_;
   std::vector<std::pair<int64_t, int64_t>> blank_lines_;  // before this row there are so many, in all

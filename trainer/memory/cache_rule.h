@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "trainer/step/options.h"
-
 namespace syncopate::trainer {
+
+// When a policy's allocator gives what it holds unused back to its device.
+enum class EmptyCache : uint8_t { kAlways, kOnPressure, kNever };
 
 // Whether an allocator that caches is emptied after an update or a pass. Under kOnPressure: once it holds more than 1.1
 // times what was in use at once at any time before, so that pieces that fit nothing add up to a tenth at most; a device

@@ -3,47 +3,14 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "trainer/actor/actor_options.h"
 #include "trainer/loss/loss_figures.h"
 #include "trainer/loss/loss_options.h"
 #include "trainer/loss/outcomes.h"
+#include "trainer/memory/cache_rule.h"
 
 // Options and results of a training step, without libtorch, so that daemons can name them.
 namespace syncopate::trainer {
-
-// How the learning rate goes on after the warm-up.
-enum class Schedule : uint8_t { kConstant, kLinear, kCosine };
-
-struct AdamWOptions {
-  double learning_rate = 2e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0.0;   // decoupled
-  bool decay_all = true;       // else matrices and embeddings alone: norms and biases are not shrunk
-  double max_grad_norm = 1.0;  // global L2 norm; 0 turns clipping off
-  // A gradient is scaled to at most this many times the norm that the second moment remembers; more than 1, so that a
-  // lasting rise is followed, or 0 for off. See Actor::OptimizerStep.
-  double max_grad_growth = 2.0;
-  Schedule schedule = Schedule::kConstant;
-  int64_t warmup_updates = 0;    // the rate rises linearly over these
-  int64_t schedule_updates = 0;  // made when linear and cosine have come to their end, where they stay
-  double final_fraction = 0;     // of learning_rate, at that end
-
-  absl::Status Validate() const;
-};
-
-// Of update number `update`, from 1. With W = warmup_updates: rate * update / W up to W; then, with p the share of the
-// updates from W to schedule_updates that were made before this one, rate * (1 - (1 - final) p) or, for kCosine,
-// rate * (final + (1 - final) (1 + cos(pi p)) / 2).
-double LearningRateAt(const AdamWOptions& options, int64_t update);
-
-// What backward computes again instead of finding it kept.
-enum class Recompute : uint8_t {
-  kNone,
-  kSelective,  // outputs of norms and of SwiGLU, inside their backward kernels: about a fifth of the memory for 2 %
-               // time
-  kFull,       // each layer from its input: a layer's worth of memory for a third forward
-};
 
 struct TrainStepOptions {
   syncopate::loss::LossOptions loss;
@@ -57,9 +24,6 @@ struct TrainStepOptions {
   // in one update.
   TrainStepOptions Supervised() const;
 };
-
-// When a policy's allocator gives what it holds unused back to its device: CacheRule.
-enum class EmptyCache : uint8_t { kAlways, kOnPressure, kNever };
 
 // Where a policy's state is while nobody needs it there: StateResidency.
 struct MemoryOptions {

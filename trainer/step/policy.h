@@ -13,22 +13,11 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "model/safetensors.h"
+#include "trainer/actor/policy_snapshot.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
-#include "trainer/step/policy_snapshot.h"
 
 namespace syncopate::trainer {
-
-// Where a policy is restored from, such as the files of a checkpoint.
-class PolicySource {
- public:
-  virtual ~PolicySource() = default;
-  // Hands elements [begin, begin + count) of tensor `index` of the manifest to `use`: float32, row-major, in their order,
-  // in pieces of whole numbers that are aligned to nothing. Reads no others.
-  virtual void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
-                    const std::function<void(absl::string_view)>& use) const = 0;
-  virtual int64_t updates() const = 0;
-};
 
 // A policy under training, as whoever takes its steps sees it: PolicyTrainer, or a test's own. Owned by one thread.
 class Policy {

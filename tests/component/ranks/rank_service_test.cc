@@ -97,17 +97,14 @@ class FakeRank {
 class RankServiceTest : public ::testing::Test {
  protected:
   void Start(absl::Duration silent_after = kPatience, const std::string& gpu = "") {
-    service_ = std::make_unique<RankServiceImpl>(rpc::RankStreamsOptions{.world = 3,
-                                                                         .config_digest = "config",
-                                                                         .manifest_fingerprint = 7,
-                                                                         .build = "0.1",
-                                                                         .gpu = gpu,
-                                                                         .on_lost =
-                                                                             [this](const absl::Status& why) {
-                                                                               MutexLock lock(&mutex_);
-                                                                               lost_ = why;
-                                                                             },
-                                                                         .silent_after = silent_after});
+    service_ = std::make_unique<RankServiceImpl>(rpc::RankStreamsOptions{
+        .rank0 = {.world = 3, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1", .gpu = gpu},
+        .on_lost =
+            [this](const absl::Status& why) {
+              MutexLock lock(&mutex_);
+              lost_ = why;
+            },
+        .silent_after = silent_after});
     server_ = rpc::Server::Start({}, {service_.get()}).value();
     for (auto* rank : {&first_, &second_}) *rank = std::make_unique<FakeRank>(server_->address());
   }

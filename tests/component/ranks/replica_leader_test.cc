@@ -19,7 +19,8 @@ namespace {
 using rollouter::RankCommand;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
-using Attendance = rpc::RankAttendance<v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
+using Attendance =
+    rpc::RankAttendance<v1::ReplicaService, v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const PolicyVersion kVersion{3, 7};
@@ -28,28 +29,19 @@ const PolicyVersion kVersion{3, 7};
 class ReplicaLeaderTest : public ::testing::Test {
  protected:
   ReplicaLeaderTest()
-      : leader_({.world = 2,
-                 .config_digest = "config",
-                 .manifest_fingerprint = 7,
-                 .build = "0.1",
+      : leader_({.rank0 = {.world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
                  .on_lost = [](auto&) {}}),
         server_(rpc::Server::Start({}, {&leader_}).value()) {
-    const std::shared_ptr<v1::ReplicaService::Stub> stub =
-        v1::ReplicaService::NewStub(rpc::MakeChannel(server_->address()).value());
-    Attendance::Options options{.rank0_key = "rollouter.rank0", .rank0 = server_->address()};
-    v1::ReplicaServiceAttendRequest::Hello* hello = options.hello.mutable_hello();
-    hello->set_rank(1);
-    hello->set_world(2);
-    hello->set_config_digest("config");
-    hello->set_manifest_fingerprint(7);
-    hello->set_build("0.1");
-    options.open = [stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); };
-    options.on_lost = [](const absl::Status&) {};
-    rank_ = std::make_unique<Attendance>(std::move(options));
-    auto first = std::async(std::launch::async, [this] { return rank_->AwaitFirst(kPatience); });
+    const Attendance::Options options{
+        .rank0_key = "rollouter.rank0",
+        .rank0 = server_->address(),
+        .role = "rollouter",
+        .facts = {.rank = 1, .world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
+        .on_lost = [](const absl::Status&) {}};
+    auto first = std::async(std::launch::async, [&] { return rank_->Begin(options, kPatience).status(); });
     EXPECT_THAT(leader_.AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
     EXPECT_THAT(leader_.Welcome({}), IsOk());
-    EXPECT_TRUE(first.get()->has_welcome());
+    EXPECT_THAT(first.get(), IsOk());
   }
   ~ReplicaLeaderTest() override {
     rank_.reset();
@@ -66,14 +58,14 @@ class ReplicaLeaderTest : public ::testing::Test {
     rank_->Write(message);
   }
   v1::ReplicaServiceAttendResponse::WeightsSettled NextSettled() {
-    auto said = rank_->Take();
+    auto said = rank_->AwaitMessage();
     EXPECT_TRUE(said.ok() && said->has_weights_settled());
     return said.ok() ? said->weights_settled() : v1::ReplicaServiceAttendResponse::WeightsSettled();
   }
 
   ReplicaLeader leader_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<Attendance> rank_;
+  std::unique_ptr<Attendance> rank_ = std::make_unique<Attendance>();
 };
 
 TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
@@ -94,7 +86,7 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kPlan, .plan = plan}), IsOk());
   ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kExchange, .version = kVersion, .digest = 17}), IsOk());
 
-  const RankCommand first = FromProto(rank_->Take().value()).value();
+  const RankCommand first = FromProto(rank_->AwaitMessage().value()).value();
   ASSERT_EQ(first.kind, RankCommand::Kind::kPlan);
   EXPECT_EQ(first.plan.id, 5);
   EXPECT_EQ(first.plan.version, kVersion);
@@ -109,7 +101,7 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   EXPECT_EQ(first.plan.chunks[0].tokens, (std::vector<int32_t>{5, 6, 7}));
   EXPECT_EQ(first.plan.chunks[0].draws, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(first.plan.rows[1].position, 12);
-  const RankCommand second = FromProto(rank_->Take().value()).value();
+  const RankCommand second = FromProto(rank_->AwaitMessage().value()).value();
   EXPECT_EQ(second.kind, RankCommand::Kind::kExchange);
   EXPECT_EQ(second.version, kVersion);
   EXPECT_EQ(second.digest, 17u);
@@ -119,18 +111,18 @@ TEST_F(ReplicaLeaderTest, AVersionIsClaimedWhenTheOtherRankHasIt) {
   EXPECT_THAT(leader_.Claim(kVersion, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
   SayReady();
   EXPECT_THAT(leader_.Claim(kVersion, kPatience), IsOk());
-  leader_.Settle(kVersion, ReplicaLeader::End::kRelabelled);
+  leader_.EndClaim(kVersion, ReplicaLeader::End::kRelabelled);
   EXPECT_TRUE(NextSettled().relabelled());
 }
 
-TEST_F(ReplicaLeaderTest, ARankThatWithdrawsIsReleasedAtOnceOrWhenTheClaimIsSettled) {
+TEST_F(ReplicaLeaderTest, ARankThatWithdrawsIsReleasedAtOnceOrWhenTheClaimEnds) {
   SayReady();
   Withdraw();
   EXPECT_FALSE(NextSettled().relabelled());
   SayReady();
   ASSERT_THAT(leader_.Claim(kVersion, kPatience), IsOk());
   Withdraw();
-  leader_.Settle(kVersion, ReplicaLeader::End::kGivenUp);
+  leader_.EndClaim(kVersion, ReplicaLeader::End::kGivenUp);
   EXPECT_EQ(wire::FromProto(NextSettled().version()), kVersion);
 }
 

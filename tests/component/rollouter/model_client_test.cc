@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/daemon/exit_code.h"
 #include "base/sha256.h"
 #include "base/status.h"
-#include "services/daemon/exit_code.h"
 #include "services/rpc/server.h"
 #include "services/wire/model_codec.h"
 #include "syncopate/v1/trainer.grpc.pb.h"

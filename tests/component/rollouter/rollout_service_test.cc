@@ -5,19 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cmath>
-#include <functional>
 #include <limits>
 #include <thread>
 #include <vector>
 
-#include "services/rpc/channel.h"
-#include "services/rpc/server.h"
 #include "services/rpc/status.h"
-#include "tests/component/rollouter/tiny_engine.h"
+#include "tests/component/rollouter/rollout_service_fixture.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -25,75 +20,6 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using Stub = v1::RolloutService::Stub;
-
-class RolloutServiceTest : public ::testing::Test {
- protected:
-  RolloutServiceTest() {
-    RolloutService::Options options;
-    options.member = {"rollouter", "rollouter-0", 0, 1, "incarnation"};
-    options.max_requests = 12;
-    options.set_draining = [this](bool draining) { draining_ = draining; };
-    options.set_paused = [this](bool paused) { paused_ = paused; };
-    options.set_asleep = [this](bool asleep) { asleep_ = asleep; };
-    options.groups_submitted = [] { return int64_t{42}; };
-    service_ = std::make_unique<RolloutService>(options, engine_.get());
-    server_ = rpc::Server::Start({}, {service_.get()}).value();
-    stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(server_->address()).value());
-  }
-  ~RolloutServiceTest() override {
-    server_->Stop(absl::ZeroDuration());
-    engine_->Stop();
-  }
-
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                                const Request& request = {}, absl::Duration timeout = kTestDeadline) {
-    return rpc::CallUnary(stub_.get(), method, request, timeout);
-  }
-  v1::RolloutServiceGetStatusResponse Status() {
-    return Call(&Stub::GetStatus, v1::RolloutServiceGetStatusRequest()).value();
-  }
-  // Asks until the status is as wanted; false if it is not in time.
-  bool Await(const std::function<bool(const v1::RolloutServiceGetStatusResponse&)>& wanted) {
-    const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
-    while (!wanted(Status())) {
-      if (Clock::Real()->Now() > limit) return false;
-    }
-    return true;
-  }
-  static v1::GenerateRequest Request(const std::string& id, int max_new_tokens = 6) {
-    v1::GenerateRequest request;
-    request.set_request_id(id);
-    for (int token : {8, 1, 2, 3, 4, 9}) request.add_prompt_ids(token);
-    request.mutable_sampling()->set_max_new_tokens(max_new_tokens);
-    request.mutable_sampling()->set_temperature(1);
-    request.set_seed(5);
-    return request;
-  }
-  // Starts a stream that runs for thousands of tokens and waits for its first one.
-  struct Running {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>> reader;
-    v1::GenerateStreamResponse last;
-  };
-  std::unique_ptr<Running> StartLong(const std::string& id) {
-    auto running = std::make_unique<Running>();
-    running->context.set_deadline(rpc::CallDeadline(absl::Seconds(60)));
-    v1::GenerateStreamRequest request;
-    *request.mutable_request() = Request(id, 3900);
-    running->reader = stub_->GenerateStream(&running->context, request);
-    EXPECT_TRUE(running->reader->Read(&running->last));
-    return running;
-  }
-
-  std::atomic<bool> draining_ = false;
-  std::atomic<bool> paused_ = false;
-  std::atomic<bool> asleep_ = false;
-  std::unique_ptr<rollouter::EngineLoop> engine_ = StartTinyEngine();
-  std::unique_ptr<RolloutService> service_;
-  std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<Stub> stub_;
-};
 
 TEST_F(RolloutServiceTest, RefusesToGenerateBeforeTheFirstWeightSync) {
   auto answer = Call(&Stub::Generate, Request("a"));
@@ -351,22 +277,6 @@ TEST_F(RolloutServiceTest, EndsGenerationWhenItsClientGoesAway) {
   EXPECT_LT(Status().generated_tokens(), 7000);
 }
 
-TEST_F(RolloutServiceTest, PausesAndResumesWithoutLosingATokenAndOncePerRequestId) {
-  InstallTinyWeights(*engine_, {1, 0});
-  v1::RolloutServicePauseRequest pause;
-  pause.set_request_id("pause-1");
-  ASSERT_TRUE(Call(&Stub::Pause, pause).ok());
-  EXPECT_TRUE(paused_) << "it asks the trainer for nothing";
-  EXPECT_EQ(Status().state(), "paused");
-  auto blocked = Call(&Stub::Generate, Request("x"), absl::Milliseconds(100));
-  EXPECT_EQ(blocked.status().code(), absl::StatusCode::kDeadlineExceeded);
-  ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
-  EXPECT_FALSE(paused_);
-  EXPECT_TRUE(Call(&Stub::Pause, pause).ok());  // the same request again: answered, not done again
-  EXPECT_EQ(Status().state(), "running");
-  EXPECT_TRUE(Call(&Stub::Generate, Request("y")).ok());
-}
-
 TEST_F(RolloutServiceTest, KeepsAWholeAnswerForAClientThatStandsStillForAMoment) {
   InstallTinyWeights(*engine_, {1, 0});
   auto late = StartLong("late");
@@ -376,41 +286,6 @@ TEST_F(RolloutServiceTest, KeepsAWholeAnswerForAClientThatStandsStillForAMoment)
   const absl::Status end = rpc::FromGrpc(late->reader->Finish());
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(late->last.finish(), v1::FINISH_REASON_LENGTH);
-}
-
-TEST_F(RolloutServiceTest, DrainsWhatRunsAndTakesNothingNewUntilResumed) {
-  InstallTinyWeights(*engine_, {1, 0});
-  auto running = StartLong("last");
-  std::thread reader([&running] {
-    while (running->reader->Read(&running->last)) {
-    }
-  });
-  EXPECT_TRUE(Call(&Stub::Drain, v1::DrainRequest(), absl::Seconds(60)).ok());
-  reader.join();
-  const absl::Status end = rpc::FromGrpc(running->reader->Finish());
-  EXPECT_TRUE(end.ok()) << end;
-  EXPECT_EQ(running->last.finish(), v1::FINISH_REASON_LENGTH);
-  EXPECT_TRUE(draining_);
-  EXPECT_EQ(Status().state(), "drained");
-  EXPECT_EQ(ErrorReason(Call(&Stub::Generate, Request("x")).status()), "DRAINING");
-  ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
-  EXPECT_FALSE(draining_);
-  EXPECT_TRUE(Call(&Stub::Generate, Request("x")).ok());
-}
-
-TEST_F(RolloutServiceTest, TellsADrainThatItWasResumed) {
-  InstallTinyWeights(*engine_, {1, 0});
-  ASSERT_TRUE(Call(&Stub::Pause, v1::RolloutServicePauseRequest()).ok());
-  absl::Status answered, drained;
-  std::thread request([this, &answered] { answered = Call(&Stub::Generate, Request("held")).status(); });
-  EXPECT_TRUE(Await([](const auto& status) { return status.waiting_sequences() > 0; }));
-  std::thread drain([this, &drained] { drained = Call(&Stub::Drain, v1::DrainRequest()).status(); });
-  EXPECT_TRUE(Await([](const auto& status) { return status.state() == "draining"; }));
-  EXPECT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
-  drain.join();
-  request.join();
-  EXPECT_EQ(ErrorReason(drained), "RESUMED") << drained;
-  EXPECT_TRUE(answered.ok()) << answered;
 }
 
 TEST_F(RolloutServiceTest, BoundsTheRequestsUnderWay) {
@@ -442,64 +317,6 @@ TEST_F(RolloutServiceTest, SaysWhoItIsAndWhatItHasDone) {
   EXPECT_EQ(status.groups_submitted(), 42);
   // Counted when the decode step that answered has ended.
   EXPECT_TRUE(Await([](const auto& later) { return later.generated_tokens() >= 6; }));
-}
-
-v1::SleepRequest SleepOf(const std::string& id, int level) {
-  v1::SleepRequest request;
-  request.set_request_id(id);
-  request.set_level(level);
-  return request;
-}
-
-TEST_F(RolloutServiceTest, SleepsWithItsWeightsAndWakesWithTheSameTokens) {
-  InstallTinyWeights(*engine_, {1, 3});
-  const auto before = Call(&Stub::Generate, Request("a"));
-  ASSERT_TRUE(before.ok()) << before.status();
-  const auto slept = Call(&Stub::Sleep, SleepOf("s1", 0));  // 0 is 1
-  ASSERT_TRUE(slept.ok()) << slept.status();
-  EXPECT_GT(slept->freed_bytes(), 0);
-  EXPECT_TRUE(asleep_);
-  EXPECT_EQ(Status().state(), "asleep");
-  EXPECT_EQ(Status().serving().step(), 3);
-  const auto refused = Call(&Stub::Generate, Request("b"));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(refused.status()), "ASLEEP");
-  EXPECT_FALSE(Call(&Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest())->acted());
-  EXPECT_FALSE(Call(&Stub::TrainerMode, v1::RolloutServiceTrainerModeRequest())->acted());
-  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
-  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
-  EXPECT_FALSE(asleep_);
-  const auto after = Call(&Stub::Generate, Request("b"));
-  ASSERT_TRUE(after.ok()) << after.status();
-  EXPECT_THAT(after->tokens(), ElementsAreArray(before->tokens()));
-}
-
-TEST_F(RolloutServiceTest, AfterASleepThatDroppedTheWeightsItWaitsForThem) {
-  InstallTinyWeights(*engine_, {1, 3});
-  ASSERT_TRUE(Call(&Stub::Sleep, SleepOf("s1", 2)).ok());
-  ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
-  EXPECT_TRUE(asleep_) << "no work before it has weights";
-  EXPECT_EQ(Status().state(), "waiting_for_weights");
-  EXPECT_EQ(ErrorReason(Call(&Stub::Generate, Request("a")).status()), "NO_WEIGHTS");
-}
-
-TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerRequestId) {
-  InstallTinyWeights(*engine_, {1, 0});
-  auto running = StartLong("long");
-  const auto busy = Call(&Stub::Sleep, SleepOf("s1", 1));
-  EXPECT_EQ(busy.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(busy.status()), "BUSY");
-  EXPECT_FALSE(asleep_);
-  EXPECT_TRUE(running->reader->Read(&running->last)) << "it runs on";
-  running->context.TryCancel();
-  while (running->reader->Read(&running->last)) {
-  }
-  ASSERT_TRUE(Await([](const auto& status) { return status.running_sequences() == 0; }));
-  const auto slept = Call(&Stub::Sleep, SleepOf("s2", 1));
-  ASSERT_TRUE(slept.ok()) << slept.status();
-  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s2", 1))->freed_bytes(), slept->freed_bytes()) << "the same call again";
-  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s3", 1))->freed_bytes(), 0) << "another one has nothing to free";
-  EXPECT_EQ(ErrorReason(Call(&Stub::Sleep, SleepOf("s4", 7)).status()), "BAD_REQUEST");
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::run {

@@ -25,20 +25,18 @@ using testing::RandomWeights;
 
 // A model whose shape the decode kernels take, small enough for plain arithmetic.
 model::ModelConfig GraphModel(int64_t head_dim, int64_t heads, int64_t kv_heads) {
-  model::ModelConfig config;
-  config.vocab_size = 1003;
-  config.hidden_size = 256;
-  config.intermediate_size = 512;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = heads;
-  config.num_key_value_heads = kv_heads;
-  config.head_dim = head_dim;
-  config.max_position_embeddings = 1024;
-  config.qk_norm = head_dim == 128;
-  config.qkv_bias = !config.qk_norm;
-  config.tie_word_embeddings = false;
-  config.head_init_std = 0.15;  // logits of a deviation of about 2
-  return config;
+  return {.vocab_size = 1003,
+          .hidden_size = 256,
+          .intermediate_size = 512,
+          .num_hidden_layers = 4,
+          .num_attention_heads = heads,
+          .num_key_value_heads = kv_heads,
+          .head_dim = head_dim,
+          .max_position_embeddings = 1024,
+          .rope_scaling = {},
+          .qk_norm = head_dim == 128,
+          .qkv_bias = head_dim != 128,
+          .head_init_std = 0.15};  // logits of a deviation of about 2
 }
 
 // Writes down what comes, and that it comes once and with the version that serves.

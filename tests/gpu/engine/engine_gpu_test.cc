@@ -9,24 +9,20 @@
 #include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine_loop.h"
 #include "tests/gpu/engine/gpu_engine.h"
+#include "tests/support/recording_sink.h"
 #include "tests/support/small_model.h"
 
 namespace syncopate::rollouter {
 namespace {
 
 using synchronizer::ToDevice;
+using testing::RecordingSink;
 using synchronizer::ToHost;
 using ::testing::ElementsAre;
 using testing::RandomWeights;
 using Install = CudaInstall;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);
-
-class RecordingSink final : public GenerationSink {
- public:
-  void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
-  std::map<int32_t, Trajectory> finished;
-};
 
 // An engine on the CPU or on GPU 0.
 class Rig {

@@ -13,6 +13,8 @@
 #include "rollouter/engine/rank_slice.h"
 #include "tests/gpu/engine/gpu_engine.h"
 #include "tests/support/follower_threads.h"
+#include "tests/support/recording_sink.h"
+#include "tests/support/small_model.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -20,37 +22,15 @@ namespace {
 using synchronizer::ToDevice;
 using testing::FollowerThreads;
 using testing::RandomWeights;
+using testing::RecordingSink;
 
 constexpr absl::Duration kMeetWithin = absl::Seconds(60);
-
-class RecordingSink final : public GenerationSink {
- public:
-  void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
-  std::map<int32_t, Trajectory> finished;
-};
-
-model::ModelConfig ModelOf() {
-  model::ModelConfig config;
-  config.vocab_size = 1003;
-  config.hidden_size = 512;
-  config.intermediate_size = 1408;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
-  config.head_dim = 64;
-  config.max_position_embeddings = 640;
-  config.qk_norm = false;
-  config.qkv_bias = true;
-  config.tie_word_embeddings = false;
-  config.head_init_std = 0.15;  // logits of a deviation of some units
-  return config;
-}
 
 // An engine over `world` ranks, which are threads and have a GPU each.
 class Replica {
  public:
   Replica(DType dtype, int32_t world, const Engine::Options& options)
-      : config_(ModelOf()), whole_(model::MakeManifest(config_, dtype).value()) {
+      : config_(testing::ParallelModel()), whole_(model::MakeManifest(config_, dtype).value()) {
     backends_.resize(static_cast<size_t>(world));
     groups_.resize(static_cast<size_t>(world));
     std::shared_ptr<EngineBackend> backend;

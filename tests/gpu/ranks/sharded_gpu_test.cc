@@ -27,28 +27,6 @@ using testing::LargestDifference;
 using testing::Pointers;
 using testing::PolicyCopy;
 
-// Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it.
-model::ModelConfig WideModel() {
-  model::ModelConfig config;
-  config.vocab_size = 1024;
-  config.hidden_size = 256;
-  config.intermediate_size = 768;
-  config.num_hidden_layers = 5;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 64;
-  config.max_position_embeddings = 64;
-  config.tie_word_embeddings = true;
-  return config;
-}
-
-model::ModelConfig UntiedModel() {
-  model::ModelConfig config = WideModel();
-  config.tie_word_embeddings = false;
-  config.qkv_bias = true;
-  return config;
-}
-
 std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, uint64_t seed) {
   return testing::RandomGroups(config.vocab_size, 8, 4, seed, [](Trajectory& sample, const testing::Draw& draw) {
     sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
@@ -95,7 +73,7 @@ Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Rec
 
 TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
   SYNCOPATE_NEED_GPUS(2);
-  for (const model::ModelConfig& config : {testing::SmallModel(), WideModel(), UntiedModel()}) {
+  for (const model::ModelConfig& config : {testing::SmallModel(), testing::WideModel(), testing::UntiedWideModel()}) {
     const auto groups = RandomGroups(config, 19);
     for (at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
       for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
@@ -127,12 +105,12 @@ TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
 
 TEST(ShardedGpuTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForItsRounding) {
   SYNCOPATE_NEED_GPUS(2);
-  const auto groups = RandomGroups(WideModel(), 19);
+  const auto groups = RandomGroups(testing::WideModel(), 19);
   std::vector<Outcome> exact(2), rounded(2);
   OnGpus(2, [&](Communicator& ranks) {
     const auto rank = static_cast<size_t>(ranks.rank());
-    exact[rank] = StepOnRank(WideModel(), at::kFloat, Recompute::kSelective, groups, ranks);
-    rounded[rank] = StepOnRank(WideModel(), at::kFloat, Recompute::kSelective, groups, ranks, at::kBFloat16);
+    exact[rank] = StepOnRank(testing::WideModel(), at::kFloat, Recompute::kSelective, groups, ranks);
+    rounded[rank] = StepOnRank(testing::WideModel(), at::kFloat, Recompute::kSelective, groups, ranks, at::kBFloat16);
   });
   const double difference = LargestDifference(rounded[0].gradient, exact[0].gradient);
   std::cout << "gradient of 2 GPUs summed in bfloat16 against float32: " << difference << std::endl;
@@ -144,7 +122,7 @@ TEST(ShardedGpuTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForItsR
 
 PolicyTrainer::Options OptionsOn(Communicator& ranks, DType compute) {
   PolicyTrainer::Options options;
-  options.model = WideModel();
+  options.model = testing::WideModel();
   options.seed = 3;
   options.ranks = &ranks;
   options.device = "cuda:" + std::to_string(ranks.rank());
@@ -156,7 +134,7 @@ TEST(ShardedGpuTest, AStateMovesBetweenOneGpuTwoAndTheCpuBitForBit) {
   SYNCOPATE_NEED_GPUS(2);
   SingleRank single;
   auto alone = PolicyTrainer::Create(OptionsOn(single, DType::kBFloat16)).value();
-  ASSERT_TRUE(alone->Step(Pointers(RandomGroups(WideModel(), 1))).ok());
+  ASSERT_TRUE(alone->Step(Pointers(RandomGroups(testing::WideModel(), 1))).ok());
   const PolicyCopy state(*alone);
   auto on_cpu_options = OptionsOn(single, DType::kFloat32);
   on_cpu_options.device = "cpu";
@@ -189,7 +167,7 @@ TEST(ShardedGpuTest, WhatIsStagedIsWhatIsSavedAfterEachStep) {
   for (const auto& [wire_dtype, compute] : {std::pair(DType::kBFloat16, DType::kBFloat16),
                                             {DType::kFloat32, DType::kBFloat16},
                                             {DType::kFloat32, DType::kFloat32}}) {
-    const Manifest wire = model::MakeManifest(WideModel(), wire_dtype).value();
+    const Manifest wire = model::MakeManifest(testing::WideModel(), wire_dtype).value();
     OnGpus(2, [&, wire_dtype = wire_dtype, compute = compute](Communicator& ranks) {
       auto trainer = PolicyTrainer::Create(OptionsOn(ranks, compute)).value();
       SilentFollowers followers;
@@ -215,7 +193,7 @@ TEST(ShardedGpuTest, WhatIsStagedIsWhatIsSavedAfterEachStep) {
             ASSERT_TRUE(trainer->WriteTensor(PolicyPart::kParameters, i, nullptr).ok());
           }
         }
-        auto metrics = trainer->Step(Pointers(RandomGroups(WideModel(), static_cast<uint64_t>(step))));
+        auto metrics = trainer->Step(Pointers(RandomGroups(testing::WideModel(), static_cast<uint64_t>(step))));
         ASSERT_TRUE(metrics.ok()) << metrics.status();
       }
     });

@@ -10,6 +10,7 @@
 
 #include "base/philox.h"
 #include "base/ranks/communicator.h"
+#include "tests/support/recording_sink.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/actor.h"
 #include "trainer/step/train_step.h"
@@ -18,14 +19,9 @@ namespace syncopate::rollouter {
 namespace {
 
 using ::testing::Each;
+using testing::RecordingSink;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
-
-class RecordingSink final : public GenerationSink {
- public:
-  void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
-  std::map<int32_t, Trajectory> finished;
-};
 
 struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)

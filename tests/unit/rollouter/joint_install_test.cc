@@ -31,7 +31,7 @@ TEST(JointInstallTest, OnceAVersionIsClaimedARankIsAnsweredWhenThatIsSettled) {
   joint.Ready(1, kFirst);
   joint.Claim(kFirst);
   EXPECT_FALSE(joint.Withdraw(1, kFirst));
-  joint.Settle(kFirst);
+  joint.EndClaim(kFirst);
   EXPECT_FALSE(joint.AllReady(kFirst));
   EXPECT_TRUE(joint.Withdraw(1, kFirst));
 }
@@ -42,7 +42,7 @@ TEST(JointInstallTest, ARankIsReadyForOneVersionAtATime) {
   joint.Ready(1, kSecond);
   EXPECT_FALSE(joint.AllReady(kFirst));
   EXPECT_TRUE(joint.AllReady(kSecond));
-  joint.Settle(kSecond);
+  joint.EndClaim(kSecond);
   EXPECT_FALSE(joint.AllReady(kSecond));
 }
 

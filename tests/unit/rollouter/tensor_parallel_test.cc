@@ -12,18 +12,14 @@
 #include "rollouter/engine/rank_commands.h"
 #include "rollouter/engine/rank_slice.h"
 #include "tests/support/follower_threads.h"
+#include "tests/support/recording_sink.h"
 #include "tests/support/small_model.h"
 
 namespace syncopate::rollouter {
 namespace {
 
 using ::testing::HasSubstr;
-
-class RecordingSink final : public GenerationSink {
- public:
-  void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
-  std::map<int32_t, Trajectory> finished;
-};
+using testing::RecordingSink;
 
 std::vector<char> Weights(const model::ModelConfig& config, const Manifest& whole, uint64_t seed) {
   std::vector<char> arena(static_cast<size_t>(whole.arena_bytes()));

@@ -1,4 +1,4 @@
-#include "synchronizer/control_plane.h"
+#include "synchronizer/loop/control_plane.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "synchronizer/control_plane.h"
+#include "synchronizer/loop/control_plane.h"
 
 namespace syncopate::synchronizer {
 

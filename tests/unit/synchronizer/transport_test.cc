@@ -1,10 +1,5 @@
-#include <atomic>
-#include <limits>
-#include <thread>
-
 #include "tests/support/transport_conformance.h"
 
-#include "synchronizer/transport/finite_check.h"
 #include "synchronizer/transport/inproc_transport.h"
 
 namespace syncopate::synchronizer {
@@ -35,139 +30,6 @@ std::unique_ptr<TransportHarness> MakeInprocHarness() { return std::make_unique<
 
 INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
 INSTANTIATE_TEST_SUITE_P(Inproc, TransportShapesTest, ::testing::Values(&MakeInprocHarness));
-
-class SendArenaTest : public ::testing::Test {
- protected:
-  absl::StatusOr<SendArena::Staged> Stage(int64_t step) {
-    return arena_->Stage({1, step}, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
-  }
-
-  absl::Status ReadAll(WeightReader* reader) {
-    std::vector<char> bytes(manifest_.arena_bytes());
-    return reader->Read({0, manifest_.arena_bytes()}, bytes.data());
-  }
-
-  Manifest manifest_ = SmallModel();
-  std::unique_ptr<SendArena> arena_ = *SendArena::Create(manifest_, {.slots = 2});
-};
-
-TEST_F(SendArenaTest, DigestsAreThoseOfTheBytesThatAreRead) {
-  auto staged = Stage(1);
-  ASSERT_TRUE(staged.ok());
-  auto reader = arena_->Open({1, 1});
-  ASSERT_TRUE(reader.ok());
-  std::vector<char> bytes(manifest_.arena_bytes());
-  ASSERT_TRUE((*reader)->Read({0, manifest_.arena_bytes()}, bytes.data()).ok());
-  EXPECT_EQ(DigestBuckets(manifest_, bytes.data()), staged->bucket_digests);
-  EXPECT_EQ(CombineDigests(staged->bucket_digests), staged->digest);
-}
-
-TEST_F(SendArenaTest, TakesAFreeSlotAndSparesPinnedOnes) {
-  ASSERT_TRUE(Stage(1).ok());
-  auto pinned = *arena_->Open({1, 1});
-  for (int64_t step = 2; step < 6; ++step) {
-    ASSERT_TRUE(Stage(step).ok());
-    EXPECT_TRUE(arena_->Open({1, step}).ok());
-    EXPECT_TRUE(ReadAll(pinned.get()).ok());
-  }
-  EXPECT_EQ(arena_->superseded_readers(), 0);
-}
-
-TEST_F(SendArenaTest, TakesTheOldestVersionFromItsReadersWhenAllAreTaken) {
-  ASSERT_TRUE(Stage(1).ok());
-  auto older = *arena_->Open({1, 1});
-  ASSERT_TRUE(Stage(2).ok());
-  auto newer = *arena_->Open({1, 2});
-  ASSERT_TRUE(Stage(3).ok());
-  EXPECT_THAT(ReadAll(older.get()), HasReason("SUPERSEDED"));
-  EXPECT_EQ(ReadAll(older.get()).code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(ReadAll(newer.get()).ok());
-  EXPECT_THAT(arena_->Open({1, 1}).status(), HasReason("VERSION_NOT_STAGED"));
-  EXPECT_EQ(arena_->superseded_readers(), 1);
-}
-
-TEST_F(SendArenaTest, AReaderThatLostItsSlotDoesNotUnpinTheNextOne) {
-  ASSERT_TRUE(Stage(1).ok());
-  auto first = *arena_->Open({1, 1});
-  auto keep = Stage(2);
-  auto second = *arena_->Open({1, 2});
-  ASSERT_TRUE(Stage(3).ok());  // takes version 1's slot
-  auto third = *arena_->Open({1, 3});
-  first.reset();
-  ASSERT_TRUE(Stage(4).ok());  // takes version 2's slot, not the pinned newer one
-  EXPECT_TRUE(ReadAll(third.get()).ok());
-  EXPECT_THAT(ReadAll(second.get()), HasReason("SUPERSEDED"));
-}
-
-TEST_F(SendArenaTest, RefusesWeightsThatAreNotFiniteNamingTheTensor) {
-  ASSERT_TRUE(Stage(1).ok());
-  for (float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-    auto staged = arena_->Stage({1, 2}, [this, bad](char* bytes) {
-      SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest_, 2, bytes));
-      std::memcpy(bytes + manifest_.ranges()[2].begin + 8, &bad, 4);
-      return absl::OkStatus();
-    });
-    EXPECT_THAT(staged.status(), HasReason("NON_FINITE"));
-    EXPECT_THAT(std::string(staged.status().message()), ::testing::HasSubstr("element 2 of layer.bias"));
-    EXPECT_THAT(arena_->Open({1, 2}).status(), HasReason("VERSION_NOT_STAGED"));
-  }
-  EXPECT_TRUE(arena_->Open({1, 1}).ok()) << "the version before is still there";
-  EXPECT_TRUE(Stage(2).ok());
-}
-
-TEST_F(SendArenaTest, VersionsOnlyGoForward) {
-  ASSERT_TRUE(Stage(3).ok());
-  EXPECT_THAT(Stage(3).status(), HasReason("VERSION_ORDER"));
-  EXPECT_THAT(Stage(2).status(), HasReason("VERSION_ORDER"));
-}
-
-TEST_F(SendArenaTest, RefusesRangesOutsideTheArena) {
-  ASSERT_TRUE(Stage(1).ok());
-  auto reader = *arena_->Open({1, 1});
-  char byte;
-  for (ByteRange bad : {ByteRange{-1, 0}, ByteRange{5, 4}, ByteRange{0, manifest_.arena_bytes() + 1}}) {
-    EXPECT_THAT(reader->Read(bad, &byte), HasReason("BAD_RANGE"));
-  }
-}
-
-TEST_F(SendArenaTest, AReaderSeesOneVersionOrIsToldWhileTheTrainerStagesOnAndOn) {
-  std::atomic<int64_t> newest = 1;
-  std::atomic<bool> enough = false;
-  ASSERT_TRUE(Stage(1).ok());
-  std::thread trainer([&] {
-    for (int64_t step = 2; !enough; ++step) {
-      SYNCOPATE_CHECK(Stage(step).ok());
-      newest = step;
-    }
-  });
-  std::vector<char> expected(manifest_.arena_bytes(), 0);
-  std::vector<char> bytes(manifest_.arena_bytes(), 0);
-  bool right = true;
-  for (int whole = 0; whole < 200 && right;) {
-    int64_t step = newest;
-    auto reader = arena_->Open({1, step});
-    bool all = reader.ok();
-    for (int64_t at = 0; at < manifest_.arena_bytes() && all; at += 256) {
-      all = (*reader)->Read({at, at + 256}, bytes.data() + at).ok();
-    }
-    if (!all) continue;
-    ++whole;
-    right = FillWeights(manifest_, step, expected.data()).ok() && bytes == expected;
-  }
-  enough = true;
-  trainer.join();
-  EXPECT_TRUE(right);
-}
-
-TEST(FiniteCheckTest, KnowsBothTypes) {
-  Manifest manifest = SmallModel();
-  std::vector<char> arena(manifest.arena_bytes(), 0);
-  EXPECT_TRUE(CheckFinite(manifest, arena.data()).ok());
-  uint16_t infinity = 0xff80;
-  std::memcpy(arena.data() + manifest.ranges()[1].begin, &infinity, 2);
-  EXPECT_THAT(std::string(CheckFinite(manifest, arena.data()).message()),
-              ::testing::HasSubstr("element 0 of layer.weight"));
-}
 
 class WeightReceiverTest : public ::testing::Test {
  protected:
@@ -338,27 +200,6 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
   transfer.bucket_digests = digests;
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
-}
-
-TEST(SendArenaForPlanTest, StagesAShardInWireOrderAndNamesWhatIsNotFinite) {
-  auto manifest = std::make_shared<const Manifest>(TinyTransformer(DType::kBFloat16));
-  auto planned = *PlanCache(manifest).Get({"flat:2:fp32", 2, "tp:2:head8", 2});
-  for (int32_t rank : {0, 1}) {
-    auto arena = *SendArena::CreateForPlan(*manifest, planned->plan, rank, {});
-    EXPECT_EQ(arena->plan_hash(), planned->plan.hash());
-    EXPECT_EQ(arena->arena_bytes(), planned->plan.send_bytes(rank));
-    std::vector<char> shard = LayoutContents(*manifest, planned->source, rank, 3);
-    auto pack = [&](char* bytes) {
-      PackOnHost(planned->plan.pack(rank), shard.data(), bytes);
-      return absl::OkStatus();
-    };
-    auto staged = arena->Stage({1, 1}, pack);
-    ASSERT_TRUE(staged.ok()) << staged.status();
-    EXPECT_EQ(static_cast<int64_t>(staged->bucket_digests.size()), planned->plan.DigestsOf(rank).size());
-    const float bad = std::numeric_limits<float>::quiet_NaN();
-    std::memcpy(shard.data() + planned->plan.pack(rank).front().source_offset, &bad, 4);
-    EXPECT_THAT(arena->Stage({1, 2}, pack).status(), HasReason("NON_FINITE"));
-  }
 }
 
 // One weight set: what is received overwrites what serves.

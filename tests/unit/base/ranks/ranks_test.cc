@@ -1,6 +1,7 @@
 #include <future>
 
 #include "base/clock.h"
+#include "base/ranks/meeting.h"
 #include "base/ranks/socket_ranks.h"
 #include "base/ranks/thread_ranks.h"
 #include "tests/support/communicator_conformance.h"
@@ -84,6 +85,47 @@ TEST(RankMeetingTest, ConnectionsThatSayNothingOrNonsenseDoNotStopIt) {
 TEST(RankMeetingTest, NobodyAtTheAddressIsALostRank) {
   const uint16_t port = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value().port();
   EXPECT_EQ(ErrorReason(JoinRanks({"127.0.0.1", port}, DrawRankSecret(), 1, 2, kLong, kLong).status()), "RANK_LOST");
+}
+
+absl::Status GoOn() { return absl::OkStatus(); }
+
+TEST(MeetRanksTest, TheOthersFollowTheInvitationToTheHostWhereRank0Listens) {
+  const RankPlace cpu;
+  std::promise<RankInvitation> invited;
+  auto other = std::async(std::launch::async, [&] {
+    return FollowInvitation(cpu, {.rank = 1, .world = 2}, "127.0.0.1", invited.get_future().get(), GoOn).value();
+  });
+  auto invite = [&](const RankInvitation& invitation) {
+    invited.set_value(invitation);
+    return absl::OkStatus();
+  };
+  const auto first = MeetRanks(cpu, {.world = 2}, "127.0.0.1", invite, GoOn).value();
+  EXPECT_EQ(first->world(), 2);
+  EXPECT_EQ(other.get()->rank(), 1);
+}
+
+TEST(MeetRanksTest, PlacesThatHaveAnIdMeetByItAlone) {
+  RankPlace gpu;
+  gpu.new_id = [] { return absl::StatusOr<std::string>("id"); };
+  gpu.join = [](const std::string& id, int32_t rank,
+                const RankPlace::GoOn&) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    if (id != "id" || rank > 1) return RankLost("another id");
+    return std::unique_ptr<Communicator>(std::make_unique<SingleRank>());
+  };
+  RankInvitation said;
+  auto invite = [&](const RankInvitation& invitation) {
+    said = invitation;
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(MeetRanks(gpu, {.world = 2}, "no such host", invite, GoOn).ok());
+  EXPECT_EQ(said.port, 0);
+  EXPECT_TRUE(FollowInvitation(gpu, {.rank = 1, .world = 2}, "", said, GoOn).ok());
+  EXPECT_EQ(ErrorReason(FollowInvitation(gpu, {.rank = 1, .world = 2}, "", {}, GoOn).status()), "RANK_LOST");
+}
+
+TEST(MeetRanksTest, WhoCannotBeInvitedIsNotWaitedFor) {
+  auto invite = [](const RankInvitation&) { return RankLost("rank 1 takes no commands"); };
+  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, GoOn).status()), "RANK_LOST");
 }
 
 }  // namespace

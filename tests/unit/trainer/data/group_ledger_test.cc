@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tests/unit/trainer/data/group_factory.h"
-#include "trainer/data/tasks.h"
+#include "tests/unit/trainer/data/group_ledger_fixture.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -23,133 +22,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-GroupLedger::Options Options(int64_t batch, int64_t max_staleness, double target) {
-  GroupLedger::Options options;
-  options.gate = {.batch_groups = batch, .target_staleness = target, .max_staleness = max_staleness};
-  options.samples = 2;
-  options.sampling.max_new_tokens = 5;
-  options.max_failures = 2;
-  return options;
-}
-
-class GroupLedgerTest : public ::testing::Test {
- protected:
-  void Start(const GroupLedger::Options& options, PolicyVersion version = {1, 0}) {
-    prompts_ = *MakeTask({});
-    auto queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_));
-    ledger_ = std::make_unique<GroupLedger>(options, prompts_.get(), version, RestoredData{.queue = queue}, now_);
-    ledger_->OnPublished(version);
-  }
-
-  SessionId Join(const std::string& replica, int32_t credits, PolicyVersion serving = {1, 0}) {
-    SessionId session = ledger_->Connect({.role = "rollouter", .replica_id = replica, .incarnation = "a"}).session;
-    ledger_->OnServing(session, serving);
-    ledger_->OnCredits(session, credits);
-    return session;
-  }
-
-  std::vector<Lease> Leases() {
-    std::vector<Lease> leases;
-    for (IssuedLease& issued : ledger_->NextLeases(now_)) leases.push_back(std::move(issued.lease));
-    return leases;
-  }
-
-  // Submits a right answer and makes it durable.
-  void Finish(SessionId session, const Lease& lease) {
-    ASSERT_EQ(ledger_->Submit(session, Share(AnswerTo(lease)), now_).result, Result::kAccepted);
-    ledger_->OnLogged(lease.id, ++sequence_);
-  }
-
-  void Step() {
-    ASSERT_TRUE(ledger_->TakeBatch().has_value());
-    ledger_->OnTakeLogged(0);
-    ledger_->OnStepDone(now_);
-    ledger_->OnPublished(ledger_->version());
-  }
-
-  absl::Time now_ = absl::UnixEpoch();
-  uint64_t sequence_ = 0;
-  std::unique_ptr<PromptSource> prompts_;
-  std::unique_ptr<GroupLedger> ledger_;
-};
-
-// The prompts of a task, of which some are still being read and some are none.
-class SlowPrompts final : public PromptSource {
- public:
-  explicit SlowPrompts(std::map<int64_t, Readiness>* states) : states_(states) {}
-  Readiness CheckReadiness(const GroupId& group) const override {
-    auto found = states_->find(group.ordinal);
-    return found == states_->end() ? Readiness::kReady : found->second;
-  }
-  Prompt At(const GroupId& group) const override { return task_->At(group); }
-  std::string Render(const std::vector<int32_t>& ids) const override { return task_->Render(ids); }
-  int64_t prompts_per_pass() const override { return 4; }
-  int32_t vocab_size() const override { return task_->vocab_size(); }
-  std::vector<int32_t> stop_token_ids() const override { return task_->stop_token_ids(); }
-  int64_t max_prompt_tokens() const override { return task_->max_prompt_tokens(); }
-  int64_t max_answer_tokens() const override { return task_->max_answer_tokens(); }
-
- private:
-  const std::unique_ptr<PromptSource> task_ = *MakeTask({});
-  std::map<int64_t, Readiness>* const states_;
-};
-
-std::vector<int64_t> Ordinals(const std::vector<Lease>& leases) {
-  std::vector<int64_t> ordinals;
-  for (const Lease& lease : leases) ordinals.push_back(lease.id.group.ordinal);
-  return ordinals;
-}
-
-class SlowPromptsTest : public GroupLedgerTest {
- protected:
-  void StartSlow(const GroupLedger::Options& options) {
-    Start(options);
-    prompts_ = std::make_unique<SlowPrompts>(&states_);
-    auto queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_));
-    ledger_ =
-        std::make_unique<GroupLedger>(options, prompts_.get(), PolicyVersion{1, 0}, RestoredData{.queue = queue}, now_);
-    ledger_->OnPublished({1, 0});
-  }
-  std::map<int64_t, PromptSource::Readiness> states_;
-};
-
-TEST_F(SlowPromptsTest, APromptThatIsBeingReadHoldsTheOthersBackUntilItIsThere) {
-  states_[1] = PromptSource::Readiness::kComing;
-  StartSlow(Options(2, 4, 1));
-  Join("r0", 3);
-  EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
-  EXPECT_THAT(Leases(), IsEmpty());
-  states_.clear();
-  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1, 2));
-}
-
-TEST_F(SlowPromptsTest, SaysThatItWaitsForPrompts) {
-  states_[0] = PromptSource::Readiness::kComing;
-  StartSlow(Options(2, 4, 1));
-  Join("r0", 3);
-  EXPECT_THAT(Leases(), IsEmpty());
-  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "prompts");
-}
-
-TEST_F(SlowPromptsTest, ARowThatIsNoPromptIsDroppedInItsTurnAndTakesNobodysRoom) {
-  states_[0] = states_[2] = PromptSource::Readiness::kUnusable;
-  StartSlow(Options(2, 4, 1));
-  const SessionId session = Join("r0", 2);
-  const std::vector<Lease> leases = Leases();
-  EXPECT_THAT(Ordinals(leases), ElementsAre(1, 3));
-  const std::vector<DropRecord> drops = ledger_->UnloggedDrops();
-  ASSERT_THAT(drops, SizeIs(2));
-  EXPECT_EQ(drops[0].lease, Id(0));
-  EXPECT_EQ(drops[1].lease, Id(2));
-  EXPECT_EQ(drops[1].reason, DropReason::kSkipped);
-  EXPECT_EQ(ledger_->counters().skipped, 2);
-  for (const Lease& lease : leases) Finish(session, lease);
-  Step();
-  EXPECT_EQ(ledger_->Snapshot().consumed_below, (GroupId{1, 0}));  // the whole pass
-}
-
 TEST_F(GroupLedgerTest, AcceptsEveryTokenOfAModelWhoseVocabularyIsLargerThanThatOfThePrompts) {
-  GroupLedger::Options options = Options(2, 4, 1);
+  GroupLedger::Options options = SmallLedger(2, 4, 1);
   options.vocab_size = 1000;
   Start(options);
   const SessionId session = Join("r0", 2);
@@ -164,7 +38,7 @@ TEST_F(GroupLedgerTest, AcceptsEveryTokenOfAModelWhoseVocabularyIsLargerThanThat
 }
 
 TEST_F(GroupLedgerTest, LeaseCarriesEverythingTheRollouterNeeds) {
-  GroupLedger::Options options = Options(1, 0, 0);
+  GroupLedger::Options options = SmallLedger(1, 0, 0);
   options.run_seed = 42;
   Start(options);
   SessionId session = Join("r0", 3);
@@ -182,7 +56,7 @@ TEST_F(GroupLedgerTest, LeaseCarriesEverythingTheRollouterNeeds) {
 }
 
 TEST_F(GroupLedgerTest, LeasesNoMoreThanCreditsAndShareThem) {
-  Start(Options(8, 4, 4));
+  Start(SmallLedger(8, 4, 4));
   SessionId a = Join("a", 2), b = Join("b", 1);
   std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
   ASSERT_THAT(issued, SizeIs(3));
@@ -195,7 +69,7 @@ TEST_F(GroupLedgerTest, LeasesNoMoreThanCreditsAndShareThem) {
 }
 
 TEST_F(GroupLedgerTest, LeasesOnlyToThoseWhoServeThisEpoch) {
-  Start(Options(4, 4, 4), {2, 7});
+  Start(SmallLedger(4, 4, 4), {2, 7});
   Join("old", 4, {1, 7});
   Join("nothing yet", 4, {});
   Join("unpublished", 4, {2, 8});
@@ -206,7 +80,7 @@ TEST_F(GroupLedgerTest, LeasesOnlyToThoseWhoServeThisEpoch) {
 }
 
 TEST_F(GroupLedgerTest, OnPolicyTakesTheNextPromptsOfEachStepInOrder) {
-  Start(Options(3, 0, 0));
+  Start(SmallLedger(3, 0, 0));
   SessionId a = Join("a", 2), b = Join("b", 2);
   for (int64_t step = 0; step < 4; ++step) {
     for (SessionId session : {a, b}) {
@@ -229,7 +103,7 @@ TEST_F(GroupLedgerTest, OnPolicyTakesTheNextPromptsOfEachStepInOrder) {
 }
 
 TEST_F(GroupLedgerTest, BrokenStreamPutsItsPromptsBackAtTheHead) {
-  Start(Options(4, 4, 4));
+  Start(SmallLedger(4, 4, 4));
   SessionId a = Join("a", 3);
   ASSERT_THAT(Ordinals(Leases()), ElementsAre(0, 1, 2));
   SessionId b = Join("b", 4);
@@ -242,7 +116,7 @@ TEST_F(GroupLedgerTest, BrokenStreamPutsItsPromptsBackAtTheHead) {
 }
 
 TEST_F(GroupLedgerTest, NewStreamOfAReplicaReplacesTheOld) {
-  Start(Options(4, 4, 4));
+  Start(SmallLedger(4, 4, 4));
   SessionId first = Join("a", 1);
   std::vector<Lease> leases = Leases();
   auto connected = ledger_->Connect({.role = "rollouter", .replica_id = "a", .incarnation = "b"});
@@ -252,7 +126,7 @@ TEST_F(GroupLedgerTest, NewStreamOfAReplicaReplacesTheOld) {
 }
 
 TEST_F(GroupLedgerTest, SaysWhatBecameOfASubmission) {
-  Start(Options(1, 4, 4));
+  Start(SmallLedger(1, 4, 4));
   SessionId a = Join("a", 1), b = Join("b", 0);
   Lease lease = Leases().at(0);
   auto submit = [&](SessionId session) { return ledger_->Submit(session, Share(AnswerTo(lease)), now_).result; };
@@ -279,7 +153,7 @@ TEST_F(GroupLedgerTest, SaysWhatBecameOfASubmission) {
 }
 
 TEST_F(GroupLedgerTest, RefusesAnOldAttemptAlsoFromTheStreamThatHoldsTheNewOne) {
-  Start(Options(2, 4, 4));
+  Start(SmallLedger(2, 4, 4));
   SessionId a = Join("a", 1);
   Lease first = Leases().at(0);
   ledger_->Return(a, first.id, absl::CancelledError("drained"));
@@ -291,7 +165,7 @@ TEST_F(GroupLedgerTest, RefusesAnOldAttemptAlsoFromTheStreamThatHoldsTheNewOne) 
 }
 
 TEST_F(GroupLedgerTest, InvalidGroupIsTriedWithAnotherRollouterAndGivenUpWhenThatFailsToo) {
-  Start(Options(1, 4, 0));
+  Start(SmallLedger(1, 4, 0));
   SessionId a = Join("a", 8), b = Join("b", 8);
   for (int attempt = 1; attempt <= 2; ++attempt) {
     std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
@@ -312,7 +186,7 @@ TEST_F(GroupLedgerTest, InvalidGroupIsTriedWithAnotherRollouterAndGivenUpWhenTha
 }
 
 TEST_F(GroupLedgerTest, NoPromptIsGivenUpBecauseOneRollouterReturnsEverything) {
-  Start(Options(1, 4, 1));
+  Start(SmallLedger(1, 4, 1));
   SessionId bad = Join("bad", 100);
   for (int i = 0; i < 50; ++i) {
     std::vector<Lease> leases = Leases();
@@ -331,7 +205,7 @@ TEST_F(GroupLedgerTest, NoPromptIsGivenUpBecauseOneRollouterReturnsEverything) {
 }
 
 TEST_F(GroupLedgerTest, APromptIsGivenUpWhenTheOnlyRolloutersFailsAtItAloneAgainAndAgain) {
-  Start(Options(1, 4, 1));
+  Start(SmallLedger(1, 4, 1));
   SessionId only = Join("only", 2);
   std::vector<Lease> leases = Leases();
   ASSERT_THAT(Ordinals(leases), ElementsAre(0, 1));
@@ -344,7 +218,7 @@ TEST_F(GroupLedgerTest, APromptIsGivenUpWhenTheOnlyRolloutersFailsAtItAloneAgain
 }
 
 TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
-  Start(Options(1, 4, 0), {2, 5});
+  Start(SmallLedger(1, 4, 0), {2, 5});
   SessionId a = Join("a", 1, {2, 5});
   Lease lease = Leases().at(0);
   GroupLedger::Verdict verdict = ledger_->Submit(a, Share(AnswerTo(lease, {1, 5})), now_);
@@ -354,107 +228,8 @@ TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
   EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
 }
 
-class StallTest : public GroupLedgerTest {
- protected:
-  void StartWith(int64_t batch) {
-    GroupLedger::Options options = Options(batch, 4, 0);
-    options.lease_limits = {.stall = absl::Seconds(30), .timeout = absl::Seconds(100)};
-    Start(options);
-  }
-};
-
-TEST_F(StallTest, ALeaseThatComesNoFurtherIsRevokedAndLeasedToAnother) {
-  StartWith(1);
-  SessionId a = Join("a", 1);
-  Lease lease = Leases().at(0);
-  SessionId b = Join("b", 1);
-  now_ += absl::Seconds(29);
-  EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
-  now_ += absl::Seconds(1);
-  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
-  ASSERT_THAT(revoked, SizeIs(1));
-  EXPECT_EQ(revoked[0].session, a);
-  EXPECT_EQ(revoked[0].lease, lease.id);
-  EXPECT_EQ(revoked[0].reason, RevokeReason::kStalled);
-  std::vector<IssuedLease> again = ledger_->NextLeases(now_);
-  ASSERT_THAT(again, SizeIs(1));
-  EXPECT_EQ(again[0].session, b);
-  EXPECT_EQ(again[0].lease.id, (LeaseId{lease.id.group, 2}));
-  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(lease)), now_).result, Result::kExpired);
-  EXPECT_EQ(ledger_->counters().stalled, 1);
-  EXPECT_EQ(ledger_->counters().reissued, 1);
-}
-
-TEST_F(StallTest, ALeaseThatComesFurtherIsKeptUntilItIsTooOld) {
-  StartWith(1);
-  SessionId a = Join("a", 1), other = Join("other", 0);
-  Lease lease = Leases().at(0);
-  for (int i = 0; i < 9; ++i) {
-    now_ += absl::Seconds(11);
-    ledger_->OnProgress(a, lease.id, now_);
-    EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
-  }
-  now_ += absl::Seconds(1);
-  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
-  ASSERT_THAT(revoked, SizeIs(1));
-  EXPECT_EQ(revoked[0].reason, RevokeReason::kTimeout);
-  EXPECT_FALSE(ledger_->sessions().Find(a)->IsStalled()) << "it is slow, not stuck";
-  EXPECT_EQ(ledger_->counters().timed_out, 1);
-
-  ledger_->OnCredits(a, 1);
-  lease = Leases().at(0);
-  now_ += absl::Seconds(30);
-  ledger_->OnProgress(other, lease.id, now_);
-  EXPECT_THAT(ledger_->ExpireLeases(now_), SizeIs(1)) << "who does not hold it has no say";
-}
-
-TEST_F(StallTest, WhoStalledGetsNothingUntilALeaseOfItComesFurther) {
-  StartWith(2);
-  SessionId a = Join("a", 1);
-  const Lease first = Leases().at(0);
-  now_ += absl::Seconds(20);
-  ledger_->OnCredits(a, 1);
-  const Lease second = Leases().at(0);
-  now_ += absl::Seconds(10);
-  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(1));
-  ledger_->OnCredits(a, 8);
-  EXPECT_THAT(Leases(), IsEmpty());
-  const Explanation explanation = ledger_->Explain(now_);
-  EXPECT_THAT(explanation.detail, HasSubstr("by a for 10.0 s, no further for 10.0 s"));
-  ledger_->OnProgress(a, first.id, now_);
-  EXPECT_THAT(Leases(), IsEmpty()) << "it holds that one no longer";
-  ledger_->OnProgress(a, second.id, now_);
-  EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
-}
-
-TEST_F(StallTest, WhoStalledAndHoldsNothingGetsLeasesAgainWhenItLetsGoOfAllThatStalled) {
-  StartWith(2);
-  SessionId a = Join("a", 2);
-  std::vector<Lease> leases = Leases();
-  ASSERT_THAT(leases, SizeIs(2));
-  now_ += absl::Seconds(30);
-  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(2));
-  ledger_->OnCredits(a, 2);
-  EXPECT_EQ(ledger_->Explain(now_).waiting_for, "rollouters");
-  EXPECT_THAT(ledger_->Explain(now_).detail, HasSubstr("1 have stalled"));
-  EXPECT_FALSE(ledger_->Return(a, leases[0].id, absl::AbortedError("its generation has ended"))) << "not held";
-  EXPECT_THAT(Leases(), IsEmpty());
-  EXPECT_EQ(ledger_->Submit(a, Share(AnswerTo(leases[1])), now_).result, Result::kExpired);
-  EXPECT_THAT(Leases(), SizeIs(2));
-}
-
-TEST_F(StallTest, ANewStreamOfOneThatStalledStartsAfresh) {
-  StartWith(1);
-  Join("a", 1);
-  Leases();
-  now_ += absl::Seconds(30);
-  ASSERT_THAT(ledger_->ExpireLeases(now_), SizeIs(1));
-  Join("a", 1);
-  EXPECT_THAT(Leases(), SizeIs(1));
-}
-
 TEST_F(GroupLedgerTest, WhoHoldsFewestIsNextWhateverRoomTheOthersHave) {
-  Start(Options(8, 4, 4));
+  Start(SmallLedger(8, 4, 4));
   SessionId wide = Join("wide", 1);
   ASSERT_THAT(Leases(), SizeIs(1));
   SessionId narrow = Join("narrow", 3);
@@ -477,7 +252,7 @@ struct CountsPicks : GroupLedger {
 };
 
 TEST_F(GroupLedgerTest, LooksForABatchOnlyAfterSomethingHasChanged) {
-  const GroupLedger::Options options = Options(2, 4, 1);
+  const GroupLedger::Options options = SmallLedger(2, 4, 1);
   Start(options);  // for its prompts
   auto counting = std::make_unique<CountsPicks>(
       options, prompts_.get(), PolicyVersion{1, 0},
@@ -511,7 +286,7 @@ TEST_F(GroupLedgerTest, LooksForABatchOnlyAfterSomethingHasChanged) {
 }
 
 TEST_F(GroupLedgerTest, RefusedLogRecordMeansThatTheGroupWasNeverAccepted) {
-  Start(Options(1, 4, 0));
+  Start(SmallLedger(1, 4, 0));
   SessionId a = Join("a", 1);
   Lease lease = Leases().at(0);
   ASSERT_EQ(ledger_->Submit(a, Share(AnswerTo(lease)), now_).result, Result::kAccepted);
@@ -522,7 +297,7 @@ TEST_F(GroupLedgerTest, RefusedLogRecordMeansThatTheGroupWasNeverAccepted) {
 }
 
 TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
-  GroupLedger::Options options = Options(1, 4, 0);
+  GroupLedger::Options options = SmallLedger(1, 4, 0);
   options.refill_zero_variance = true;
   Start(options);
   SessionId a = Join("a", 1);
@@ -539,7 +314,7 @@ TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
 }
 
 TEST_F(GroupLedgerTest, TrainsAPartialLastBatchWhenTheDataEnd) {
-  GroupLedger::Options options = Options(2, 4, 4);
+  GroupLedger::Options options = SmallLedger(2, 4, 4);
   options.max_groups = 3;
   Start(options);
   SessionId a = Join("a", 8);
@@ -579,7 +354,7 @@ TEST_F(GroupLedgerTest, CountsStalenessByTokenAndFindsBrokenBoundsWhateverTheGat
 }
 
 TEST_F(GroupLedgerTest, ExplainsWhomTheTrainerWaitsFor) {
-  Start(Options(1, 1, 1));
+  Start(SmallLedger(1, 1, 1));
   SessionId slow = Join("slow", 1), fast = Join("fast", 1);
   std::vector<IssuedLease> first = ledger_->NextLeases(now_);
   ASSERT_THAT(first, SizeIs(2));
@@ -606,7 +381,7 @@ TEST_F(GroupLedgerTest, ExplainsWhomTheTrainerWaitsFor) {
 }
 
 TEST_F(GroupLedgerTest, NeedsTheLogFromTheOldestGroupThatIsNotTrained) {
-  Start(Options(1, 4, 4));
+  Start(SmallLedger(1, 4, 4));
   SessionId a = Join("a", 3);
   std::vector<Lease> leases = Leases();
   EXPECT_EQ(ledger_->OldestNeededSequence(), 1u);
@@ -620,9 +395,9 @@ TEST_F(GroupLedgerTest, NeedsTheLogFromTheOldestGroupThatIsNotTrained) {
 }
 
 TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
-  EXPECT_TRUE(Options(1, 1, 1).Validate().ok());
+  EXPECT_TRUE(SmallLedger(1, 1, 1).Validate().ok());
   auto reason = [](auto change) {
-    GroupLedger::Options options = Options(1, 1, 1);
+    GroupLedger::Options options = SmallLedger(1, 1, 1);
     change(options);
     return ErrorReason(options.Validate());
   };
@@ -636,25 +411,6 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
   EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.lease_limits.stall = absl::ZeroDuration(); }), "BAD_OPTION");
   EXPECT_EQ(reason([](auto& o) { o.lease_limits.timeout = absl::Seconds(1); }), "BAD_OPTION");
-}
-
-TEST_F(GroupLedgerTest, AQuarantinedRollouterGetsNoLeasesAndTheOthersDo) {
-  Start(Options(2, 4, 1));
-  const SessionId bad = Join("bad", 8);
-  const absl::Status fault = Error(absl::StatusCode::kInvalidArgument, "BAD_LOGPROB", "nan");
-  for (int64_t i = 0; i < RolloutSessions::kInvalidInRow; ++i) ledger_->sessions().OnAnswer(bad, fault, now_);
-  EXPECT_THAT(Leases(), IsEmpty());
-  const Explanation explanation = ledger_->Explain(now_);
-  EXPECT_EQ(explanation.waiting_for, "rollouters");
-  EXPECT_NE(explanation.detail.find("1 are quarantined"), std::string::npos) << explanation.detail;
-  const SessionId good = Join("good", 1);
-  std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
-  ASSERT_EQ(issued.size(), 1u);
-  EXPECT_EQ(issued[0].session, good);
-  now_ += RolloutSessions::kQuarantine;
-  issued = ledger_->NextLeases(now_);
-  ASSERT_FALSE(issued.empty());
-  EXPECT_EQ(issued[0].session, bad);
 }
 
 }  // namespace

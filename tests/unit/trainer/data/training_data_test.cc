@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <deque>
 #include <memory>
 #include <set>
@@ -13,8 +11,7 @@
 
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/trainer/data/training_data_fixture.h"
-#include "trainer/data/prompt_queue.h"
+#include "tests/unit/trainer/data/training_data_rollouter.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -22,67 +19,6 @@ namespace {
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using Result = GroupLedger::Result;
-
-// Keeps what it is sent.
-class RecordingSink : public RolloutSink {
- public:
-  void SendLease(const Lease& lease) override { leases.Put(lease); }
-  void SendAck(const Ack& ack) override { acks.Put(ack); }
-  void SendRevoke(const LeaseId& lease, const std::string&) override { revoked.Put(lease); }
-  void Close(const absl::Status& why) override { closed.Put(why); }
-  Mailbox<Lease> leases;
-  Mailbox<Ack> acks;
-  Mailbox<LeaseId> revoked;
-  Mailbox<absl::Status> closed;
-};
-
-class TrainingDataTest : public ::testing::Test {
- protected:
-  void Open(const PolicyVersion& version = {1, 0}, const std::string& snapshot = "") {
-    auto data = world_.Open(version, snapshot);
-    ASSERT_THAT(data, IsOk());
-    data_ = *std::move(data);
-    sink_ = std::make_shared<RecordingSink>();
-    session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
-    data_->SetServing(session_, version);
-  }
-
-  // Has `groups` groups answered and acknowledged.
-  void Answer(size_t groups) {
-    const size_t leased = sink_->leases.size(), acked = sink_->acks.size();
-    data_->SetCredits(session_, static_cast<int32_t>(groups));
-    ASSERT_TRUE(sink_->leases.WaitFor(leased + groups));
-    for (size_t i = leased; i < leased + groups; ++i) data_->Submit(session_, RightAnswer(sink_->leases.All()[i]));
-    ASSERT_TRUE(sink_->acks.WaitFor(acked + groups));
-    for (size_t i = acked; i < acked + groups; ++i) EXPECT_EQ(sink_->acks.All()[i].result, Result::kAccepted);
-  }
-
-  std::vector<LeaseId> Train() {
-    auto batch = NextBatch(*data_, Clock::Real()->Now() + kTestDeadline);
-    EXPECT_THAT(batch, IsOk());
-    if (!batch.ok()) return {};
-    std::vector<LeaseId> ids;
-    for (const SharedGroup& group : batch->groups) ids.push_back(group->lease);
-    replays_ += batch->is_replay;
-    data_->FinishStep();
-    data_->RecordPublished(data_->version());
-    data_->SetServing(session_, data_->version());
-    return ids;
-  }
-
-  void CrashAndOpen(const PolicyVersion& version, const std::string& snapshot = "") {
-    data_.reset();
-    world_.disk.Restart(testing::FaultyFileSystem::Survives::kSynced);
-    replays_ = 0;
-    Open(version, snapshot);
-  }
-
-  TrainingDataWorld world_;
-  std::shared_ptr<RecordingSink> sink_;
-  SessionId session_ = 0;
-  int replays_ = 0;
-  std::unique_ptr<TrainingData> data_;
-};
 
 TEST_F(TrainingDataTest, SaysWhenThereIsNoBatchYet) {
   Open();
@@ -355,177 +291,6 @@ TEST(TrainingDataThreadsTest, ManyRolloutersAndTheStepThreadAgree) {
   EXPECT_EQ(status.groups.trained, 160);
   EXPECT_EQ(status.staleness.violating_groups, 0);
   EXPECT_EQ(status.rollouters.size(), 3u);
-}
-
-TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndItIsSaidWhy) {
-  Open();
-  for (int64_t i = 1; i <= RolloutSessions::kInvalidInRow; ++i) {
-    data_->SetCredits(session_, 1);
-    ASSERT_TRUE(sink_->leases.WaitFor(static_cast<size_t>(i)));
-    TrajectoryGroup group = RightAnswer(sink_->leases.All().back());
-    group.samples[1].logprobs[0] = std::nanf("");
-    data_->Submit(session_, std::move(group));
-    ASSERT_TRUE(sink_->acks.WaitFor(static_cast<size_t>(i)));
-    EXPECT_EQ(sink_->acks.All().back().result, Result::kInvalid);
-    EXPECT_THAT(sink_->acks.All().back().error, HasReason("BAD_LOGPROB"));
-  }
-  data_->SetCredits(session_, 1);
-  EXPECT_EQ(sink_->leases.size(), static_cast<size_t>(RolloutSessions::kInvalidInRow));
-  const TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.leases.invalid.at("BAD_LOGPROB"), RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.groups.failed, RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.leases.quarantines, 1);
-  ASSERT_EQ(status.rollouters.size(), 1u);
-  EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
-  EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("sample 1"));
-
-  auto other = std::make_shared<RecordingSink>();
-  const SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
-  data_->SetServing(good, {1, 0});
-  data_->SetCredits(good, 1);
-  EXPECT_EQ(other->leases.size(), 1u);
-}
-
-class StalledRollouterTest : public TrainingDataTest {
- protected:
-  void Start() {
-    world_.clock = &clock_;
-    world_.options.ledger.lease_limits = {.stall = absl::Seconds(30), .timeout = absl::Minutes(10)};
-    Open();
-    other_ = std::make_shared<RecordingSink>();
-    good_ = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), TrainingDataWorld::kRunId, other_);
-    data_->SetServing(good_, {1, 0});
-  }
-  ~StalledRollouterTest() override { data_.reset(); }  // before the clock
-
-  // Both say each second that they live, and the good one how its leases come along.
-  void Heartbeats(int seconds, const std::vector<LeaseId>& further = {}) {
-    for (int i = 0; i < seconds; ++i) {
-      clock_.Advance(absl::Seconds(1));
-      data_->RecordProgress(good_, further);
-      data_->SetServing(session_, {1, 0});
-    }
-  }
-
-  std::vector<LeaseId> HeldByOther() {
-    std::vector<LeaseId> held;
-    for (const Lease& lease : other_->leases.All()) held.push_back(lease.id);
-    return held;
-  }
-
-  HandClock clock_;
-  std::shared_ptr<RecordingSink> other_;
-  SessionId good_ = 0;
-};
-
-TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNoneUntilItLetsGo) {
-  Start();
-  data_->SetCredits(session_, 1);
-  ASSERT_TRUE(sink_->leases.WaitFor(1));
-  const LeaseId stuck = sink_->leases.All()[0].id;
-  data_->SetCredits(good_, 8);
-  data_->SetCredits(good_, 8);
-  const std::vector<LeaseId> held = HeldByOther();
-  const size_t before = held.size();
-  Heartbeats(29, held);
-  EXPECT_EQ(sink_->revoked.size(), 0u);
-  EXPECT_EQ(other_->leases.size(), before) << "the gate admits no more";
-  data_->SetCredits(session_, 8);
-  Heartbeats(2, held);
-  ASSERT_EQ(sink_->revoked.size(), 1u);
-  EXPECT_EQ(sink_->revoked.All()[0], stuck);
-  EXPECT_EQ(other_->revoked.size(), 0u);
-  ASSERT_GT(other_->leases.size(), before);
-  EXPECT_EQ(other_->leases.All()[before].id, (LeaseId{stuck.group, 2}));
-  EXPECT_EQ(sink_->leases.size(), 1u);
-  TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.leases.stalled, 1);
-  EXPECT_EQ(status.leases.timed_out, 0);
-  EXPECT_EQ(status.rollouters[0].stalled_groups, 1);
-  EXPECT_EQ(status.rollouters[1].stalled_groups, 0);
-
-  data_->ReturnLease(session_, stuck, absl::AbortedError("its generation has ended"));
-  EXPECT_EQ(data_->GetStatus().rollouters[0].stalled_groups, 0);
-  EXPECT_EQ(data_->GetStatus().rollouters[0].returned_groups, 0) << "it was not held any more";
-}
-
-TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
-  Start();
-  data_->SetCredits(session_, 8);
-  data_->SetCredits(good_, 0);
-  const size_t training = sink_->leases.size();
-  data_->StartEvaluation({1, 0});
-  ASSERT_EQ(sink_->leases.size(), training) << "no room";
-  data_->Disconnect(session_);
-  sink_ = std::make_shared<RecordingSink>();
-  session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
-  data_->SetServing(session_, {1, 0});
-  data_->SetCredits(session_, 2);  // 4 samples
-  const std::vector<Lease> leased = sink_->leases.All();
-  ASSERT_EQ(std::count_if(leased.begin(), leased.end(),
-                          [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; }),
-            4)
-      << "as many as it has room for: of two rollouters one alone is asked";
-  data_->SetCredits(good_, 8);
-  data_->SetCredits(good_, 8);
-  Heartbeats(31, HeldByOther());
-  EXPECT_GE(sink_->revoked.size(), 4u);
-  int again = 0;
-  for (const Lease& lease : other_->leases.All())
-    again += lease.kind == LeaseKind::kEvaluation && lease.id.attempt == 2;
-  EXPECT_EQ(again, 4);
-}
-
-TEST_F(StalledRollouterTest, ATrainerThatStoodStillItselfFirstHearsWhatWasSaidMeanwhile) {
-  Start();
-  data_->SetCredits(session_, 1);
-  ASSERT_TRUE(sink_->leases.WaitFor(1));
-  Heartbeats(1);
-  clock_.Advance(absl::Minutes(5));
-  data_->SetServing(good_, {1, 0});
-  EXPECT_EQ(sink_->revoked.size(), 0u);
-  data_->RecordProgress(session_, {sink_->leases.All()[0].id});
-  Heartbeats(29);
-  EXPECT_EQ(sink_->revoked.size(), 0u);
-  Heartbeats(2);
-  EXPECT_EQ(sink_->revoked.size(), 1u);
-}
-
-TEST_F(TrainingDataTest, ARollouterThatHandsBackEveryLeaseGetsNoMoreAndNoPromptIsLost) {
-  Open();
-  size_t returned = 0;
-  for (; returned < static_cast<size_t>(RolloutSessions::kInvalidInRow); ++returned) {
-    data_->SetCredits(session_, 1);
-    ASSERT_TRUE(sink_->leases.WaitFor(returned + 1));
-    data_->ReturnLease(session_, sink_->leases.All()[returned].id,
-                       Error(absl::StatusCode::kInternal, "NO_REWARD", "the reward\nis broken"));
-  }
-  data_->SetCredits(session_, 8);
-  EXPECT_EQ(sink_->leases.size(), returned);
-  TrainingData::Status status = data_->GetStatus();
-  EXPECT_EQ(status.leases.quarantines, 1);
-  EXPECT_EQ(status.rollouters[0].returned_groups, RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.rollouters[0].invalid_groups, 0);
-  EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
-  EXPECT_THAT(status.rollouters[0].last_fault, ::testing::HasSubstr("handed back group 0/0: the reward\\nis broken"));
-  EXPECT_TRUE(status.leases.invalid.empty()) << "nothing was submitted";
-
-  auto other = std::make_shared<RecordingSink>();
-  const SessionId good = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), "run-1", other);
-  data_->SetServing(good, {1, 0});
-  data_->SetCredits(good, 1);
-  ASSERT_EQ(other->leases.size(), 1u);
-  EXPECT_EQ(other->leases.All()[0].id.group, (GroupId{0, 0}));
-}
-
-TEST_F(TrainingDataTest, AnswersThatCannotBeReadCountAsInvalidToo) {
-  Open();
-  data_->SetCredits(session_, 1);
-  ASSERT_TRUE(sink_->leases.WaitFor(1));
-  data_->Reject(session_, sink_->leases.All()[0].id,
-                Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "no such finish reason"));
-  EXPECT_EQ(data_->GetStatus().leases.invalid.at("BAD_MESSAGE"), 1);
-  EXPECT_EQ(data_->GetStatus().rollouters[0].invalid_groups, 1);
 }
 
 }  // namespace

@@ -3,8 +3,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/status.h"
 
-namespace syncopate::auth {
+namespace syncopate {
+
+// What a daemon refuses its security with: keys of the configuration, or a file that they name.
+inline absl::Status BadSecurity(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_SECURITY", message);
+}
 
 enum class Secrecy {
   kPublic,
@@ -15,4 +21,4 @@ enum class Secrecy {
 // INVALID_ARGUMENT (reason BAD_SECURITY) naming the file, what is wrong and the remedy; never with its contents.
 absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, Secrecy secrecy);
 
-}  // namespace syncopate::auth
+}  // namespace syncopate

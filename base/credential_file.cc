@@ -1,4 +1,4 @@
-#include "services/auth/credential_file.h"
+#include "base/credential_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,10 +10,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
-#include "services/auth/bad_security.h"
 
-namespace syncopate::auth {
+namespace syncopate {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
@@ -47,4 +45,4 @@ absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, Secrecy 
   return contents;
 }
 
-}  // namespace syncopate::auth
+}  // namespace syncopate

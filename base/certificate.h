@@ -9,7 +9,7 @@
 
 // Certificates as PEM text, read and judged with OpenSSL. Text from peers is hostile: every function returns an error
 // for what it cannot read. Pure functions of their arguments; thread-safe.
-namespace syncopate::auth {
+namespace syncopate {
 
 // What one certificate says of its holder.
 struct CertificateFacts {
@@ -47,4 +47,4 @@ class TrustAnchors {
   const std::unique_ptr<Store> store_;
 };
 
-}  // namespace syncopate::auth
+}  // namespace syncopate

@@ -1,4 +1,4 @@
-#include "services/daemon/exit_code.h"
+#include "base/daemon/exit_code.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "services/daemon/stop_deadline.h"
+#include "base/daemon/stop_deadline.h"
 
 #include <utility>
 

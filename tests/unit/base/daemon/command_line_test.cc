@@ -1,4 +1,4 @@
-#include "services/daemon/command_line.h"
+#include "base/daemon/command_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "bench/bench_report.h"
+#include "bench/process/bench_report.h"
 
 #include <filesystem>
 #include <iostream>

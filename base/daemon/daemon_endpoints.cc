@@ -1,4 +1,4 @@
-#include "services/daemon/daemon_endpoints.h"
+#include "base/daemon/daemon_endpoints.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "services/daemon/signals.h"
+#include "base/daemon/signals.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -39,6 +40,17 @@ struct PolicySnapshot {
   int64_t updates = 0;
   std::vector<Piece> pieces;  // in the manifest's order; with one rank its tensors
   std::shared_ptr<const char> arenas[std::size(kPolicyParts)];
+};
+
+// Where a policy is restored from, such as the files of a checkpoint.
+class PolicySource {
+ public:
+  virtual ~PolicySource() = default;
+  // Hands elements [begin, begin + count) of tensor `index` of the manifest to `use`: float32, row-major, in their order,
+  // in pieces of whole numbers that are aligned to nothing. Reads no others.
+  virtual void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
+                    const std::function<void(absl::string_view)>& use) const = 0;
+  virtual int64_t updates() const = 0;
 };
 
 }  // namespace syncopate::trainer

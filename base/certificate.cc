@@ -1,4 +1,4 @@
-#include "services/auth/certificate.h"
+#include "base/certificate.h"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -14,7 +14,7 @@
 #include "base/reasons.h"
 #include "base/status.h"
 
-namespace syncopate::auth {
+namespace syncopate {
 namespace {
 
 constexpr int kMaxCertificates = 64;  // of one PEM text
@@ -177,4 +177,4 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
   return Explain(X509_STORE_CTX_get_error(context.get()), certificate, X509_STORE_CTX_get_current_cert(context.get()));
 }
 
-}  // namespace syncopate::auth
+}  // namespace syncopate

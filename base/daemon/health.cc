@@ -1,4 +1,4 @@
-#include "services/daemon/health.h"
+#include "base/daemon/health.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"

@@ -1,4 +1,4 @@
-#include "services/daemon/health.h"
+#include "base/daemon/health.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

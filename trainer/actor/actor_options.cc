@@ -1,0 +1,51 @@
+#include "trainer/actor/actor_options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::trainer {
+namespace {
+
+absl::Status BadOption(const std::string& message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_STEP_OPTIONS", message);
+}
+
+}  // namespace
+
+absl::Status AdamWOptions::Validate() const {
+  if (!(learning_rate > 0)) return BadOption(absl::StrCat("learning_rate ", learning_rate, " must be positive"));
+  if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
+    return BadOption(absl::StrCat("beta1 ", beta1, " and beta2 ", beta2, " must be in [0, 1)"));
+  }
+  if (!(eps > 0) || !(weight_decay >= 0) || !(max_grad_norm >= 0)) {
+    return BadOption(absl::StrCat("eps ", eps, " must be positive, weight_decay ", weight_decay, " and max_grad_norm ",
+                                  max_grad_norm, " not negative"));
+  }
+  if (!(max_grad_growth == 0 || max_grad_growth > 1)) {
+    return BadOption(absl::StrCat("max_grad_growth ", max_grad_growth, " must be more than 1, or 0 for off"));
+  }
+  if (warmup_updates < 0 || !(final_fraction >= 0 && final_fraction <= 1)) {
+    return BadOption(absl::StrCat("warmup_updates ", warmup_updates, " must not be negative, and final_fraction ",
+                                  final_fraction, " in [0, 1]"));
+  }
+  if (schedule != Schedule::kConstant && schedule_updates <= warmup_updates) {
+    return BadOption(
+        absl::StrCat("schedule_updates ", schedule_updates, " must be more than warmup_updates ", warmup_updates));
+  }
+  return absl::OkStatus();
+}
+
+double LearningRateAt(const AdamWOptions& options, int64_t update) {
+  if (update <= options.warmup_updates) {
+    return options.learning_rate * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  }
+  if (options.schedule == Schedule::kConstant) return options.learning_rate;
+  const double made = static_cast<double>(update - 1 - options.warmup_updates);
+  const double share = std::min(1.0, made / static_cast<double>(options.schedule_updates - options.warmup_updates));
+  const double left = options.schedule == Schedule::kLinear ? 1 - share : (1 + std::cos(M_PI * share)) / 2;
+  return options.learning_rate * (options.final_fraction + (1 - options.final_fraction) * left);
+}
+
+}  // namespace syncopate::trainer
