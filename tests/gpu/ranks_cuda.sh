@@ -39,14 +39,20 @@ failed=0
 mkdir "$work/bin"
 cp "$folder/syncopate" "$work/bin/"
 ln -s "$folder/syncopate-synchronizer" "$work/bin/"
-for daemon in trainer rollouter; do
-  if [ "$gpus" -gt 1 ]; then
-    ln -s "$folder/syncopate-$daemon" "$work/bin/"
-  else
-    printf '#!/bin/bash\nexport NCCL_HOSTID=%s-$$\nexec %q "$@"\n' "$daemon" "$folder/syncopate-$daemon" > "$work/bin/syncopate-$daemon"
-    chmod +x "$work/bin/syncopate-$daemon"
-  fi
-done
+wrap() {  # wrap DAEMON LINE: a script that does LINE first
+  printf '#!/bin/bash\n%s\nexec %q "$@"\n' "$2" "$folder/syncopate-$1" > "$work/bin/syncopate-$1"
+  chmod +x "$work/bin/syncopate-$1"
+}
+ln -s "$folder/syncopate-trainer" "$folder/syncopate-rollouter" "$work/bin/"
+if [ "$gpus" -eq 1 ]; then
+  rm "$work/bin/syncopate-trainer" "$work/bin/syncopate-rollouter"
+  wrap trainer "export NCCL_HOSTID=trainer-\$\$"
+  wrap rollouter "export NCCL_HOSTID=rollouter-\$\$"
+elif [ "$gpus" -eq 2 ]; then
+  # One of them is the trainer's: ranks of a rollouter that see both would share the other.
+  rm "$work/bin/syncopate-rollouter"
+  wrap rollouter 'case "$*" in *rollouter.rank=1*) export CUDA_VISIBLE_DEVICES=1 ;; *) export CUDA_VISIBLE_DEVICES=0 ;; esac'
+fi
 
 check() {  # check WHAT CONDITION...
   local what=$1
@@ -90,7 +96,7 @@ await_step() {  # await_step NAME STEP
   done
 }
 
-pid_of_rank() { pgrep -f "$folder/syncopate-$2 $work/$1/.*$2\.rank=$3( |\$)" | head -n 1; }
+pid_of_rank() { pgrep -f "/syncopate-$2 $work/$1/.*$2\.rank=$3( |\$)" | head -n 1; }
 
 summary() {  # summary NAME EXPRESSION of `run`
   python3 -c 'import json, sys; run = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$work/$1/summary.json" "$2" 2> /dev/null
