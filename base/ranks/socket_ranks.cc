@@ -13,6 +13,8 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 
+// A star and not a ring: hosts' ranks are few, their sums must be made in the order of ranks (so that a run repeats its
+// bits), and rank 0 can compare all calls before it takes anything.
 namespace syncopate {
 namespace {
 
@@ -61,8 +63,6 @@ absl::Status BadFrame(const std::string& peer) {
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", absl::StrCat(peer, " sent what is no frame of a call"));
 }
 
-// A star and not a ring: hosts' ranks are few, their sums must be made in the order of ranks (so that a run repeats its
-// bits), and rank 0 can compare all calls before it takes anything.
 // What both kinds of end have in common: the number of the next call, and why the group is broken.
 class SocketRank : public Communicator {
  public:

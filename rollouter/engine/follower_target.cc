@@ -7,8 +7,6 @@
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/superseded.h"
 
-namespace syncopate::rollouter {
-
 // The way of one version on this rank; two threads meet here, the receiver's (Install) and the one that obeys rank 0.
 //
 //   Install(): pending, said to be ready --exchange ordered--> serves
@@ -17,6 +15,8 @@ namespace syncopate::rollouter {
 //
 // A withdrawal is a question and not a fact: rank 0 may have ordered the exchange while it was on its way. Whoever
 // withdraws waits for the answer, so that no rank ever stays behind the others.
+namespace syncopate::rollouter {
+
 using synchronizer::InstallResult;
 
 FollowerTarget::FollowerTarget(std::shared_ptr<EngineBackend> backend, Options options)
