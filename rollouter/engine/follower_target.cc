@@ -45,7 +45,7 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
     outcome_ = Outcome::kNone;
   }
   // Outside the lock: it writes to a stream, and rank 0's answer takes the lock on another thread.
-  options_.say_ready(version);
+  options_.send_ready(version);
   auto is_settled = [this]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return outcome_ != Outcome::kNone || !ended_.ok(); };
   bool settled = false;
@@ -53,7 +53,7 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
     MutexLock lock(&mutex_);
     settled = mutex_.AwaitWithTimeout(Condition(&is_settled), deadline);
   }
-  if (!settled) options_.say_withdrawn(version);  // rank 0 may have had all exchange it meanwhile: it says which
+  if (!settled) options_.send_withdrawn(version);  // rank 0 may have had all exchange it meanwhile: it says which
   absl::Status lost;
   {
     MutexLock lock(&mutex_);
@@ -82,7 +82,7 @@ absl::Status FollowerTarget::CheckReady(const PolicyVersion& version) {
                absl::StrCat("rank 0 has all exchange ", version.ToString(), ", which is not ready here"));
 }
 
-void FollowerTarget::SettleLocked(const PolicyVersion& version, Outcome outcome) {
+void FollowerTarget::RecordOutcomeLocked(const PolicyVersion& version, Outcome outcome) {
   if (outcome == Outcome::kServes) {
     serving_.version = version;
     // Relabelled weights keep the digest that they have: they are the same bytes.
@@ -94,12 +94,12 @@ void FollowerTarget::SettleLocked(const PolicyVersion& version, Outcome outcome)
 
 void FollowerTarget::Exchanged(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
-  SettleLocked(version, Outcome::kServes);
+  RecordOutcomeLocked(version, Outcome::kServes);
 }
 
-void FollowerTarget::Settled(const PolicyVersion& version, bool relabelled) {
+void FollowerTarget::EndWithoutExchange(const PolicyVersion& version, bool relabelled) {
   MutexLock lock(&mutex_);
-  SettleLocked(version, relabelled ? Outcome::kServes : Outcome::kGivenUp);
+  RecordOutcomeLocked(version, relabelled ? Outcome::kServes : Outcome::kGivenUp);
 }
 
 absl::Status FollowerTarget::BeginAttempt() {

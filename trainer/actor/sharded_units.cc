@@ -51,11 +51,11 @@ absl::Status GatheredWeights::Acquire(int unit) {
 absl::Status GatheredWeights::Expect(int unit) {
   if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(gathered_[static_cast<size_t>(unit)], side_.Run([this, unit] {
-    return GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit));
+    return GatherInto(shards_, unit, local_, ranks_, buffers_.ForUnit(unit));
   }));
-  const at::Tensor here = buffers_.Of(unit);
+  const at::Tensor here = buffers_.ForUnit(unit);
   for (int other = 0; other < shards_.units(); ++other) {
-    if (buffers_.Of(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
+    if (buffers_.ForUnit(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
   }
   return absl::OkStatus();
 }
@@ -77,15 +77,16 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
 
 void ReducedGradients::Zero() {
   empty_.assign(empty_.size(), true);
-  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.Of(unit).zero_();
+  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.ForUnit(unit).zero_();
 }
 
 absl::Status ReducedGradients::Acquire(int unit) {
   if (!is_layer(unit)) return absl::OkStatus();
   for (int other = 1; other < shards_.output_unit(); ++other) {
-    if (buffers_.Of(other).data_ptr() == buffers_.Of(unit).data_ptr()) side_.Await(added_[static_cast<size_t>(other)]);
+    if (buffers_.ForUnit(other).data_ptr() == buffers_.ForUnit(unit).data_ptr())
+      side_.Await(added_[static_cast<size_t>(other)]);
   }
-  buffers_.Of(unit).zero_();
+  buffers_.ForUnit(unit).zero_();
   return absl::OkStatus();
 }
 
@@ -115,7 +116,7 @@ absl::Status ReducedGradients::Reduce(int unit) {
 }
 
 absl::Status ReducedGradients::ReduceInto(int unit, const at::Tensor& mine, bool is_first) {
-  const at::Tensor all = buffers_.Of(unit), sum = reduced_.narrow(0, 0, mine.numel());
+  const at::Tensor all = buffers_.ForUnit(unit), sum = reduced_.narrow(0, 0, mine.numel());
   if (!rounded_.defined()) {
     SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(all.data_ptr(), is_first ? mine.data_ptr() : sum.data_ptr(),
                                                    mine.numel(), Element::kFloat32));
