@@ -75,6 +75,7 @@ void EventLog::Run() {
     MutexLock lock(&mutex_);
     dropped_ += refused;
   }
+  // Once, at the end: events are for people who look at a run, and a lost tail of them harms nothing.
   RecordError(writer_->Sync());
 }
 

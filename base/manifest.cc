@@ -27,6 +27,7 @@ absl::Status CheckSpec(const TensorSpec& spec) {
   int64_t elements = 1;
   for (int64_t extent : spec.shape) {
     if (extent < 0) return BadManifest(Describe(spec) + " has a negative extent");
+    // By division, before the product can overflow.
     if (extent > 0 && elements > kMaxBytes / extent) return BadManifest(Describe(spec) + " is too large");
     elements *= extent;
   }
@@ -61,6 +62,7 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
     manifest.weight_bytes_ += spec.NumBytes();
     offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
     if (offset > kMaxBytes) return BadManifest("the weights are too large");
+    // Names, types, shapes, their order and the bucket size: equal fingerprints mean equal byte offsets everywhere.
     identity += Describe(spec) + ";";
   }
   manifest.arena_bytes_ = offset;

@@ -55,6 +55,8 @@ absl::Status RecordReader::ReadHeader(const std::string& path, int64_t file_byte
   absl::string_view header = absl::string_view(buffer_).substr(0, kRecordLogHeaderBytes);
   bool good = whole && header.substr(0, kMagicBytes) == kMagic &&
               GetU32(header.substr(kMagicBytes + 4)) == Crc32c(header.substr(0, kMagicBytes + 4));
+  // A crash between making the file and its first sync: nothing was in it yet. A longer file with a bad header is
+  // damaged, and is left for people.
   if (!good && file_bytes <= kRecordLogHeaderBytes) {
     EndWith(file_bytes == 0 ? "" : "the header is cut short");
     return absl::OkStatus();
@@ -107,7 +109,9 @@ absl::StatusOr<std::optional<std::string>> RecordReader::Next() {
   absl::string_view head = absl::string_view(buffer_).substr(consumed_, kRecordFrameBytes);
   int64_t length = GetU32(head);
   uint32_t expected = GetU32(head.substr(4));
+  // The checksum covers the length, too: a frame of zeros is no record.
   uint32_t length_crc = Crc32c(head.substr(0, 4));
+  // A damaged length must not become an allocation.
   if (length > max_record_bytes_) {
     return EndWith(absl::StrFormat("its length %d is over the limit of %d", length, max_record_bytes_));
   }
@@ -139,6 +143,8 @@ absl::StatusOr<std::unique_ptr<RecordWriter>> RecordWriter::Open(FileSystem* fil
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> record, reader.Next());
     if (!record.has_value()) break;
   }
+  // What is behind the last whole record was never acknowledged: it is cut off, or new records would stand behind
+  // something that nobody can read past.
   writer->damage_ = reader.damage();
   SYNCOPATE_RETURN_IF_ERROR(writer->CutTo(reader.valid_bytes()));
   if (writer->size_ == 0) {
@@ -201,6 +207,9 @@ absl::Status RecordWriter::Sync() {
   SYNCOPATE_RETURN_IF_ERROR(Repair());
   absl::Status status = file_->Sync();
   if (!status.ok()) {
+    // After a failed fsync the kernel may have thrown the pages away and call them clean: a second fsync that succeeds
+    // would mean nothing. So everything since the last good one is taken back, and written again by whoever still has
+    // it.
     size_ = synced_size_;
     torn_ = true;
     Repair().IgnoreError();  // the next call repeats it and says so if it fails again

@@ -35,6 +35,8 @@ struct SyncArguments {
   double calm_ms = 100;
 };
 
+// Flags say what is left out (--no-decode), the case says what is done; durations come as numbers from CLI11, which
+// knows no units.
 SyncCase CaseOf(const SyncArguments& arguments) {
   SyncCase sync_case = arguments.sync_case;
   sync_case.decode = !arguments.no_decode;
@@ -48,6 +50,7 @@ SyncCase CaseOf(const SyncArguments& arguments) {
 
 int RunSync(const SyncArguments& arguments) {
   const SyncCase sync_case = CaseOf(arguments);
+  // A plan is pure arithmetic on the case: no process is started, and none of the machine's GPUs is looked for.
   if (arguments.plan) {
     absl::StatusOr<std::string> plan = DescribePlan(sync_case);
     if (!plan.ok()) return ReportBenchError(plan.status(), arguments.json);
@@ -59,14 +62,17 @@ int RunSync(const SyncArguments& arguments) {
   absl::StatusOr<SyncResult> result = RunSyncBench(sync_case, options);
   if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {
+    // Errors of other programs are in it, whose bytes need not be UTF-8: they are replaced, as dump() would throw.
     std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << ToText(*result) << std::flush;
   }
+  // A benchmark that was fast with wrong weights has failed, and so has one that did not recover from its own fault.
   return result->digests_equal && (!result->fault.ran || result->fault.healthy) ? 0 : kBenchFailed;
 }
 
 void AddFaultOptions(CLI::App* sync, SyncArguments* arguments) {
+  // Both strike one process in one stage, so that a result names one cause; hence they exclude each other.
   const CLI::IsMember target({"source", "receiver", "synchronizer"});
   CLI::Option* kill = sync->add_option("--kill", arguments->kill, "SIGKILL one process in the sync after the others");
   kill->check(target);
@@ -108,6 +114,8 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
 }  // namespace
 
 void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
+  // CLI11 fills the arguments in while it parses, and runs callbacks after that: the arguments outlive this function
+  // with what the callback captured, and `chosen` runs when the whole command line is known to be right.
   auto arguments = std::make_shared<SyncArguments>();
   CLI::App* bench = app->add_subcommand("bench", "Measure a part of the system on this machine");
   bench->require_subcommand(1);

@@ -13,6 +13,8 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 
+// A star and not a ring: hosts' ranks are few, their sums must be made in the order of ranks (so that a run repeats its
+// bits), and rank 0 can compare all calls before it takes anything.
 namespace syncopate {
 namespace {
 
@@ -71,6 +73,7 @@ class SocketRank : public Communicator {
   int32_t world() const override { return world_; }
 
   void Abort(const std::string& why) override {
+    // First the reason, then the cut: whoever is woken by the closed connection finds it.
     Break(RankLost(why));
     for (const TcpSocket& peer : peers_) peer.ShutDown();
   }
@@ -78,6 +81,7 @@ class SocketRank : public Communicator {
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     SYNCOPATE_RETURN_IF_ERROR(broken());
     const absl::Status moved = Move(call, static_cast<char*>(in), static_cast<char*>(out));
+    // Also after an error, so that a frame of this call is never taken for one of the next.
     ++sequence_;
     if (!moved.ok()) Break(moved);
     // If somebody aborts, their words are the reason, not the connection that they cut.
@@ -137,6 +141,7 @@ class MiddleRank final : public SocketRank {
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(&header, sizeof(header), until).status());
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(from, bytes, until).status());
     }
+    // After all others have theirs: their parts lie behind rank 0's in the same memory.
     if (call.kind == Collective::Kind::kReduceScatter) CopyBytes(out, in, static_cast<size_t>(call.bytes));
     return absl::OkStatus();
   }
@@ -151,6 +156,7 @@ class MiddleRank final : public SocketRank {
     FrameHeader header;
     SYNCOPATE_RETURN_IF_ERROR(peer.Receive(&header, sizeof(header), until));
     if (header.magic != FrameHeader::kMagic || header.rank != rank) return BadFrame(peer.peer());
+    // Ranks that make different calls would exchange bytes of different things. Here it is one error that names both.
     if (!(CallOf(header) == call) || header.sequence != sequence()) {
       return RankMismatch(rank, CallOf(header), call, header.sequence);
     }
@@ -171,6 +177,7 @@ class MiddleRank final : public SocketRank {
     part_.resize(static_cast<size_t>(kSumBytes));
     for (int64_t begin = 0; begin < bytes; begin += kSumBytes) {
       const int64_t size = std::min(kSumBytes, bytes - begin);
+      // Small pieces, added up while they are in the cache; a whole gradient would be written to memory and read again.
       SYNCOPATE_RETURN_IF_ERROR(peer.Receive(part_.data(), size, until));
       Combine(call, in + begin, part_.data(), size);
     }
@@ -195,6 +202,7 @@ class MiddleRank final : public SocketRank {
     header.sequence = sequence();
     header.root = static_cast<int32_t>(why.code());
     header.payload = static_cast<int64_t>(words.size());
+    // A deadline of its own, as that of the call may be what has passed.
     const absl::Time until = Clock::Real()->Now() + absl::Seconds(1);
     for (TcpSocket& peer : peers()) {
       auto told = peer.Send(&header, sizeof(header), until);
@@ -274,6 +282,7 @@ void DrawBytes(Bytes* bytes) {
 
 // HMAC-SHA256 (RFC 2104) of who proves and the nonce that it was given.
 Proof Prove(const RankSecret& secret, const Nonce& nonce, int32_t rank) {
+  // The block of SHA-256 is 64 bytes; a secret of 32 is used as it is.
   std::string inner_pad(64, 0x36), outer_pad(64, 0x5c);
   for (size_t i = 0; i < secret.size(); ++i) {
     inner_pad[i] = static_cast<char>(inner_pad[i] ^ secret[i]);
@@ -301,6 +310,7 @@ absl::StatusOr<int32_t> Welcome(TcpSocket& socket, const RankSecret& secret, int
   if (greeting.magic != Greeting().magic || greeting.world != world || greeting.rank < 1 || greeting.rank >= world) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_GREETING", "not a rank of this group");
   }
+  // Rank 0 proves itself first: a stranger that listens at its address learns no proof of the others.
   Challenge challenge{Prove(secret, greeting.nonce, 0), {}};
   DrawBytes(&challenge.nonce);
   SYNCOPATE_RETURN_IF_ERROR(socket.Send(&challenge, sizeof(challenge), until).status());
@@ -340,6 +350,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, a
   auto missing = [&peers] { return std::count_if(peers.begin(), peers.end(), [](auto& p) { return !p.valid(); }); };
   while (missing() > 0) {
     auto connection = listener_.Accept(std::min(until, Clock::Real()->Now() + kLookEvery));
+    // Between two connections, so that a stop is heard although ranks keep coming.
     if (go_on) SYNCOPATE_RETURN_IF_ERROR(go_on());
     if (absl::IsDeadlineExceeded(connection.status()) && Clock::Real()->Now() < until) continue;
     if (absl::IsDeadlineExceeded(connection.status())) {
@@ -347,12 +358,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, a
           absl::StrCat(missing(), " of ", world - 1, " ranks have not come within ", absl::FormatDuration(meet)));
     }
     SYNCOPATE_RETURN_IF_ERROR(connection.status());
+    // One that says nothing holds the others up for as long as this, and no longer.
     auto rank = Welcome(*connection, secret_, world, std::min(until, Clock::Real()->Now() + kGreetingWithin));
     if (!rank.ok()) {
       SYNCOPATE_LOG(kWarning, "a connection of no rank: %s", std::string(rank.status().message()));
       continue;
     }
     TcpSocket& place = peers[static_cast<size_t>(*rank - 1)];
+    // The first one stays: it has proved itself, and a second one would be another process of the same rank.
     if (place.valid()) {
       SYNCOPATE_LOG(kWarning, "a second connection of rank %d", *rank);
       continue;

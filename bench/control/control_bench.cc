@@ -52,14 +52,14 @@ absl::Status LoadFailed(const LoadTotals& totals) {
 template <typename Load>
 absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load, const UsageOf& server) {
   Pass(control_case.warmup);
-  load->Take();
+  load->TakeTotals();
   Rates rates;
   for (int32_t round = 0; round < control_case.rounds; ++round) {
     SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage server_before, server());
     SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage client_before, ReadProcessUsage(::getpid()));
     const absl::Time began = Clock::Real()->Now();
     Pass(control_case.round);
-    const LoadTotals totals = load->Take();
+    const LoadTotals totals = load->TakeTotals();
     const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
     SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage server_after, server());
     SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage client_after, ReadProcessUsage(::getpid()));
@@ -204,9 +204,9 @@ absl::Status ControlBench::MeasureTurn(absl::Duration duration, Overload* overlo
 
 absl::StatusOr<LoadTotals> ControlBench::TakeFor(absl::Duration duration, UnaryLoad* load) const {
   Pass(case_.warmup);
-  load->Take();
+  load->TakeTotals();
   Pass(duration);
-  LoadTotals totals = load->Take();
+  LoadTotals totals = load->TakeTotals();
   if (totals.ok == 0) return LoadFailed(totals);
   return totals;
 }

@@ -84,7 +84,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
     mutex_.AwaitWithTimeout(Condition(&ended_), kEndLimit);
   }
 
-  LoadTotals Take() {
+  LoadTotals TakeTotals() {
     MutexLock lock(&mutex_);
     return std::exchange(totals_, {});
   }
@@ -204,10 +204,10 @@ ExchangeLoad::~ExchangeLoad() {
   for (auto& rollouter : rollouters_) rollouter->Join();
 }
 
-LoadTotals ExchangeLoad::Take() {
+LoadTotals ExchangeLoad::TakeTotals() {
   LoadTotals totals;
   for (auto& rollouter : rollouters_) {
-    totals.Merge(rollouter->Take());
+    totals.Merge(rollouter->TakeTotals());
   }
   return totals;
 }

@@ -39,7 +39,7 @@ class ExchangeLoad {
 
   // What was acknowledged as it should be since the last Take, or since the start; the latency is from the hand-over to
   // the stream to the acknowledgement. Failed: acknowledged otherwise, or a stream that ended.
-  LoadTotals Take();
+  LoadTotals TakeTotals();
 
   // Of one answer as it is sent.
   int64_t answer_bytes() const { return answer_bytes_; }

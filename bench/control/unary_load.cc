@@ -33,7 +33,7 @@ class UnaryLoad::Caller {
                               [this](const grpc::Status& status) { Answered(rpc::FromGrpc(status)); });
   }
 
-  LoadTotals Take() {
+  LoadTotals TakeTotals() {
     MutexLock lock(&mutex_);
     return std::exchange(totals_, {});
   }
@@ -99,10 +99,10 @@ UnaryLoad::~UnaryLoad() {
   for (auto& caller : callers_) caller->Join();
 }
 
-LoadTotals UnaryLoad::Take() {
+LoadTotals UnaryLoad::TakeTotals() {
   LoadTotals totals;
   for (auto& caller : callers_) {
-    totals.Merge(caller->Take());
+    totals.Merge(caller->TakeTotals());
   }
   return totals;
 }

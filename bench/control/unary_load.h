@@ -41,7 +41,7 @@ class UnaryLoad {
   UnaryLoad& operator=(const UnaryLoad&) = delete;
 
   // What was done since the last Take, or since the start.
-  LoadTotals Take();
+  LoadTotals TakeTotals();
 
  private:
   class Caller;

@@ -19,7 +19,7 @@ absl::StatusOr<NamedShape> FindShape(const std::string& name) {
   return NamedShape{name, rollouter::ShapeOf(config), config.rope_theta, config.tie_word_embeddings};
 }
 
-absl::StatusOr<void*> RandomModel::Take(int64_t count, float mean, float deviation) {
+absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, float deviation) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::Create(0, count * 2, "a random model"));
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(FillNormal(buffer.data(), count, mean, deviation, buffers_.size() + 1, nullptr), "drawing weights"));
@@ -32,27 +32,27 @@ absl::Status RandomModel::TakeWeights(const NamedShape& named) {
   const int64_t hidden = shape.hidden, width = shape.intermediate, queries = shape.query_size();
   const float d = 1 / std::sqrt(static_cast<float>(hidden));
   const float q = 1 / std::sqrt(static_cast<float>(queries)), f = 1 / std::sqrt(static_cast<float>(width));
-  SYNCOPATE_ASSIGN_OR_RETURN(weights_.tokens, Take(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_.tokens, AllocateRandom(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
   weights_.head = weights_.tokens;
   if (!named.tied) {
-    SYNCOPATE_ASSIGN_OR_RETURN(weights_.head, Take(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
+    SYNCOPATE_ASSIGN_OR_RETURN(weights_.head, AllocateRandom(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(weights_.norm, Take(hidden, 1, 0.1f));
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_.norm, AllocateRandom(hidden, 1, 0.1f));
   for (int32_t i = 0; i < shape.layers; ++i) {
     DecodeLayer& layer = weights_.layers.emplace_back();
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.input_norm, Take(hidden, 1, 0.1f));
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv, Take(shape.qkv_size() * hidden, 0, d));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.input_norm, AllocateRandom(hidden, 1, 0.1f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv, AllocateRandom(shape.qkv_size() * hidden, 0, d));
     if (shape.qkv_bias) {
-      SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv_bias, Take(shape.qkv_size(), 0, 0.1f));
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.qkv_bias, AllocateRandom(shape.qkv_size(), 0, 0.1f));
     }
     if (shape.qk_norm) {
-      SYNCOPATE_ASSIGN_OR_RETURN(layer.q_norm, Take(shape.heads.head_dim, 1, 0.1f));
-      SYNCOPATE_ASSIGN_OR_RETURN(layer.k_norm, Take(shape.heads.head_dim, 1, 0.1f));
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.q_norm, AllocateRandom(shape.heads.head_dim, 1, 0.1f));
+      SYNCOPATE_ASSIGN_OR_RETURN(layer.k_norm, AllocateRandom(shape.heads.head_dim, 1, 0.1f));
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.output, Take(hidden * queries, 0, q));
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.post_norm, Take(hidden, 1, 0.1f));
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.gate_up, Take(2 * width * hidden, 0, d));
-    SYNCOPATE_ASSIGN_OR_RETURN(layer.down, Take(hidden * width, 0, f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.output, AllocateRandom(hidden * queries, 0, q));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.post_norm, AllocateRandom(hidden, 1, 0.1f));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.gate_up, AllocateRandom(2 * width * hidden, 0, d));
+    SYNCOPATE_ASSIGN_OR_RETURN(layer.down, AllocateRandom(hidden * width, 0, f));
   }
   return absl::OkStatus();
 }
@@ -65,8 +65,8 @@ absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t
   model.storage_.blocks = static_cast<int32_t>((tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
   const int64_t elements = int64_t{named.shape.layers} * model.storage_.blocks * heads.kv_heads *
                            rollouter::kTokensPerBlock * heads.head_dim;
-  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.keys, model.Take(elements, 0, 1));
-  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.values, model.Take(elements, 0, 1));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.keys, model.AllocateRandom(elements, 0, 1));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.values, model.AllocateRandom(elements, 0, 1));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "drawing weights"));
   return model;
 }

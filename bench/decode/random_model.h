@@ -29,7 +29,7 @@ class RandomModel {
   const rollouter::BlockStorage& storage() const { return storage_; }
 
  private:
-  absl::StatusOr<void*> Take(int64_t count, float mean, float deviation);
+  absl::StatusOr<void*> AllocateRandom(int64_t count, float mean, float deviation);
   absl::Status TakeWeights(const NamedShape& named);
 
   std::vector<cuda::DeviceBuffer> buffers_;

@@ -8,6 +8,7 @@
 namespace syncopate::bench {
 
 DecodeLoop::DecodeLoop(std::function<absl::Status()> step) : step_(std::move(step)), idle_since_(Clock::Real()->Now()) {
+  // Without a step nothing decodes (--no-decode), but Hold() and Release() go on to mean what they say.
   if (step_ != nullptr) thread_ = std::thread([this] { Run(); });
 }
 
@@ -21,7 +22,9 @@ DecodeLoop::~DecodeLoop() {
 
 absl::Status DecodeLoop::Hold(absl::Duration deadline) {
   MutexLock lock(&mutex_);
+  // Holds nest, and one that is asked for keeps the next step from starting; then only the one under way is waited for.
   ++holds_;
+  // The loop may stand between two steps: it is idle from now, not from the end of the last step.
   if (holds_ == 1 && !running_) idle_since_ = Clock::Real()->Now();
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !running_; };
   if (mutex_.AwaitWithTimeout(Condition(&idle), deadline)) return absl::OkStatus();
@@ -32,6 +35,8 @@ absl::Status DecodeLoop::Hold(absl::Duration deadline) {
 absl::Duration DecodeLoop::Release() {
   MutexLock lock(&mutex_);
   --holds_;
+  // What a request would have waited: from the end of the last step, which an install would have had to wait for
+  // anyhow.
   return Clock::Real()->Now() - idle_since_;
 }
 
@@ -43,6 +48,8 @@ absl::StatusOr<double> DecodeLoop::Between(const std::function<absl::Status()>& 
   return seconds;
 }
 
+// Steps and windows are both in the order of time. A step that lies in a window in part counts for that part, so that
+// short windows are not rounded to whole steps.
 double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
   MutexLock lock(&mutex_);
   double steps = 0;
@@ -50,6 +57,7 @@ double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
   for (const Window& window : windows) {
     while (step != steps_.end() && step->second <= window.first) ++step;
     for (auto inside = step; inside != steps_.end() && inside->first < window.second; ++inside) {
+      // The step's share of this window.
       const absl::Duration shared = std::min(inside->second, window.second) - std::max(inside->first, window.first);
       const absl::Duration whole = inside->second - inside->first;
       if (whole > absl::ZeroDuration()) steps += absl::FDivDuration(shared, whole);
@@ -61,6 +69,7 @@ double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
 absl::Duration DecodeLoop::LongestGap() const {
   MutexLock lock(&mutex_);
   absl::Duration longest;
+  // From end to end: how long a sequence waits for its next token.
   for (size_t i = 1; i < steps_.size(); ++i) longest = std::max(longest, steps_[i].second - steps_[i - 1].second);
   return longest;
 }
@@ -95,6 +104,7 @@ void DecodeLoop::Run() {
       return;
     }
     steps_.push_back({begin, end});
+    // A bench may run for minutes at thousands of steps a second.
     if (steps_.size() > kKept) steps_.pop_front();
   }
 }

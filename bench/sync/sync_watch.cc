@@ -9,9 +9,11 @@
 namespace syncopate::bench {
 namespace {
 
+// More than a benchmark makes, so that nothing is missed between two streams.
 constexpr int kPast = 1000;  // records that a new stream repeats
 constexpr absl::Duration kBackoff = absl::Milliseconds(50);
 
+// The record as an event, by the same names in which `syncopate ctl syncs --json` prints it.
 nlohmann::json ToJson(const v1::SyncRecord& record) {
   nlohmann::json seconds = nlohmann::json::object();
   for (const auto& [phase, value] : record.seconds()) seconds[phase] = value;
@@ -36,12 +38,14 @@ absl::StatusOr<std::unique_ptr<SyncWatch>> SyncWatch::Start(const std::string& s
 }
 
 SyncWatch::SyncWatch(std::shared_ptr<grpc::Channel> channel, EventQueue* events)
+    // The thread is the last member, and so starts when everything that it uses is there.
     : stub_(v1::SynchronizerService::NewStub(std::move(channel))), events_(events), thread_([this] { Run(); }) {}
 
 SyncWatch::~SyncWatch() {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
+    // Read() blocks until the next sync, which may never come.
     if (call_ != nullptr) call_->TryCancel();
   }
   thread_.join();
@@ -49,6 +53,8 @@ SyncWatch::~SyncWatch() {
 
 void SyncWatch::Run() {
   while (true) {
+    // The synchronizer may be killed on purpose (--kill): the stream ends, and is opened again until the watch itself
+    // ends.
     ReadStream();
     MutexLock lock(&mutex_);
     if (mutex_.AwaitWithTimeout(Condition(&stopping_), kBackoff)) return;
@@ -63,12 +69,15 @@ void SyncWatch::ReadStream() {
     call_ = &context;
   }
   v1::WatchSyncsRequest request;
+  // The past first and then what comes: a stream that is opened again repeats what the former one had, and `seen_`
+  // drops it.
   request.set_last(kPast);
   request.set_follow(true);
   auto reader = stub_->WatchSyncs(&context, request);
   v1::WatchSyncsResponse response;
   while (reader->Read(&response)) {
     const v1::SyncRecord& record = response.record();
+    // A rehearsal moves no weights: it would count as the fastest sync of all.
     if (synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kRehearsed) continue;
     if (!seen_.emplace(record.attempt(), record.replica_id()).second) continue;
     events_->Put({"syncs", "sync", ToJson(record), Clock::Real()->Now()});

@@ -72,6 +72,7 @@ struct Shape {
   int64_t longest_key = 0;
   int64_t rows = 0;  // at most; 0: there is no backward half
 
+  // All of it is part of the key: cuDNN bakes sizes and strides into a plan.
   auto Parts() const {
     return std::tie(heads, kv_heads, head_dim, query_stride, key_stride, batch, longest, longest_key, rows);
   }
@@ -130,6 +131,7 @@ int64_t RoundUp(int64_t value, int64_t steps, int64_t least) {
 class Sketch {
  public:
   explicit Sketch(const Shape& shape) : shape_(shape), graph_(std::make_unique<Graph>()) {
+    // Products take bf16; sums, the softmax and its statistics are float32 throughout.
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -294,6 +296,7 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
   }
   const int64_t widest = std::max({inputs.query_stride, inputs.key_stride, int64_t{inputs.heads} * inputs.head_dim});
   const int64_t rows = std::max(inputs.rows, inputs.key_rows);
+  // Ragged offsets are int32 and count elements.
   if (rows > std::numeric_limits<int32_t>::max() / widest) {
     return Refusal(absl::StrCat(rows, " rows of ", widest, " numbers have offsets above 2^31"));
   }
@@ -337,6 +340,7 @@ absl::Status CudnnAttention::State::MakeRoom() {
   const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto& a, const auto& b) {
     return std::tie(a.second.stays, a.second.used) < std::tie(b.second.stays, b.second.used);
   });
+  // Only plans that stay are left: one more is better than none.
   if (oldest->second.stays) return absl::OkStatus();
   // Its kernels may be running, and go with it.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaDeviceSynchronize(), "waiting before a plan is dropped"));
@@ -349,6 +353,7 @@ absl::StatusOr<std::shared_ptr<const Plans>> CudnnAttention::State::PlansFor(con
   if (!std::exchange(started, true)) handle = MakeHandle();
   SYNCOPATE_RETURN_IF_ERROR(handle.status());
   ++calls;
+  // Also a refusal is kept: asking again would cost the search each time.
   if (const auto found = kept.find(shape); found != kept.end()) {
     found->second.used = calls;
     found->second.stays |= stay;
@@ -371,6 +376,8 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   const Graph& graph = forward ? *plans->forward : *plans->backward;
   const RaggedOffsets ragged = OffsetsFor(shape);
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, BorrowedBytes(ragged, graph));
+  // Borrowed from the caller's allocator for this call's place in the stream: attention keeps no memory of its own,
+  // however long sequences get.
   char* const memory = static_cast<char*>(lend(bytes));
   int32_t* const offsets = reinterpret_cast<int32_t*>(memory);
   const int32_t* const key_starts = inputs.key_starts != nullptr ? inputs.key_starts : inputs.starts;
@@ -385,6 +392,7 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   tensors[kKeyLengths] = ragged.KeyLengths(offsets);
   for (int i = 0; i < RaggedOffsets::kTensors; ++i) tensors[kFirstOffsets + i] = ragged.Offsets(offsets, i);
   MutexLock lock(&mutex);
+  // The handle is shared by all callers of a device, and its stream is part of it: set and used under one lock.
   if (const cudnnStatus_t status = cudnnSetStream(*handle, stream); status != CUDNN_STATUS_SUCCESS) {
     return Error(absl::StatusCode::kInternal, "CUDNN_ERROR", cudnnGetErrorString(status));
   }
@@ -411,6 +419,7 @@ absl::Status CudnnAttention::Forward(const AttentionInputs& inputs, const Attent
   const absl::Status status = state_->Execute(/*forward=*/true, trains, inputs, std::move(tensors), lend, stream);
   if (IsRefusal(status)) {
     MutexLock lock(&state_->mutex);
+    // Said once: the caller goes on without us at every layer of every step.
     if (!std::exchange(state_->complained, true)) {
       SYNCOPATE_LOG(kWarning, "attention by libtorch's FlashAttention-2 where cuDNN cannot be used: %s",
                     status.message());
@@ -434,6 +443,7 @@ absl::Status CudnnAttention::Backward(const AttentionInputs& inputs, const Atten
 int64_t CudnnAttention::Prepare(const AttentionInputs& most) {
   AttentionInputs whole = most;
   whole.key_starts = nullptr;
+  // Rounded up to the least sizes, which is what a plan is made for whatever comes.
   whole.rows = whole.longest = 1;
   const cuda::DeviceScope scope(state_->device);
   int64_t borrowed = 0;
@@ -444,6 +454,8 @@ int64_t CudnnAttention::Prepare(const AttentionInputs& most) {
     borrowed = std::max(borrowed, bytes.value_or(0));
     return bytes.ok();
   };
+  // All that rounding can give between one sequence and the most: a plan that is made while requests wait costs them a
+  // second.
   for (whole.sequences = 1;; whole.sequences *= 2) {
     absl::StatusOr<Shape> shape = ShapeFor(whole, /*trains=*/false);
     if (!shape.ok() || !prepare(*shape)) return 0;

@@ -33,16 +33,21 @@ namespace {
 
 using NodeKind = Node::Kind;
 
+// Walks the tree that the parser has made. Errors are kept by the budget and not returned: after the first one every
+// step is a no-op and the walk ends by itself, which keeps the rules of the language readable. The first failing line
+// is what people are told.
 class Renderer {
  public:
   Renderer(int64_t now, const TemplateLimits& limits) : now_(now), budget_(limits) {}
 
   absl::StatusOr<RenderedChat> Run(const Node& root, const nlohmann::ordered_json& context) {
+    // What transformers puts into its templates' globals, and Jinja2's own that templates use.
     for (const char* name : {"raise_exception", "strftime_now", "namespace", "dict", "range"}) {
       auto function = std::make_shared<Function>();
       function->name = name;
       globals_.names[name] = Value::OfFunction(std::move(function));
     }
+    // After the functions: a caller's name hides a global one, as in Jinja2.
     for (const auto& [name, value] : context.items()) globals_.names[name] = Value::FromJson(value, &budget_);
     RenderedChat rendered;
     rendered_ = &rendered;
@@ -66,6 +71,7 @@ class Renderer {
     }
     ~Step() {
       --renderer_->depth_;
+      // Innermost first, as steps end from the inside.
       if (!renderer_->budget_.ok() && renderer_->failed_line_ == 0) renderer_->failed_line_ = line_;
     }
     bool ok() const { return renderer_->budget_.ok(); }
@@ -129,12 +135,15 @@ class Renderer {
         Scope inner{scope, {}};
         std::string text;
         Execute(node.children[1], &inner, &text);
+        // The parser has written the filters as applied to a name that no template can spell.
         inner.names[kHole] = Value::String(std::move(text));
         Value value = Evaluate(node.children[0], &inner);
         if (node.kind == NodeKind::kSetBlock) return Assign(node, std::move(value), scope);
         return Write(TextOf(value, &budget_), out);
       }
       case NodeKind::kMacro:
+        // A macro sees globals and its arguments, never the block that it is called from; the block of a call sees
+        // where it stands.
         scope->names[node.name] = MacroValue(node, node.children[0], &globals_);
         return;
       case NodeKind::kCallBlock: {
@@ -173,6 +182,7 @@ class Renderer {
     for (size_t i = 0; i < parts.size(); ++i) AssignOne(node.names[i], parts[i], scope);
   }
 
+  // `set` within a loop does not reach out of it, as in Jinja2; a namespace is how templates carry something out.
   void AssignOne(const std::string& target, Value value, Scope* scope) {
     const size_t dot = target.find('.');
     if (dot == std::string::npos) {
@@ -183,6 +193,7 @@ class Renderer {
     const Value* holder = scope->Find(name);
     if (holder == nullptr || !holder->Is(Value::Kind::kNamespace))
       return budget_.Fail(absl::StrCat("'", name, "' is no namespace"));
+    // Copies of a namespace share what is in it.
     Value shared = *holder;
     shared.Assign(target.substr(dot + 1), std::move(value), &budget_);
   }
@@ -200,6 +211,7 @@ class Renderer {
       }
       for (size_t i = 0; i < parts.size(); ++i) inner->names[node.names[i]] = parts[i];
     };
+    // `for x in y if z`: filtered before the loop begins, so that loop.index and loop.last count what is left.
     if ((node.shape & 1) != 0) {
       List kept;
       for (const Value& item : items) {
@@ -211,6 +223,7 @@ class Renderer {
       items = std::move(kept);
     }
     if (items.empty()) return node.children.size() > 3 ? Execute(node.children[3], scope, out) : Flow::kNext;
+    // A scope for each turn: what one sets, the next does not see.
     for (size_t i = 0; i < items.size() && budget_.TakeSteps(); ++i) {
       Scope inner{scope, {}};
       inner.names["loop"] = LoopValue(items, i);
@@ -240,6 +253,7 @@ class Renderer {
     for (size_t i = 1; i < node.children.size(); ++i) arguments.positional.push_back(Evaluate(node.children[i], scope));
     for (const auto& [name, expression] : node.named) {
       Value value = Evaluate(expression, scope);
+      // `*list` and `**mapping`, which no name of an argument can be.
       if (name == "*") {
         for (Value& item : ItemsOf(value, &budget_)) arguments.positional.push_back(std::move(item));
       } else if (name == "**") {
@@ -319,6 +333,7 @@ class Renderer {
   }
 
   Value Now(const std::string& format) {
+    // UTC, and the caller's time: a rendered prompt must not depend on where or when a test runs.
     const std::time_t now = now_;
     std::tm parts;
     char text[256];
@@ -369,6 +384,7 @@ class Renderer {
         return Applied(node, scope);
       case NodeKind::kNot:
         return Value::Bool(!Evaluate(node.children[0], scope).Truth());
+      // The value and not its truth, as in Python: `a or b` is how templates write defaults.
       case NodeKind::kAnd:
       case NodeKind::kOr: {
         Value left = Evaluate(node.children[0], scope);

@@ -20,7 +20,7 @@ class FollowerTarget final : public synchronizer::WeightTarget {
  public:
   struct Options {
     // Says to rank 0 that the version is ready, or that it is given up. Must not block.
-    std::function<void(const PolicyVersion&)> say_ready, say_withdrawn;
+    std::function<void(const PolicyVersion&)> send_ready, send_withdrawn;
     // Rank 0 has not answered a withdrawal: it is lost.
     std::function<void(const absl::Status&)> on_lost;
     absl::Duration answer_within = absl::Seconds(10);
@@ -46,7 +46,7 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   absl::Status CheckReady(const PolicyVersion& version);
   void Exchanged(const PolicyVersion& version);
   // The end of a version that was not exchanged.
-  void Settled(const PolicyVersion& version, bool relabelled);
+  void EndWithoutExchange(const PolicyVersion& version, bool relabelled);
   // Before the memory of the weights is given back: no attempt begins from here on, and the present one has ended.
   // UNAVAILABLE (reason BUSY) if it does not within `deadline`.
   absl::Status BeginSleep(bool keeps_weights, absl::Duration deadline);
@@ -65,7 +65,7 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   enum class Outcome { kNone, kServes, kGivenUp };
   absl::StatusOr<synchronizer::InstallResult> AwaitRank0(const PolicyVersion& version, uint64_t digest,
                                                          absl::Duration deadline);
-  void SettleLocked(const PolicyVersion& version, Outcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecordOutcomeLocked(const PolicyVersion& version, Outcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<EngineBackend> backend_;
   WeightArenas& arenas_;

@@ -8,6 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
 
+// The way of a group: built-in terms are judged at once; what they leave open, and what others judge, waits in
+// `waiting_`, one entry a term:
+//
+//   due --somebody is there, OnTick--> called --OnAnswer, all good--> gone
+//                                        |--timeout, error, some missing--> due again after a pause; too often: failed
+//
+// The first failure is the group's: its lease is handed back with the reason.
 namespace syncopate::rollouter {
 namespace {
 
@@ -37,6 +44,7 @@ absl::StatusOr<RewardPlan> RewardPlan::Create(const std::string& formula, const 
       resolved.function = reward->function;
       reads_text = reward->reads_text;
     }
+    // Found out when the run starts, not at the first answer.
     if (reads_text && decode == nullptr) {
       return Error(absl::StatusCode::kInvalidArgument, "NO_TEXT",
                    absl::StrCat("reward ", term.part,
@@ -102,6 +110,8 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
       if (!std::isfinite(judged->value)) return Fail(term.part, NotFinite(judged->value));
       values_[t][static_cast<size_t>(i)] = judged->value;
       if (!judged->undecided) continue;
+      // What a built-in reward cannot tell is asked of the judge, sample by sample; without one it counts as the rule
+      // says.
       if (!rules_.judge.empty()) {
         waiting.samples.push_back(i);
       } else if (rules_.undecided_fails) {
@@ -117,6 +127,7 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
   Actions actions;
   for (Waiting& waiting : waiting_) {
     if (!failure_.ok()) break;
+    // The answer may still come; it is told to be dropped, as the next call has another name.
     if (!waiting.called.empty() && now >= waiting.due) {
       actions.cancels.emplace_back(waiting.to, std::exchange(waiting.called, ""));
       OnFailure(&waiting, TimedOut(rules_.timeout), now);
@@ -127,6 +138,7 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
     if (there.ok()) {
       waiting.since = absl::InfiniteFuture();
       waiting.due = now + rules_.timeout;
+      // A name for each call, so that a late answer to an earlier one is nobody's.
       waiting.called = absl::StrCat(id_, "/", ++calls_);
       actions.calls.push_back({waiting.to, ItemOf(waiting)});
       continue;
@@ -136,6 +148,7 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
       waiting.due = absl::InfiniteFuture();  // until availability changes
       continue;
     }
+    // Nobody is there. Waiting is bounded by the same time as an answer, or a group would be held for ever.
     waiting.since = std::min(waiting.since, now);
     if (now < waiting.since + rules_.timeout) continue;
     failure_ = Error(absl::StatusCode::kUnavailable, "SCORER_AWAY",
@@ -182,6 +195,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
       continue;
     }
     left.push_back(found->samples[i]);
+    // Of several reasons one that trying again cannot mend.
     if (failed.ok() || absl::IsInvalidArgument(one)) failed = one;
   }
   found->samples = std::move(left);
@@ -198,6 +212,7 @@ void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& rewa
   const std::string& part = plan_->terms[waiting->term].term.part;
   for (const auto& [name, value] : reward.components) {
     const std::string full = absl::StrCat(part, "/", name);
+    // Names and numbers are the user's code's: what is beyond the limits is left out, and the reward itself counts.
     if (full.size() > kMaxRewardNameBytes || !std::isfinite(value)) continue;
     if (components_.size() + plan_->terms.size() >= kMaxRewardTerms && components_.count(full) == 0) continue;
     std::vector<float>& of = components_[full];
@@ -241,6 +256,7 @@ absl::StatusOr<TrajectoryGroup> GroupScore::Finish() {
   SYNCOPATE_RETURN_IF_ERROR(failure_);
   for (size_t i = 0; i < group_.samples.size(); ++i) {
     Trajectory& sample = group_.samples[i];
+    // In float64: weights of a formula differ by orders of magnitude.
     double reward = 0;
     sample.reward_parts.clear();
     for (size_t t = 0; t < plan_->terms.size(); ++t) {

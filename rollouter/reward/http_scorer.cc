@@ -19,6 +19,7 @@ constexpr int kPollMs = 1000;  // the longest that the thread sleeps; it is woke
 
 absl::Status Away(const std::string& why) { return Error(absl::StatusCode::kUnavailable, "HTTP_AWAY", why); }
 
+// An error of these says that nobody is there; any other is of one request, and is counted against that.
 bool IsOfTheConnection(CURLcode code) {
   return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_SSL_CONNECT_ERROR ||
          code == CURLE_PEER_FAILED_VERIFICATION;
@@ -53,6 +54,7 @@ struct HttpScorer::Shared {
     std::shared_ptr<const std::function<void()>> tell;
     {
       MutexLock lock(&mutex);
+      // Called outside the lock: listeners ask for Availability().
       if (there.ok() != now.ok()) tell = listener;
       there = now;
     }
@@ -101,6 +103,7 @@ class HttpScorer::Loop {
       const bool probes = !shared_->IsThere() && !probing_;
       const absl::Duration sleep = probes ? next_probe_ - Clock::Real()->Now() : absl::Milliseconds(kPollMs);
       const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(sleep), 0, kPollMs);
+      // A request that just ended has made room: no sleep before the next one goes out.
       if (StartableNow()) continue;
       curl_multi_poll(shared_->multi, nullptr, 0, static_cast<int>(ms), nullptr);
     }
@@ -151,6 +154,7 @@ class HttpScorer::Loop {
     }
     for (const std::string& id : cancelled) {
       auto gone = items_.extract(id);
+      // Its answers under way are dropped when they come: they find no item.
       if (gone) shared_->Release(static_cast<int64_t>(gone.mapped().rewards.size()));
     }
     if (!cancelled.empty()) DropUnwanted();
@@ -174,11 +178,13 @@ class HttpScorer::Loop {
       auto request = std::make_unique<Request>();
       std::vector<HttpAnswer> answers;
       absl::Time due = absl::InfiniteFuture();
+      // Answers of different groups share a request, which saves round trips.
       while (!waiting_.empty() && static_cast<int64_t>(answers.size()) < options_.batch) {
         Unit unit = std::move(waiting_.front());
         waiting_.pop_front();
         const Item& item = items_.at(unit.item);
         answers.push_back({item.item.row_json, item.item.texts[unit.index], item.item.finishes[unit.index]});
+        // The request ends when the most urgent of its answers is late; the others are asked again.
         due = std::min(due, item.due);
         request->units.push_back(std::move(unit));
       }
@@ -210,6 +216,8 @@ class HttpScorer::Loop {
     request->max_response_bytes = options_.max_response_bytes;
     CURL* easy = curl_easy_init();
     curl_easy_setopt(easy, CURLOPT_URL, options_.url.c_str());
+    // No file:// and the like, whatever a configuration or a redirect says; no proxy that the environment names; no
+    // signals in a process of threads.
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
@@ -221,6 +229,7 @@ class HttpScorer::Loop {
 
   static size_t AppendBody(char* data, size_t size, size_t count, void* user) {
     auto* request = static_cast<Request*>(user);
+    // Ends the transfer with an error.
     if (static_cast<int64_t>(request->response.size() + size * count) > request->max_response_bytes) return 0;
     request->response.append(data, size * count);
     return size * count;
@@ -267,6 +276,7 @@ class HttpScorer::Loop {
       Item& item = found->second;
       item.rewards[request.units[i].index] = rewards.ok() ? (*rewards)[i] : rewards.status();
       if (--item.missing > 0) continue;
+      // Out of the map before it is told: `done` may ask for the next one.
       const Item ended = std::move(item);
       items_.erase(found);
       ended.done(ended.rewards);

@@ -17,7 +17,7 @@ class Rules {
   void ExpectTogether(bool holds, std::vector<std::string> keys, const std::string& expected) {
     if (!holds) broken_.push_back({std::move(keys), expected, /*together=*/true});
   }
-  std::vector<BrokenRule> Take() { return std::move(broken_); }
+  std::vector<BrokenRule> TakeBroken() { return std::move(broken_); }
 
  private:
   std::vector<BrokenRule> broken_;

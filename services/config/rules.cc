@@ -391,7 +391,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckSync(config.sync(), &rules);
   rules.Expect(config.eval().show_samples() <= config.eval().prompts(), {"eval.show_samples", "eval.prompts"},
                absl::StrCat("at most eval.prompts ", config.eval().prompts()));
-  return rules.Take();
+  return rules.TakeBroken();
 }
 
 }  // namespace syncopate::config

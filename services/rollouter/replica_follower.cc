@@ -102,12 +102,12 @@ class Follower {
   void MakeReceiver() {
     using Message = v1::ReplicaServiceAttendRequest;
     rollouter::FollowerTarget::Options target;
-    target.say_ready = [this](const PolicyVersion& version) {
+    target.send_ready = [this](const PolicyVersion& version) {
       Message message;
       *message.mutable_weights_ready()->mutable_version() = wire::ToProto(version);
       attendance_.Write(message);
     };
-    target.say_withdrawn = [this](const PolicyVersion& version) {
+    target.send_withdrawn = [this](const PolicyVersion& version) {
       Message message;
       *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(version);
       attendance_.Write(message);
@@ -159,7 +159,8 @@ class Follower {
       if (!said.ok()) return ended_->Why(rpc::AsLost(said.status()));
       if (said->has_stop()) return absl::OkStatus();
       if (said->has_weights_settled()) {
-        target_->Settled(wire::FromProto(said->weights_settled().version()), said->weights_settled().relabelled());
+        target_->EndWithoutExchange(wire::FromProto(said->weights_settled().version()),
+                                    said->weights_settled().relabelled());
         continue;
       }
       SYNCOPATE_ASSIGN_OR_RETURN(const RankCommand command, FromProto(*said));

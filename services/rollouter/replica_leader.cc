@@ -9,7 +9,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-v1::ReplicaServiceAttendResponse Settled(const PolicyVersion& version, bool relabelled) {
+v1::ReplicaServiceAttendResponse WeightsSettled(const PolicyVersion& version, bool relabelled) {
   v1::ReplicaServiceAttendResponse message;
   *message.mutable_weights_settled()->mutable_version() = wire::ToProto(version);
   message.mutable_weights_settled()->set_relabelled(relabelled);
@@ -34,7 +34,7 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
       release = joint_.Withdraw(rank, version);
     }
   }
-  if (release) WriteTo(rank, Settled(version, /*relabelled=*/false));
+  if (release) WriteTo(rank, WeightsSettled(version, /*relabelled=*/false));
 }
 
 absl::Status ReplicaLeader::Send(const rollouter::RankCommand& command) { return Write(ToProto(command)); }
@@ -66,7 +66,7 @@ void ReplicaLeader::EndClaim(const PolicyVersion& version, End end) {
   // The others know of an exchange: it is one of their commands.
   if (end == End::kExchanged) return;
   // A rank that takes no messages is lost, and on_lost says so.
-  Write(Settled(version, end == End::kRelabelled)).IgnoreError();
+  Write(WeightsSettled(version, end == End::kRelabelled)).IgnoreError();
 }
 
 }  // namespace syncopate::rollouterd

@@ -31,6 +31,7 @@ absl::Status Busy() { return Error(absl::StatusCode::kUnavailable, "BUSY", "too 
 int32_t Samples(const v1::GenerateRequest& request) { return std::max(1, request.n()); }
 
 // What a client may ask for, whatever the model.
+// Each of these is work per token, or memory per request, that a client could ask for without bound.
 absl::Status CheckLimits(const v1::GenerateRequest& request) {
   const v1::SamplingParams& sampling = request.sampling();
   constexpr int kMost = RolloutService::kMaxStopTokens;
@@ -86,6 +87,7 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
                    absl::StrCat(capacity_, " requests run already; try again when one has ended"));
     }
     if (id.empty()) {
+      // A client may have named one like that itself.
       do {
         id = absl::StrCat("request-", ++made_up_);
       } while (ids_.count(id) > 0);
@@ -95,6 +97,8 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
                    {{"request_id", id}});
     }
     ids_.insert(id);
+    // The name is freed by whoever lets go of it last: the sink, when the engine is done with the request, however that
+    // ended.
     return Name(new std::string(id), [self = shared_from_this()](const std::string* name) {
       self->Remove(*name);
       delete name;
@@ -118,10 +122,12 @@ class RolloutService::UnarySink final : public rollouter::GenerationSink {
  public:
   UnarySink(Name name, int32_t samples, std::shared_ptr<rpc::UnaryCall> call, v1::GenerateResponse* response)
       : name_(std::move(name)), call_(std::move(call)), response_(response), left_(samples) {
+    // Samples end in any order, and each has its place.
     for (int32_t i = 1; i < samples; ++i) response_->add_more_samples();
   }
 
   void OnFinished(int32_t sample, Trajectory trajectory) override {
+    // Weights that have gone wrong show first as log-probs that are no numbers; such an answer must not look like one.
     good_.Update(rollouter::CheckLogProbs(trajectory.logprobs));
     if (sample == 0) {
       Fill(trajectory, response_);
@@ -164,6 +170,7 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     if (good_.ok()) good_ = rollouter::CheckLogProbs(absl::MakeConstSpan(&logprob, 1));
     if (!good_.ok()) return false;
     auto& pending = pending_[sample];
+    // The one before this: now it is known not to have been the last.
     if (pending.has_value()) stream_->Write(*std::move(pending));
     pending.emplace();
     pending->set_token(token);
@@ -177,11 +184,13 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     auto& pending = pending_[sample];
     if (pending.has_value()) {
       has_written_ = true;
+      // The last token goes out with how its sample ended.
       pending->set_finish(good_.ok() ? wire::ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
       stream_->Write(*std::move(pending));
     }
     if (--left_ > 0) return;
     name_.reset();
+    // A stream that ends well without a message would look like an empty answer.
     const bool nothing = good_.ok() && !has_written_;
     stream_->Finish(
         nothing ? Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token") : good_);
@@ -211,6 +220,7 @@ absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::Generat
   SYNCOPATE_RETURN_IF_ERROR(rpc::CheckRequestId(request.request_id()));
   SYNCOPATE_RETURN_IF_ERROR(CheckLimits(request));
   Admitted admitted;
+  // Last of what may refuse: a refused request keeps no name.
   SYNCOPATE_ASSIGN_OR_RETURN(admitted.name, active_->Add(request.request_id()));
   admitted.request.id = EngineId(*admitted.name);
   admitted.request.prompt_ids.assign(request.prompt_ids().begin(), request.prompt_ids().end());
@@ -236,6 +246,7 @@ grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* 
   std::string engine_id = admitted->request.id;
   auto sink = std::make_shared<UnarySink>(std::move(admitted->name), Samples(*request), call, response);
   absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
+  // Before Start() is allowed: the call remembers how it ended.
   if (!submitted.ok()) call->Finish(submitted);
   return call->Start({.on_cancel = [this, engine_id] { AbortLater(engine_id); }});
 }
@@ -264,6 +275,7 @@ grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Requ
                                                   std::type_identity_t<std::function<absl::Status(Response*)>> work) {
   return rpc::AnswerOnce(request_ids_, method, *request, response,
                          [&worker, &work](Response* answer, rpc::RequestIds::Done done) {
+                           // Engine calls block for a decode step or longer, and gRPC's threads must not.
                            if (worker.Post([work = std::move(work), answer, done] { done(work(answer)); })) return;
                            done(Busy());
                          });
@@ -297,6 +309,7 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
                                                  const v1::RolloutServiceResumeRequest* request,
                                                  v1::RolloutServiceResumeResponse* response) {
   return RunOnce("Resume", request, response, control_, [this](auto*) {
+    // The engine first: leases that come once draining is over find it running.
     engine_->Resume();
     if (options_.set_draining) options_.set_draining(false);
     if (options_.set_paused) options_.set_paused(false);
@@ -339,6 +352,8 @@ grpc::ServerUnaryReactor* RolloutService::WakeUp(grpc::CallbackServerContext*, c
   });
 }
 
+// A rollouter always is in rollout mode, so both switches answer well and change nothing: whoever drives trainers and
+// rollouters alike need not tell them apart.
 grpc::ServerUnaryReactor* RolloutService::RolloutMode(grpc::CallbackServerContext* context,
                                                       const v1::RolloutServiceRolloutModeRequest*,
                                                       v1::RolloutServiceRolloutModeResponse* response) {

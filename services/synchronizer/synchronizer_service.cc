@@ -92,6 +92,7 @@ void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response)
     *status->mutable_version() = wire::ToProto(version->version);
     status->set_digest(version->digest);
     status->set_published_unix_seconds(version->unix_seconds);
+    // Of replicas and not of ranks, which all serve the same.
     std::set<std::string> replicas;
     for (const auto& [key, member] : plane.membership().members()) {
       bool serves = key.role == kRollouterRole && Present(member) && member.hello.serving == version->version;
@@ -118,6 +119,7 @@ SynchronizerServiceImpl::~SynchronizerServiceImpl() = default;
 
 void SynchronizerServiceImpl::EndStreams() {
   loop_->CloseAll(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "the synchronizer is stopping"));
+  // On the loop's thread, which alone touches the history.
   loop_->Post([this](ControlPlane&, absl::Time) { history_.EndAll(); });
 }
 
@@ -126,6 +128,8 @@ grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* SynchronizerServiceI
   return JoinSession::Serve(JoinSession::Stream::Create(context), loop_.get());
 }
 
+// The question is asked on the loop's thread, and answered once what it made durable is: who hears of success may rely
+// on it after a crash.
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::Answer(Ask ask) {
   auto call = rpc::UnaryCall::Create();
   auto status = std::make_shared<absl::Status>();
@@ -228,6 +232,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::ListVersions(grpc::CallbackSe
 grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::WatchSyncs(
     grpc::CallbackServerContext* context, const v1::WatchSyncsRequest* request) {
   auto stream = rpc::ServerWriteStream<v1::WatchSyncsResponse>::Create(context);
+  // By number, as the stream's end may come before the loop has heard of its beginning.
   int64_t id = next_watcher_++;
   int32_t last = std::clamp(request->last(), 0, kMaxReplay);
   bool follow = request->follow();

@@ -128,7 +128,7 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   return response;
 }
 
-absl::Status RunControl::Do(void (trainer::StepLoop::*work)()) {
+absl::Status RunControl::CallLoop(void (trainer::StepLoop::*work)()) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
   (run.loop->*work)();
   return absl::OkStatus();

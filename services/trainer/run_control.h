@@ -43,24 +43,24 @@ class RunControl {
 
   v1::TrainerServiceGetStatusResponse GetStatus() const;
   // These three UNAVAILABLE (reason STARTING) before the run has begun.
-  absl::Status Pause() { return Do(&trainer::StepLoop::Pause); }
-  absl::Status Resume() { return Do(&trainer::StepLoop::Resume); }
-  absl::Status Stop() { return Do(&trainer::StepLoop::Stop); }
+  absl::Status Pause() { return CallLoop(&trainer::StepLoop::Pause); }
+  absl::Status Resume() { return CallLoop(&trainer::StepLoop::Resume); }
+  absl::Status Stop() { return CallLoop(&trainer::StepLoop::Stop); }
   // `done` gets the checkpoint's name once it is durable, from the step thread, between two steps. So with those below.
   void SaveCheckpoint(trainer::StepLoop::CheckpointDone done) {
-    Ask(&trainer::StepLoop::SaveCheckpoint, std::move(done));
+    AskLoop(&trainer::StepLoop::SaveCheckpoint, std::move(done));
   }
   using ExportDone = std::function<void(const absl::StatusOr<v1::TrainerServiceExportModelResponse>&)>;
   void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done);
-  void RolloutMode(trainer::StepLoop::ModeDone done) { Ask(&trainer::StepLoop::EnterRolloutMode, std::move(done)); }
-  void TrainerMode(trainer::StepLoop::ModeDone done) { Ask(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
+  void RolloutMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterRolloutMode, std::move(done)); }
+  void TrainerMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
   // UNAVAILABLE (reason STARTING) before SetModel.
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
 
  private:
-  absl::Status Do(void (trainer::StepLoop::*work)());
+  absl::Status CallLoop(void (trainer::StepLoop::*work)());
   template <typename Done>
-  void Ask(void (trainer::StepLoop::*work)(Done), Done done) {
+  void AskLoop(void (trainer::StepLoop::*work)(Done), Done done) {
     const absl::StatusOr<Run> run = GetRun();
     if (!run.ok()) return done(run.status());
     (run->loop->*work)(std::move(done));

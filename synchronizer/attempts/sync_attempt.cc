@@ -39,6 +39,9 @@ bool AfterTheBytes(const std::string& reason) {
 
 }  // namespace
 
+// A pure function of who is in the group: all members come to the same name by themselves, and a new process in an old
+// place is another group. With a counter instead, one that missed an attempt would wait for a group that nobody else
+// forms.
 std::string GroupName(const std::vector<MemberId>& sources, const std::vector<MemberId>& receivers) {
   uint64_t hash = HashCombine(sources.size(), receivers.size());
   for (const std::vector<MemberId>* side : {&sources, &receivers}) {
@@ -104,6 +107,7 @@ AttemptOutput SyncAttempt::OnReport(const MemberId& from, const SyncReport& repo
 }
 
 AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& report, absl::Time now) {
+  // A report counts only as the answer to the newest command; others are late, or repeated.
   bool answers = (source.state == SourceState::kPreparing && report.stage == SyncStage::kPrepare) ||
                  (source.state == SourceState::kTransferring && report.stage == SyncStage::kTransfer);
   if (!answers) return {};
@@ -120,10 +124,13 @@ AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& 
 
 AttemptOutput SyncAttempt::RecordSent(Source& source, const std::string& superseded, absl::Time now) {
   source.state = SourceState::kSent;
+  // The first one's words: wrong bytes anywhere are explained by it.
   if (superseded_.empty()) superseded_ = superseded;
   return spec_.rehearsal ? EndIfAllConnected(now) : JudgeWrongParts(now);
 }
 
+// Whose bytes were wrong is told apart from why once every source has said how its sending ended: damaged on the way,
+// or written over because a newer version took the slot.
 AttemptOutput SyncAttempt::JudgeWrongParts(absl::Time now) {
   if (absl::c_any_of(sources_, [](const Source& source) { return source.state == SourceState::kTransferring; })) {
     return {};
@@ -164,12 +171,14 @@ void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report)
       rank.held = report.already_held;
       rank.rendezvous = report.rendezvous;
       rank.needs_base = NeedsBase(report.weights);
+      // It holds the bits already: no bytes are sent to it, and it installs with the others.
       rank.state = rank.held ? RankState::kVerified : RankState::kPrepared;
       break;
     case SyncStage::kTransfer:
       rank.state = RankState::kVerified;
       part.bytes.lora += report.lora_bytes;
       part.bytes.full += report.bytes - report.lora_bytes;
+      // A replica is as slow as its slowest rank; bytes add up.
       part.connect_seconds = std::max(part.connect_seconds, report.connect_seconds);
       part.verify_seconds = std::max(part.verify_seconds, report.verify_seconds);
       break;
@@ -228,6 +237,7 @@ AttemptOutput SyncAttempt::Tick(absl::Time now) {
 }
 
 absl::Time SyncAttempt::NextDeadline() const {
+  // Sources have no deadline of their own in Prepare: without all of them there is nothing to send.
   bool waits_for_receivers = !barrier_open_ && SourcesReady();
   return waits_for_receivers ? std::min(spec_.prepare_by, spec_.deadline) : spec_.deadline;
 }
@@ -251,6 +261,7 @@ bool SyncAttempt::NeedsBytes(const Part& part) const {
 AttemptOutput SyncAttempt::Advance(Part& part, absl::Time now) {
   if (spec_.rehearsal && barrier_open_) return EndIfAllConnected(now);
   if (AllAt(part, RankState::kInstalled)) {
+    // Only if every rank held the bits was it a mere change of name.
     bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.held; });
     return End(part, moved ? "ok" : "relabelled", "", now);
   }
@@ -298,6 +309,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     }
   }
   if (receivers.empty()) return output;
+  // Of those who take part now: whoever dropped out before the barrier is in no communicator.
   transfer.group = group_ = GroupName(spec_.sources, receivers);
   for (Source& source : sources_) {
     source.state = SourceState::kTransferring;
@@ -355,6 +367,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   record.result = result;
   record.detail = detail;
   for (const Rank& rank : part.ranks) {
+    // Also after a failure: a receiver keeps what it opened until it hears this.
     output.sends.emplace_back(rank.id, Finish{spec_.id, record.ok() || result == kConnected ? "" : result});
   }
   if (done()) {

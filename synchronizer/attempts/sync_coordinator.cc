@@ -59,11 +59,13 @@ absl::Status SyncCoordinator::Options::Validate() const {
 AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
   AttemptOutput output;
   for (auto& [id, attempt] : attempts_) {
+    // An attempt goes on as long as all of its sources are there, whoever has joined beside them.
     bool kept = absl::c_all_of(attempt.spec().sources, [&sources](const MemberId& used) {
       return absl::c_any_of(sources.ranks, [&used](const SyncPeer& peer) { return peer.id == used; });
     });
     if (!kept) output.Append(attempt.EndSources("SOURCE_LOST", "a trainer rank is no longer reachable", now));
   }
+  // A group that was formed with others is of no use; the new one is rehearsed once joining has calmed down.
   if (sources.ranks != sources_.ranks) rehearse_at_ = now + options_.rehearse_after;
   bool same_model = sources_.manifest != nullptr && sources_.manifest == sources.manifest;
   sources_ = std::move(sources);
@@ -84,6 +86,7 @@ AttemptOutput SyncCoordinator::SetReceiver(ReceiverReplica replica, absl::Time n
   State& state = receivers_[replica.replica_id];
   if (state.replica.held != replica.held) {
     rehearse_at_ = now + options_.rehearse_after;  // the next sync has one member more, or less
+    // It takes versions again, and what it waits for is this.
     if (replica.held.empty()) state.not_before = absl::InfinitePast();
   }
   state.replica = std::move(replica);
@@ -97,6 +100,7 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
   if (found == receivers_.end()) return {};
   AttemptOutput output;
   for (auto& [id, attempt] : attempts_) {
+    // A rehearsal has every replica in it and is no replica's own attempt.
     const bool part = id == found->second.attempt || attempt.spec().rehearsal;
     if (part) output.Append(attempt.EndReceiver(replica_id, reason, detail, now));
   }
@@ -107,6 +111,7 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
 
 AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double stage_seconds, absl::Time now) {
   newest_ = version;
+  // What a replica that is slower than publications waits before it tries again.
   if (published_ != absl::InfinitePast()) publish_interval_ = now - published_;
   published_ = now;
   for (auto& [replica_id, state] : receivers_) {
@@ -118,6 +123,7 @@ AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double s
 
 AttemptOutput SyncCoordinator::OnReport(const MemberId& from, const SyncReport& report, absl::Time now) {
   auto attempt = attempts_.find(report.attempt);
+  // A report that was overtaken by the end of its attempt. Its sender has heard, or will hear, Finish.
   if (attempt == attempts_.end()) return {};
   return ContinueAfter(attempt->second.OnReport(from, report, now), now);
 }
@@ -145,6 +151,7 @@ AttemptOutput SyncCoordinator::Tick(absl::Time now) {
 absl::Time SyncCoordinator::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.NextDeadline());
+  // Nobody waits for weights: the only thing that time brings is a rehearsal.
   if (Idle()) return std::min(next, rehearse_at_);
   if (!CanSend()) return next;
   for (const auto& [replica_id, state] : receivers_) {
@@ -183,6 +190,8 @@ absl::Duration SyncCoordinator::CurrentDeadline() const {
   std::vector<double> sorted(recent_seconds_.begin(), recent_seconds_.end());
   auto middle = sorted.begin() + static_cast<int64_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
+  // Of what syncs took lately, so that a run of large models has longer deadlines without being told, and one stall
+  // does not stretch them.
   return std::max(options_.min_deadline, absl::Seconds(kDeadlineMedians * *middle));
 }
 
@@ -216,6 +225,8 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
     Route route;
     std::vector<std::string> replica_ids;
   };
+  // Replicas that can be served by one transport and one plan go in one attempt: weights leave the sources once for all
+  // of them. The map makes the order of attempts a function of what they are, as a simulation needs.
   std::map<std::tuple<std::string, uint64_t, std::string>, Group> groups;  // by transport, plan, laggard
   for (auto& [replica_id, state] : receivers_) {
     if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;
@@ -229,6 +240,7 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
       RecordOutcome(output.ended.back(), now);
     }
   }
+  // A real sync must not wait for a connection that is being tried out.
   if (!groups.empty()) output.Append(MakeRehearsalsGiveWay(now));
   for (const auto& [key, group] : groups) {
     output.Append(StartSync(group.replica_ids, group.route, stage_seconds, now));
@@ -237,6 +249,7 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
 }
 
 AttemptOutput SyncCoordinator::StartRehearsals(absl::Time now) {
+  // Until something changes again: a rehearsal that failed is not repeated by itself.
   rehearse_at_ = absl::InfiniteFuture();
   if (options_.transport != "auto" && !FormsGroup(options_.transport)) return {};
   struct Group {
@@ -316,6 +329,7 @@ AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica
     state.attempt = spec.id;
     regroups = regroups || state.regroups;
   }
+  // Aborting the old group's communicator happens in Prepare, and takes long.
   if (regroups) spec.prepare_by = now + options_.prepare_deadline * kRegroupFactor;
   return Begin(std::move(spec));
 }
@@ -326,6 +340,7 @@ AttemptOutput SyncCoordinator::Rehearse(const std::vector<std::string>& replica_
   std::vector<MemberId> ranks;
   for (const SyncAttempt::Receiver& receiver : spec.receivers) absl::c_copy(receiver.ranks, std::back_inserter(ranks));
   const std::string group = GroupName(spec.sources, ranks);
+  // Its communicator is kept by all ranks: there is nothing to form.
   if (absl::c_linear_search(groups_, group)) return {};
   RememberGroup(group);
   spec.rehearsal = true;

@@ -18,6 +18,8 @@ namespace {
 std::vector<TypedRange> NumbersOf(const Manifest& manifest, const std::vector<PackOp>& ops) {
   std::vector<TypedRange> numbers;
   for (const PackOp& op : ops) {
+    // From the first to the last byte of the operation; gaps between rows belong to others, who have ranges of their
+    // own.
     const int64_t last_row = op.rows == 1 ? 0 : (op.rows - 1) * op.send_stride;
     const int64_t end = op.send_offset + last_row + op.row_elements * DTypeBytes(op.to);
     numbers.push_back({{op.send_offset, end}, op.to, manifest.tensors()[op.tensor].name});
@@ -98,6 +100,7 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
     }
   }
   blocks_ = BlocksThatFill(device);
+  // Now: a kernel that is loaded at its first launch would stall the training step in which that happens.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
   SYNCOPATE_ASSIGN_OR_RETURN(copies_, cuda::Stream::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(begun_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
@@ -158,6 +161,8 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
   }
   // The slot is empty now: nobody else touches its bytes, except superseded copies, whose results nobody uses.
   cuda::DeviceScope scope(options_.device);
+  // Where the parameters lie may change between stages (a policy's state leaves the device and comes back), so their
+  // addresses travel with each.
   std::copy(bases.begin(), bases.end(), tables_.host_bases.as<uint64_t>());
   SYNCOPATE_RETURN_IF_ERROR(RunKernels(memory, stream));
   staging_ = Staging{version, slot};
@@ -172,6 +177,8 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
       cuda::CudaStatus(cudaMemcpyAsync(tables_.bases.data(), tables_.host_bases.data(),
                                        static_cast<size_t>(tables_.bases.bytes()), cudaMemcpyHostToDevice, stream),
                        "staging weights"));
+  // All on one stream, so in this order: cleared, packed with a look for numbers that are not finite, digested from
+  // what was packed, read back. Nobody waits here.
   SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings, static_cast<int64_t>(buckets_.size()), stream));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchPackElements(tables_.elements.as<ElementItem>(), element_items_, bases, arena, findings, blocks_, stream),
@@ -193,6 +200,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
     return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "nothing is being staged");
   }
   absl::Status ended = done_.Wait(deadline, "staging weights");
+  // It is still under way, and may be awaited again.
   if (ended.code() == absl::StatusCode::kDeadlineExceeded) return ended;
   const Staging staging = *std::exchange(staging_, std::nullopt);
   SYNCOPATE_RETURN_IF_ERROR(ended);
@@ -210,6 +218,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
   staged.digests = FinishDigests(tables_.host_findings.as<uint64_t>(), buckets_);
   SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, cuda::Event::SecondsBetween(begun_, done_));
   MutexLock lock(&mutex_);
+  // Only now can it be opened: before this its bytes were not known to be good.
   staging.slot->version = newest_ = staging.version;
   return staged;
 }
@@ -235,6 +244,7 @@ CudaSendArena::Slot* CudaSendArena::TakeSlot() {
     ++slot->occupancy;
     slot->version = PolicyVersion();
   }
+  // Outside the lock: it ends a sender's NCCL calls, which ask this arena.
   for (const std::function<void()>& on_superseded : tell) on_superseded();
   MutexLock lock(&mutex_);
   auto no_copy_under_way = [slot] { return slot->copies == 0; };

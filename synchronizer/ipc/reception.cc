@@ -46,6 +46,7 @@ absl::Status Reception::Run(const std::stop_token& stop) {
   std::stop_callback wake(stop, [this] { wake_.Wake(); });
   absl::Status received = Attempt();
   if (received.ok()) return received;
+  // After an error copies may still be running, and their memory must not be given back under them.
   absl::Status drained = parts_.queue->Drain(options_.drain_deadline);
   return drained.ok() ? received : drained;
 }
@@ -77,6 +78,8 @@ absl::Status Reception::ConnectAll() {
     absl::StatusOr<FileDescriptor> socket = Connect(where.socket);
     if (!socket.ok()) return Blame(i, socket.status());
     links_[i].socket = *std::move(socket);
+    // Mapping another process's memory takes milliseconds, and its address stays good for its life: it is kept from
+    // sync to sync, and the request says that no descriptors are needed.
     links_[i].mapped = parts_.mappings->Find(where.memory);
     Want want;
     want.attempt = request_.attempt;
@@ -107,11 +110,14 @@ absl::Status Reception::CopyAll() {
 }
 
 absl::Status Reception::IssueChunks() {
+  // At least one, however large; else as much as keeps the copy engine busy without queueing what a stop would have to
+  // wait for.
   while (cursor_.in_flight() == 0 || cursor_.bytes_in_flight() < options_.bytes_in_flight) {
     std::optional<Segment> chunk = cursor_.Next();
     if (!chunk.has_value()) break;
     char* to = destination_ + chunk->to;
     const char* from = links_[chunk->upstream].mapped->data() + chunk->from;
+    // Before the first byte of the destination changes.
     if (!std::exchange(writing_, true)) request_.on_writing();
     SYNCOPATE_RETURN_IF_ERROR(parts_.queue->Copy(to, from, chunk->bytes));
     request_.on_arrived({chunk->to, chunk->to + chunk->bytes}, parts_.queue->stream());
@@ -124,6 +130,7 @@ absl::Status Reception::CollectFinishedChunks() {
   int64_t fresh = finished - finished_;
   finished_ += fresh;
   for (int32_t source : cursor_.Finish(fresh)) {
+    // Replicas behind this one read from it what it has just got.
     parts_.server->Advance(request_.attempt, source, cursor_.progress(source));
   }
   return absl::OkStatus();
@@ -133,6 +140,7 @@ absl::Status Reception::WaitForNews() {
   SYNCOPATE_RETURN_IF_ERROR(CheckTime());
   std::vector<pollfd> sockets = {{wake_.fd(), POLLIN, 0}};
   for (const Link& link : links_) sockets.push_back({link.socket.get(), POLLIN, 0});
+  // Copies finish on the GPU and wake nobody, so they are polled for; without any, only a message can bring news.
   absl::Duration sleep = cursor_.in_flight() > 0 ? options_.poll_interval : kLongestSleep;
   if (cursor_.in_flight() == 0 && cursor_.ready()) sleep = absl::ZeroDuration();
   timespec timeout = absl::ToTimespec(std::min(sleep, request_.deadline - options_.clock->Now()));
@@ -168,6 +176,7 @@ absl::Status Reception::OnMessage(size_t upstream, Packet packet) {
 absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDescriptor> handles) {
   const FetchRoute::Upstream& expected = route_.upstreams[upstream];
   Link& link = links_[upstream];
+  // Everything that a peer says is compared with what was asked and announced.
   if (grant.attempt != request_.attempt || link.granted) return BadReply("a grant of nothing asked");
   if (grant.memory.id != expected.where.memory || grant.memory.bytes() < expected.bytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "MEMORY_MISMATCH",

@@ -10,6 +10,10 @@
 #include "base/reasons.h"
 #include "base/status.h"
 
+// The state machines are others': Membership (who is there), TrainerGroup (whose epoch counts), VersionLedger (which
+// versions exist) and SyncCoordinator (who is sent what). Here events are handed to them in an order in which none sees
+// what another does not know yet, and their answers become actions for the loop: commands, records that must be
+// durable, notes for the log.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -51,6 +55,7 @@ ControlPlane::ControlPlane(const Options& options, VersionLedger ledger)
       membership_(options.membership),
       trainer_(ledger_.epoch()),
       coordinator_(options.sync) {
+  // A run's id is drawn once and written down before anybody hears of it.
   if (ledger_.run_id().empty()) actions_.emplace_back(Persist{ledger_.SetRunId(options.run_id)});
   // Nobody has joined, so this starts nothing.
   if (ledger_.newest() != nullptr) Emit(coordinator_.Publish(*ledger_.newest(), 0.0, absl::InfinitePast()));
@@ -66,14 +71,19 @@ void ControlPlane::OnHello(SessionId session, Hello hello, absl::Time now) {
 }
 
 absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now) {
+  // Everything that may refuse comes before anything that changes: a refused hello leaves no trace (invariant I16).
   SYNCOPATE_RETURN_IF_ERROR(membership_.CheckMayJoin(hello.member));
   SYNCOPATE_RETURN_IF_ERROR(ledger_.CheckRun(hello.run_id));
+  // What the member says it serves is not believed before it was compared with the ledger; the hello that is kept says
+  // nothing of it.
   const PolicyVersion claimed = std::exchange(hello.serving, {});
   const uint64_t digest = std::exchange(hello.serving_digest, 0);
   const absl::Status claim = ledger_.CheckServed(claimed, digest);
   if (hello.member.role == kTrainerRole) {
     SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
   } else if (absl::IsFailedPrecondition(claim)) {
+    // Other bits under a known name. A name that nobody has published may be newer than what a restarted synchronizer
+    // remembers: such a member is let in, and not believed.
     return claim;
   } else if (model_ != nullptr && hello.manifest != nullptr) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
@@ -90,6 +100,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
   }
   std::vector<MemberChange> changes = membership_.Join(session, std::move(hello), now);
   if (key.role == kRollouterRole) Believe(session, claimed, digest, claim);
+  // The welcome is the first command on the new stream, ahead of whatever the change of membership brings about.
   Send(membership_.Find(session)->hello.member,
        Welcome{ledger_.run_id(), trainer_.epoch(), options_.membership.heartbeat, options_.membership.dead_after,
                CurrentDirectory()});
@@ -108,15 +119,21 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
   const std::string& start = hello.start.empty() ? hello.member.incarnation : hello.start;
   SYNCOPATE_ASSIGN_OR_RETURN(TrainerGroup::Admission admission,
                              trainer_.Admit(hello.member, start, hello.held_epoch, hello.checkpoint_epoch));
+  // Another rank of the trainer that holds the epoch must fit those that have come. A raised epoch is a new trainer,
+  // which may bring another model.
   if (!admission.raised && model_ != nullptr) {
     absl::Status fits = CheckFitsGroup(hello);
+    // TrainerGroup has counted it in already; taking it out again is all that there is to undo.
     if (!fits.ok()) trainer_.Remove(hello.member);
     SYNCOPATE_RETURN_IF_ERROR(fits);
   }
   if (admission.raised) {
+    // Durable before the welcome goes out, as the loop performs actions in order: an epoch that was given away and
+    // forgotten would be given away twice.
     actions_.emplace_back(Persist{ledger_.RaiseEpoch(admission.epoch)});
     actions_.emplace_back(Note{false, absl::StrFormat("epoch %d begins", admission.epoch)});
   }
+  // The older trainer's ranks, which may still believe in themselves: they are told, and their streams closed.
   for (const MemberId& fenced : admission.fenced) {
     auto changes = membership_.Evict(KeyOf(fenced), reason::kFenced,
                                      absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);
@@ -150,6 +167,7 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
     bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
     if (member.hello.manifest == nullptr) continue;
     absl::Status same = CheckSameModel(*model, *member.hello.manifest);
+    // Evicting changes the map that is walked here: collected first.
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
   for (const auto& [key, status] : misfits) Expel(key, status, now);
@@ -160,6 +178,7 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
   if (member == nullptr || member->hello.member.role != kRollouterRole) return;
+  // What is sent each second by a thousand members must cost a comparison and no more.
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
   const bool same_hold = held == member->hello.held;
   if (same && same_hold && member->unbacked.IsNone()) return;  // nearly every heartbeat
@@ -183,6 +202,8 @@ void ControlPlane::SetHeld(SessionId session, const std::string& why) {
       Note{false, who + (why.empty() ? " takes versions again" : absl::StrCat(" takes no version for now: ", why))});
 }
 
+// A claim that the ledger backs is what the member serves. One that it does not know stays a claim: nothing older is
+// sent to that member, and it is looked at again when versions are published.
 void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim) {
   if (claim.ok()) return membership_.SetServing(session, claimed, digest);
   membership_.SetUnbacked(session, claimed);
@@ -191,6 +212,7 @@ void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t di
                                  claim.message())});
 }
 
+// A version has been published. Who claims a later one of the same epoch claims what nobody can have made.
 void ControlPlane::ExpelImpossible(PolicyVersion newest, absl::Time now) {
   std::vector<std::pair<MemberKey, absl::Status>> liars;
   for (const auto& [key, member] : membership_.members()) {
@@ -224,6 +246,8 @@ void ControlPlane::OnStreamBroken(SessionId session, absl::Time now) {
 }
 
 absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl::Time now) {
+  // A publication of an older epoch is checked by nothing but the ledger, which refuses it: a fenced trainer learns
+  // that here.
   bool current = publication.version.epoch >= ledger_.epoch();
   DigestSpan span;
   if (current) {
@@ -246,6 +270,7 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   bool known = ledger_.Find(publication.version) != nullptr;
   SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, Record(publication, span.begin));
   const PublishedVersion* published = ledger_.Find(publication.version);
+  // Ranks stage beside each other: the slowest is how long it took.
   double& stage_seconds = stage_seconds_[publication.version];
   stage_seconds = std::max(stage_seconds, publication.stage_seconds);
   // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if the
@@ -256,6 +281,7 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   }
   if (published != nullptr)
     stage_seconds_.erase(stage_seconds_.begin(), stage_seconds_.upper_bound(published->version));
+  // Versions of which some rank never published its part would pile up.
   if (stage_seconds_.size() > VersionLedger::kIncompleteKept) stage_seconds_.erase(stage_seconds_.begin());
   if (record.has_value()) actions_.emplace_back(Persist{*std::move(record)});
   BroadcastDirectory();
@@ -369,6 +395,8 @@ void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time no
   BroadcastDirectory();
 }
 
+// Eviction is told before the stream ends, which would else look like a network that broke, after which the member
+// comes back.
 void ControlPlane::Close(const MemberChange& change) {
   if (change.closed == 0) return;
   absl::Status farewell = Farewell(change);
@@ -398,10 +426,12 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     bool first = replica.ranks.empty();
     world = member.hello.member.world;
     const PolicyVersion serving = std::max(member.hello.serving, member.unbacked);  // nothing older is sent to it
+    // A replica serves what all of its ranks serve: one that is behind is sent the difference with the others.
     replica.serving = first ? serving : std::min(replica.serving, serving);
     if (replica.held.empty()) replica.held = member.hello.held;
     replica.ranks.push_back(PeerOf(member));
   }
+  // Ranks are sorted by number, so that the last of the right number with the right count means that none is missing.
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&
                   replica.ranks.back().id.rank == world - 1;
   if (complete) {
@@ -423,12 +453,15 @@ void ControlPlane::RefreshSources(absl::Time now) {
     sources.ranks.push_back(PeerOf(*member));
     sources.destination_layout = member->hello.destination_layout;
   }
+  // A plan needs every rank's part. Without one of them there is nothing to send from, until it is back or a new
+  // trainer comes.
   if (sources.ranks.size() != ranks.size()) sources.ranks.clear();
   Emit(coordinator_.SetSources(std::move(sources), now));
 }
 
 void ControlPlane::BroadcastDirectory() {
   Directory directory = CurrentDirectory();
+  // Called after everything that might change it, so that no caller has to know what does.
   if (directory == last_directory_) return;
   last_directory_ = directory;
   for (const auto& [key, member] : membership_.members()) {
@@ -452,6 +485,8 @@ void ControlPlane::Emit(AttemptOutput output) {
   }
 }
 
+// By member and not by session: what an attempt decided may have been overtaken by another process in that place, which
+// knows nothing of the attempt.
 void ControlPlane::Send(const MemberId& to, Command command) {
   const Member* member = membership_.Find(KeyOf(to));
   if (member == nullptr || member->session == 0 || member->hello.member != to) return;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+// With more replicas than sources, replicas pass parts on to each other: every source sends each of its bytes once, and
+// every replica reads and is read by one at a time. Replicas are divided into classes by their number modulo the
+// sources (T); in round r, class k takes part (k + r) mod T, in a chain through the class.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -24,6 +27,7 @@ Upstream Predecessor(int32_t m, int32_t round, const RouteOptions& options) {
 std::vector<std::vector<Fetch>> Routes(const std::vector<Copy>& copies, const RouteOptions& options) {
   std::vector<std::vector<size_t>> parts(options.sources);  // copies by source
   for (size_t i = 0; i < copies.size(); ++i) parts[copies[i].source].push_back(i);
+  // Each replica begins with another source, so that no two read from one at the same time.
   const bool direct = options.replicas <= options.sources;
   std::vector<std::vector<Fetch>> routes(options.replicas);
   for (int32_t m = 0; m < options.replicas; ++m) {

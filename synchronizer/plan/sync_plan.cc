@@ -11,6 +11,8 @@
 #include "base/status.h"
 #include "synchronizer/plan/needs.h"
 
+// Both sides of a sync make the plan by themselves, from two layouts: the trainer packs by it, rollouters fetch by it,
+// and its hash says that they agree. So nothing here may depend on the order of a map or on the machine.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -25,6 +27,8 @@ class SendArenaPlanner {
  public:
   // Copies of one destination's need; an equal need that was placed before shares its bytes.
   std::vector<Copy> Place(int32_t source, int32_t destination, const Need& need) {
+    // Replicas of data-parallel layouts need the same bytes: they are packed once and read by all. Needs are few, so
+    // they are compared one by one.
     size_t known = 0;
     while (known < placed_.size() && !(*placed_[known].need == need)) ++known;
     if (known == placed_.size()) placed_.push_back({&need, Lay(need)});
@@ -48,6 +52,7 @@ class SendArenaPlanner {
   std::vector<int64_t> Lay(const Need& need) {
     std::vector<int64_t> offsets;
     for (const Message& message : need.messages) {
+      // Aligned like its place at the destination, so that a copy of 16-byte words needs no shift.
       offsets.push_back(Congruent(used_, message.destination_offset));
       used_ = offsets.back() + message.bytes;
     }
@@ -68,6 +73,8 @@ std::vector<WireBucket> CutIntoBuckets(const std::vector<Copy>& copies, int64_t 
   for (const Copy& copy : copies) {
     for (int64_t done = 0; done < copy.bytes;) {
       int64_t at = copy.destination_offset + done;
+      // Cut at the destination's bucket borders: a bucket is what is verified, and what is fetched again if it arrived
+      // damaged.
       int64_t bytes = std::min(copy.bytes - done, bucket_bytes - at % bucket_bytes);
       buckets.push_back({copy.source, copy.destination, copy.source_offset + done, at, bytes, 0});
       done += bytes;
@@ -78,6 +85,7 @@ std::vector<WireBucket> CutIntoBuckets(const std::vector<Copy>& copies, int64_t 
   });
   for (size_t i = 1; i < buckets.size(); ++i) {
     const WireBucket& last = buckets[i - 1];
+    // Bytes that several destinations read have one digest.
     bool shared = last.source == buckets[i].source && last.source_offset == buckets[i].source_offset;
     buckets[i].digest_index = last.digest_index + (shared ? 0 : 1);
   }
@@ -147,6 +155,7 @@ absl::StatusOr<SyncPlan> SyncPlan::Create(const Manifest& manifest, const Layout
     plan.packs_.push_back(arena.TakeOps());
     plan.send_bytes_.push_back(arena.bytes());
   }
+  // In the order of the destination's memory, which is how a receiver checks what arrives.
   std::sort(plan.copies_.begin(), plan.copies_.end(), [](const Copy& a, const Copy& b) {
     return std::tie(a.destination, a.destination_offset) < std::tie(b.destination, b.destination_offset);
   });

@@ -78,6 +78,7 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
   char* bytes = nullptr;
   {
     MutexLock lock(&mutex_);
+    // Readers tell versions apart by name: a name that came again with other bytes would be mixed with the former.
     if (version <= newest_) {
       return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
                    absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
@@ -106,6 +107,7 @@ SendArena::Slot* SendArena::TakeSlot() {
   Slot* slot = &*std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
     return std::pair(a.pins > 0, a.version) < std::pair(b.pins > 0, b.version);
   });
+  // Its readers are told at their next read; the trainer does not wait for the slowest of them.
   superseded_readers_ += slot->pins;
   ++slot->occupancy;
   slot->version = PolicyVersion();

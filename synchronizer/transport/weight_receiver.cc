@@ -87,6 +87,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
   SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
   SYNCOPATE_RETURN_IF_ERROR(Begin(command.attempt));
   offer_.planned = std::move(planned);
+  // Once per plan: all syncs of a run share one, and what it means for this rank is a walk over every tensor.
   Expect(offer_.planned);
   absl::StatusOr<Prepared> prepared = PrepareTarget(command, transport);
   if (!prepared.ok()) ReleaseTarget();
@@ -97,6 +98,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
 absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const synchronizer::Prepare& command,
                                                                        ReceiverTransport* transport) {
   SYNCOPATE_RETURN_IF_ERROR(ClaimTarget());
+  // Asked once the target is claimed: a sleep that comes later is held back until the attempt ends.
   const ReceiverWeights weights = WeightsFor(command);
   ForgetLostWeights(weights);
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command.version));
@@ -104,6 +106,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   offer_.deadline = options_.clock->Now() + command.deadline;
   already_held_ = !serving().IsNone() && weights.digest == command.digest;
   transport_ = transport;
+  // The same bits under a new name: nothing is opened, and Install only relabels.
   if (already_held_) return Prepared{true, "", weights};
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport_->Open(command));
   MutexLock lock(&mutex_);
@@ -154,6 +157,8 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(
                                             DestinationLayoutName(command.destination_layout, world), "this receiver"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
                              plans_.Get({command.source_layout, command.sources, command.destination_layout, world}));
+  // Both sides make the plan themselves, from names of layouts. The hash says that they came to the same one; without
+  // it a difference of builds would be weights in wrong places.
   if (planned->plan.hash() != command.plan_hash) {
     return Refuse(reason::kPlanMismatch,
                   absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
@@ -193,6 +198,8 @@ absl::Status WeightReceiver::Begin(int64_t attempt) {
 ReceiverWeights WeightReceiver::WeightsFor(const synchronizer::Prepare& command) const {
   ReceiverWeights weights = target_->LastSleep();
   const uint64_t base = command.subset.base_digest;
+  // Base weights that are kept must be where the others arrive. They are there already, can be copied from what serves,
+  // or the two are one set.
   const bool in_shadow = target_->in_place() || target_->can_copy_live() || shadow_base_ == base;
   weights.base_present = base != 0 && live_base_ == base && in_shadow;
   weights.digest = serving_digest();
@@ -275,7 +282,10 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
+  // What is not sent is verified like what is, or a base that was damaged in memory would serve for ever.
   for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
+  // Times are told apart: connecting, moving bytes, verifying. Checking runs inside Receive() as pieces arrive, so its
+  // share is taken out of the transfer's.
   const absl::Duration checked_before = check.busy();
   const absl::Time begun = options_.clock->Now();
   absl::Time connected = begun;
@@ -283,6 +293,8 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
   request.on_writing = [this] { NoteOverwriting(); };
   const absl::Status moved = transport_->Receive(request, target_->shadow(), StopToken());
+  // In place the base that served is being written over; whether that ends well, it is no base any more until it is
+  // verified.
   if (Overwrites()) live_base_ = 0;
   SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
@@ -317,6 +329,8 @@ absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request) {
   if (!target_->in_place()) return absl::OkStatus();
   const std::stop_token stop = StopToken();
   for (;;) {
+    // Generation stops for a version that is there, never for one that has been superseded meanwhile. It is asked again
+    // at each turn, as stopping may take longer than the version lives.
     SYNCOPATE_RETURN_IF_ERROR(transport_->Probe(request, stop));
     const absl::Duration left = offer_.deadline - options_.clock->Now();
     const absl::Status paused = target_->BeginInPlace(std::min(left, kPausePatience));
@@ -397,6 +411,7 @@ void WeightReceiver::AbandonInPlace() {
     MutexLock lock(&mutex_);
     const InPlace left = std::exchange(in_place_, InPlace::kNo);
     if (left == InPlace::kNo) return;
+    // Bytes were written, or nothing had served before: going on with what is there would generate from mixed weights.
     torn = left == InPlace::kOverwritten || serving_.IsNone();
     if (torn) serving_ = PolicyVersion();
     if (torn) serving_digest_ = 0;
@@ -422,11 +437,14 @@ void WeightReceiver::FinishIf(const std::function<bool(int64_t attempt)>& wanted
   {
     MutexLock lock(&mutex_);
     if (phase_ == Phase::kIdle || phase_ == Phase::kEnding || !wanted(attempt_)) return;
+    // Only one thread may clear up: this one if no blocking call is under way, else the one that is in it, when it
+    // leaves.
     idle = phase_ == Phase::kPrepared || phase_ == Phase::kVerified;
     finished_ = true;
     if (idle) phase_ = Phase::kEnding;
     stop = stop_;
   }
+  // Outside the lock: callbacks of the token run here, and ask this object.
   stop.request_stop();
   if (idle) ClearUp();  // else Leave does it
 }

@@ -25,6 +25,8 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 
@@ -249,6 +251,24 @@ std::string Process::LogTail() const {
   constexpr size_t kBytes = 2000;
   std::string log = Log();
   return log.size() > kBytes ? log.substr(log.size() - kBytes) : log;
+}
+
+std::vector<pid_t> ProcessesNaming(const std::string& text) {
+  std::vector<pid_t> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) continue;
+    // By read(), whose errors are values: a process may end between open and read, and a stream buffer throws then.
+    const int file = ::open((entry.path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    std::string line;
+    std::array<char, 4096> part;
+    for (ssize_t got = 0; (got = ::read(file, part.data(), part.size())) > 0;) line.append(part.data(), got);
+    ::close(file);
+    if (absl::StrContains(line, text)) found.push_back(pid);
+  }
+  return found;
 }
 
 }  // namespace syncopate::testing

@@ -89,4 +89,7 @@ class Process {
   size_t log_position_;  // where WaitForLogLine goes on
 };
 
+// Live processes whose command line holds `text`, this one excepted.
+std::vector<pid_t> ProcessesNaming(const std::string& text);
+
 }  // namespace syncopate::testing

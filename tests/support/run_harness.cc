@@ -129,18 +129,6 @@ absl::StatusOr<std::map<int64_t, std::string>> TwinDigests(const std::string& co
   return digests;
 }
 
-std::vector<pid_t> ProcessesNaming(const std::string& text) {
-  std::vector<pid_t> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const auto pid = static_cast<pid_t>(std::stol(name));
-    if (pid != ::getpid() && absl::StrContains(Text(entry.path().string() + "/cmdline"), text)) found.push_back(pid);
-  }
-  return found;
-}
-
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, ParseHostPort(address));
   Socket socket(Connect(parsed.host, parsed.port));

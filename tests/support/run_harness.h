@@ -46,9 +46,6 @@ std::vector<Json> JsonLines(const std::string& text);
 absl::StatusOr<std::map<int64_t, std::string>> TwinDigests(const std::string& config,
                                                            std::vector<std::string> overrides, int64_t count);
 
-// Live processes whose command line holds `text`, this one excepted.
-std::vector<pid_t> ProcessesNaming(const std::string& text);
-
 // The body that GET `path` at host:port answers with status 200.
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path);
 

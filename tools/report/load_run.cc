@@ -39,7 +39,7 @@ class Records {
 
   // Steps and evaluations in order, a step before the evaluation of what it made. What an older epoch wrote beyond the
   // step from which a newer one went on was rolled back.
-  void Tell(RunHistory* history) const {
+  void AddTo(RunHistory* history) const {
     std::map<int64_t, int64_t> begins;  // epoch -> the first step that it made
     for (const auto& [key, record] : newest_) {
       if (!record.is_evaluation) begins.emplace(record.epoch, record.step);
@@ -168,7 +168,7 @@ absl::StatusOr<RunHistory> LoadRun(FileSystem* files, const std::string& run_dir
   if (records.damaged() > 0) {
     description.warnings.push_back(absl::StrCat(records.damaged(), " lines of ", kMetrics, " are damaged"));
   }
-  records.Tell(&history);
+  records.AddTo(&history);
   absl::StatusOr<records::RunEvents> events = records::ReadRunEvents(files, run_dir);
   if (events.ok()) {
     for (const std::string& warning : events->warnings) description.warnings.push_back(warning);

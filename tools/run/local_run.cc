@@ -118,6 +118,7 @@ class LocalRun {
         StartOne(action.child);
         continue;
       }
+      // To be stopped before it was started.
       if (awaiting_rank0_.erase(action.child) > 0) {
         Perform(supervision_.OnExit(action.child, {true, SIGTERM}, Now()));  // it was never there
         continue;
@@ -138,12 +139,14 @@ class LocalRun {
     const ChildId rank0 = Rank0Of(child);
     const char* folder = child.role == "trainer" ? daemon::kRanksFolder : daemon::kReplicasFolder;
     auto endpoint = daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(folder), rank0.role, rank0.index));
+    // An earlier life may have left its file: the process that it names must be one of ours.
     const bool is_ours = endpoint.ok() && processes_.count(static_cast<pid_t>(endpoint->pid)) > 0;
     return is_ours ? endpoint->grpc : "";  // not yet, or what an earlier life wrote
   }
 
   // Other ranks are started when it is known where their rank 0 listens for them.
   void NoticeRank0() {
+    // A copy, as starting changes the set.
     for (const ChildId& child : std::set<ChildId>(awaiting_rank0_)) {
       if (FindRank0(child).empty()) continue;
       awaiting_rank0_.erase(child);
@@ -173,6 +176,7 @@ class LocalRun {
 
   void Reap() {
     int status = 0;
+    // One signal may stand for several children.
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       auto found = processes_.find(pid);
       if (found == processes_.end()) continue;
@@ -181,6 +185,7 @@ class LocalRun {
       endpoints_.erase(child);
       bool by_signal = WIFSIGNALED(status);
       ChildExit exit{by_signal, by_signal ? WTERMSIG(status) : WEXITSTATUS(status)};
+      // Who ends because it was asked to is no news.
       bool expected = supervision_.stopping();
       std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
       if (supervision_.outcome() == RunOutcome::kCompleted) expected = true;
@@ -252,6 +257,7 @@ class LocalRun {
     absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
     if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     monitor_.SetEndpoints(daemons);
+    // The synchronizer, rank 0 of the trainer, and rank 0 of each rollouter: others listen for nobody but their own.
     bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
     if (all && !std::exchange(announced_, true)) {
       display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
@@ -269,6 +275,7 @@ class LocalRun {
   }
 
   void Refresh() {
+    // The table is drawn ten times a second; signals are looked for more often.
     if (!announced_ || Now() < next_refresh_) return;
     next_refresh_ = Now() + kRefreshEvery;
     UpdateView();
@@ -376,6 +383,7 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadSecurity(cons
 absl::Status PlaceWorker(v1::RunConfig* config) {
   v1::EnvironmentSection* environment = config->mutable_environment();
   if (environment->command().empty() || !environment->address().empty()) return absl::OkStatus();
+  // sockaddr_un has room for 108 bytes with the end.
   constexpr size_t kMaxSocketPath = 107;
   const std::string path = (std::filesystem::path(config->run().dir()) / "environment.sock").string();
   if (path.size() > kMaxSocketPath) {

@@ -7,6 +7,15 @@
 #include "base/status.h"
 #include "services/config/run_config.h"
 
+// States of a child:
+//
+//   absent --the run begins, or the synchronizer is ready--> starting --OnReady--> ready --OnExit--> absent
+//   starting, ready --OnExit, not the trainer--> backoff --its time--> starting; too often: given up
+//
+// The trainer's end is the run's: well, it is complete; else it has failed, as only a resume knows which state on disk
+// is whole. The synchronizer and rollouters may die at any time and are started again. A stop goes in the same order in
+// every case: the trainer first, which saves, then all others, who have nothing to save; each has its share of the
+// grace.
 namespace syncopate::run {
 namespace {
 
@@ -34,6 +43,7 @@ std::string ChildExit::ToString() const {
 }
 
 RunSupervision::RunSupervision(const Options& options) : options_(options) {
+  // Every child there will ever be, so that tables show them before they start.
   children_[kSynchronizerId];
   for (int64_t i = 0; i < options_.trainer_ranks; ++i) children_[{kTrainer, i}];
   if (options_.environment) children_[kEnvironmentId];
@@ -60,11 +70,13 @@ void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<C
 std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time now) {
   std::vector<ChildAction> actions;
   Child& child = children_[id];
+  // It may have exited between its announcement and this.
   if (child.state != State::kStarting) return actions;
   child.state = State::kReady;
   child.since = now;
   child.failed_starts = 0;
   child.was_ready = true;
+  // Daemons ask the synchronizer first, and rollouters the worker: both listen before anybody else is started.
   const bool all_begin =
       children_[kSynchronizerId].was_ready && (!options_.environment || children_[kEnvironmentId].was_ready);
   if (!all_begin || stopping()) return actions;
@@ -81,14 +93,16 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
   child.state = State::kAbsent;
   child.since = now;
   if (stopping()) {
+    // It has saved, or died: either way nobody needs the others any more.
     if (id == kTrainerId) StopOthers(&actions);
     return actions;
   }
+  // The same start would be refused again.
   bool refused = !exit.by_signal && exit.code == config::kConfigExitCode;
   if (id == kTrainerId) {
     bool well = !exit.by_signal && exit.code == 0;
     if (well) {
-      Settle(RunOutcome::kCompleted, now, &actions);
+      EndRun(RunOutcome::kCompleted, now, &actions);
     } else {
       FailOnRank(id, exit, now, &actions);
     }
@@ -111,7 +125,9 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
                                      std::vector<ChildAction>* actions) {
   Child& child = children_[id];
   if (!was_ready) ++child.failed_starts;
+  // Only the last minute counts: a rollouter may die each hour for a week.
   while (!child.restarts.empty() && child.restarts.front() <= now - absl::Minutes(1)) child.restarts.pop_front();
+  // It has never been ready in a row of starts: something is wrong that time does not mend.
   if (child.failed_starts >= options_.max_failed_starts) {
     GiveUp(id, absl::StrCat("failed to start ", child.failed_starts, " times; the last time it ", exit.ToString()), now,
            actions);
@@ -130,6 +146,7 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
 void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Time now,
                             std::vector<ChildAction>* actions) {
   children_[id].state = State::kGivenUp;
+  // Without one of these nothing moves; without some rollouters the run goes on slower.
   if (id == kSynchronizerId || id == kEnvironmentId || !AnyRollouterLeft()) {
     Fail(id.Name(), why, now, actions);
   }
@@ -159,13 +176,14 @@ void RunSupervision::Fail(const std::string& culprit, const std::string& reason,
                           std::vector<ChildAction>* actions) {
   culprit_ = culprit;
   reason_ = culprit.empty() ? reason : absl::StrCat(culprit, " ", reason);
-  Settle(RunOutcome::kFailed, now, actions);
+  EndRun(RunOutcome::kFailed, now, actions);
 }
 
 void RunSupervision::FailOnRank(const ChildId& id, const ChildExit& exit, absl::Time now,
                                 std::vector<ChildAction>* actions) {
   const bool has_lost_one = !exit.by_signal && exit.code == daemon::kExitLostPeer;
   const bool several = options_.trainer_ranks > 1;
+  // The others' codes say that they lost a rank, not which: the one that was killed said nothing.
   lost_peer_ = has_lost_one || (several && exit.by_signal);
   Fail(id.Name(), exit.ToString(), now, actions);
   if (!several || !has_lost_one) return;
@@ -173,7 +191,7 @@ void RunSupervision::FailOnRank(const ChildId& id, const ChildExit& exit, absl::
   kill_all_at_ = std::min(kill_all_at_, now + options_.lost_run_grace);
 }
 
-void RunSupervision::Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions) {
+void RunSupervision::EndRun(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions) {
   outcome_ = outcome;
   kill_trainer_at_ = now + kTrainerShareOfGrace * options_.grace;
   kill_all_at_ = now + kAllShareOfGrace * options_.grace;
@@ -211,11 +229,12 @@ void RunSupervision::KillAll(std::vector<ChildAction>* actions) const {
 std::vector<ChildAction> RunSupervision::OnInterrupt(absl::Time now) {
   std::vector<ChildAction> actions;
   if (interrupted_at_ != absl::InfiniteFuture()) {
+    // One Ctrl-C may arrive twice, from the terminal and from a shell that passes it on: what comes at once is one.
     if (now - interrupted_at_ >= kOneInterrupt) KillAll(&actions);
     return actions;
   }
   interrupted_at_ = now;
-  if (!stopping()) Settle(RunOutcome::kInterrupted, now, &actions);
+  if (!stopping()) EndRun(RunOutcome::kInterrupted, now, &actions);
   return actions;
 }
 

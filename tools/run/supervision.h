@@ -113,7 +113,7 @@ class RunSupervision {
   void ScheduleRestart(const ChildId& id, bool was_ready, const ChildExit& exit, absl::Time now,
                        std::vector<ChildAction>* actions);
   void GiveUp(const ChildId& id, const std::string& why, absl::Time now, std::vector<ChildAction>* actions);
-  void Settle(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions);
+  void EndRun(RunOutcome outcome, absl::Time now, std::vector<ChildAction>* actions);
   void Fail(const std::string& culprit, const std::string& reason, absl::Time now, std::vector<ChildAction>* actions);
   void FailOnRank(const ChildId& id, const ChildExit& exit, absl::Time now, std::vector<ChildAction>* actions);
   void KillLateTrainer(std::vector<ChildAction>* actions);

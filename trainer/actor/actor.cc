@@ -55,10 +55,12 @@ at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const 
 
 std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards) {
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
+  // One range is one kernel launch.
   if (decay_all) return {{0, shards.local_elements(), true}};
   std::vector<Range> ranges;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    // Matrices and embeddings; norms and biases are vectors.
     const bool decays = manifest.tensors()[i].shape.size() > 1;
     if (!ranges.empty()) ranges.back().count = begin - ranges.back().begin;  // with the padding behind it
     if (ranges.empty() || ranges.back().decays != decays) ranges.push_back({begin, 0, decays});
@@ -66,6 +68,8 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
   ranges.back().count = elements - ranges.back().begin;
   std::vector<Range> local;
   for (const Range& range : ranges) {
+    // What this rank holds of the range. Pieces that meet in its arena become one, or each layer would be a launch of
+    // its own.
     for (const FlatShards::Piece& piece : shards.PiecesOf(range.begin, range.count)) {
       const bool goes_on = !local.empty() && local.back().decays == range.decays &&
                            local.back().begin + local.back().count == piece.local_begin;
@@ -95,6 +99,7 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       gradients_(ArenaTensor(arenas_.gradients.get(), shards_.local_elements(), device)),
       first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.local_elements(), device)),
       second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.local_elements(), device)),
+      // In float32 forward reads the parameters themselves; there is nothing to keep in step.
       copy_(compute == at::kFloat ? at::Tensor()
                                   : ArenaTensor(arenas_.copy.get(), shards_.local_elements(), device, compute)),
       parameter_state_(copy_.defined() ? std::vector<StateArena*>{arenas_.parameters.get(), arenas_.copy.get()}
@@ -188,6 +193,7 @@ void Actor::WaitForDevice() const {
 }
 
 void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
+  // The whole arena at once, where it is.
   if (shards_.is_whole() && parameters_.is_cpu()) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
@@ -216,6 +222,7 @@ void Actor::CopyWeights(const model::WeightFiles& files) {
     const int64_t count = manifest_.tensors()[i].NumElements();
     const auto pieces = shards_.PiecesOf(begin, count);
     if (pieces.empty()) continue;
+    // Read from the file straight into its place, without a copy between.
     const bool in_place = shards_.is_whole() && parameters_.is_cpu();
     at::Tensor here = in_place ? parameters_.narrow(0, begin, count) : at::empty({count}, at::kFloat);
     files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(count)));
@@ -235,6 +242,7 @@ void Actor::ZeroGradients() {
   }
 }
 
+// With one rank there is nobody to sum with.
 absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
 
 void Actor::RenewCopy() {
@@ -254,15 +262,20 @@ absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
   at::Tensor sums = at::zeros({2}, gradients_.options().dtype(at::kDouble));
   sums[0].copy_(norms.gradient.to(at::kDouble).square());
   if (remembers()) sums[1].copy_(norms.moment_sum);
+  // Both sums in one call. Squares are what adds up over ranks; the root is taken after.
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(sums.data_ptr(), 2, Element::kFloat64, Reduction::kSum));
   return Norms{sums[0].sqrt(), sums[1]};
 }
 
+// The smaller of two limits, as a factor on the gradient: the norm that was asked for, and how far it may grow beyond
+// what the second moment remembers of it. Nothing here waits for the device, so the factor is a tensor and goes into
+// the update as one; NaN in it makes the update do nothing.
 at::Tensor Actor::ClipFactor(const Norms& norms, const at::Tensor& guard) const {
   const double most = options_.max_grad_norm > 0 ? options_.max_grad_norm : std::numeric_limits<double>::infinity();
   at::Tensor wide = norms.gradient.to(at::kDouble);
   at::Tensor limit = at::scalar_tensor(most, wide.options());
   if (remembers()) {
+    // AdamW's bias correction of the second moment: its sum is then the expected square of the norm.
     const double correction = 1.0 - std::pow(options_.beta2, static_cast<double>(updates_));
     at::Tensor remembered = at::sqrt(norms.moment_sum / correction);
     // Gradients that were all 0 say nothing about the next one.
@@ -283,6 +296,7 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   adamw.beta1 = options_.beta1;
   adamw.beta2 = options_.beta2;
   adamw.eps = options_.eps;
+  // In float64 on the host: beta2^t near 1 loses its digits in float32 over the first updates.
   adamw.correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(update));
   adamw.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(update));
   for (const Range& range : ranges_) {
@@ -348,6 +362,7 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() cons
 
 absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
   if (shards_.is_whole()) return PartOf(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
+  // Tensors are written in the manifest's order, so those of one unit follow each other and share one gathering.
   if (written_.part == part && written_.unit == unit) return written_.numbers;
   SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, PartOf(part), ranks_));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
@@ -360,6 +375,7 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
   const int64_t begin_of_tensor = manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
   const int unit = shards_.UnitAt(begin_of_tensor);
   SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor gathered, GatherUnit(part, unit));
+  // It has taken part in gathering, which is all that rank 0 needs of it.
   if (shards_.rank() != 0) return absl::OkStatus();
   const at::Tensor numbers =
       gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, manifest_.tensors()[index].NumElements());
@@ -388,6 +404,7 @@ absl::Status Actor::CopyParameters(at::ScalarType dtype, void* whole) {
     at::Tensor numbers;
     if (as_computing) {
       SYNCOPATE_RETURN_IF_ERROR(gathered_->Acquire(unit));
+      // The next unit is gathered while this one is copied.
       if (unit < shards_.output_unit()) SYNCOPATE_RETURN_IF_ERROR(gathered_->Expect(unit + 1));
       numbers = gathered_->numbers(unit);
     } else {

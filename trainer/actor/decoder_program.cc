@@ -5,6 +5,8 @@
 
 #include "absl/types/span.h"
 
+// Joint projections (q, k, v; gate, up) are one product where they lie side by side in the arena, and several where
+// alignment left gaps between them.
 namespace syncopate::trainer {
 
 using model::LayerWeights;
@@ -45,6 +47,7 @@ void AddGradients(const Ops& ops, Linears gradients, const at::Tensor& dy, const
   int64_t begin = 0;
   for (const Linear& gradient : gradients) {
     const int64_t rows = gradient.weight.size(0);
+    // The kernels take whole rows.
     const at::Tensor part = gradients.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
     ops.AddWeightGradient(gradient.weight, part, x);
     if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
@@ -90,6 +93,7 @@ void DecoderProgram::NormHeads(const LayerWeights& layer, LayerTape* tape) const
   auto norm = [&](int64_t begin, int64_t heads, const at::Tensor& weight, at::Tensor* raw, at::Tensor* rstd) {
     at::Tensor part = tape->qkv.narrow(1, begin, heads * config_.head_dim);
     *raw = part.reshape({rows * heads, config_.head_dim});
+    // reshape() copies only if it must; what backward needs is the value before the norm, which is written over below.
     if (raw->data_ptr() == part.data_ptr()) *raw = raw->clone();
     Ops::Normed normed = ops_.AddNorm(*raw, {}, weight, config_.rms_norm_eps);
     *rstd = normed.rstd;
@@ -117,6 +121,7 @@ void DecoderProgram::NormHeadsBackward(const LayerWeights& layer, const LayerTap
 DecoderProgram::LayerTape DecoderProgram::RunLayer(const LayerWeights& layer, const Stream& stream,
                                                    const PackedSequences& sequences, at::Tensor* delta) const {
   LayerTape tape;
+  // The sum of the residual stream is made by the norm that reads it: one pass over memory instead of two.
   Ops::Normed input =
       ops_.AddNorm(stream.delta.defined() ? stream.delta : stream.base,
                    stream.delta.defined() ? stream.base : at::Tensor(), layer.input_norm, config_.rms_norm_eps);
@@ -153,6 +158,8 @@ absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at
                                                    const PackedSequences& sequences, Tape* tape) const {
   const TransformerWeights& views = weights.views();
   SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(FlatShards::kEmbeddings));
+  // The next unit is gathered while this one computes. What is expected must come in the order of use, or the two
+  // buffers of layers would be taken from under each other.
   SYNCOPATE_RETURN_IF_ERROR(weights.Expect(FlatShards::kEmbeddings + 1));
   Stream stream{at::embedding(views.tokens, ids), {}};
   if (config_.learned_positions) stream.delta = at::embedding(views.positions, sequences.positions());
@@ -188,6 +195,8 @@ at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::
 at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
                                          const PackedSequences& sequences, const at::Tensor& d,
                                          const LayerWeights& gradients) const {
+  // Selective: the backward kernels make the outputs of norms and SwiGLU again on their way, for the products that need
+  // them.
   const bool again = !tape.activation.defined();
   Ops::SwiGluGradient mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
   AddGradients(ops_, One(gradients.down), d, again ? mlp.y : tape.activation);
@@ -196,6 +205,7 @@ at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerT
   AddGradients(ops_, gradients.gate_up, mlp.dgate_up, again ? middle.y : tape.middle_normed);
   mlp = {};
 
+  // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
   AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
   at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
                                         config_.num_attention_heads, config_.num_key_value_heads, sequences);
@@ -218,6 +228,7 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
       ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, views.norm, {}, into.norm, /*wanted=*/false).dsum;
   SYNCOPATE_RETURN_IF_ERROR(gradients.Release(output_unit()));
   SYNCOPATE_RETURN_IF_ERROR(weights.Release(output_unit()));
+  // As early as possible, here and below: the tape is the largest thing in memory.
   tape->output = at::Tensor();
   for (size_t i = views.layers.size(); i-- > 0;) {
     const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
@@ -228,6 +239,7 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
     tape->layers.pop_back();
     if (recompute_ == Recompute::kFull) {
       at::Tensor delta;
+      // Only the layer's input was kept. The same operations on the same numbers give the same bits.
       layer = RunLayer(views.layers[i], {layer.input, {}}, sequences, &delta);
     }
     d = BackwardLayer(views.layers[i], layer, sequences, d, into.layers[i]);
@@ -248,6 +260,8 @@ void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tenso
   SYNCOPATE_CHECK(status.ok());  // no unit of them can fail
 }
 
+// The same calls on units, in the same order, as Forward and Backward make: other ranks wait for them. A test compares
+// the two.
 absl::Status DecoderProgram::Accompany(UnitAccess& weights, UnitAccess* gradients) const {
   auto ask = [](UnitAccess& units, int unit, int next) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(units.Acquire(unit));

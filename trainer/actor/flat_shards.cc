@@ -33,6 +33,7 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
   size_t unit = kEmbeddings;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t layer = LayerOf(manifest.tensors()[i].name);
+    // What has no layer's name comes either before all layers or after them.
     const size_t of = layer >= 0  ? static_cast<size_t>(LayerUnit(layer))
                       : unit == 0 ? static_cast<size_t>(kEmbeddings)
                                   : shards.units_.size() - 1;
@@ -45,6 +46,8 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
     Unit& one = shards.units_[u];
     const int64_t end = u + 1 < shards.units_.size() ? shards.units_[u + 1].begin : all;
     one.count = end - one.begin;
+    // Shards begin at whole blocks, which are the alignment of the wire: what a rank sends of a tensor never shares a
+    // word with its neighbour's.
     const int64_t blocks = (one.count + kBlock - 1) / kBlock;
     const bool is_layer = u > 0 && u + 1 < shards.units_.size();
     if (is_layer && blocks < world) {
@@ -52,6 +55,7 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
                    absl::StrCat("a layer of this model is ", blocks, " blocks of ", Manifest::kAlignment,
                                 " bytes, which trainer.world ", world, " ranks cannot share; have at most ", blocks));
     }
+    // Equal for all ranks, as a collective wants it; the last one's end is padding.
     one.shard = world == 1 ? one.count : (blocks + world - 1) / world * kBlock;
     one.local_begin = shards.local_elements_;
     shards.local_elements_ += one.shard;

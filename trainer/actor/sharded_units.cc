@@ -20,6 +20,8 @@ UnitBuffers::UnitBuffers(const model::ModelConfig& config, const Manifest& manif
                          const at::TensorOptions& options) {
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
+  // Two buffers, for layers in turn; each unit with the vocabulary has one of its own, as it is needed at both ends of
+  // a step.
   const at::Tensor of_layers = at::zeros({2, layer * shards.world()}, options);
   std::vector<model::ArenaPart> parts;
   for (int unit = 0; unit < shards.units(); ++unit) {
@@ -50,12 +52,13 @@ absl::Status GatheredWeights::Acquire(int unit) {
 // What was computed with the buffer's former unit is on the current stream by now.
 absl::Status GatheredWeights::Expect(int unit) {
   if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
+  // Beside the stream that computes.
   SYNCOPATE_ASSIGN_OR_RETURN(gathered_[static_cast<size_t>(unit)], side_.Run([this, unit] {
-    return GatherInto(shards_, unit, local_, ranks_, buffers_.Of(unit));
+    return GatherInto(shards_, unit, local_, ranks_, buffers_.ForUnit(unit));
   }));
-  const at::Tensor here = buffers_.Of(unit);
+  const at::Tensor here = buffers_.ForUnit(unit);
   for (int other = 0; other < shards_.units(); ++other) {
-    if (buffers_.Of(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
+    if (buffers_.ForUnit(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
   }
   return absl::OkStatus();
 }
@@ -77,15 +80,18 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
 
 void ReducedGradients::Zero() {
   empty_.assign(empty_.size(), true);
-  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.Of(unit).zero_();
+  // Those of layers are cleared when they are acquired; these two collect over all micro-batches and are reduced once.
+  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.ForUnit(unit).zero_();
 }
 
 absl::Status ReducedGradients::Acquire(int unit) {
   if (!is_layer(unit)) return absl::OkStatus();
+  // Whatever layer had this buffer last must have been reduced and added before it is written again.
   for (int other = 1; other < shards_.output_unit(); ++other) {
-    if (buffers_.Of(other).data_ptr() == buffers_.Of(unit).data_ptr()) side_.Await(added_[static_cast<size_t>(other)]);
+    if (buffers_.ForUnit(other).data_ptr() == buffers_.ForUnit(unit).data_ptr())
+      side_.Await(added_[static_cast<size_t>(other)]);
   }
-  buffers_.Of(unit).zero_();
+  buffers_.ForUnit(unit).zero_();
   return absl::OkStatus();
 }
 
@@ -96,6 +102,7 @@ absl::Status ReducedGradients::Flush() {
   SYNCOPATE_RETURN_IF_ERROR(Reduce(FlatShards::kEmbeddings));
   for (int unit = 0; unit < shards_.units(); ++unit) {
     const FlatShards::Unit& one = shards_.unit(unit);
+    // A unit that no micro-batch reached has a gradient of 0, and not that of the update before.
     if (empty_[static_cast<size_t>(unit)]) local_.narrow(0, one.local_begin, one.shard).zero_();
   }
   side_.Await(added_[FlatShards::kEmbeddings]);  // and so after all others
@@ -115,13 +122,14 @@ absl::Status ReducedGradients::Reduce(int unit) {
 }
 
 absl::Status ReducedGradients::ReduceInto(int unit, const at::Tensor& mine, bool is_first) {
-  const at::Tensor all = buffers_.Of(unit), sum = reduced_.narrow(0, 0, mine.numel());
+  const at::Tensor all = buffers_.ForUnit(unit), sum = reduced_.narrow(0, 0, mine.numel());
   if (!rounded_.defined()) {
     SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(all.data_ptr(), is_first ? mine.data_ptr() : sum.data_ptr(),
                                                    mine.numel(), Element::kFloat32));
     if (!is_first) mine.add_(sum);
     return absl::OkStatus();
   }
+  // Half the bytes on the wire, by choice (train.reduce_dtype); sums of several micro-batches stay float32 here.
   const at::Tensor rounded = rounded_.narrow(0, 0, all.numel()).copy_(all);
   SYNCOPATE_RETURN_IF_ERROR(ranks_.ReduceScatter(rounded.data_ptr(), sum.data_ptr(), mine.numel(), Element::kBFloat16));
   if (is_first) {

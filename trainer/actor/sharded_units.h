@@ -22,7 +22,7 @@ class UnitBuffers {
               const at::TensorOptions& options);
 
   // [world * shard] of this unit. Every other layer has the same.
-  at::Tensor Of(int unit) const { return memory_[static_cast<size_t>(unit)]; }
+  at::Tensor ForUnit(int unit) const { return memory_[static_cast<size_t>(unit)]; }
   const model::TransformerWeights& views() const { return views_; }
 
  private:
@@ -44,7 +44,7 @@ class GatheredWeights final : public UnitAccess {
   absl::Status Expect(int unit) override;
   const model::TransformerWeights& views() const override { return buffers_.views(); }
   // All of an acquired unit, flat: [its elements].
-  at::Tensor numbers(int unit) const { return buffers_.Of(unit).narrow(0, 0, shards_.unit(unit).count); }
+  at::Tensor numbers(int unit) const { return buffers_.ForUnit(unit).narrow(0, 0, shards_.unit(unit).count); }
   // The weights have changed.
   void Expire() { held_.assign(held_.size(), false); }
 

@@ -343,7 +343,7 @@ bool GroupLedger::NextIsSupervised() const {
 }
 
 GroupLedger::Take GroupLedger::TakeSupervised() {
-  Take take{.is_replay = !replays_.empty(), .groups = supervised_.Take()};
+  Take take{.is_replay = !replays_.empty(), .groups = supervised_.TakeGroups()};
   take.record.supervised = true;
   if (take.is_replay) {
     replays_.pop_front();

@@ -41,6 +41,7 @@ RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
 }
 
 void LeaseDesk::Disconnect(SessionId session) {
+  // Both books: a rollouter holds leases of training and of the evaluation at once.
   ledger_->Disconnect(session);
   if (evaluation_.has_value()) evaluation_->OnSessionLost(session);
 }
@@ -66,6 +67,7 @@ void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& le
 
 std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_only) {
   std::vector<IssuedLease> issued;
+  // Evaluation first: it is short, and would else stand behind prompts of which there is no end.
   if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
   if (evaluation_only) return issued;
   for (IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
@@ -76,6 +78,8 @@ bool LeaseDesk::ExpiryIsDue(absl::Time now) {
   const absl::Duration since = now - expiry_looked_at_;
   if (since < kExpiryPause) return false;
   expiry_looked_at_ = now;
+  // Whoever stood still himself has heard nobody: what they said meanwhile is heard first, or all leases of a healthy
+  // run would be revoked at once.
   if (since > kStoodStill) no_expiry_before_ = now + kStoodStill;
   return now >= no_expiry_before_;
 }
@@ -86,6 +90,7 @@ std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
   if (evaluation_.has_value()) {
     for (const Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
   }
+  // One line for each rollouter and reason; one that dies may hold hundreds of leases.
   std::map<std::pair<SessionId, RevokeReason>, int64_t> counts;
   for (const Revocation& one : revoked) {
     ++(one.reason == RevokeReason::kStalled ? counts_.stalled : counts_.timed_out);

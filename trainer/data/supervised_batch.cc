@@ -40,6 +40,6 @@ bool SupervisedBatch::IsReady(const RestoredData::Replay* replay, const PromptQu
   return replay == nullptr && !groups_.empty() && !queue.Head().has_value();
 }
 
-std::vector<SharedGroup> SupervisedBatch::Take() { return std::exchange(groups_, {}); }
+std::vector<SharedGroup> SupervisedBatch::TakeGroups() { return std::exchange(groups_, {}); }
 
 }  // namespace syncopate::trainer

@@ -29,7 +29,7 @@ class SupervisedBatch {
   bool IsReady(const RestoredData::Replay* replay, const PromptQueue& queue) const;
   bool empty() const { return groups_.empty(); }
   // Empties it.
-  std::vector<SharedGroup> Take();
+  std::vector<SharedGroup> TakeGroups();
 
   // INVALID_ARGUMENT (reason ROW_CHANGED): a step cannot be repeated, as its row is no prompt any more.
   const absl::Status& failure() const { return failure_; }

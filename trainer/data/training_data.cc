@@ -42,12 +42,16 @@ absl::Status TrainingData::StoppedError() {
 
 // -- Opening
 
+// The order matters: the log is replayed into the ledger, then what restoring dropped is made durable, and only then
+// may prompts come: a lease that went out before would be of a position that a second crash could take back.
 absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& options, const Parts& parts,
                                                                  const Start& start) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
   SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
   SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
+  // Last: from here on the source's thread calls in. The source outlives this object's use of it, since Stop() takes
+  // the listener away.
   parts.prompts->SetListener([raw = data.get()] { raw->ReviewLeases(); });
   return data;
 }
@@ -64,9 +68,7 @@ absl::Status TrainingData::OpenLog(const Start& start) {
   };
   SYNCOPATE_ASSIGN_OR_RETURN(log_, TrajectoryLog::Open(parts_.files, options_.log, replay));
   RestoredData restored = restore.Finish();
-  SYNCOPATE_LOG(kInfo,
-                "data position: next prompt %s, %d groups kept, %d steps to "
-                "repeat, %d groups rolled back",
+  SYNCOPATE_LOG(kInfo, "data position: next prompt %s, %d groups kept, %d steps to repeat, %d groups rolled back",
                 restored.queue.next().ToString(), restored.accepted.size(), restored.replays.size(),
                 restored.drops.size());
   MutexLock lock(&mutex_);
@@ -106,6 +108,8 @@ void TrainingData::CollectLocked(Actions* actions) {
     actions->revocations.emplace_back(FindSinkLocked(one.session), one);
   }
   for (IssuedLease& one : desk_->NextLeases(now, /*evaluation_only=*/disk_.IsFresh(now))) {
+    // While the disk is in trouble no training lease goes out: its answer could not be acknowledged. Evaluation writes
+    // no log, and goes on.
     actions->leases.emplace_back(FindSinkLocked(one.session), std::move(one.lease));
   }
   for (const DropRecord& drop : desk_->ledger().UnloggedDrops()) actions->drops.push_back(drop);
@@ -116,6 +120,7 @@ void TrainingData::Perform(Actions actions) {
     auto report = [](const absl::Status& status, uint64_t) {
       if (!status.ok()) SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
     };
+    // Nobody waits for these: a drop that is lost costs a prompt that is tried once more after a restart.
     absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(drop), report);
     if (!handed_in.ok()) report(handed_in, 0);
   }
@@ -184,6 +189,8 @@ absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
   {
     MutexLock lock(&mutex_);
     if (stopped_ || !HasBatchLocked()) return NoBatchLocked();
+    // A take that the disk refused is kept whole: the ledger has moved on, and another choice of groups would be
+    // another history.
     take = refused_take_.has_value() ? std::exchange(refused_take_, std::nullopt) : desk_->ledger().TakeBatch();
   }
   return LogTake(*std::move(take));
@@ -191,6 +198,8 @@ absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
 
 absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
   uint64_t sequence = 0;
+  // A replayed take is in the log already. Any other must be there before a step uses it: a restart then repeats it
+  // with the same groups, and no group is ever trained twice.
   if (!take.is_replay) {
     auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(take.record), options_.log_timeout);
     MutexLock lock(&mutex_);
@@ -201,6 +210,8 @@ absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
     }
     sequence = *written;
   }
+  // The gate has promised that there are none (invariant I4). It is counted from the stamps of the tokens, which the
+  // gate never sees.
   if (take.staleness.violating_groups > 0) {
     SYNCOPATE_LOG(kError, "%d groups of step %d are beyond the staleness bound of %d: a defect",
                   take.staleness.violating_groups, take.record.produces.step, options_.ledger.gate.max_staleness);
@@ -220,6 +231,7 @@ void TrainingData::RecordPublished(const PolicyVersion& version) {
 
 absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
   MutexLock lock(&mutex_);
+  // A snapshot in the middle of a step would hold a position that its weights do not belong to.
   if (desk_->ledger().in_step()) {
     return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
                  "the disk has not taken down which groups the next step "

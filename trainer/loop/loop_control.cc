@@ -65,6 +65,7 @@ void LoopControl::Add(Task task, bool saves) {
       return;
     }
   }
+  // Outside the lock: it answers a call, and may ask for the status.
   task(RunOver());
 }
 
@@ -129,6 +130,7 @@ void LoopControl::Close(const std::string& state) {
     MutexLock lock(&mutex_);
     closed_ = true;
     status_.state = state;
+    // Those that came after the last look. Later ones are answered by Add().
     unanswered.swap(tasks_);
   }
   for (const Task& task : unanswered) task(RunOver());

@@ -54,6 +54,7 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
 absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   checkpoints_.LoadBest();
   parts_.observer->RecordMemory(parts_.policy->memory());
+  // A resumed run goes on to compare with the best of all its lives.
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
@@ -67,16 +68,20 @@ absl::Status StepLoop::MakeSteps() {
     const LoopControl::Requests requests = AwaitRequests();
     for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
     if (requests.stop) return absl::OkStatus();
+    // What is saved by hand is judged like what is saved by the clock, so that it may become the best.
     if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
+    // A replay publishes nothing (the header says why). Neither do supervised steps. The first step after either
+    // publishes what rollouters begin with, before it waits for their answers.
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
     if (!is_replay && !IsSupervised() && publisher_.published().IsNone()) {
       SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
       StartEvaluationIfDue();
     }
+    // Results that are there; it waits for none.
     evaluations_.Collect(absl::InfinitePast(), publisher_.published());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
     phases_.AddRest(Now());
@@ -103,6 +108,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   waited_seconds_ += absl::ToDoubleSeconds(waited);
   phases_.Add(LoopPhase::kIdle, waited);
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
+  // Data that have ended, a stop, or data that cannot be used at all: the run ends. Everything else passes.
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
   // Else it is not there yet, or the disk has refused the take, which comes again: a full disk holds a run up.
@@ -123,6 +129,8 @@ absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
 }
 
 absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
+  // The ledger and the loop count steps apart from each other; if they differed, tokens would be trained at a wrong
+  // staleness.
   SYNCOPATE_CHECK(batch.produces.step == version_.step + 1);
   if (batch.is_replay) control_.SetState("replaying");
   const absl::Time begin = Now();
@@ -139,6 +147,7 @@ absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time 
   SYNCOPATE_ASSIGN_OR_RETURN(report->metrics, MakeStep(batch));
   phases_.Add(LoopPhase::kStep, Now() - begin);
   version_.step = batch.produces.step;
+  // Before anything is published: the ledger must know the step, or it would refuse answers that the new version makes.
   parts_.data->FinishStep();
   control_.SetVersion(version_);
   if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
@@ -185,6 +194,7 @@ bool StepLoop::CheckpointIsDue() const {
 bool StepLoop::PublishIsDue() const {
   if (IsSupervised()) return false;
   if (version_.step == options_.supervised_steps) return true;  // rollouters begin with what was learned
+  // The last version always: it is what the run leaves to be served and evaluated.
   if (version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps) return true;
   return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
 }
@@ -209,6 +219,7 @@ absl::Status StepLoop::SaveIfDue() {
   };
   const absl::Status begun =
       checkpoints_.Save(version_, [note](const absl::StatusOr<std::string>& name) { note(name.status()); });
+  // Training has spoilt the weights: going on would train nothing but more of that.
   if (ErrorReason(begun) == reason::kNonFinite) return begun;
   note(begun);
   return absl::OkStatus();
@@ -222,6 +233,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   control_.SetState("stopping");
   if (!requests.stop) {
     // Time or data may have ended between two publications.
+    // A resumed run that had been complete: nothing was published in this life, as no step was left.
     const bool found_complete = publisher_.published().IsNone();
     if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
@@ -245,6 +257,7 @@ void StepLoop::SaveCheckpoint(CheckpointDone done) {
 void StepLoop::RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work) {
   auto run = [this, work = std::move(work)](const absl::Status& over) {
     if (!over.ok()) return work(over);
+    // `done` is owed exactly one answer, also if the weights cannot be brought to the device, or not away again.
     bool told = false;
     const absl::Status status = InUse(*parts_.policy, [&] {
       const absl::Status finite = publisher_.CheckWeights(version_);

@@ -20,7 +20,7 @@ absl::Status OutOfMemory(int64_t bytes, const std::string& what) {
 // Whole pages of this process.
 class Pages {
  public:
-  static absl::StatusOr<Pages> Take(int64_t bytes, const std::string& what) {
+  static absl::StatusOr<Pages> Reserve(int64_t bytes, const std::string& what) {
     const auto size = static_cast<size_t>(bytes);
     void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return OutOfMemory(bytes, what);
@@ -51,7 +51,7 @@ class HostStateArena final : public StateArena {
  private:
   absl::Status CopyToHost() override {
     if (!kept_.has_value()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(Pages kept, Pages::Take(bytes(), absl::StrCat("the copy of ", what_)));
+      SYNCOPATE_ASSIGN_OR_RETURN(Pages kept, Pages::Reserve(bytes(), absl::StrCat("the copy of ", what_)));
       kept_.emplace(std::move(kept));
     }
     std::memcpy(kept_->data(), pages_.data(), pages_.size());
@@ -62,7 +62,7 @@ class HostStateArena final : public StateArena {
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
-    SYNCOPATE_ASSIGN_OR_RETURN(Pages taken, Pages::Take(bytes(), absl::StrCat("a copy of ", what_)));
+    SYNCOPATE_ASSIGN_OR_RETURN(Pages taken, Pages::Reserve(bytes(), absl::StrCat("a copy of ", what_)));
     auto pages = std::make_shared<Pages>(std::move(taken));
     return std::shared_ptr<char>(pages, pages->data());
   }
@@ -121,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const char>> StateArena::Copy() {
 
 absl::StatusOr<std::unique_ptr<StateArena>> MakeHostStateArena(int64_t bytes, StateArena::Kind kind,
                                                                const std::string& what) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Pages pages, Pages::Take(bytes, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(Pages pages, Pages::Reserve(bytes, what));
   return std::make_unique<HostStateArena>(std::move(pages), bytes, kind, what);
 }
 

@@ -4,69 +4,70 @@
 
 namespace syncopate::trainer {
 
-absl::Status LeadingPolicy::Tell(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) const {
+absl::Status LeadingPolicy::SendToOthers(const RankCommand& command,
+                                         const std::vector<const TrajectoryGroup*>& groups) const {
   SYNCOPATE_CHECK(followers_ != nullptr);
   return followers_->Send(command, groups);
 }
 
 absl::StatusOr<TrainStepMetrics> LeadingPolicy::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kStep, .step = step}, groups));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kStep, .step = step}, groups));
   return policy_->Step(groups, step);
 }
 
 absl::StatusOr<TrainStepMetrics> LeadingPolicy::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kSupervisedStep}, groups));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kSupervisedStep}, groups));
   return policy_->SupervisedStep(groups);
 }
 
 absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
   return policy_->WriteTensor(part, index, sink);
 }
 
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeSnapshot(const std::string& folder) const {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kSave, .folder = folder}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kSave, .folder = folder}));
   return policy_->TakeSnapshot(folder);
 }
 
 absl::Status LeadingPolicy::CopyParameters(DType dtype, void* whole) const {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kCopyParameters, .dtype = dtype}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kCopyParameters, .dtype = dtype}));
   return policy_->CopyParameters(dtype, whole);
 }
 
 absl::StatusOr<uint64_t> LeadingPolicy::Digest() const {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kDigest}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kDigest}));
   return policy_->Digest();
 }
 
 absl::Status LeadingPolicy::CheckFinite() const {
-  SYNCOPATE_RETURN_IF_ERROR(Tell({.kind = RankCommand::Kind::kCheckFinite}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kCheckFinite}));
   return policy_->CheckFinite();
 }
 
-absl::Status LeadingPolicy::TellToMove(RankCommand::Move move) const {
-  return Tell({.kind = RankCommand::Kind::kMoveState, .move = move});
+absl::Status LeadingPolicy::SendMove(RankCommand::Move move) const {
+  return SendToOthers({.kind = RankCommand::Kind::kMoveState, .move = move});
 }
 
 absl::Status LeadingPolicy::BeginUse() {
-  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kBeginUse));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kBeginUse));
   return policy_->BeginUse();
 }
 
 // Its own weights leave though nobody else can be told.
 absl::Status LeadingPolicy::EndUse() {
-  const absl::Status told = TellToMove(RankCommand::Move::kEndUse);
+  const absl::Status told = SendMove(RankCommand::Move::kEndUse);
   const absl::Status ended = policy_->EndUse();
   return told.ok() ? ended : told;
 }
 
 absl::StatusOr<StateMoves> LeadingPolicy::EnterRolloutMode() {
-  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kRolloutMode));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kRolloutMode));
   return policy_->EnterRolloutMode();
 }
 
 absl::StatusOr<StateMoves> LeadingPolicy::EnterTrainerMode() {
-  SYNCOPATE_RETURN_IF_ERROR(TellToMove(RankCommand::Move::kTrainerMode));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kTrainerMode));
   return policy_->EnterTrainerMode();
 }
 

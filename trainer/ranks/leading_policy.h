@@ -70,8 +70,8 @@ class LeadingPolicy final : public Policy {
   PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
 
  private:
-  absl::Status TellToMove(RankCommand::Move move) const;
-  absl::Status Tell(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
+  absl::Status SendMove(RankCommand::Move move) const;
+  absl::Status SendToOthers(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
 
   Policy* const policy_;
   RankFollowers* followers_ = nullptr;

@@ -209,10 +209,10 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
     for (const auto& watcher : watchers_) watcher->untold.push_back({step, text});
     watchers = watchers_;
   }
-  for (const auto& watcher : watchers) TellWatcher(watcher);
+  for (const auto& watcher : watchers) WriteToWatcher(watcher);
 }
 
-void RunReporter::TellWatcher(const std::shared_ptr<Watcher>& watcher) {
+void RunReporter::WriteToWatcher(const std::shared_ptr<Watcher>& watcher) {
   {
     MutexLock lock(&mutex_);
     if (std::exchange(watcher->being_told, true)) return;  // who does so now will find what was added
@@ -249,7 +249,7 @@ std::function<void()> RunReporter::Watch(size_t last, Listener listener) {
     watcher->end_untold = ended_;
     watchers_.push_back(watcher);
   }
-  TellWatcher(watcher);
+  WriteToWatcher(watcher);
   return [this, watcher] {
     MutexLock lock(&mutex_);
     watcher->gone = true;
@@ -265,7 +265,7 @@ void RunReporter::End() {
     for (const auto& watcher : watchers_) watcher->end_untold = true;
     watchers = watchers_;
   }
-  for (const auto& watcher : watchers) TellWatcher(watcher);
+  for (const auto& watcher : watchers) WriteToWatcher(watcher);
 }
 
 int64_t RunReporter::lost_lines() const {

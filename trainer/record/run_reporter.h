@@ -72,7 +72,7 @@ class RunReporter {
 
   explicit RunReporter(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
   void WriteLine(int64_t step, const nlohmann::json& line);
-  void TellWatcher(const std::shared_ptr<Watcher>& watcher);
+  void WriteToWatcher(const std::shared_ptr<Watcher>& watcher);
 
   mutable Mutex mutex_;
   const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);

@@ -31,7 +31,7 @@ std::optional<std::vector<MicroBatch>> Fill(size_t count, const std::vector<size
     if (place == by_cost.end()) return std::nullopt;
     const size_t chosen = place->second;
     by_cost.erase(place);
-    filled[chosen].cost += cost.Of(lengths[index]);
+    filled[chosen].cost += cost.Estimate(lengths[index]);
     filled[chosen].tokens += lengths[index];
     filled[chosen].sequences.push_back(index);
     by_cost.insert({filled[chosen].cost, chosen});

@@ -14,7 +14,7 @@ namespace syncopate::trainer {
 struct SequenceCost {
   double per_token = 1;
   double per_square = 0;
-  double Of(int64_t tokens) const {
+  double Estimate(int64_t tokens) const {
     const double count = static_cast<double>(tokens);
     return per_token * count + per_square * count * count;
   }

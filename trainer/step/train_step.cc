@@ -33,6 +33,7 @@ void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainSte
   }
   const double count = static_cast<double>(metrics.sequences);
   metrics.reward_mean = sum / count;
+  // The difference of two large numbers may come out below 0 by rounding.
   metrics.reward_std = std::sqrt(std::max(0.0, squares / count - metrics.reward_mean * metrics.reward_mean));
   metrics.reward_max = most;
   metrics.zero_variance_fraction = flat / static_cast<double>(groups.size());
@@ -44,6 +45,8 @@ absl::Status TooManySkipped(int64_t skipped) {
                             " times in a row; lower train.learning_rate or look at the batch's rewards"));
 }
 
+// What must be the same on all ranks for their sums to mean anything: tokens, behaviour log-probs and rewards, in
+// order. Groups' names are left out, as they decide nothing.
 uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   uint64_t digest = static_cast<uint64_t>(step);
   auto add = [&digest](const auto& values) {
@@ -105,15 +108,20 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   DescribeRewards(groups, metrics);
   metrics.data = DescribeData(groups, options_.loss, step);
+  // Before any other collective of the step: ranks with other batches would wait for each other in calls that do not
+  // fit together.
   SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, step));
   std::vector<std::vector<float>> reference;
   PhaseClock reference_clock(actor_.device());
+  // A divergence that is taken off the rewards must be known before advantages are; one in the loss is made micro-batch
+  // by micro-batch.
   const bool has_reference_pass = options_.loss.needs_reference() && options_.loss.kl_in_reward;
   if (has_reference_pass) {
     SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/true));
     reference_clock.Mark();
     SYNCOPATE_ASSIGN_OR_RETURN(reference, ReferenceLogProbs(groups));
     reference_clock.Mark();
+    // The reference's memory is free again before forward and backward need theirs.
     if (residency_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(residency_->EndReferencePass());
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, reference));
@@ -182,6 +190,7 @@ absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics
   if (options_.loss.needs_reference() && !options_.loss.kl_in_reward) {
     SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/true));
   }
+  // In this order on every rank: one order of updates is one order of collectives.
   for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
   if (has_proximal_pass) metrics.proximal_seconds = clock.Seconds(0);
   ShowFigures(loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size())), metrics);
@@ -206,6 +215,7 @@ absl::Status TrainStep::CheckLengths(const std::vector<const TrajectoryGroup*>& 
 
 absl::Status TrainStep::CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const {
   if (ranks_.world() == 1) return absl::OkStatus();
+  // With the number of updates made: a rank restored from another checkpoint shows here, at the first step.
   const uint64_t digest = HashCombine(DigestBatch(groups, step), static_cast<uint64_t>(actor_.updates()));
   // In memory of the device, where ranks move theirs.
   const auto world = static_cast<int64_t>(ranks_.world());
@@ -243,13 +253,16 @@ absl::StatusOr<TrainStep::MicroBatches> TrainStep::DealSequences(const std::vect
 
 absl::StatusOr<std::vector<TrainStep::Update>> TrainStep::DealUpdates(
     std::vector<std::vector<TrainingSequence>> groups) {
+  // A last batch may have fewer groups than updates were asked for; none of them may be empty.
   const size_t count = std::min<size_t>(options_.updates_per_batch, groups.size());
   std::vector<Update> updates(count);
   for (size_t u = 0; u < count; ++u) {
+    // Consecutive groups, sizes that differ by one at most, and the same cut wherever it is made.
     const auto begin = groups.begin() + static_cast<int64_t>(groups.size() * u / count);
     const auto end = groups.begin() + static_cast<int64_t>(groups.size() * (u + 1) / count);
     const std::vector<std::vector<TrainingSequence>> dealt(std::make_move_iterator(begin),
                                                            std::make_move_iterator(end));
+    // Of all ranks' sequences: means are over the whole update, whoever computes a part of it.
     updates[u].extent = MeasureExtent(dealt);
     std::vector<TrainingSequence> sequences;
     for (const auto& group : dealt) sequences.insert(sequences.end(), group.begin(), group.end());
@@ -320,6 +333,9 @@ absl::StatusOr<at::Tensor> TrainStep::HeadGradient(const PackedBatch& batch, con
   const at::Tensor& head = actor_.weights().head;
   const at::Tensor& dhead = actor_.gradient_units().views().head;
   at::Tensor drows;
+  // A loss that looks at an answer as a whole (sequence ratios, sums over tokens) needs every token's log-prob before
+  // it can say the first one's gradient. One that does not is differentiated chunk by chunk, inside the head's only
+  // pass.
   if (options_.loss.needs_whole_answers()) {
     // The head's forward half is made twice: to keep its logits in between would take [A, vocabulary].
     const FusedHead::Rows rows = head_.Forward(hidden, head, batch.targets);
@@ -377,6 +393,8 @@ absl::StatusOr<loss::LossMeasurement> TrainStep::RunBatch(const PackedBatch& bat
   const at::Tensor rows = hidden.index_select(0, batch.predicts);
   if (is_made) {
     SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor drows, HeadGradient(batch, rows, extent, &tokens));
+    // Only positions that predict a trained token have a gradient from the head; all others get theirs through
+    // attention.
     const at::Tensor dhidden = at::zeros_like(hidden).index_copy_(0, batch.predicts, drows);
     SYNCOPATE_RETURN_IF_ERROR(
         program_.Backward(weights, batch.ids, batch.sequences, dhidden, &tape, actor_.gradient_units()));
@@ -395,7 +413,9 @@ absl::Status TrainStep::AddOverRanks(const loss::LossMeasurement& measured, bool
   SYNCOPATE_RETURN_IF_ERROR(
       ranks_.AllReduce(measured.sums.data_ptr(), measured.sums.numel(), Element::kFloat64, Reduction::kSum));
   SYNCOPATE_RETURN_IF_ERROR(
+      // Two calls, as a sum and a maximum are two reductions; both are a few numbers.
       ranks_.AllReduce(measured.maxima.data_ptr(), measured.maxima.numel(), Element::kFloat64, Reduction::kMax));
+  // Whether an update is made depends on the batch alone, so that all ranks come to the same.
   return is_made ? actor_.FlushGradients() : absl::OkStatus();
 }
 
@@ -418,6 +438,7 @@ absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metric
   clock.Mark();
   at::Tensor norm;
   if (is_made) {
+    // Moments may have been away for the passes; they come back as late as this.
     if (residency_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(residency_->NeedOptimizer());
     SYNCOPATE_ASSIGN_OR_RETURN(norm, actor_.QueueUpdate(measured.sums[loss::kSumLoss]));
   }
@@ -434,6 +455,7 @@ absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, cons
                                      TrainStepMetrics& metrics, Totals& totals) {
   const at::Tensor norm_or_zero =
       norm.defined() ? norm.to(at::kDouble).reshape({1}) : at::zeros({1}, measured.sums.options());
+  // One copy to the host for all figures: it waits for the device, and is the only place in the update that does.
   const at::Tensor figures = at::cat({norm_or_zero, measured.sums, measured.maxima}).to(at::kCPU);
   const double* const values = figures.data_ptr<double>();
   const double gradient_norm = values[0];
@@ -442,6 +464,7 @@ absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, cons
   if (norm.defined()) {
     metrics.gradient_norm = gradient_norm;
     if (std::isfinite(gradient_norm) && std::isfinite(sums[loss::kSumLoss])) {
+      // The device has decided by the same numbers whether it moves the weights (ClipFactor): counting follows it.
       actor_.CountUpdate();
       skipped_in_row_ = 0;
       ++metrics.updates;

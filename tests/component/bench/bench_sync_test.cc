@@ -2,18 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "base/clock.h"
 #include "tests/component/bench/bench_outcome.h"
 #include "tests/support/process.h"
@@ -28,19 +24,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr absl::Duration kPatience = absl::Seconds(90);
-
-// Processes whose command line names this text.
-std::vector<pid_t> ProcessesNaming(const std::string& text) {
-  std::vector<pid_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    int64_t pid = 0;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) continue;
-    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (line.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(pid));
-  }
-  return found;
-}
 
 class BenchSyncTest : public ::testing::Test {
  protected:

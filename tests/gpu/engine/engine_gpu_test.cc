@@ -16,10 +16,10 @@ namespace syncopate::rollouter {
 namespace {
 
 using synchronizer::ToDevice;
-using testing::RecordingSink;
 using synchronizer::ToHost;
 using ::testing::ElementsAre;
 using testing::RandomWeights;
+using testing::RecordingSink;
 using Install = CudaInstall;
 
 constexpr absl::Duration kDeadline = absl::Seconds(30);

@@ -19,8 +19,8 @@ namespace syncopate::rollouter {
 namespace {
 
 using ::testing::Each;
-using testing::RecordingSink;
 using ::testing::ElementsAre;
+using testing::RecordingSink;
 using ::testing::SizeIs;
 
 struct Rig {

@@ -19,8 +19,8 @@ const PolicyVersion kFirst{1, 1};
 class FollowerTargetTest : public ::testing::Test {
  protected:
   FollowerTarget::Options Options() {
-    return {.say_ready = [this](const PolicyVersion&) { Note("ready"); },
-            .say_withdrawn = [this](const PolicyVersion&) { Note("withdrawn"); },
+    return {.send_ready = [this](const PolicyVersion&) { Note("ready"); },
+            .send_withdrawn = [this](const PolicyVersion&) { Note("withdrawn"); },
             .on_lost = [this](const absl::Status&) { Note("lost"); },
             .answer_within = absl::Milliseconds(50)};
   }
@@ -59,7 +59,7 @@ TEST_F(FollowerTargetTest, AVersionServesWhenRank0HasHadItExchanged) {
 TEST_F(FollowerTargetTest, ARankWithoutPatienceWaitsForRank0ToReleaseIt) {
   auto installed = Install(absl::Milliseconds(1));
   AwaitSaid("withdrawn");
-  target_.Settled(kFirst, /*relabelled=*/false);
+  target_.EndWithoutExchange(kFirst, /*relabelled=*/false);
   EXPECT_EQ(ErrorReason(installed.get()), "INSTALL_DEADLINE");
   EXPECT_TRUE(target_.serving().version.IsNone());
 }

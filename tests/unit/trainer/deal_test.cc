@@ -26,7 +26,7 @@ std::vector<int64_t> RandomLengths(uint64_t seed, size_t count, uint32_t longest
 double CostOfRank(const MicroBatches& rank, const std::vector<int64_t>& lengths, const SequenceCost& cost) {
   double sum = 0;
   for (const auto& micro_batch : rank) {
-    for (size_t index : micro_batch) sum += cost.Of(lengths[index]);
+    for (size_t index : micro_batch) sum += cost.Estimate(lengths[index]);
   }
   return sum;
 }
@@ -95,8 +95,8 @@ TEST(DealTest, NoRankHasMoreThanItsShareAndOneSequence) {
     const std::vector<int64_t> lengths = RandomLengths(seed, 12 + seed, 500);
     double all = 0, largest = 0;
     for (int64_t length : lengths) {
-      all += cost.Of(length);
-      largest = std::max(largest, cost.Of(length));
+      all += cost.Estimate(length);
+      largest = std::max(largest, cost.Estimate(length));
     }
     for (int ranks : {2, 3, 4}) {
       const Deal deal = *DealByCost(lengths, ranks, 1 << 20, cost);
