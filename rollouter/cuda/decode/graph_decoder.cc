@@ -202,7 +202,8 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
   const DecodeShape& shape = options_.shape;
   const DecodeWeights& weights = options_.weights;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(), weights.tokens,
+      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(),
+                          {buffers_.rows(rows).lengths, weights.positions}, weights.tokens,
                           weights.layers[0].input_norm, buffers_.residual(), buffers_.normed(), stream_.get()),
       "embedding tokens"));
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
