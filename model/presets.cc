@@ -10,7 +10,7 @@ namespace syncopate::model {
 namespace {
 
 // What tells the families apart beside the numbers.
-enum class Kind { kLlama3, kQwen2, kQwen3, kMistral };
+enum class Kind { kLlama3, kQwen2, kQwen3, kMistral, kOwn };
 
 struct Preset {
   const char* name;
@@ -39,6 +39,7 @@ constexpr Preset kPresets[] = {
     {"llama-3.2-3b", Kind::kLlama3, 28, 3072, 24, 8, 128, 8192, 128256, 131072, true, 5e5, 1e-5, 32},
     {"llama-3.1-8b", Kind::kLlama3, 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 5e5, 1e-5, 8},
     {"mistral-7b-v0.3", Kind::kMistral, 32, 4096, 32, 8, 128, 14336, 32768, 32768, false, 1e6, 1e-5},
+    {"letters-25m", Kind::kOwn, 8, 512, 8, 8, 64, 1408, 29, 256, false, 1e4, 1e-6},
 };
 
 }  // namespace
@@ -64,7 +65,8 @@ absl::StatusOr<ModelConfig> FindPreset(const std::string& name) {
     config.rope_theta = preset.theta;
     config.rms_norm_eps = preset.eps;
     config.tie_word_embeddings = preset.tied;
-    config.qk_norm = preset.kind == Kind::kQwen3;
+    config.qk_norm = preset.kind == Kind::kQwen3 || preset.kind == Kind::kOwn;
+    config.learned_positions = preset.kind == Kind::kOwn;
     config.qkv_bias = preset.kind == Kind::kQwen2;
     if (preset.kind == Kind::kLlama3) {
       config.rope_scaling = {.type = RopeScaling::Type::kLlama3,

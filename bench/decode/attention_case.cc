@@ -85,17 +85,17 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
                            (context + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock, rows};
   const AttentionScratch scratch = {row_tiles.as<int32_t>(), pieces.as<int4>(), parts.as<float>(),
                                     arrivals.as<int32_t>()};
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      rollouter::PlanAttention(paged, heads.kv_heads, grid, rollouter::Cuts::kAnywhere, scratch, stream.get()),
-      "planning attention"));
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(rollouter::PlanAttention(paged, heads, grid, rollouter::Cuts::kAnywhere, scratch, stream.get()),
+                 "planning attention"));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()), "planning attention"));
   // All layers, as each reads keys of its own: one layer over again would be served from the cache.
   auto all_layers = [&]() -> absl::Status {
     for (int32_t layer = 0; layer < named.shape.layers; ++layer) {
-      SYNCOPATE_RETURN_IF_ERROR(
-          CudaStatus(rollouter::AttendPaged(paged, heads, maps, model.storage(), layer, grid, scratch, queries.data(),
-                                            out.data(), rollouter::RowsOf::kDifferentSequences, stream.get()),
-                     "attending"));
+      SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
+          rollouter::AttendPaged(paged, heads, maps, model.storage(), layer, grid, scratch, queries.data(), out.data(),
+                                 rollouter::RowsOf::kDifferentSequences, rollouter::Cuts::kAnywhere, stream.get()),
+          "attending"));
     }
     return absl::OkStatus();
   };

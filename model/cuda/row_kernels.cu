@@ -23,7 +23,8 @@ __device__ __forceinline__ void WriteNormed(float* x, const float* weight, const
 
 // A block is a row, a thread eight elements of it. The weights do not change between kernels: read before the wait.
 __global__ void __launch_bounds__(kMaxThreads)
-    Embed(NormShape shape, TokenSource tokens, const bf16* table, const bf16* weight, bf16* residual, bf16* normed) {
+    Embed(NormShape shape, TokenSource tokens, PositionSource positions, const bf16* table, const bf16* weight,
+          bf16* residual, bf16* normed) {
   const int element = static_cast<int>(threadIdx.x) * kVector;
   const bool mine = element < shape.hidden;
   float weights[kVector], x[kVector] = {};
@@ -34,9 +35,15 @@ __global__ void __launch_bounds__(kMaxThreads)
   if (mine) {
     const int32_t given = tokens.given[blockIdx.x];
     const int64_t token = given >= 0 ? given : tokens.drawn[tokens.slots[blockIdx.x]];
-    const Vector row = *reinterpret_cast<const Vector*>(table + token * shape.hidden + element);
-    *reinterpret_cast<Vector*>(residual + place) = row;
-    Widen(row, x);
+    Load(table + token * shape.hidden + element, x);
+    if (positions.table != nullptr) {
+      const int64_t position = max(positions.lengths[blockIdx.x], 1) - 1;
+      float more[kVector];
+      Load(static_cast<const bf16*>(positions.table) + position * shape.hidden + element, more);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] = Round(x[i] + more[i]);
+    }
+    Store(residual + place, x);
   }
   WriteNormed(x, weights, shape, mine, normed + place);
 }
@@ -103,12 +110,12 @@ dim3 BlockOf(const NormShape& shape) {
 
 }  // namespace
 
-cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const void* table, const void* weight,
-                         void* residual, void* normed, cudaStream_t stream) {
+cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const PositionSource& positions,
+                         const void* table, const void* weight, void* residual, void* normed, cudaStream_t stream) {
   if (!Fits(shape)) return cudaErrorInvalidValue;
   return LaunchChained(Embed, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape, tokens,
-                       static_cast<const bf16*>(table), static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
-                       static_cast<bf16*>(normed));
+                       positions, static_cast<const bf16*>(table), static_cast<const bf16*>(weight),
+                       static_cast<bf16*>(residual), static_cast<bf16*>(normed));
 }
 
 cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,

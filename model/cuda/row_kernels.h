@@ -26,9 +26,15 @@ struct NormShape {
 };
 constexpr int32_t kMaxHidden = 8192;
 
-// residual[row] = table[token of the row]; normed = RmsNorm(residual) * weight.
-cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const void* table, const void* weight,
-                         void* residual, void* normed, cudaStream_t stream);
+// What a row's place in its sequence adds to its token: table[lengths[row] - 1], for a row of length 0 as for length 1.
+struct PositionSource {
+  const int32_t* lengths = nullptr;
+  const void* table = nullptr;  // nullptr: nothing is added
+};
+
+// residual[row] = table[token of the row], and what its position adds; normed = RmsNorm(residual) * weight.
+cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const PositionSource& positions,
+                         const void* table, const void* weight, void* residual, void* normed, cudaStream_t stream);
 
 // residual += added, unless `added` is nullptr; normed = RmsNorm(residual) * weight.
 cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,

@@ -52,6 +52,15 @@ std::vector<int32_t> PackedSizes(int64_t max_prefill_tokens) {
   return sizes;
 }
 
+// Sizes of passes of prompt tokens that attend in graphs, a graph each: what is more goes in several.
+std::vector<int32_t> ChunkSizes(int64_t max_prefill_tokens) {
+  std::vector<int32_t> sizes = {16};
+  for (int32_t size = 64; size <= kMaxAttentionRows && sizes.back() < max_prefill_tokens; size *= 2) {
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const model::ModelConfig& config,
@@ -82,7 +91,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.ranks = options.ranks;
   decoder.batch_sizes = BatchSizes(decoder.max_slots);
   if (runner.deterministic) {
-    decoder.chunk_sizes = {16, 64, 256, kMaxAttentionRows};
+    decoder.chunk_sizes = ChunkSizes(runner.max_prefill_tokens);
   } else {
     decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
   }

@@ -46,7 +46,7 @@ class CudaModelRunner final : public ModelRunner {
   absl::StatusOr<StepResult> Await(const Ticket& ticket) override;
   absl::Status Synchronize() override;
 
-  static constexpr int64_t kMostSequences = kMaxAttentionRows;
+  static constexpr int64_t kMostSequences = 1024;
 
  private:
   struct Slot {

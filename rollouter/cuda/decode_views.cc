@@ -20,9 +20,9 @@ absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config,
   DecodeViews views{ShapeOf(config), {}};
   SYNCOPATE_RETURN_IF_ERROR(views.shape.Validate());
   if (weights.tokens.scalar_type() != at::kBFloat16) return Unsupported("weights in float32");
-  if (config.learned_positions) return Unsupported("learned positions");
   if (config.output_bias || config.mlp_bias) return Unsupported("biases of o_proj and of the feed-forward");
   views.weights.tokens = DataOf(weights.tokens);
+  if (config.learned_positions) views.weights.positions = DataOf(weights.positions);
   views.weights.norm = DataOf(weights.norm);
   views.weights.head = DataOf(weights.head);
   for (const model::LayerWeights& layer : weights.layers) {

@@ -43,8 +43,9 @@ struct DecodeLayer {
 struct DecodeWeights {
   const void* tokens = nullptr;  // [vocab, hidden]
   std::vector<DecodeLayer> layers = {};
-  const void* norm = nullptr;  // [hidden]
-  const void* head = nullptr;  // [vocab, hidden]; `tokens` itself when tied
+  const void* norm = nullptr;       // [hidden]
+  const void* head = nullptr;       // [vocab, hidden]; `tokens` itself when tied
+  const void* positions = nullptr;  // [positions, hidden], what each adds to the token in it; nullptr: nothing
 };
 
 // Cosine and sine of each position's angles, [positions, head_dim / 2, 2], as Transformer (model/transformer.h) has

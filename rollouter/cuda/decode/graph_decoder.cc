@@ -26,6 +26,8 @@ constexpr int32_t kMostTableSettings = 32768;  // of a pass
 constexpr int32_t kLeastCapturedSequences = 8;
 // The ways that products go for so many rows are those for all, with rows_alike: a batch of usual size.
 constexpr int32_t kPatternRows = 256;
+// With rows_alike: passes of prompts from this size on attend by windows. In smaller ones there are too few to fill a GPU.
+constexpr int32_t kLeastRowsInWindows = 256;
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
   return sizes.empty() ? otherwise : sizes.back();
@@ -202,7 +204,8 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
   const DecodeShape& shape = options_.shape;
   const DecodeWeights& weights = options_.weights;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(), weights.tokens,
+      model::EmbedAndNorm({rows, shape.hidden, shape.norm_epsilon}, buffers_.tokens(),
+                          {buffers_.rows(rows).lengths, weights.positions}, weights.tokens,
                           weights.layers[0].input_norm, buffers_.residual(), buffers_.normed(), stream_.get()),
       "embedding tokens"));
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
@@ -213,14 +216,18 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
 
 absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of) {
   const HeadCounts& heads = options_.shape.heads;
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      PlanAttention(buffers_.rows(rows), heads.kv_heads, attention_grid_,
-                    options_.rows_alike ? Cuts::kBetweenRows : Cuts::kAnywhere, buffers_.attention(), stream_.get()),
-      "planning attention"));
+  Cuts cuts = Cuts::kAnywhere;
+  if (options_.rows_alike) {
+    const bool in_windows = rows_of == RowsOf::kAnySequences && rows >= kLeastRowsInWindows;
+    cuts = in_windows ? Cuts::kBetweenWindows : Cuts::kBetweenRows;
+  }
+  SYNCOPATE_RETURN_IF_ERROR(
+      CudaStatus(PlanAttention(buffers_.rows(rows), heads, attention_grid_, cuts, buffers_.attention(), stream_.get()),
+                 "planning attention"));
   return QueueLayers(products, rows, [&](int32_t layer) {
     return CudaStatus(
         AttendPaged(buffers_.rows(rows), heads, maps_, options_.storage, layer, attention_grid_, buffers_.attention(),
-                    buffers_.queries(), buffers_.attended(), rows_of, stream_.get()),
+                    buffers_.queries(), buffers_.attended(), rows_of, cuts, stream_.get()),
         "attending");
   });
 }

@@ -7,8 +7,8 @@
 
 #include "rollouter/cuda/decode/paged_cache.h"
 
-// Attention of one query token per sequence over paged keys and values, for head sizes 64 and 128 and groups of 1 to 8
-// query heads per key/value head, in bf16 with float32 sums.
+// Attention of query tokens over paged keys and values, for head sizes 64 and 128 and groups of 1 to 8 query heads per
+// key/value head, in bf16 with float32 sums.
 //
 // The keys of all rows and heads, in tiles of 64 tokens, are one line that is cut into equal pieces, one for each block
 // of a grid that fills the GPU, so lengths need not be alike. A piece may begin and end inside a row: parts of a row
@@ -16,7 +16,7 @@
 // result depend on the batch, unless they fall between rows only. Launches are chained (model/cuda/device_code.cuh).
 namespace syncopate::rollouter {
 
-constexpr int32_t kMaxAttentionRows = 1024;
+constexpr int32_t kMaxAttentionRows = 4096;
 constexpr int32_t kMaxGroup = 8;
 
 // Descriptions of the storage for the GPU's copy engine. They hold its addresses, so they stay valid with them.
@@ -54,10 +54,16 @@ cudaError_t PrepareAttention(const HeadCounts& heads);
 enum class Cuts : uint8_t {
   kAnywhere,     // pieces are equal
   kBetweenRows,  // no head of a row is in two pieces: its bits depend on its own tokens alone; pieces are less equal
+  // Neighbouring rows that are neighbouring tokens of one sequence attend jointly, up to 8 of them, or 4 for head size
+  // 128, so that keys are read once for all. A row has the bits that kBetweenRows gives it.
+  kBetweenWindows,
 };
+// The kernel's blocks, of a grid, and the rows that may attend jointly.
+int32_t AttentionBlocks(int32_t grid, Cuts cuts);
+int32_t AttentionWindow(const HeadCounts& heads, Cuts cuts);
 
 // Cuts the work of a step; once for all layers, after lengths are known. At most kMaxAttentionRows rows.
-cudaError_t PlanAttention(const PagedRows& rows, int32_t kv_heads, int32_t grid, Cuts cuts,
+cudaError_t PlanAttention(const PagedRows& rows, const HeadCounts& heads, int32_t grid, Cuts cuts,
                           const AttentionScratch& scratch, cudaStream_t stream);
 
 enum class RowsOf : uint8_t {
@@ -66,11 +72,12 @@ enum class RowsOf : uint8_t {
 };
 
 // out[r, h] = softmax(queries[r, h] . keys / sqrt(head_dim)) . values over the row's tokens in `layer`; queries and out
-// [rows, heads, head_dim]. Empty rows are not written. With kDifferentSequences all but the block of a row's last token
-// may be read before the kernel before this one on the stream ends: that one may write only rows' last tokens. What
-// PlanAttention wrote is read before that, always: another kernel must be between the two.
+// [rows, heads, head_dim]. `cuts` as they were planned; kBetweenWindows wants kAnySequences. Empty rows are not written.
+// With kDifferentSequences all but the block of a row's last token may be read before the kernel before this one on the
+// stream ends: that one may write only rows' last tokens. What PlanAttention wrote is read before that, always: another
+// kernel must be between the two.
 cudaError_t AttendPaged(const PagedRows& rows, const HeadCounts& heads, const StorageMaps& maps,
                         const BlockStorage& storage, int32_t layer, int32_t grid, const AttentionScratch& scratch,
-                        const void* queries, void* out, RowsOf rows_of, cudaStream_t stream);
+                        const void* queries, void* out, RowsOf rows_of, Cuts cuts, cudaStream_t stream);
 
 }  // namespace syncopate::rollouter

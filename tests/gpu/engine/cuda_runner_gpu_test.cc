@@ -7,8 +7,10 @@
 #include "base/mutex.h"
 #include "cuda/device.h"
 #include "rollouter/cuda/cuda_backend.h"
+#include "rollouter/cuda/cuda_kv_store.h"
 #include "rollouter/engine/engine.h"
 #include "rollouter/engine/engine_loop.h"
+#include "rollouter/engine/host_model_runner.h"
 #include "rollouter/engine/sampler.h"
 #include "tests/gpu/engine/gpu_engine.h"
 #include "tests/gpu/engine/reference_forward.h"
@@ -39,6 +41,35 @@ model::ModelConfig GraphModel(int64_t head_dim, int64_t heads, int64_t kv_heads)
           .head_init_std = 0.15};  // logits of a deviation of about 2
 }
 
+// As a model that is made here rather than published: of a few letters, and with a table of positions.
+model::ModelConfig LetterModel() {
+  model::ModelConfig config = GraphModel(64, 8, 8);
+  config.vocab_size = 29;
+  config.learned_positions = true;
+  return config;
+}
+
+// The same weights and blocks by operators of libtorch, as a backend has them whose model the kernels do not take.
+class ByOperators final : public EngineBackend {
+ public:
+  ByOperators(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend)
+      : config_(config), backend_(std::move(backend)) {}
+  at::Device device() const override { return backend_->device(); }
+  DType dtype() const override { return backend_->dtype(); }
+  WeightArenas& arenas() override { return backend_->arenas(); }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
+    const ModelRunner::Capacity capacity{.blocks = options.BlocksForAll(), .plans_under_way = 1};
+    auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, /*host_blocks=*/0,
+                                               at::TensorOptions(model::ScalarTypeOf(dtype())).device(device()));
+    return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity,
+                                             /*ranks=*/nullptr);
+  }
+
+ private:
+  const model::ModelConfig config_;
+  const std::shared_ptr<EngineBackend> backend_;
+};
+
 // Writes down what comes, and that it comes once and with the version that serves.
 class CheckingSink final : public GenerationSink {
  public:
@@ -64,10 +95,13 @@ struct Asked {
 
 class Rig {
  public:
-  explicit Rig(const model::ModelConfig& config, Engine::Options options = {.max_sequences = 64})
+  explicit Rig(const model::ModelConfig& config, Engine::Options options = {.max_sequences = 64},
+               bool by_operators = false)
       : config_(config), manifest_(model::MakeManifest(config, DType::kBFloat16).value()) {
-    backend_ = CudaBackend::Create(config, manifest_, /*device=*/0, CudaInstall::kRemap, /*memory_share=*/0.5).value();
-    engine = Engine::Create(config, backend_, options).value();
+    backend_ = CudaBackend::Create(config, manifest_, /*device=*/0, CudaInstall::kRemap, /*memory_share=*/0.4).value();
+    std::shared_ptr<EngineBackend> backend = backend_;
+    if (by_operators) backend = std::make_shared<ByOperators>(config, backend_);
+    engine = Engine::Create(config, backend, options).value();
     engine->BindThread();
     Install({1, 0});
   }
@@ -78,7 +112,8 @@ class Rig {
     ASSERT_TRUE(engine->Synchronize().ok());
     ASSERT_TRUE(engine->policy().Install(version, 7).ok());
   }
-  Asked Add(const GenerationRequest& request) {
+  Asked Add(GenerationRequest request) {
+    for (int32_t& token : request.prompt_ids) token %= static_cast<int32_t>(config_.vocab_size);
     auto sink = std::make_shared<CheckingSink>(engine.get());
     EXPECT_TRUE(engine->CheckShape(request).ok());
     engine->Add(request, sink);
@@ -143,7 +178,8 @@ GenerationRequest RandomRequest(uint64_t seed, int64_t prompt, float temperature
 
 class CudaRunnerOverModels : public ::testing::TestWithParam<model::ModelConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, CudaRunnerOverModels,
-                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4)));
+                         ::testing::Values(GraphModel(64, 14, 2), GraphModel(128, 8, 2), GraphModel(64, 4, 4),
+                                           LetterModel()));
 
 int64_t FreeGpuMemory() { return cuda::ReadGpuMemory(0).value().free; }
 
@@ -214,7 +250,44 @@ TEST_P(CudaRunnerOverModels, LogProbsAreThoseOfTheTrainersForward) {
   EXPECT_LT(rig.K3(all), 1e-3);
 }
 
-// Logits are known but for a constant by the log-probabilities of the whole vocabulary.
+// Until an answer takes another token of two that are nearly as likely.
+TEST_P(CudaRunnerOverModels, TokensAndLogProbsAreThoseOfTheEngineThatGoesByOperators) {
+  SYNCOPATE_NEED_GPUS(1);
+  constexpr float kNearTie = 0.2f;
+  constexpr int32_t kAnswer = 40;
+  Rig graphs(GetParam()), operators(GetParam(), {.max_sequences = 64}, /*by_operators=*/true);
+  std::vector<Asked> by_graphs, by_operators;
+  for (const int64_t prompt : {1, 5, 16, 33, 190, 401, 700, 900}) {
+    GenerationRequest request =
+        RandomRequest(static_cast<uint64_t>(prompt), prompt, /*temperature=*/0, /*samples=*/1, kAnswer);
+    request.sampling.top_logprobs = 2;
+    by_graphs.push_back(graphs.Add(request));
+    by_operators.push_back(operators.Add(request));
+  }
+  graphs.RunDry();
+  operators.RunDry();
+  double squares = 0;
+  int compared = 0;
+  for (size_t i = 0; i < by_graphs.size(); ++i) {
+    const Trajectory& got = by_graphs[i].sink->finished.at(0);
+    const Trajectory& expected = by_operators[i].sink->finished.at(0);
+    ASSERT_EQ(got.tokens.size(), static_cast<size_t>(kAnswer));
+    for (size_t at = 0; at < got.tokens.size(); ++at) {
+      const std::vector<TokenLogProb>& top = expected.top_logprobs[at];
+      if (got.tokens[at] != expected.tokens[at]) {
+        EXPECT_LT(top[0].logprob - top[1].logprob, kNearTie) << by_graphs[i].request.id << ", token " << at;
+        break;
+      }
+      const double difference = got.logprobs[at] - expected.logprobs[at];
+      EXPECT_LT(std::abs(difference), 0.25) << by_graphs[i].request.id << ", token " << at;
+      squares += difference * difference;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, static_cast<int>(by_graphs.size()) * 2);
+  EXPECT_LT(squares / compared, 2e-3);
+}
+
 // Of one size of pass the first goes kernel by kernel, the second becomes a graph, and the others, of other lengths too, go
 // as that graph.
 TEST_P(CudaRunnerOverModels, PromptsThatGoAsAGraphGiveTheBitsThatTheyGiveKernelByKernel) {
@@ -242,6 +315,7 @@ TEST_P(CudaRunnerOverModels, PromptsThatGoAsAGraphGiveTheBitsThatTheyGiveKernelB
   }
 }
 
+// Logits are known but for a constant by the log-probabilities of the whole vocabulary.
 TEST(CudaRunnerTest, DrawsByEveryOptionAsTheHostsSampler) {
   SYNCOPATE_NEED_GPUS(1);
   std::vector<SamplingParams> options(8);

@@ -130,11 +130,11 @@ std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_o
   StorageMaps maps;
   EXPECT_EQ(DescribeStorage(driver->encode_tensor_map, storage, rig.heads, &maps), CUDA_SUCCESS);
   EXPECT_EQ(PrepareAttention(rig.heads), cudaSuccess);
-  EXPECT_EQ(PlanAttention(paged, rig.heads.kv_heads, grid, cuts, scratch, nullptr), cudaSuccess);
+  EXPECT_EQ(PlanAttention(paged, rig.heads, grid, cuts, scratch, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // plans are read ahead of the kernel before
   for (int i = 0; i < times; ++i) {
     EXPECT_EQ(AttendPaged(paged, rig.heads, maps, storage, kLayer, grid, scratch, queries.data(), out.data(), rows_of,
-                          nullptr),
+                          cuts, nullptr),
               cudaSuccess);
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -209,6 +209,37 @@ TEST_P(PagedAttentionOverHeads, CutBetweenRowsARowHasTheSameBitsAloneAndBesideOt
         ASSERT_EQ(alone[i], together[i]) << "grid " << grid << " row " << row << " of " << lengths[row];
         ASSERT_NEAR(alone[i], anywhere[i], 0.05) << "row " << row;
       }
+    }
+  }
+}
+
+// Of three sequences the rows are tokens in order, from any token on, with an empty row between two of them.
+TEST_P(PagedAttentionOverHeads, TokensThatAttendJointlyHaveTheBitsThatTheyHaveAlone) {
+  SYNCOPATE_NEED_GPUS(1);
+  struct Run {
+    size_t sequence;
+    int32_t first, count;
+  };
+  const std::vector<Run> runs = {{0, 1, 300}, {1, 130, 1}, {1, 0, 0}, {2, 777, 90}, {1, 131, 70}};
+  Rig rig(GetParam(), {300, 200, 900});
+  const std::vector<int32_t> sequence_slots = rig.slots;
+  rig.slots.clear(), rig.lengths.clear();
+  for (const Run& run : runs) {
+    for (int32_t i = 0; i < std::max(run.count, 1); ++i) {
+      rig.slots.push_back(sequence_slots[run.sequence]);
+      rig.lengths.push_back(run.count == 0 ? 0 : run.first + i);
+    }
+  }
+  rig.queries = RandomHalves(static_cast<int64_t>(rig.lengths.size()) * rig.heads.heads * rig.heads.head_dim, 22);
+  const size_t row_size = static_cast<size_t>(rig.heads.heads * rig.heads.head_dim);
+  const std::vector<float> alone = Attend(rig, 264, 1, RowsOf::kAnySequences, Cuts::kBetweenRows);
+  for (int32_t grid : {264, 6, 1}) {
+    const std::vector<float> jointly = Attend(rig, grid, /*times=*/2, RowsOf::kAnySequences, Cuts::kBetweenWindows);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const size_t row = i / row_size;
+      ASSERT_EQ(std::isnan(jointly[i]), rig.lengths[row] == 0) << "row " << row;
+      if (rig.lengths[row] == 0) continue;
+      ASSERT_EQ(jointly[i], alone[i]) << "grid " << grid << " row " << row << " of " << rig.lengths[row];
     }
   }
 }

@@ -55,8 +55,9 @@ TEST_P(RowKernelsOverHidden, EmbedsGivenAndDrawnTokens) {
   const DeviceBuffer drawn = Upload<int32_t>({1, 2, 3});
   const DeviceBuffer tokens = Upload(table), weights = Upload(weight);
   const DeviceBuffer residual = Upload(RandomHalves(3 * hidden, 3)), normed = Upload(RandomHalves(3 * hidden, 4));
-  ASSERT_EQ(model::EmbedAndNorm({3, hidden, kEpsilon}, {given.as<int32_t>(), slots.as<int32_t>(), drawn.as<int32_t>()},
-                                tokens.data(), weights.data(), residual.data(), normed.data(), nullptr),
+  const model::TokenSource source = {given.as<int32_t>(), slots.as<int32_t>(), drawn.as<int32_t>()};
+  ASSERT_EQ(model::EmbedAndNorm({3, hidden, kEpsilon}, source, /*positions=*/{}, tokens.data(), weights.data(),
+                                residual.data(), normed.data(), nullptr),
             cudaSuccess);
   std::vector<Half> expected;
   for (int32_t token : {4, 3, 1}) {
@@ -65,6 +66,29 @@ TEST_P(RowKernelsOverHidden, EmbedsGivenAndDrawnTokens) {
   EXPECT_EQ(Download<Half>(residual.data(), 3 * hidden), expected);
   EXPECT_LT(RelativeError(WidenAll(Download<Half>(normed.data(), 3 * hidden)), NormRows(WidenAll(expected), weight)),
             kRounding);
+}
+
+TEST_P(RowKernelsOverHidden, AddsWhatAPositionAddsToItsToken) {
+  SYNCOPATE_NEED_GPUS(1);
+  const int32_t hidden = GetParam();
+  const std::vector<Half> table = RandomHalves(5 * hidden, 1), places = RandomHalves(4 * hidden, 9);
+  const std::vector<Half> weight = RandomHalves(hidden, 2, 0.1f, 1);
+  // The third row is empty.
+  const DeviceBuffer given = Upload<int32_t>({4, 0, 1}), lengths = Upload<int32_t>({4, 1, 0});
+  const DeviceBuffer tokens = Upload(table), positions = Upload(places), weights = Upload(weight);
+  const DeviceBuffer residual = Upload(RandomHalves(3 * hidden, 3)), normed = Upload(RandomHalves(3 * hidden, 4));
+  ASSERT_EQ(model::EmbedAndNorm({3, hidden, kEpsilon}, {given.as<int32_t>()}, {lengths.as<int32_t>(), positions.data()},
+                                tokens.data(), weights.data(), residual.data(), normed.data(), nullptr),
+            cudaSuccess);
+  std::vector<float> sums;
+  for (const auto& [token, place] : {std::pair(4, 3), {0, 0}, {1, 0}}) {
+    for (int32_t i = 0; i < hidden; ++i) {
+      sums.push_back(Rounded(Widen(table[static_cast<size_t>(token * hidden + i)]) +
+                             Widen(places[static_cast<size_t>(place * hidden + i)])));
+    }
+  }
+  EXPECT_EQ(WidenAll(Download<Half>(residual.data(), 3 * hidden)), sums);
+  EXPECT_LT(RelativeError(WidenAll(Download<Half>(normed.data(), 3 * hidden)), NormRows(sums, weight)), kRounding);
 }
 
 TEST_P(RowKernelsOverHidden, AddsAndNorms) {

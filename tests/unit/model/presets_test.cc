@@ -37,6 +37,11 @@ TEST(PresetsTest, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(CountParameters("mistral-7b-v0.3"), 7248023552);
 }
 
+TEST(PresetsTest, TheModelForLettersHasPositionsAndTwentyFiveMillionParameters) {
+  EXPECT_TRUE(FindPreset("letters-25m")->learned_positions);
+  EXPECT_EQ(CountParameters("letters-25m") / 1000000, 25);
+}
+
 TEST(PresetsTest, AllCanBe) {
   for (const std::string& name : PresetNames()) EXPECT_TRUE(FindPreset(name)->Validate().ok()) << name;
 }

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cmath>
+
+#include "rollouter/cuda/decode/attention_line.cuh"
+#include "rollouter/cuda/decode/hopper.cuh"
+
+// What one warp computes of a token's attention, by 16x8 products: tokens of the cache as the rows and query heads as the
+// columns of scores, elements of the head as the rows of values. Each number of the result depends on its own column
+// alone, and is made by instructions that a compiler does not merge (__fmul_rn and so on): a token that attends by itself
+// and one that attends jointly with its neighbours have the same bits.
+namespace syncopate::rollouter {
+
+using model::bf16;
+using model::kAllLanes;
+using model::kWarp;
+
+constexpr int kChunks = kTileTokens / kTokensPerBlock;  // of a tile; a warp has one of them
+constexpr int kRowBytes = 128;                          // of a tile in shared memory: 64 elements
+static_assert(kTokensPerBlock == 16);
+
+// A tile in shared memory: keys [halves][64 tokens][64 elements], values likewise; rows swizzled by the copy engine.
+template <int kDim>
+struct TileSizes {
+  static constexpr int kHalves = kDim / 64;
+  static constexpr int kHalfBytes = kTileTokens * kRowBytes;
+  static constexpr int kTileBytes = kHalves * kHalfBytes;  // of keys, or of values
+  static constexpr int kStageBytes = 2 * kTileBytes;
+  static constexpr int kSteps = kDim / 16;  // of 16 elements
+};
+
+// What a warp has of a token so far, of one chunk of each tile, in the form that can be merged (Milakov and Gimelshein,
+// arXiv 1805.02867). A lane has two query heads, 2 (lane % 4) and the next; of values, elements lane / 4 and lane / 4 + 8
+// of each 16.
+template <int kDim>
+struct Part {
+  float highest[2], total[2];
+  float values[TileSizes<kDim>::kSteps][4];
+  uint32_t queries[TileSizes<kDim>::kSteps][2];
+
+  // `from`: the first query of the group; not read, and all zero, unless `there`.
+  __device__ __forceinline__ void Start(const bf16* from, int group, bool there) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, head = lane / 4;
+    from += head * kDim + lane % 4 * 2;
+    there = there && head < group;
+#pragma unroll
+    for (int step = 0; step < TileSizes<kDim>::kSteps; ++step) {
+      queries[step][0] = there ? *reinterpret_cast<const uint32_t*>(from + step * 16) : 0;
+      queries[step][1] = there ? *reinterpret_cast<const uint32_t*>(from + step * 16 + 8) : 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[step][i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) highest[i] = -INFINITY, total[i] = 0;
+  }
+
+  // Takes the chunk's scores, of tokens lane / 4 and lane / 4 + 8 for the lane's two heads, as two sums each; tokens from
+  // `valid` (at least 1) on are not there. `weights`: of the chunk's tokens, as the columns of a product.
+  __device__ __forceinline__ void Weigh(const float (&sums)[2][4], float scale, int valid, uint32_t (&weights)[2]) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float s[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = lane / 4 + i / 2 * 8 < valid ? __fmul_rn(__fadd_rn(sums[0][i], sums[1][i]), scale) : -INFINITY;
+    }
+    float peak[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
+#pragma unroll
+    for (int offset = 4; offset < kWarp; offset <<= 1) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) peak[i] = fmaxf(peak[i], __shfl_xor_sync(kAllLanes, peak[i], offset));
+    }
+    if (__any_sync(kAllLanes, peak[0] > highest[0] || peak[1] > highest[1])) Raise(peak);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = Exp2(__fsub_rn(s[i], highest[i % 2]));
+    total[0] = __fadd_rn(total[0], __fadd_rn(s[0], s[2]));
+    total[1] = __fadd_rn(total[1], __fadd_rn(s[1], s[3]));
+    weights[0] = Transpose(Pack(s[0], s[1]));
+    weights[1] = Transpose(Pack(s[2], s[3]));
+  }
+
+ private:
+  // A head whose highest score stays is multiplied by 1.
+  __device__ __forceinline__ void Raise(const float (&peak)[2]) {
+    float kept[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float raised = fmaxf(highest[i], peak[i]);
+      kept[i] = Exp2(__fsub_rn(highest[i], raised));  // 0 at the first tile: 2^-inf
+      total[i] = __fmul_rn(total[i], kept[i]);
+      highest[i] = raised;
+    }
+#pragma unroll
+    for (int step = 0; step < TileSizes<kDim>::kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[step][i] = __fmul_rn(values[step][i], kept[i % 2]);
+    }
+  }
+};
+
+// Chunk `chunk` of the tile at `stage`, for several tokens' queries at a time; valid[q] of its tokens are there for query
+// q, none if that is 0 or less, and there is one for some.
+template <int kDim, int kQueries>
+struct ChunkOf {
+  using S = TileSizes<kDim>;
+  Part<kDim> (&parts)[kQueries];
+  const int (&valid)[kQueries];
+  const uint32_t stage;
+  const int chunk;
+
+  __device__ __forceinline__ void Add(float scale) {
+    uint32_t weights[kQueries][2] = {};
+    Weigh(scale, weights);
+    bool whole = true;
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) whole = whole && valid[q] >= kTokensPerBlock;
+    if (whole) {
+      AddValues<false>(weights);
+    } else {
+      AddValues<true>(weights);
+    }
+  }
+
+ private:
+  // One query's chunk is not empty anyhow.
+  __device__ __forceinline__ bool Takes(int q) const { return kQueries == 1 || valid[q] > 0; }
+
+  __device__ __forceinline__ void Weigh(float scale, uint32_t (&weights)[kQueries][2]) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int token = chunk * kTokensPerBlock + lane % 16, offset = lane / 16;
+    float sums[kQueries][2][4] = {};  // two chains of products
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      const int piece = step * 2 + offset;  // of 8 elements
+      uint32_t a[4];
+      LoadMatrices(a, stage + piece / 8 * S::kHalfBytes + token * kRowBytes + ((piece % 8 ^ token % 8) << 4));
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) {
+        MultiplyAdd(sums[q][step % 2], a, parts[q].queries[step][0], parts[q].queries[step][1]);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+      if (Takes(q)) parts[q].Weigh(sums[q], scale, valid[q], weights[q]);
+    }
+  }
+
+  // kMasked: tokens that are not there have weight 0, but what lies in their place may be anything, and 0 * NaN is not 0.
+  template <bool kMasked>
+  __device__ __forceinline__ void AddValues(const uint32_t (&weights)[kQueries][2]) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int token = chunk * kTokensPerBlock + lane / 16 * 8 + lane % 8, offset = lane / 8 % 2;
+    const uint32_t values = stage + S::kTileBytes;
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      const int piece = step * 2 + offset;
+      uint32_t a[4];
+      LoadTransposed(a, values + piece / 8 * S::kHalfBytes + token * kRowBytes + ((piece % 8 ^ token % 8) << 4));
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) {
+        if (!kMasked) {
+          MultiplyAdd(parts[q].values[step], a, weights[q][0], weights[q][1]);
+        } else if (Takes(q)) {
+          const uint32_t low = Keep(q, 0), high = Keep(q, 8);
+          const uint32_t there[4] = {a[0] & low, a[1] & low, a[2] & high, a[3] & high};
+          MultiplyAdd(parts[q].values[step], there, weights[q][0], weights[q][1]);
+        }
+      }
+    }
+  }
+
+  // Of this lane's two tokens from `offset` on, the bits of those that are there.
+  __device__ __forceinline__ uint32_t Keep(int q, int offset) const {
+    const int first = static_cast<int>(threadIdx.x) % 4 * 2 + offset;
+    return (first < valid[q] ? 0xffffu : 0) | (first + 1 < valid[q] ? 0xffff0000u : 0);
+  }
+};
+
+// Two neighbouring elements of one head, merged from parts.
+struct Merged {
+  float highest = -INFINITY, total = 0, x = 0, y = 0;
+
+  __device__ __forceinline__ void Add(float more_highest, float more_total, float more_x, float more_y) {
+    const float peak = fmaxf(highest, more_highest);
+    const float kept = Exp2(__fsub_rn(highest, peak)), weight = Exp2(__fsub_rn(more_highest, peak));
+    total = __fmaf_rn(total, kept, __fmul_rn(more_total, weight));
+    x = __fmaf_rn(x, kept, __fmul_rn(more_x, weight));
+    y = __fmaf_rn(y, kept, __fmul_rn(more_y, weight));
+    highest = peak;
+  }
+  __device__ __forceinline__ uint32_t Divided() const {
+    const float inverse = __frcp_rn(total);
+    return Pack(__fmul_rn(x, inverse), __fmul_rn(y, inverse));
+  }
+};
+
+}  // namespace syncopate::rollouter
