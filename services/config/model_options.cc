@@ -48,6 +48,8 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
       .key = "rollout.device",
       .wanted = config.rollout().device(),
       .reserved = static_cast<int>(config.trainer().world()),
+      // Where the GPUs are as many as a replica's ranks there is no trainer, as in a container.
+      .together = static_cast<int>(config.rollout().tensor_parallel()),
       .member = config.rollouter().index() * config.rollout().tensor_parallel() + RolloutRankOf(config).value_or(0)};
 }
 
