@@ -32,7 +32,8 @@ inline constexpr char kNotAReceiver[] = "NOT_A_RECEIVER";
 // A lease handed back because its reward failed: the fault of its prompt, and of no rollouter.
 inline constexpr char kRewardFailed[] = "REWARD_FAILED";
 
-// A device or a driver that does not come back: the process ends, exit code 4.
+// A device, a disk or a driver that does not come back: the process ends, exit code 4.
+inline constexpr char kDiskStuck[] = "DISK_STUCK";
 inline constexpr char kCopyStuck[] = "COPY_STUCK";
 inline constexpr char kAbortStuck[] = "ABORT_STUCK";
 

@@ -41,7 +41,8 @@ absl::StatusOr<std::string> ChooseDevice(const DeviceRequest& request, const Har
   }
   if (!numbered) {
     const int64_t rest = hardware.gpus - request.reserved;
-    return absl::StrCat(kPrefix, rest > 0 ? request.reserved + request.member % rest : request.member % hardware.gpus);
+    const bool leaves = rest >= request.together;
+    return absl::StrCat(kPrefix, leaves ? request.reserved + request.member % rest : request.member % hardware.gpus);
   }
   if (index >= hardware.gpus) {
     return Missing("NO_GPU", request,

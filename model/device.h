@@ -20,9 +20,10 @@ Hardware ProbeHardware();
 struct DeviceRequest {
   std::string key;     // the configuration key that asks, for messages: "train.device"
   std::string wanted;  // "auto", "cpu", "cuda" or "cuda:N"
-  // Which GPU a "cuda" without a number is: the first `reserved` GPUs are left to others if there are more than those,
-  // and members numbered 0, 1, .. take the rest in turn.
+  // Which GPU a "cuda" without a number is: the first `reserved` GPUs are left to others if `together` are left then,
+  // which so many members in a row need beside each other; and members numbered 0, 1, .. take the rest in turn.
   int reserved = 0;
+  int together = 1;
   int64_t member = 0;
 };
 

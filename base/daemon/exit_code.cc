@@ -48,6 +48,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {reason::kAbortStuck, kExitLostPeer},
     {reason::kCopyStuck, kExitLostPeer},
     {"DIGEST_CHANGED", kExitLostPeer},
+    {reason::kDiskStuck, kExitLostPeer},
     {"MODEL_CHANGED", kExitLostPeer},
     {reason::kNotJoined, kExitLostPeer},
     {"RANK_LOST", kExitLostPeer},

@@ -16,14 +16,17 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("cases", arguments->cases,
                   "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
                   "for log-probabilities; memory: what is reserved over many steps of drawn lengths; offload: the "
-                  "whole step with parts of the state in host memory; save: what a step waits for a checkpoint, which "
-                  "is the copy of the state to host memory; nothing: the first three")
+                  "whole step with parts of the state in host memory; save: what a step waits for a checkpoint, whose "
+                  "copy of the state to host memory a GPU makes beside the next step; nothing: the first three")
       ->check(CLI::IsMember(TrainCases()));
   app->add_option("--model", arguments->model, "Whose shape")
       ->check(CLI::IsMember(model::PresetNames()))
       ->capture_default_str();
   app->add_option("--layers", arguments->layers, "How many of its layers; 0: all")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--vocabulary", arguments->vocabulary, "Tokens of its vocabulary; 0: as many as it has")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
   app->add_option("--device", arguments->device, "Where: cpu, cuda:N, or auto: a GPU if there is one")
       ->capture_default_str();
@@ -75,6 +78,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   auto add = [&words](const char* name, const auto& value) { words.insert(words.end(), {name, absl::StrCat(value)}); };
   add("--model", arguments.model);
   add("--layers", arguments.layers);
+  add("--vocabulary", arguments.vocabulary);
   add("--device", arguments.device);
   add("--ranks", arguments.ranks);
   add("--tokens", arguments.tokens);
@@ -102,6 +106,7 @@ absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments) {
   }
   // A few layers of a large model have its kernels and its step time a layer, in less memory.
   if (arguments.layers > 0) shape.num_hidden_layers = arguments.layers;
+  if (arguments.vocabulary > 0) shape.vocab_size = arguments.vocabulary;
   // No table of positions longer than what is measured.
   shape.max_position_embeddings = arguments.longest;
   return shape;

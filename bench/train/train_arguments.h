@@ -15,7 +15,8 @@ namespace syncopate::bench {
 struct TrainArguments {
   std::vector<std::string> cases;  // of TrainCases(); empty: policy, program and logprobs
   std::string model = "qwen2.5-0.5b";
-  int64_t layers = 0;  // of the model; 0: all
+  int64_t layers = 0;      // of the model; 0: all
+  int64_t vocabulary = 0;  // tokens; 0: the model's
   std::string device = "auto";
   int64_t ranks = 1;  // that share the policy
   int64_t tokens = 16384;

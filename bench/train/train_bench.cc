@@ -33,9 +33,13 @@ std::string ToText(const nlohmann::json& line) {
                            line["peak_gib"].get<double>());
   }
   if (line.contains("copied_gib")) {
-    return absl::StrFormat("%-9s %s: %.1f ms a copy of %.1f GiB, %.1f GiB/s; the first %.1f ms", name, model,
-                           line["ms"].get<double>(), line["copied_gib"].get<double>(),
-                           line["gib_per_second"].get<double>(), line["first_ms"].get<double>());
+    return absl::StrFormat(
+        "%-9s %s: a step of %.1f ms takes %.1f with a copy of %.1f GiB, which holds it up %.2f ms (the first %.1f) "
+        "before "
+        "it begins; alone a copy takes %.1f ms, %.1f GiB/s",
+        name, model, line["step_ms"].get<double>(), line["saved_step_ms"].get<double>(),
+        line["copied_gib"].get<double>(), line["held_ms"].get<double>(), line["first_ms"].get<double>(),
+        line["alone_ms"].get<double>(), line["gib_per_second"].get<double>());
   }
   std::string text =
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,

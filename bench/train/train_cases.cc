@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "bench/train/rank_steps.h"
 #include "bench/train/state_arenas.h"
 #include "bench/train/train_batches.h"
@@ -27,6 +28,7 @@ using nlohmann::json;
 using trainer::PolicyTrainer;
 
 constexpr uint64_t kSeed = 7;
+constexpr int kCopiesAlone = 5;
 constexpr int kMemoryLines[] = {5, 50};  // and the last step
 
 double Median(std::vector<double> values) {
@@ -233,29 +235,56 @@ class Case {
     return absl::OkStatus();
   }
 
-  // The first copy takes the host's memory too.
+  // Steps without and with a copy that begins right before them, in turns. The first copy takes the host's memory too.
   absl::Status Save(const TellLine& tell) {
     PolicyTrainer::Options options = PolicyOptions(DeviceName());
     options.arenas = StateArenasOn(device_);
     SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, PolicyTrainer::Create(options));
-    std::vector<double> ms;
+    const TrainBatch batch(lengths_, shape_, random_);
+    absl::Status stepped;
+    auto step_once = [&] { stepped.Update(policy->Step(batch.groups()).status()); };
+    Warm(step_once);
+    std::vector<double> step_ms, saved_step_ms, held_ms, copied_ms, alone_ms;
     double gib = 0;
-    for (int i = 0; i <= arguments_.steps; ++i) {
-      const absl::Time begin = Clock::Real()->Now();
+    for (int i = 0; i <= arguments_.steps && stepped.ok(); ++i) {
+      absl::Time begin = Clock::Real()->Now();
+      step_once();
+      step_ms.push_back(MillisecondsSince(begin));
+      SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t digest, policy->Digest());
+      begin = Clock::Real()->Now();
       SYNCOPATE_ASSIGN_OR_RETURN(const auto snapshot, policy->TakeSnapshot(""));
-      ms.push_back(MillisecondsSince(begin));
+      held_ms.push_back(MillisecondsSince(begin));
+      step_once();
+      saved_step_ms.push_back(MillisecondsSince(begin));
+      SYNCOPATE_RETURN_IF_ERROR(snapshot->AwaitCopy());
+      copied_ms.push_back(MillisecondsSince(begin));
+      if (CombineDigests(DigestBuckets(snapshot->manifest, snapshot->arenas[0].get())) != digest) {
+        return Error(absl::StatusCode::kInternal, "DIGEST_CHANGED", "the copy is not of the step that it began after");
+      }
       gib = 3.0 * static_cast<double>(snapshot->manifest.arena_bytes()) / (1 << 30);
     }
-    const double first_ms = ms.front();
-    ms.erase(ms.begin());
+    SYNCOPATE_RETURN_IF_ERROR(stepped);
+    for (int i = 0; i < kCopiesAlone; ++i) {
+      const absl::Time begin = Clock::Real()->Now();
+      SYNCOPATE_ASSIGN_OR_RETURN(const auto snapshot, policy->TakeSnapshot(""));
+      SYNCOPATE_RETURN_IF_ERROR(snapshot->AwaitCopy());
+      alone_ms.push_back(MillisecondsSince(begin));
+    }
+    const double first_ms = held_ms.front();
+    for (auto* figures : {&step_ms, &saved_step_ms, &held_ms, &copied_ms}) figures->erase(figures->begin());
     tell({{"case", name_},
           {"model", arguments_.model},
           {"layers", shape_.num_hidden_layers},
           {"device", device_.str()},
+          {"tokens", arguments_.tokens},
           {"first_ms", first_ms},
-          {"ms", Median(ms)},
+          {"held_ms", Median(held_ms)},
+          {"step_ms", Median(step_ms)},
+          {"saved_step_ms", Median(saved_step_ms)},
+          {"copied_ms", Median(copied_ms)},
+          {"alone_ms", Median(alone_ms)},
           {"copied_gib", gib},
-          {"gib_per_second", gib / Median(ms) * 1e3}});
+          {"gib_per_second", gib / Median(alone_ms) * 1e3}});
     return absl::OkStatus();
   }
 
@@ -355,6 +384,7 @@ class Case {
     return {{"case", name_},
             {"model", arguments_.model},
             {"layers", shape_.num_hidden_layers},
+            {"vocabulary", shape_.vocab_size},
             {"device", device_.str()},
             {"tokens", arguments_.tokens},
             {"lengths", arguments_.ragged ? "ragged" : absl::StrCat(arguments_.longest)},

@@ -54,6 +54,8 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
       .wanted = config.rollout().device(),
       // On one host the trainer's ranks take the first GPUs, and rollouters, of `tensor_parallel` each, those behind.
       .reserved = static_cast<int>(config.trainer().world()),
+      // Where the GPUs are as many as a replica's ranks there is no trainer, as in a container.
+      .together = static_cast<int>(config.rollout().tensor_parallel()),
       .member = config.rollouter().index() * config.rollout().tensor_parallel() + RolloutRankOf(config).value_or(0)};
 }
 

@@ -161,6 +161,9 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
   const char* expected = "auto, cpu, cuda, or cuda:N such as cuda:0";
   rules->Expect(IsDevice(train), {"train.device"}, expected);
   rules->Expect(IsDevice(rollout), {"rollout.device"}, expected);
+  rules->Expect(config.rollout().tensor_parallel() == 1 || !absl::StartsWith(rollout, "cuda:"),
+                {"rollout.device", "rollout.tensor_parallel"},
+                "cuda, auto or cpu, as each rank needs a GPU of its own");
   const std::string& transport = config.sync().transport();
   const bool between_gpus = synchronizer::NeedsGpus(transport);
   rules->Expect(!between_gpus || (train != "cpu" && rollout != "cpu"),

@@ -187,7 +187,7 @@ class Follower {
         break;
       case v1::AttendResponse::kSave:
         // The copy before is used again.
-        saver_->Wait();
+        SYNCOPATE_RETURN_IF_ERROR(saver_->Wait());
         saver_->Save(said.save().folder(), policy_->TakeSnapshot(said.save().folder()));
         return absl::OkStatus();
       case v1::AttendResponse::kCheckFinite:

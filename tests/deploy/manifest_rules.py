@@ -80,8 +80,9 @@ def check_pod(where, template, is_job):
 
 def check_container(where, container, pod, is_job):
     role, security = container["name"], container.get("securityContext", {})
-    if container.get("command") != [f"/usr/bin/syncopate-{role}"]:
-        yield f"{where}: the command is not /usr/bin/syncopate-{role}"
+    commands = [[f"/usr/bin/syncopate-{role}"]] + ([["/usr/bin/syncopate", "replica"]] if role == "rollouter" else [])
+    if container.get("command") not in commands:
+        yield f"{where}: the command is not that of a {role}"
     if container["image"].endswith(":latest") or not re.search(r"[:@]", container["image"]):
         yield f"{where}: image {container['image']} names no fixed version"
     if security.get("allowPrivilegeEscalation") is not False or security.get("readOnlyRootFilesystem") is not True:

@@ -24,6 +24,8 @@ CASES = {
     "jobs": ("base", ["jobs"]),
     "ranks": ("base", ["ranks"]),
     "job-ranks": ("base", ["jobs", "job-ranks"]),
+    "replica-ranks": ("base", ["replica-ranks"]),
+    "replica-ranks-jobset": ("base", ["gpu", "jobs", "replica-ranks", "jobset"]),
     "mtls": ("base", ["mtls"]),
     "mtls-cert-manager": ("base", ["mtls-cert-manager"]),
     "token": ("base", ["token"]),

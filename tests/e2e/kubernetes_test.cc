@@ -1,9 +1,13 @@
 // The manifests of the demo, rendered by `syncopate k8s render`, carried out on this machine.
 
+#include <signal.h>
+
 #include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/run_harness.h"
@@ -37,7 +41,19 @@ class KubernetesTest : public ::testing::Test {
   // The manifests of cpu-demo with a configuration of its own.
   void Render(const std::string& more_config = "", const std::string& infra = "",
               const std::vector<k8s::Document>& more_objects = {}) {
-    std::ofstream(temp_.path() + "/run.yaml") << std::ifstream(ExamplePath("reverse.yaml")).rdbuf() << more_config;
+    RenderText(FileText(ExamplePath("reverse.yaml")) + more_config, infra, more_objects);
+  }
+
+  // The same with rollouters of so many ranks, for so many steps.
+  void RenderOfRanks(int ranks, int steps) {
+    const std::string with_ranks = absl::StrCat("\nrollout:\n  tensor_parallel: ", ranks, "\n");
+    RenderText(absl::StrReplaceAll(FileText(ExamplePath("reverse.yaml")),
+                                   {{"\nrollout:\n", with_ranks}, {"steps: 150", absl::StrCat("steps: ", steps)}}),
+               "", {});
+  }
+
+  void RenderText(const std::string& config, const std::string& infra, const std::vector<k8s::Document>& more_objects) {
+    std::ofstream(temp_.path() + "/run.yaml") << config;
     std::ofstream(temp_.path() + "/infra.yaml") << infra;
     auto rendered = RunCommand("syncopate", {"k8s", "render", temp_.path() + "/run.yaml", "--overlay", "cpu-demo",
                                              "--infra", temp_.path() + "/infra.yaml"});
@@ -128,6 +144,54 @@ TEST_F(KubernetesTest, ATrainerOfTwoRanksIsTwoPodsThatFindEachOtherAndShareOneVo
   EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
   ExpectAllDone();
   EXPECT_THAT(PodsOf("trainer")[1]->process->Log(), HasSubstr("trainer rank 1 of run"));
+}
+
+// Processes of a pod that are this rank of its rollouter, as the node sees them.
+pid_t PidOfRank(const TestPod& pod, int rank) {
+  const auto ours = ProcessesNaming(absl::StrCat("rollouter.name=", pod.name));
+  for (pid_t pid : ProcessesNaming(absl::StrCat("rollouter.rank=", rank))) {
+    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
+  }
+  return 0;
+}
+
+TEST_F(KubernetesTest, TheRanksOfARolloutersReplicaShareItsContainerAndEndWithTheRun) {
+  RenderOfRanks(2, /*steps=*/60);
+  if (cluster_ == nullptr) return;
+  ASSERT_THAT(cluster_->StartAll(), IsOk());
+  EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
+  ExpectAllDone();
+  for (const TestPod* pod : PodsOf("rollouter")) {
+    EXPECT_THAT(pod->process->Log(), HasSubstr(absl::StrCat("rank 1 of ", pod->name, " attends rank 0"))) << Logs();
+  }
+}
+
+TEST_F(KubernetesTest, ALostRankEndsItsContainerWithin10SecondsAndItsSuccessorWorks) {
+  RenderOfRanks(2, /*steps=*/100000);
+  if (cluster_ == nullptr) return;
+  ASSERT_THAT(cluster_->StartAll(), IsOk());
+  ASSERT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllAreReady() && StepsRecorded() > 5; })) << Logs();
+  int rank = 1;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    TestPod* const pod = PodsOf("rollouter").back();
+    const pid_t victim = PidOfRank(*pod, rank);
+    ASSERT_GT(victim, 0) << Logs();
+    const absl::Time begin = Clock::Real()->Now();
+    ASSERT_EQ(::kill(victim, signal), 0);
+    ASSERT_TRUE(cluster_->ProbeUntil(absl::Seconds(15), [&] { return !pod->process->Running(); })) << Logs();
+    EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(10));
+    auto end = pod->process->WaitExit(absl::ZeroDuration());
+    ASSERT_THAT(end, IsOk());
+    EXPECT_EQ(end->code, 4) << pod->process->Log();
+    ASSERT_THAT(cluster_->StartPod("rollouter"), IsOk());
+    ASSERT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllAreReady(); })) << Logs();
+    rank = 1 - rank;
+  }
+  // A replica that is told to stop hands its work back: both of its ranks are needed for that.
+  TestPod* const last = PodsOf("rollouter").back();
+  auto end = cluster_->Terminate(last);
+  ASSERT_THAT(end, IsOk());
+  EXPECT_EQ(end->code, kInterrupted) << last->process->Log();
 }
 
 TEST_F(KubernetesTest, TheDemoRunsOverMutualTlsWithTheSecretsThatTheComponentMounts) {

@@ -194,6 +194,8 @@ absl::Status FaultyFileSystem::PutFile(const std::string& path, const std::strin
 }
 
 FaultyFileSystem::Verdict FaultyFileSystem::Begin(absl::string_view operation, const std::string& path) {
+  auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !is_held_; };
+  mutex_.AwaitWithTimeout(Condition(&is_free), kLongestHold);
   if (crashed_) return {Outcome::kFail, Crashed(path)};
   int64_t number = operations_++;
   if (number == crash_at_) {
@@ -204,6 +206,11 @@ FaultyFileSystem::Verdict FaultyFileSystem::Begin(absl::string_view operation, c
     return {Outcome::kFail, FileError(operation, path, fail_errno_)};
   }
   return {};
+}
+
+void FaultyFileSystem::HoldOperations(bool hold) {
+  MutexLock lock(&mutex_);
+  is_held_ = hold;
 }
 
 absl::Status FaultyFileSystem::Alive(const std::string& path) const {

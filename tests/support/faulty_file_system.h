@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
 
@@ -39,6 +40,9 @@ class FaultyFileSystem final : public FileSystem {
   // The bytes that all files together may hold; an Append that does not fit writes what does and fails with NO_SPACE.
   void SetCapacity(int64_t bytes);
   int64_t operations() const;
+  // Operations that begin while this stands do not come back before it is taken back, nor later than kLongestHold.
+  void HoldOperations(bool hold);
+  static constexpr absl::Duration kLongestHold = absl::Seconds(60);
 
   // Damage, behind the back of whoever holds the file open; durable at once.
   absl::Status FlipBits(const std::string& path, int64_t offset, uint8_t mask);
@@ -78,6 +82,7 @@ class FaultyFileSystem final : public FileSystem {
   int64_t UsedBytes(const Node& node) const;
 
   mutable Mutex mutex_;
+  bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
   NodePtr root_ ABSL_GUARDED_BY(mutex_);
   int64_t operations_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t fail_first_ ABSL_GUARDED_BY(mutex_) = -1;

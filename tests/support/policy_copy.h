@@ -39,6 +39,24 @@ class PolicyCopy final : public trainer::PolicySource {
   }
   int64_t updates() const override { return updates_; }
 
+  // Whether a snapshot of one rank, whose copy is whole, has these numbers.
+  bool IsHeldBy(const trainer::PolicySnapshot& snapshot) const {
+    int64_t seen = 0;
+    for (trainer::PolicyPart part : trainer::kPolicyParts) {
+      for (const trainer::PolicySnapshot::Piece& piece : snapshot.pieces) {
+        const absl::string_view held = snapshot.Bytes(part, piece);
+        const char* const mine = reinterpret_cast<const char*>(arenas_[static_cast<size_t>(part)].data()) +
+                                 manifest_.ranges()[piece.tensor].begin +
+                                 piece.begin * static_cast<int64_t>(sizeof(float));
+        if (std::memcmp(held.data(), mine, held.size()) != 0) return false;
+        seen += piece.count;
+      }
+    }
+    int64_t elements = 0;
+    for (const TensorSpec& spec : manifest_.tensors()) elements += spec.NumElements();
+    return snapshot.updates == updates_ && seen == static_cast<int64_t>(std::size(trainer::kPolicyParts)) * elements;
+  }
+
   // Laid out by the manifest.
   const std::vector<float>& parameters() const { return arenas_[0]; }
   std::vector<float>& arena_of(trainer::PolicyPart part) { return arenas_[static_cast<size_t>(part)]; }

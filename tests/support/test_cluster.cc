@@ -100,6 +100,7 @@ Document ProgramsOfImage() {
     const std::string name = absl::StrCat("syncopate-", role);
     programs["/usr/bin/" + name] = BinaryPath(name);
   }
+  programs["/usr/bin/syncopate"] = BinaryPath("syncopate");
   return programs;
 }
 

@@ -25,6 +25,7 @@ void AddEventsCommand(CLI::App* app, Command* chosen);
 void AddExportCommand(CLI::App* app, Command* chosen);
 void AddGenerateCommand(CLI::App* app, Command* chosen);
 void AddK8sCommand(CLI::App* app, Command* chosen);
+void AddReplicaCommand(CLI::App* app, Command* chosen);
 void AddReportCommand(CLI::App* app, Command* chosen);
 // `program` is how the process was called.
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);

@@ -51,6 +51,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddExportCommand(app, chosen);
   AddGenerateCommand(app, chosen);
   AddK8sCommand(app, chosen);
+  AddReplicaCommand(app, chosen);
   AddReportCommand(app, chosen);
   AddRunCommand(app, program, chosen);
   AddTokenizeCommand(app, chosen);

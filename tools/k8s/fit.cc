@@ -70,11 +70,17 @@ class FitCheck {
     if (role == "synchronizer") return;
     const std::string key = role == "trainer" ? "train.device" : "rollout.device";
     const std::string device = role == "trainer" ? config.train().device() : config.rollout().device();
-    const bool has_gpu = Find(container, "/resources/limits/nvidia.com~1gpu") != nullptr;
+    const Document* const gpus = Find(container, "/resources/limits/nvidia.com~1gpu");
+    const bool has_gpu = gpus != nullptr;
     if (device == "cpu" && has_gpu) {
       Add({source_, key, device, absl::StrCat("cuda:0 or auto: each ", role, " pod is given a GPU"), ""});
     } else if (absl::StartsWith(device, "cuda") && !has_gpu) {
       Add({source_, key, device, absl::StrCat("cpu, or ", role, ".gpus in the infra file: no GPU is asked for"), ""});
+    }
+    const int64_t ranks = config.rollout().tensor_parallel();
+    if (role == "rollouter" && has_gpu && device != "cpu" && *gpus != ranks) {
+      Add({source_, "rollout.tensor_parallel", absl::StrCat(ranks),
+           absl::StrCat("a GPU for each rank: rollouter.gpus in the infra file is ", gpus->dump()), ""});
     }
     const auto* transport = synchronizer::FindTransport(config.sync().transport());
     if (transport != nullptr && transport->one_host) {

@@ -238,6 +238,10 @@ Infra::Wish Infra::RanksWish(int64_t world) {
   return {"trainer.world", absl::StrCat(world), CountPatches("StatefulSet", "trainer", world)};
 }
 
+Infra::Wish Infra::ReplicaWish(int64_t ranks) {
+  return {"rollout.tensor_parallel", absl::StrCat(ranks), RolePatches("rollouter", "gpus", ranks, false)};
+}
+
 std::vector<Infra::Wish> Infra::Wishes(bool shared_state) const {
   std::vector<Wish> wishes;
   for (const auto& [key, value] : Flat(values_)) {

@@ -51,6 +51,8 @@ class Infra {
   std::vector<Wish> Wishes(bool shared_state = false) const;
   // The trainer has as many ranks as the configuration says, a pod each.
   static Wish RanksWish(int64_t world);
+  // Each rollouter's container has a GPU for each of its ranks.
+  static Wish ReplicaWish(int64_t ranks);
 
  private:
   std::string source_;

@@ -37,9 +37,9 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
 // changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
 // are there and plain.
 int ComponentRank(const std::string& component) {
-  static const auto* const ranks =
-      new std::map<std::string, int>{{"jobs", 1},   {"ranks", 2}, {"job-ranks", 2}, {"settings", kSettingsRank},
-                                     {"jobset", 4}, {"lws", 4},   {"keda", 5},      {"kueue", 6}};
+  static const auto* const ranks = new std::map<std::string, int>{
+      {"jobs", 1},   {"ranks", 2}, {"job-ranks", 2}, {"replica-ranks", 2}, {"settings", kSettingsRank},
+      {"jobset", 4}, {"lws", 4},   {"keda", 5},      {"kueue", 6}};
   auto rank = ranks->find(component);
   return rank == ranks->end() ? 0 : rank->second;
 }
@@ -132,31 +132,34 @@ std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const Render
   return problems;
 }
 
-// Of the configuration, whose problems CheckFit says.
-int64_t TrainerRanks(const RenderRequest& request) {
-  return config::ParseRunConfig(request.config, request.config_source, {}).config.trainer().world();
+// How many processes a trainer and each rollouter are: of the configuration, whose problems CheckFit says.
+struct RankCounts {
+  int64_t trainer = 1;
+  int64_t rollouter = 1;
+};
+
+RankCounts CountRanks(const RenderRequest& request) {
+  const v1::RunConfig config = config::ParseRunConfig(request.config, request.config_source, {}).config;
+  return {config.trainer().world(), config.rollout().tensor_parallel()};
 }
 
-// Rollouters are pods of one process, which a Deployment may start in any order and number.
-std::vector<config::ConfigProblem> CheckRolloutRanks(const RenderRequest& request) {
-  const int64_t ranks =
-      config::ParseRunConfig(request.config, request.config_source, {}).config.rollout().tensor_parallel();
-  if (ranks == 1) return {};
-  return {
-      {request.config_source, "rollout.tensor_parallel", absl::StrCat(ranks),
-       "1: pods are made for rollouters of one rank; start ranks with rollouter.rank and rollouter.rank0 yourself, or "
-       "use more rollouters",
-       ""}};
-}
-
-// Those that are asked for, and what a trainer of several ranks needs.
-std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, bool several_ranks) {
-  std::vector<std::string> components = request.infra.components();
-  if (!several_ranks) return components;
+// Of the overlay, and those that are asked for.
+std::set<std::string> AllComponents(const FileTree& tree, const RenderRequest& request) {
   std::set<std::string> all = ComponentsOfOverlay(tree, request.overlay);
-  all.insert(components.begin(), components.end());
-  const std::string name = all.count("jobs") > 0 ? "job-ranks" : "ranks";
-  if (all.count(name) == 0) components.push_back(name);
+  const std::vector<std::string> asked = request.infra.components();
+  all.insert(asked.begin(), asked.end());
+  return all;
+}
+
+// Those that are asked for, and what several ranks need.
+std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const RankCounts& ranks) {
+  std::vector<std::string> components = request.infra.components();
+  const std::set<std::string> all = AllComponents(tree, request);
+  auto add = [&](const std::string& name) {
+    if (all.count(name) == 0) components.push_back(name);
+  };
+  if (ranks.trainer > 1) add(all.count("jobs") > 0 ? "job-ranks" : "ranks");
+  if (ranks.rollouter > 1) add("replica-ranks");
   return components;
 }
 
@@ -207,11 +210,14 @@ std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnde
 
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
-  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckRolloutRanks(request)));
-  const int64_t ranks = TrainerRanks(request);
-  const std::vector<std::string> components = ComponentsOfRun(tree, request, ranks > 1);
-  std::vector<Infra::Wish> wishes = request.infra.Wishes(/*shared_state=*/ranks > 1);
-  if (ranks > 1) wishes.push_back(Infra::RanksWish(ranks));
+  const RankCounts ranks = CountRanks(request);
+  const std::vector<std::string> components = ComponentsOfRun(tree, request, ranks);
+  std::vector<Infra::Wish> wishes = request.infra.Wishes(/*shared_state=*/ranks.trainer > 1);
+  if (ranks.trainer > 1) wishes.push_back(Infra::RanksWish(ranks.trainer));
+  // Before the infra file's own, which may say another number: CheckFit says that it is wrong.
+  if (ranks.rollouter > 1 && AllComponents(tree, request).count("gpu") > 0) {
+    wishes.insert(wishes.begin(), Infra::ReplicaWish(ranks.rollouter));
+  }
   Rendered rendered{{}, tree, kRunFolder};
   rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
   const Document settings = SettingsKustomization(request.infra, wishes);

@@ -33,8 +33,10 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
   ::dup2(null, STDIN_FILENO);
-  ::dup2(log, STDOUT_FILENO);
-  ::dup2(log, STDERR_FILENO);
+  if (log >= 0) {
+    ::dup2(log, STDOUT_FILENO);
+    ::dup2(log, STDERR_FILENO);
+  }
   ::close_range(STDERR_FILENO + 1, UINT_MAX, 0);
   ::execv(binary, arguments);
   constexpr char kMessage[] = "cannot execute ";
@@ -48,8 +50,9 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
 }  // namespace
 
 absl::StatusOr<pid_t> StartChild(const Launch& launch) {
-  int log = ::open(launch.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) return CannotStart(launch, absl::StrCat("log ", launch.log));
+  const bool has_log = !launch.log.empty();
+  int log = has_log ? ::open(launch.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+  if (has_log && log < 0) return CannotStart(launch, absl::StrCat("log ", launch.log));
   int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   std::vector<std::string> words = {launch.binary};
   words.insert(words.end(), launch.arguments.begin(), launch.arguments.end());
@@ -60,7 +63,7 @@ absl::StatusOr<pid_t> StartChild(const Launch& launch) {
   pid_t pid = ::fork();
   if (pid == 0) BecomeChild(launch.binary.c_str(), arguments.data(), log, null, parent);
   absl::Status status = pid < 0 ? CannotStart(launch, "fork") : absl::OkStatus();
-  ::close(log);
+  if (has_log) ::close(log);
   ::close(null);
   if (!status.ok()) return status;
   ::setpgid(pid, pid);  // whichever of the two comes first

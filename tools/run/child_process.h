@@ -11,8 +11,8 @@
 namespace syncopate::run {
 
 // Starts a daemon in a process group of its own, so that a terminal's Ctrl-C does not reach it; standard input is
-// /dev/null, output and error are appended to launch.log. It is killed when this thread ends, so call it from one that
-// lives as long as the run. UNAVAILABLE (reason CANNOT_START) if the log or the process cannot be made; a binary that
+// /dev/null, output and error are appended to launch.log, or are this process's if that is empty. It is killed when this
+// thread ends, so call it from one that lives as long as the run. UNAVAILABLE (reason CANNOT_START) if the log or the process cannot be made; a binary that
 // cannot be executed exits with 127 and says so in its log.
 absl::StatusOr<pid_t> StartChild(const Launch& launch);
 

@@ -12,7 +12,7 @@ namespace syncopate::run {
 struct Launch {
   std::string binary;                  // "<binary_dir>/syncopate-rollouter", or a shell for the worker
   std::vector<std::string> arguments;  // CONFIG and overrides
-  std::string log;                     // where its standard output and error go
+  std::string log;                     // where its standard output and error go; empty: as this process's
 };
 
 // `synchronizer` is the address at which the synchronizer was found listening, "" before its first start. Every daemon

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/manifest.h"
+#include "base/status.h"
 
 namespace syncopate::trainer {
 
@@ -18,8 +19,8 @@ enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
 inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
                                               PolicyPart::kSecondMoment};
 
-// What one rank holds of a policy, copied to host memory as it was at one moment. Immutable; may be read by any thread and
-// outlive the policy.
+// What one rank holds of a policy, copied to host memory as it was at one moment. On a GPU the copy may be under way while
+// the next step computes. Immutable; may be read by any thread and outlive the policy.
 struct PolicySnapshot {
   // Elements [begin, begin + count) of tensor `tensor` of the manifest, which lie at element `offset` of each arena.
   struct Piece {
@@ -29,6 +30,12 @@ struct PolicySnapshot {
     int64_t offset = 0;
   };
 
+  // Blocks until the copy is whole, within a deadline; the device's error. For any thread.
+  absl::Status AwaitCopy() const {
+    for (const std::function<absl::Status()>& await : under_way) SYNCOPATE_RETURN_IF_ERROR(await());
+    return absl::OkStatus();
+  }
+  // After AwaitCopy() has returned OK.
   absl::string_view Bytes(PolicyPart part, const Piece& piece) const {
     return {arenas[static_cast<size_t>(part)].get() + static_cast<size_t>(piece.offset) * sizeof(float),
             static_cast<size_t>(piece.count) * sizeof(float)};
@@ -40,6 +47,7 @@ struct PolicySnapshot {
   int64_t updates = 0;
   std::vector<Piece> pieces;  // in the manifest's order; with one rank its tensors
   std::shared_ptr<const char> arenas[std::size(kPolicyParts)];
+  std::vector<std::function<absl::Status()>> under_way;  // a wait for each part whose copy may be
 };
 
 // Where a policy is restored from, such as the files of a checkpoint.

@@ -16,6 +16,7 @@ namespace {
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 constexpr absl::string_view kBestFolder = "best";
 constexpr int64_t kReadChunkBytes = 1 << 20;
+constexpr int64_t kSyncEveryBytes = 1 << 30;
 
 absl::Status Damaged(absl::string_view what) { return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", what); }
 
@@ -43,9 +44,14 @@ absl::StatusOr<CheckpointFile> WriteOneFile(FileSystem* files, const std::string
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
                              files->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
   Sha256 hash;
-  CheckpointStore::ByteSink sink = [&](absl::string_view bytes) {
+  int64_t synced = 0;
+  CheckpointStore::ByteSink sink = [&](absl::string_view bytes) -> absl::Status {
     hash.Update(bytes);
-    return file->Append(bytes);
+    SYNCOPATE_RETURN_IF_ERROR(file->Append(bytes));
+    // Else all of a large file may be left to the last call, and how long that may take depends on the host's memory.
+    if (file->size() - synced < kSyncEveryBytes) return absl::OkStatus();
+    synced = file->size();
+    return file->Sync();
   };
   if (const std::string* bytes = std::get_if<std::string>(&contents)) {
     SYNCOPATE_RETURN_IF_ERROR(sink(*bytes));
@@ -78,9 +84,10 @@ bool IsDamage(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(FileSystem* files, const std::string& root) {
-  std::unique_ptr<CheckpointStore> store(new CheckpointStore(files, root));
-  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(root));
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(FileSystem* files, const std::string& root,
+                                                                       absl::Duration disk_deadline) {
+  std::unique_ptr<CheckpointStore> store(new CheckpointStore(files, root, disk_deadline));
+  SYNCOPATE_RETURN_IF_ERROR(store->files_->CreateDirs(root));
   SYNCOPATE_RETURN_IF_ERROR(store->RemoveLeftovers());
   return store;
 }

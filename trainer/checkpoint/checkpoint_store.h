@@ -14,9 +14,14 @@
 #include "base/mapped_file.h"
 #include "base/policy_version.h"
 #include "base/status.h"
+#include "base/watched_file_system.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 
 namespace syncopate::trainer {
+
+// How long one call to the disk may take before whoever waits for a checkpoint gives it up. The longest makes a gigabyte
+// durable: longer is a disk that does not answer.
+inline constexpr absl::Duration kDiskDeadline = absl::Minutes(5);
 
 // The checkpoints of a run, in one folder:
 //
@@ -28,7 +33,7 @@ namespace syncopate::trainer {
 // A checkpoint is written in a .tmp folder and renamed, so under its name it is whole or absent. The store never
 // deletes an old one before newer ones have been read back and verified. Of several ranks each writes files of its own into
 // the .tmp folder (WriteFiles), and the one that has the store the manifest, last.
-// Not thread-safe: one caller at a time. Every call may block for the disk.
+// Not thread-safe: one caller at a time, but for CheckDisk(). Every other call may block for the disk.
 class CheckpointStore {
  public:
   // Takes the next bytes of a file; an error is the disk's, and the writer returns it.
@@ -64,7 +69,8 @@ class CheckpointStore {
   };
 
   // Makes the folder if need be and removes what interrupted saves left in it. `files` must outlive the store.
-  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, const std::string& root);
+  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, const std::string& root,
+                                                               absl::Duration disk_deadline = kDiskDeadline);
 
   // Makes an empty .tmp folder for one Save() of this version; its name in root().
   absl::StatusOr<std::string> BeginFolder(PolicyVersion version);
@@ -110,11 +116,18 @@ class CheckpointStore {
   // Whether it has a folder under its name.
   bool Contains(PolicyVersion version) { return files_->List(PathOf(version)).ok(); }
 
+  // DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if a call to the disk does not come back. From any thread.
+  absl::Status CheckDisk() const { return watched_->CheckCalls(disk_deadline_); }
+
   const std::string& root() const { return root_; }
   FileSystem* files() const { return files_; }
 
  private:
-  CheckpointStore(FileSystem* files, std::string root) : files_(files), root_(std::move(root)) {}
+  CheckpointStore(FileSystem* files, std::string root, absl::Duration disk_deadline)
+      : watched_(std::make_unique<WatchedFileSystem>(files)),
+        files_(watched_.get()),
+        root_(std::move(root)),
+        disk_deadline_(disk_deadline) {}
   std::string PathOf(PolicyVersion version) const { return JoinPath(root_, version.ToString()); }
   std::string BestPath() const;
   std::string NewTemporaryPath(PolicyVersion version) const;
@@ -134,8 +147,10 @@ class CheckpointStore {
   absl::StatusOr<CheckpointFile> FindFile(const CheckpointManifest& checkpoint, const std::string& file) const;
   absl::Status CheckFile(const CheckpointManifest& checkpoint, const std::string& name, const CheckpointFile& expected);
 
-  FileSystem* const files_;
+  const std::unique_ptr<WatchedFileSystem> watched_;
+  FileSystem* const files_;  // that one
   const std::string root_;
+  const absl::Duration disk_deadline_;
 };
 
 }  // namespace syncopate::trainer

@@ -47,7 +47,8 @@ std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySna
   std::vector<model::TensorToWrite> tensors;
   for (const PolicySnapshot::Piece& piece : snapshot->pieces) {
     const TensorSpec& spec = snapshot->manifest.tensors()[piece.tensor];
-    auto write = [snapshot, part, piece, go_on](const model::ByteSink& sink) {
+    auto write = [snapshot, part, piece, go_on](const model::ByteSink& sink) -> absl::Status {
+      SYNCOPATE_RETURN_IF_ERROR(snapshot->AwaitCopy());
       return WriteInChunks(snapshot->Bytes(part, piece), sink, go_on);
     };
     const bool is_whole = snapshot->world == 1;

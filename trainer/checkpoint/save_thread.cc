@@ -3,6 +3,9 @@
 #include <utility>
 
 namespace syncopate::trainer {
+namespace {
+constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
+}  // namespace
 
 SaveThread::~SaveThread() {
   {
@@ -17,10 +20,15 @@ void SaveThread::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
-void SaveThread::Wait() {
-  MutexLock lock(&mutex_);
+absl::Status SaveThread::Wait(const std::function<absl::Status()>& go_on) {
   auto is_idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return tasks_.empty() && !is_busy_; };
-  mutex_.Await(Condition(&is_idle));
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(Condition(&is_idle), kLookEvery)) return absl::OkStatus();
+    }
+    SYNCOPATE_RETURN_IF_ERROR(go_on());
+  }
 }
 
 void SaveThread::Run() {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/status.h"
 
 namespace syncopate::trainer {
 
@@ -12,13 +13,14 @@ namespace syncopate::trainer {
 class SaveThread {
  public:
   SaveThread() : thread_([this] { Run(); }) {}
-  ~SaveThread();  // after the last task
+  // After the last task. A thread that is held by a disk cannot be ended: whoever was told so by Wait() ends the process.
+  ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
 
   void Post(std::function<void()> task);
-  // Until all that was posted is done. Blocks for the disk, as long as that takes; not from a task.
-  void Wait();
+  // Until all that was posted is done, or `go_on`, which is asked again and again, gives an error: that. Not from a task.
+  absl::Status Wait(const std::function<absl::Status()>& go_on);
 
  private:
   void Run();

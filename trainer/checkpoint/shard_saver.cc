@@ -27,7 +27,7 @@ absl::StatusOr<CheckpointStore::Files> ShardSaver::Write(const std::string& fold
     return aborted_.load() ? Error(absl::StatusCode::kCancelled, "STOPPED", "the rank ends") : absl::OkStatus();
   };
   SYNCOPATE_ASSIGN_OR_RETURN(CheckpointStore::Files written,
-                             CheckpointStore::WriteFiles(files_, path, PolicyFiles(snapshot, go_on)));
+                             CheckpointStore::WriteFiles(files_.get(), path, PolicyFiles(snapshot, go_on)));
   SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(path));
   return written;
 }

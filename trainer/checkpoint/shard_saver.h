@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/watched_file_system.h"
 #include "trainer/actor/policy_snapshot.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/checkpoint/save_thread.h"
@@ -20,23 +21,30 @@ class ShardSaver {
   using Tell = std::function<void(const std::string& folder, const absl::StatusOr<CheckpointStore::Files>& written)>;
 
   // Folders are of `root`; `files` outlives this.
-  ShardSaver(FileSystem* files, std::string root, Tell tell)
-      : files_(files), root_(std::move(root)), tell_(std::move(tell)) {}
+  ShardSaver(FileSystem* files, std::string root, Tell tell, absl::Duration disk_deadline = kDiskDeadline)
+      : files_(std::make_unique<WatchedFileSystem>(files)),
+        root_(std::move(root)),
+        tell_(std::move(tell)),
+        disk_deadline_(disk_deadline) {}
 
   // Returns at once. A snapshot that could not be taken is told as any other error.
   void Save(const std::string& folder, absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot);
   // What is being written is given up: an error that is told.
   void Abort() { aborted_.store(true); }
-  // Until what was to be written is, and nobody has its snapshot any more.
-  void Wait() { thread_.Wait(); }
+  // Until what was to be written is, and nobody has its snapshot any more. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the
+  // path, if the disk does not answer: the thread that writes may be held by it for ever then.
+  absl::Status Wait() {
+    return thread_.Wait([this] { return files_->CheckCalls(disk_deadline_); });
+  }
 
  private:
   absl::StatusOr<CheckpointStore::Files> Write(const std::string& folder,
                                                const std::shared_ptr<const PolicySnapshot>& snapshot) const;
 
-  FileSystem* const files_;
+  const std::unique_ptr<WatchedFileSystem> files_;
   const std::string root_;
   const Tell tell_;
+  const absl::Duration disk_deadline_;
   std::atomic<bool> aborted_ = false;
   SaveThread thread_;  // last: it uses all of the above
 };

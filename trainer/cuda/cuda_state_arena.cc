@@ -2,10 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <optional>
+#include <algorithm>
+#include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/releasable_arena.h"
@@ -16,6 +17,8 @@ namespace {
 
 // Copies run at tens of gigabytes a second, and what they wait for takes seconds: longer is a GPU that does not answer.
 constexpr absl::Duration kCopyDeadline = absl::Minutes(2);
+// A copy beside a step is made in pieces: what the step itself reads back, a few figures, waits for one of them at most.
+constexpr int64_t kPieceBytes = 64 << 20;
 
 class CudaStateArena final : public StateArena {
  public:
@@ -26,15 +29,28 @@ class CudaStateArena final : public StateArena {
         memory_(std::move(memory)),
         done_(std::move(done)),
         what_(std::move(what)) {}
+  ~CudaStateArena() override {
+    if (copied_ == nullptr) return;
+    // Memory that is read must not go.
+    if (const absl::Status status = copied_->Wait(kCopyDeadline, "copying " + what_); !status.ok()) {
+      SYNCOPATE_LOG(kError, "a copy is under way as its memory goes: %s", status.ToString());
+    }
+  }
 
   char* data() const override { return memory_->data(); }
+  absl::Status OrderAfterCopies() override {
+    if (copied_ == nullptr) return absl::OkStatus();
+    const cuda::DeviceScope scope(device_);
+    return cuda::CudaStatus(cudaStreamWaitEvent(/*stream=*/nullptr, copied_->get(), 0),
+                            "waiting for a copy of " + what_);
+  }
 
  private:
   absl::Status CopyToHost() override {
     if (kept_.bytes() == 0) {
       SYNCOPATE_ASSIGN_OR_RETURN(kept_, cuda::PinnedBuffer::Create(bytes()));
     }
-    return CopyTo(kept_.data());
+    return Move(kept_.data(), memory_->data(), cudaMemcpyDeviceToHost);
   }
   absl::Status CopyFromHost() override { return Move(memory_->data(), kept_.data(), cudaMemcpyHostToDevice); }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
@@ -42,7 +58,32 @@ class CudaStateArena final : public StateArena {
     auto buffer = std::make_shared<cuda::PinnedBuffer>(std::move(taken));
     return std::shared_ptr<char>(buffer, buffer->data());
   }
-  absl::Status CopyTo(char* host) override { return Move(host, memory_->data(), cudaMemcpyDeviceToHost); }
+  // On a stream of its own, so that what is queued next runs beside it.
+  absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) override {
+    const cuda::DeviceScope scope(device_);
+    if (copying_.get() == nullptr) {
+      SYNCOPATE_ASSIGN_OR_RETURN(copying_, cuda::Stream::Create(device_, cuda::Stream::Priority::kLow));
+    }
+    SYNCOPATE_RETURN_IF_ERROR(cuda::OrderAfter(copying_.get(), /*earlier=*/nullptr, done_));
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(device_));
+    auto copied = std::make_shared<const cuda::Event>(std::move(event));
+    absl::Status queued;
+    for (int64_t begin = 0; begin < bytes() && queued.ok(); begin += kPieceBytes) {
+      const auto size = static_cast<size_t>(std::min(kPieceBytes, bytes() - begin));
+      queued = cuda::CudaStatus(
+          cudaMemcpyAsync(host + begin, memory_->data() + begin, size, cudaMemcpyDeviceToHost, copying_.get()),
+          "copying " + what_);
+    }
+    // Also after an error: some of the pieces may be under way.
+    const absl::Status recorded = copied->Record(copying_.get());
+    if (recorded.ok()) copied_ = copied;
+    SYNCOPATE_RETURN_IF_ERROR(queued);
+    SYNCOPATE_RETURN_IF_ERROR(recorded);
+    return HostCopyWait([copied, device = device_, what = "copying " + what_] {
+      const cuda::DeviceScope scope(device);
+      return copied->Wait(kCopyDeadline, what);
+    });
+  }
   absl::Status Release() override {
     SYNCOPATE_RETURN_IF_ERROR(Finish());
     return memory_->Release();
@@ -66,7 +107,9 @@ class CudaStateArena final : public StateArena {
   const std::unique_ptr<cuda::ReleasableArena> memory_;
   const cuda::Event done_;
   const std::string what_;
-  cuda::PinnedBuffer kept_;  // once it has been offloaded
+  cuda::PinnedBuffer kept_;                    // once it has been offloaded
+  cuda::Stream copying_;                       // once it has been copied
+  std::shared_ptr<const cuda::Event> copied_;  // of the newest copy
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "trainer/loop/checkpoint_writer.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,11 @@ void LogBestStays(const absl::Status& status) {
 
 absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
   const absl::Time begin = Clock::Real()->Now();
-  thread_.Wait();
+  if (const absl::Status before = Wait(); !before.ok()) {
+    parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
+    parts_.observer->RecordCheckpoint(version, before);
+    return before;
+  }
   absl::StatusOr<Copied> copied = absl::UnknownError("the weights are not there");
   const absl::Status used = InUse(*parts_.policy, [&] {
     copied = Copy(version);
@@ -43,12 +48,13 @@ absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
 }
 
 absl::StatusOr<std::string> CheckpointWriter::SaveAndWait(const PolicyVersion& version) {
-  absl::StatusOr<std::string> saved = absl::UnknownError("not written");
-  SYNCOPATE_RETURN_IF_ERROR(Save(version, [&saved](const absl::StatusOr<std::string>& name) { saved = name; }));
+  // Of the task too, which a disk may hold for longer than it is waited for.
+  auto saved = std::make_shared<absl::StatusOr<std::string>>(absl::UnknownError("not written"));
+  SYNCOPATE_RETURN_IF_ERROR(Save(version, [saved](const absl::StatusOr<std::string>& name) { *saved = name; }));
   const absl::Time begin = Clock::Real()->Now();
-  thread_.Wait();
+  const absl::Status waited = Wait();
   parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
-  return saved;
+  return waited.ok() ? *saved : waited;
 }
 
 absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVersion& version) {

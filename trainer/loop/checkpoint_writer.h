@@ -21,9 +21,10 @@
 
 namespace syncopate::trainer {
 
-// Saves a run: copies it between two steps, writes the copy while others are made, keeps what is best, and prunes what
-// nobody needs. Writes only while this trainer has the right to: its epoch is the newest. Of the step thread, whose time it
-// takes is that of the copy; what is written, and looked at on the disk, is by a thread of its own.
+// Saves a run: copies it as it is between two steps, writes the copy while others are made, keeps what is best, and prunes
+// what nobody needs. Writes only while this trainer has the right to: its epoch is the newest. Of the step thread, whose time
+// it takes is that of the copy on the CPU, and next to none on a GPU (Policy::TakeSnapshot); what is written, and looked at
+// on the disk, is by a thread of its own.
 class CheckpointWriter {
  public:
   static constexpr char kDataFile[] = "data.pb";  // of a checkpoint: the data position
@@ -53,14 +54,18 @@ class CheckpointWriter {
   void LoadBest() { best_.Load(); }
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
-  // Copies `version`, at which the policy is, and returns; blocks for a save that is under way, so that there is one copy at
-  // a time. `done` is told from the thread that writes, when the checkpoint is durable or cannot be; the observer before
-  // it. An error is told nobody else: NON_FINITE: the weights are spoilt; FENCED; the errors of TrainingData::Snapshot.
+  // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one copy at
+  // a time: DISK_STUCK as Wait(). `done` is told from the thread that writes, when the checkpoint is durable or cannot be; the
+  // observer before it. An error is told nobody else: NON_FINITE: the weights are spoilt; FENCED; the errors of
+  // TrainingData::Snapshot.
   absl::Status Save(const PolicyVersion& version, Done done);
   // The same, and waits.
   absl::StatusOr<std::string> SaveAndWait(const PolicyVersion& version);
-  // Until nothing is under way. Blocks for the disk.
-  void Wait() { thread_.Wait(); }
+  // Until nothing is under way. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if the disk does not answer: the run
+  // cannot go on then, as the thread that writes may be held by it for ever.
+  absl::Status Wait() {
+    return thread_.Wait([this] { return parts_.store->CheckDisk(); });
+  }
   // A version was evaluated: its checkpoint may be the best one. Nothing if a newer trainer has taken over.
   void AddScore(const BestCheckpoint::Score& score);
   int64_t saved_step() const { return saved_step_.load(); }  // -1: none by this trainer

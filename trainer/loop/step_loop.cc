@@ -58,7 +58,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
-  checkpoints_.Wait();
+  if (const absl::Status written = checkpoints_.Wait(); outcome.ok() && !written.ok()) outcome = written;
   control_.Close(outcome.ok() ? "done" : "failed");
   return outcome;
 }
@@ -219,14 +219,16 @@ absl::Status StepLoop::SaveIfDue() {
   };
   const absl::Status begun =
       checkpoints_.Save(version_, [note](const absl::StatusOr<std::string>& name) { note(name.status()); });
-  // Training has spoilt the weights: going on would train nothing but more of that.
-  if (ErrorReason(begun) == reason::kNonFinite) return begun;
+  // Training has spoilt the weights: going on would train nothing but more of that. A disk that does not answer would hold
+  // the next save up.
+  if (ErrorReason(begun) == reason::kNonFinite || ErrorReason(begun) == reason::kDiskStuck) return begun;
   note(begun);
   return absl::OkStatus();
 }
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
-  checkpoints_.Wait();  // it may be the last one already, or have found a newer trainer
+  // What is under way may be the last one already, or have found a newer trainer.
+  SYNCOPATE_RETURN_IF_ERROR(checkpoints_.Wait());
   const LoopControl::Requests requests = AwaitRequests();
   for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
   if (requests.fenced) return Outcome::kFenced;

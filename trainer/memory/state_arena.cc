@@ -66,9 +66,10 @@ class HostStateArena final : public StateArena {
     auto pages = std::make_shared<Pages>(std::move(taken));
     return std::shared_ptr<char>(pages, pages->data());
   }
-  absl::Status CopyTo(char* host) override {
+  // What computes on the CPU has nobody beside it who would copy.
+  absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) override {
     std::memcpy(host, pages_.data(), pages_.size());
-    return absl::OkStatus();
+    return HostCopyWait();
   }
   absl::Status Release() override {
     if (madvise(pages_.data(), pages_.size(), MADV_DONTNEED) == 0) return Protect(PROT_NONE);
@@ -88,6 +89,7 @@ class HostStateArena final : public StateArena {
 
 absl::StatusOr<int64_t> StateArena::Offload() {
   if (!on_device_) return 0;
+  SYNCOPATE_RETURN_IF_ERROR(OrderAfterCopies());
   const bool copies = kind_ == Kind::kChanging || (kind_ == Kind::kFrozen && !host_has_it_);
   if (copies) SYNCOPATE_RETURN_IF_ERROR(CopyToHost());
   host_has_it_ = true;
@@ -109,14 +111,14 @@ absl::StatusOr<int64_t> StateArena::Load() {
   return copied;
 }
 
-absl::StatusOr<std::shared_ptr<const char>> StateArena::Copy() {
+absl::StatusOr<HostCopy> StateArena::BeginCopy() {
   SYNCOPATE_CHECK(on_device_);
   if (copy_ == nullptr || copy_.use_count() > 1) {
     copy_ = nullptr;  // or two would be held beside each other for a moment
     SYNCOPATE_ASSIGN_OR_RETURN(copy_, TakeHostMemory());
   }
-  SYNCOPATE_RETURN_IF_ERROR(CopyTo(copy_.get()));
-  return std::shared_ptr<const char>(copy_);
+  SYNCOPATE_ASSIGN_OR_RETURN(HostCopyWait await, BeginCopyTo(copy_.get()));
+  return HostCopy{copy_, std::move(await)};
 }
 
 absl::StatusOr<std::unique_ptr<StateArena>> MakeHostStateArena(int64_t bytes, StateArena::Kind kind,

@@ -9,6 +9,16 @@
 
 namespace syncopate::trainer {
 
+// Blocks until a copy is whole. For any thread, at any time, as often as one likes; null: it is. DEADLINE_EXCEEDED (reason
+// DEADLINE) if the device does not answer; else its error.
+using HostCopyWait = std::function<absl::Status()>;
+
+// A copy of a device's memory on the host, which may be under way.
+struct HostCopy {
+  std::shared_ptr<const char> bytes;  // there when `await` has returned OK
+  HostCopyWait await = nullptr;
+};
+
 // Memory of a device for a part of a policy's state, at an address that never changes. It can be given back to the device
 // for a time, in which nothing may touch the address; a copy in host memory keeps what it held. Not thread-safe. Offload()
 // and Load() wait for the work on it that their thread has queued, and for their own copies.
@@ -35,9 +45,13 @@ class StateArena {
   // Takes memory again, with what it held; bytes that were copied to the device. 0 if it is there. RESOURCE_EXHAUSTED if
   // the device has no room: the host's copy stays, and it may be asked for again.
   absl::StatusOr<int64_t> Load();
-  // A copy in host memory of what it holds on the device, which must be there. The memory is used again once nobody has
-  // the copy before any more. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
-  absl::StatusOr<std::shared_ptr<const char>> Copy();
+  // Begins a copy, in host memory, of what it holds on the device, which must be there, when the work is done that the
+  // calling thread has queued. The memory is used again once nobody has the copy before any more. RESOURCE_EXHAUSTED
+  // (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
+  absl::StatusOr<HostCopy> BeginCopy();
+  // Before the arena is written: what the calling thread queues from now on comes after the copies that have begun. Does
+  // not block. Offload() need not be told.
+  virtual absl::Status OrderAfterCopies() { return absl::OkStatus(); }
 
  protected:
   StateArena(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {}
@@ -47,7 +61,7 @@ class StateArena {
   virtual absl::Status CopyToHost() = 0;  // makes room for the copy if there is none yet
   virtual absl::Status CopyFromHost() = 0;
   virtual absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const = 0;  // of bytes()
-  virtual absl::Status CopyTo(char* host) = 0;
+  virtual absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) = 0;
   virtual absl::Status Release() = 0;
   virtual absl::Status Restore() = 0;  // of zeros
 

@@ -53,6 +53,25 @@ TEST(BenchTrainTest, SaysInWordsHowFastItWas) {
   EXPECT_THAT(outcome.log, HasSubstr(" tokens/s"));
 }
 
+TEST(BenchTrainTest, SaysWhatACheckpointCostsAStepAndThatItsCopyIsOfTheStepBefore) {
+  const BenchOutcome outcome = Bench({"save", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.log;  // the copy's digest is looked at
+  const json line = json::parse(outcome.log, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(line.is_object()) << outcome.log;
+  EXPECT_EQ(line["case"], "save");
+  EXPECT_GT(line["copied_gib"], 0);
+  EXPECT_LE(line["held_ms"], line["saved_step_ms"]);
+  EXPECT_GT(line["step_ms"], 0);
+}
+
+TEST(BenchTrainTest, TakesAVocabularyOfAnySize) {
+  const BenchOutcome outcome = Bench({"policy", "--json", "--vocabulary", "1003"});
+  EXPECT_EQ(outcome.code, 0) << outcome.log;
+  const json line = json::parse(outcome.log, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(line.is_object()) << outcome.log;
+  EXPECT_EQ(line["vocabulary"], 1003);
+}
+
 TEST(BenchTrainTest, SeveralRanksSayWhatEachHasAndWhatExchangingCosts) {
   const BenchOutcome outcome = Bench({"--json", "--ranks", "2"});
   EXPECT_EQ(outcome.code, 0) << outcome.log;

@@ -49,6 +49,10 @@ TEST(CudaStateArenaTest, HandsOutCopiesThatStay) {
   SYNCOPATE_NEED_GPUS(1);
   testing::HandsOutCopiesThatStay(GpuRig());
 }
+TEST(CudaStateArenaTest, ACopyHoldsWhatWasThereWhenItBegan) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::ACopyHoldsWhatWasThereWhenItBegan(GpuRig(), 512 << 20);
+}
 TEST(CudaStateArenaTest, MovesOnlyWhatItsKindNeeds) {
   SYNCOPATE_NEED_GPUS(1);
   testing::MovesOnlyWhatItsKindNeeds(GpuRig());
@@ -168,6 +172,22 @@ TEST(CudaOffloadTest, AStateThatTheGpuCannotHoldIsSaidWithItsSum) {
   options.device = "cuda:0";
   options.device_bytes = cuda::ReadGpuMemory(0).value().free;
   EXPECT_EQ(ErrorReason(PolicyTrainer::Create(options).status()), "STATE_TOO_LARGE");
+}
+
+// Each step's update waits for the copy on the device, or parts of it would be of the next version.
+TEST(CudaOffloadTest, SnapshotsHoldTheStateOfTheirStepWhileTheNextOneRuns) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (const bool leaves : {false, true}) {
+    auto policy = MakePolicy({.offload_params = leaves});
+    for (int64_t step = 0; step < 5; ++step) {
+      const PolicyCopy before(*policy);
+      const auto snapshot = policy->TakeSnapshot("").value();
+      ASSERT_TRUE(policy->Step(Pointers(RandomGroups(static_cast<uint64_t>(step))), step).ok());
+      ASSERT_TRUE(snapshot->AwaitCopy().ok());
+      EXPECT_TRUE(before.IsHeldBy(*snapshot)) << "step " << step;
+      EXPECT_FALSE(PolicyCopy(*policy).IsHeldBy(*snapshot)) << "nothing was trained";
+    }
+  }
 }
 
 TEST(CudaOffloadTest, WithoutArenasNothingCanBeAskedToLeave) {

@@ -33,6 +33,19 @@ TEST(ChooseDeviceTest, MembersTakeInTurnWhatIsNotReserved) {
   EXPECT_EQ(*Choose("cuda", {.built_with_cuda = true, .gpus = 1}, /*reserved=*/1, /*member=*/4), "cuda:0");
 }
 
+TEST(ChooseDeviceTest, MembersThatAreThereTogetherLeaveGpusToOthersIfThereAreEnough) {
+  auto choose = [](int64_t gpus, int64_t member) {
+    return ChooseDevice({.key = "rollout.device", .wanted = "cuda", .reserved = 1, .together = 4, .member = member},
+                        {.built_with_cuda = true, .gpus = static_cast<int>(gpus)})
+        .value();
+  };
+  for (int64_t member = 0; member < 4; ++member) {
+    EXPECT_EQ(choose(4, member), "cuda:" + std::to_string(member));
+    EXPECT_EQ(choose(5, member), "cuda:" + std::to_string(member + 1));
+    EXPECT_EQ(choose(8, member), "cuda:" + std::to_string(member + 1));
+  }
+}
+
 TEST(ChooseDeviceTest, SaysWhatIsMissingAndWhatToDo) {
   const absl::Status no_cuda = Choose("cuda:1", kNoCuda).status();
   EXPECT_EQ(no_cuda.code(), absl::StatusCode::kFailedPrecondition);

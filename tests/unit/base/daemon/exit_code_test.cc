@@ -17,8 +17,8 @@ TEST(ExitCodeTest, SaysWhetherAnotherStartMayDoBetter) {
     EXPECT_EQ(CodeOf(reason), 2) << reason;
   }
   for (const char* reason : {"FENCED", "REPLACED"}) EXPECT_EQ(CodeOf(reason), 3) << reason;
-  for (const char* reason : {"SYNCHRONIZER_LOST", "NOT_JOINED", "ABORT_STUCK", "COPY_STUCK", "VERSION_ORDER",
-                             "DIGEST_CHANGED", "SYNC_FAILING"}) {
+  for (const char* reason : {"SYNCHRONIZER_LOST", "NOT_JOINED", "ABORT_STUCK", "COPY_STUCK", "DISK_STUCK",
+                             "VERSION_ORDER", "DIGEST_CHANGED", "SYNC_FAILING"}) {
     EXPECT_EQ(CodeOf(reason), 4) << reason;
   }
 }

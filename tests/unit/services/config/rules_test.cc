@@ -64,6 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"train.device=gpu"}, "train.device: auto, cpu, cuda"},
         Case{{"rollout.device=cuda:"}, "rollout.device: auto, cpu, cuda"},
         Case{{"rollout.device=cuda:x"}, "rollout.device: auto, cpu, cuda"},
+        Case{{"rollout.device=cuda:1", "rollout.tensor_parallel=2"}, "as each rank needs a GPU of its own"},
+        Case{{"rollout.device=cuda", "rollout.tensor_parallel=2"}, nullptr},
         Case{{"sync.transport=nccl"}, "sync.transport: auto or grpc, as nccl goes from GPU to GPU and train.device"},
         Case{{"train.device=cuda", "sync.transport=ipc"}, "and rollout.device is cpu"},
         Case{{"sync.install=remap"}, "sync.install: auto or swap"}, Case{{"sync.install=swap"}, nullptr},

@@ -33,6 +33,8 @@ RenderRequest GpuRequest(const std::string& overlay, const std::string& infra = 
           Infra::Parse(infra, "infra.yaml").value(), overlay};
 }
 
+constexpr char kFourRanks[] = "\nrollout:\n  device: cuda\n  tensor_parallel: 4\n";
+
 const Document* Find(const Objects& objects, const std::string& name) {
   for (const Document& object : objects) {
     if (NameOf(object) == name) return &object;
@@ -143,13 +145,47 @@ TEST_F(RenderTest, ATrainerOfSeveralRanksIsAPodEachWithOneVolumeForAll) {
   EXPECT_EQ((*service)["spec"]["publishNotReadyAddresses"], true);
 }
 
-TEST_F(RenderTest, RolloutersOfSeveralRanksAreRefusedWithWhatToDo) {
+TEST_F(RenderTest, TheRanksOfARolloutersReplicaAreInOneContainerWithAGpuEach) {
+  RenderRequest request = GpuRequest("multi-node", "rollouter: {replicas: 3, shm: 32Gi}");
+  request.config = absl::StrReplaceAll(request.config, {{"\nrollout:\n  device: cuda:0\n", kFourRanks}});
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* deployment = Find(rendered->objects, "Deployment/rollouter");
+  ASSERT_NE(deployment, nullptr);
+  EXPECT_EQ((*deployment)["spec"]["replicas"], 3);
+  const Document& pod = (*deployment)["spec"]["template"]["spec"];
+  ASSERT_EQ(pod["containers"].size(), 1u);
+  const Document& container = pod["containers"][0];
+  EXPECT_EQ(container["name"], "rollouter");
+  EXPECT_EQ(container["command"], Document::array({"/usr/bin/syncopate", "replica"}));
+  EXPECT_EQ(container["args"][0], "/etc/syncopate/run.yaml");
+  EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], 4);
+  // Rank 0 answers for all: the probes are as ever.
+  EXPECT_EQ(container["livenessProbe"]["httpGet"]["port"], "metrics");
+  const Document* trainer = Find(rendered->objects, "StatefulSet/trainer");
+  ASSERT_NE(trainer, nullptr);
+  EXPECT_EQ((*trainer)["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 1);
+}
+
+TEST_F(RenderTest, ARolloutersReplicaOnCpusAsksForNoGpu) {
   RenderRequest request = DemoRequest();
   request.config = absl::StrReplaceAll(request.config, {{"\nrollout:\n", "\nrollout:\n  tensor_parallel: 2\n"}});
   auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* job = Find(rendered->objects, "Job/rollouter");
+  ASSERT_NE(job, nullptr);
+  const Document& container = (*job)["spec"]["template"]["spec"]["containers"][0];
+  EXPECT_EQ(container["command"], Document::array({"/usr/bin/syncopate", "replica"}));
+  EXPECT_FALSE(container["resources"]["limits"].contains("nvidia.com/gpu"));
+}
+
+TEST_F(RenderTest, AnotherNumberOfGpusThanRanksIsRefusedWithBoth) {
+  RenderRequest request = GpuRequest("multi-node", "rollouter: {gpus: 2}");
+  request.config = absl::StrReplaceAll(request.config, {{"\nrollout:\n  device: cuda:0\n", kFourRanks}});
+  auto rendered = Rendering(DeployTree(), request);
   ASSERT_FALSE(rendered.ok());
   EXPECT_THAT(std::string(rendered.status().message()), ::testing::HasSubstr("rollout.tensor_parallel"));
-  EXPECT_THAT(std::string(rendered.status().message()), ::testing::HasSubstr("use more rollouters"));
+  EXPECT_THAT(std::string(rendered.status().message()), ::testing::HasSubstr("rollouter.gpus in the infra file is 2"));
 }
 
 TEST_F(RenderTest, ATrainerOfSeveralRanksThatIsAJobHasAnIndexForEach) {

@@ -276,6 +276,38 @@ TEST_F(StepLoopTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCheckp
   EXPECT_THAT(failed, ElementsAre(2));
 }
 
+TEST_F(StepLoopTest, ADiskThatDoesNotAnswerEndsTheRunThatWaitsForItAndIsNamed) {
+  world_.SetDiskDeadline(absl::Milliseconds(300));
+  StepLoop::Options options = Steps(1000);
+  options.checkpoint_every_steps = 2;
+  world_.policy.Hold();
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.checkpoint_disk.HoldOperations(true);
+  world_.policy.Release();
+  const auto outcome = world_.Wait();
+  EXPECT_THAT(outcome, HasReason("DISK_STUCK"));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr("/checkpoints/.tmp-e1-s2")));
+  EXPECT_EQ(world_.policy.begun(), 4) << "steps are made until the next save waits for the one before";
+  ASSERT_EQ(world_.observer.checkpoints.All().size(), 1u);
+  EXPECT_EQ(world_.observer.checkpoints.All()[0].version, (PolicyVersion{1, 4}));
+  EXPECT_EQ(world_.loop().GetStatus().state, "failed");
+  world_.checkpoint_disk.HoldOperations(false);  // or the thread that writes would outlive the test
+}
+
+TEST_F(StepLoopTest, ALastCheckpointThatADiskHoldsForEverEndsTheRunToo) {
+  world_.SetDiskDeadline(absl::Milliseconds(300));
+  world_.policy.Hold();
+  world_.Start(Steps(1));
+  ASSERT_TRUE(world_.policy.AwaitBegun(1));
+  world_.checkpoint_disk.HoldOperations(true);
+  world_.policy.Release();
+  const auto outcome = world_.Wait();
+  EXPECT_THAT(outcome, HasReason("DISK_STUCK"));
+  EXPECT_THAT(outcome, HasMessage(HasSubstr("the last checkpoint")));
+  world_.checkpoint_disk.HoldOperations(false);
+}
+
 TEST_F(StepLoopTest, StepsAreMadeWhileACheckpointIsWrittenWhichHasWhatWasTrueWhenItBegan) {
   StepLoop::Options options = Steps(6);
   options.checkpoint_every_steps = 2;

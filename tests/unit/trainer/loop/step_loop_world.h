@@ -363,6 +363,11 @@ class StepLoopWorld {
     saves_held_ = hold;
   }
 
+  // Before Start: a call to the disk may take no longer.
+  void SetDiskDeadline(absl::Duration deadline) {
+    checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints", deadline).value();
+  }
+
   // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
   FakeRollouter& AddLaggard(int64_t last) {
     laggard_ = std::make_shared<FakeRollouter>(data_.get());

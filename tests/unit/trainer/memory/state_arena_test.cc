@@ -30,6 +30,9 @@ TEST(HostStateArenaTest, KeepsItsAddressAndWhatItHeld) { testing::KeepsItsAddres
 TEST(HostStateArenaTest, GivesItsMemoryBackWhileItIsAway) { testing::GivesItsMemoryBackWhileItIsAway(HostRig()); }
 TEST(HostStateArenaTest, MovesOnlyWhatItsKindNeeds) { testing::MovesOnlyWhatItsKindNeeds(HostRig()); }
 TEST(HostStateArenaTest, HandsOutCopiesThatStay) { testing::HandsOutCopiesThatStay(HostRig()); }
+TEST(HostStateArenaTest, ACopyHoldsWhatWasThereWhenItBegan) {
+  testing::ACopyHoldsWhatWasThereWhenItBegan(HostRig(), 12 << 20);
+}
 TEST(HostStateArenaTest, APartsDurationsAreExact) { testing::APartsDurationsAreExact(HostRig()); }
 
 TEST(HostStateArenaDeathTest, NobodyReadsWhatIsAway) {
@@ -54,7 +57,7 @@ class FullArena final : public StateArena {
   absl::Status CopyToHost() override { return absl::OkStatus(); }
   absl::Status CopyFromHost() override { return absl::OkStatus(); }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override { return std::shared_ptr<char>(); }
-  absl::Status CopyTo(char*) override { return absl::OkStatus(); }
+  absl::StatusOr<HostCopyWait> BeginCopyTo(char*) override { return HostCopyWait(); }
   absl::Status Release() override { return absl::OkStatus(); }
   absl::Status Restore() override { return *full_ ? absl::ResourceExhaustedError("full") : absl::OkStatus(); }
   bool* const full_;
