@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/daemon/command_line.h"
 #include "services/config/run_config.h"
-#include "services/daemon/command_line.h"
 #include "tools/cli/command.h"
 #include "tools/run/child_process.h"
 #include "tools/run/replica.h"
@@ -15,10 +15,8 @@ namespace {
 
 constexpr char kReplicaFooter[] =
     "For whoever starts a rollouter of several ranks as one process, such as a container, and starts it again when it "
-    "ends; "
-    "`syncopate run` does this by itself. A signal to stop is rank 0's to follow; a second one stops all at once. The "
-    "exit "
-    "code is that of syncopate-rollouter: 4 if a rank was lost.";
+    "ends; `syncopate run` does this by itself. A signal to stop is rank 0's to follow; a second one stops all at once. "
+    "The exit code is that of syncopate-rollouter: 4 if a rank was lost.";
 
 struct ReplicaArguments {
   std::vector<std::string> words;  // CONFIG and overrides

@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/daemon/daemon_endpoints.h"
+#include "base/daemon/exit_code.h"
+#include "base/daemon/signals.h"
 #include "base/status.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
-#include "services/daemon/daemon_endpoints.h"
-#include "services/daemon/exit_code.h"
-#include "services/daemon/signals.h"
 #include "tools/run/child_process.h"
 #include "tools/run/replica_ranks.h"
 

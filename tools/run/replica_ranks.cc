@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "services/daemon/exit_code.h"
+#include "base/daemon/exit_code.h"
 
 namespace syncopate::run {
 
