@@ -39,6 +39,7 @@ double RunRecorder::RolloutersIdle() {
   const trainer::RolloutRoster::Work now = work_();
   const double idle = now.idle_seconds - work_before_.idle_seconds;
   const double busy = now.busy_seconds - work_before_.busy_seconds;
+  // A rollouter that left takes its sums with it, and the difference may be negative.
   if (idle >= 0 && busy >= 0 && idle + busy > 0) rollouters_idle_ = idle / (idle + busy);
   work_before_ = now;
   return rollouters_idle_;
@@ -108,6 +109,7 @@ void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
 }
 
 void RunRecorder::AddSendBytes(trainer::StepFigures* figures) const {
+  // The send arena is beside the allocator, and memory all the same.
   figures->memory_allocated_bytes += send_bytes_;
   figures->memory_reserved_bytes += send_bytes_;
 }
