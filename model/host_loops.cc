@@ -1,7 +1,7 @@
-// HostRows as loops that a compiler turns into vectors. This file is compiled once for each kind of processor, with flags
-// of its own (CMakeLists.txt), which also say which of the functions of host_rows.h it defines: SYNCOPATE_HOST_ROWS. So it
-// includes nothing with inline functions: the linker would keep one of them for the whole program, perhaps with
-// instructions that the processor lacks.
+// HostRows as loops that a compiler turns into vectors. This file is compiled once for each kind of processor, with
+// flags of its own (CMakeLists.txt), which also say which of the functions of host_rows.h it defines:
+// SYNCOPATE_HOST_ROWS. So it includes nothing with inline functions: the linker would keep one of them for the whole
+// program, perhaps with instructions that the processor lacks.
 #include "model/host_rows.h"
 
 namespace syncopate::model {
@@ -253,7 +253,8 @@ class Loops final : public HostRows {
     const float inverse = 1.0f / temperature;
     for (int64_t row = 0; row < rows; ++row, logits += vocabulary) {
       const float largest = Largest(logits, vocabulary) * inverse;
-      // With e = exp(z - largest): log sum exp = largest + log(sum e), entropy = log(sum e) - sum((z - largest) e) / sum e.
+      // With e = exp(z - largest): log sum exp = largest + log(sum e),
+      // and entropy = log(sum e) - sum((z - largest) e) / sum e.
       double total = 0, weighted = 0;
       for (int64_t begin = 0; begin < vocabulary; begin += kLanes) {
         // Sixteen at a time in float32, and those sums in double: a vocabulary of 150,000 would lose digits in float32.

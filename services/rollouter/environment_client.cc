@@ -223,7 +223,8 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
       ConnectLaterLocked();
     }
   }
-  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts attempts.
+  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts
+  // attempts.
   const absl::Status died = Error(absl::StatusCode::kInternal, "WORKER_DIED",
                                   absl::StrCat("the worker went away while it judged this: ", status.message()));
   for (auto& [id, item] : lost) item.done(died);

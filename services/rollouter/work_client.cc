@@ -371,8 +371,8 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
     *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
     *request.mutable_return_lease()->mutable_error() = rpc::ToProto(group.status());
   }
-  // An engine that has ended by itself would hand back whatever comes next: a trainer quarantines who does that, and the
-  // next life of this rollouter with it.
+  // An engine that has ended by itself would hand back whatever comes next: a trainer quarantines who does that, and
+  // the next life of this rollouter with it.
   const bool is_over = !group.ok() && !engine_->GetStatus().failure.ok();
   MutexLock lock(&mutex_);
   if (is_over) book_.SetDraining(true);

@@ -32,8 +32,8 @@ Scalars StepScalars(const trainer::StepReport& report, const trainer::StepFigure
 
 }  // namespace
 
-// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they have,
-// the share before is the newest that is known.
+// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they
+// have, the share before is the newest that is known.
 double RunRecorder::RolloutersIdle() {
   if (work_ == nullptr) return 0;
   const trainer::RolloutRoster::Work now = work_();

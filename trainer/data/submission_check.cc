@@ -46,7 +46,8 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t v
   return absl::OkStatus();
 }
 
-// `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of them.
+// `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of
+// them.
 absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first) {
   if (sample.reward_parts.size() > kMaxRewardParts) {
     return Invalid("BAD_REWARD_PARTS",
