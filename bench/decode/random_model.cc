@@ -28,7 +28,7 @@ absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, flo
   return static_cast<void*>(buffers_.back().data());
 }
 
-absl::Status RandomModel::TakeWeights(const NamedShape& named) {
+absl::Status RandomModel::DrawWeights(const NamedShape& named) {
   const DecodeShape& shape = named.shape;
   const int64_t hidden = shape.hidden, width = shape.intermediate, queries = shape.query_size();
   // So that activations stay near 1 through the layers, and no kernel works with infinities.
@@ -61,7 +61,7 @@ absl::Status RandomModel::TakeWeights(const NamedShape& named) {
 
 absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t tokens) {
   RandomModel model;
-  SYNCOPATE_RETURN_IF_ERROR(model.TakeWeights(named));
+  SYNCOPATE_RETURN_IF_ERROR(model.DrawWeights(named));
   const rollouter::HeadCounts& heads = named.shape.heads;
   model.storage_.layers = named.shape.layers;
   model.storage_.blocks = static_cast<int32_t>((tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
