@@ -45,6 +45,7 @@ absl::StatusOr<std::string> ReadFile(FileSystem* files, const std::string& path,
 }
 
 absl::Status WriteFileAtomically(FileSystem* files, const std::string& path, absl::string_view contents) {
+  // Another process may write the same file now: each has a name of its own.
   std::string temporary = absl::StrCat(path, ".tmp-", RandomUuid().substr(0, 8));
   absl::Status status = WriteAndSync(files, temporary, contents);
   if (status.ok()) status = files->Rename(temporary, path);
@@ -52,11 +53,13 @@ absl::Status WriteFileAtomically(FileSystem* files, const std::string& path, abs
     files->RemoveTree(temporary).IgnoreError();  // the first error is the one that matters
     return status;
   }
+  // A rename is durable once the folder is.
   return files->SyncDir(ParentPath(path));
 }
 
 absl::Status CheckFileName(absl::string_view name) {
   bool good = !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != "..";
+  // Few characters: names also come from peers, and go into paths, logs and shell commands.
   for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   if (good) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "BAD_NAME",

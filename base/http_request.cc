@@ -17,6 +17,8 @@ bool IsMethod(absl::string_view word) {
          std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isupper(c) != 0 || c == '-'; });
 }
 
+// As much of HTTP as a scraper and a browser need, and strict in it: what is not understood is refused at its first
+// line, before more of it is waited for.
 HttpRequest ReadRequestLine(absl::string_view line) {
   size_t first = line.find(' ');
   size_t last = line.rfind(' ');
@@ -53,6 +55,7 @@ std::string HostOf(absl::string_view received) {
     host = std::string(absl::StripAsciiWhitespace(field.second));
     ++hosts;
   }
+  // Two would let a request pass one check by the first and another by the second.
   return hosts == 1 ? host : "";
 }
 
@@ -93,6 +96,7 @@ HttpRequest ReadHttpRequest(absl::string_view received, size_t max_bytes) {
       return request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {
+    // A TLS handshake, for one: nobody waits for its line end.
     return {400, ""};
   }
   return {received.size() > max_bytes ? 431 : 0, ""};

@@ -9,7 +9,8 @@
 
 namespace syncopate {
 
-// One thread for what its caller must not wait for, such as a gRPC callback for work that blocks. Tasks run one after the other. Thread-safe.
+// One thread for what its caller must not wait for, such as a gRPC callback for work that blocks. Tasks run one after
+// the other. Thread-safe.
 class Worker {
  public:
   explicit Worker(size_t capacity = 1024);

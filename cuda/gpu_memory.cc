@@ -26,6 +26,7 @@ CUmemAllocationProp PropertiesOf(int device) {
   return properties;
 }
 
+// Of the memory, in all processes that map it: addresses and handles are each process's own, and are used again.
 uint64_t RandomId() {
   uint64_t id = 0;
   SYNCOPATE_CHECK(getrandom(&id, sizeof(id), 0) == sizeof(id));  // so few bytes always come whole
@@ -50,6 +51,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Create(int device, int64_t bytes,
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(driver->granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), what));
   const int64_t whole = RoundUp(bytes, static_cast<int64_t>(granularity));
+  // Chunks let the memory be given back or found piece by piece, where one large block would not be free.
   const int64_t part = chunk_bytes == 0 ? whole : RoundUp(chunk_bytes, static_cast<int64_t>(granularity));
 
   GpuMemoryBlock block(driver, RandomId());
@@ -79,6 +81,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Import(const ExportedMemory& expo
   SYNCOPATE_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
   GpuMemoryBlock block(driver, exported.id);
   for (size_t i = 0; i < exported.chunks.size(); ++i) {
+    // Sizes come from another process; the driver checks handles, but not what is said of them.
     if (exported.chunks[i] <= 0 || exported.chunks[i] % kAddressGranularity != 0) {
       return bad(absl::StrCat("a chunk of ", exported.chunks[i], " bytes"));
     }
@@ -162,6 +165,7 @@ AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
 absl::Status AddressRange::Map(const GpuMemoryBlock& block, int device) {
   SYNCOPATE_CHECK(!mapped() && block.bytes() <= reserved_bytes_);
   absl::Status status = MapChunks(block, device);
+  // What was mapped before the failure: Map() does all or nothing.
   if (!status.ok()) Unmap().IgnoreError();
   return status;
 }

@@ -1,7 +1,7 @@
-// HostRows as loops that a compiler turns into vectors. This file is compiled once for each kind of processor, with flags
-// of its own (CMakeLists.txt), which also say which of the functions of host_rows.h it defines: SYNCOPATE_HOST_ROWS. So it
-// includes nothing with inline functions: the linker would keep one of them for the whole program, perhaps with
-// instructions that the processor lacks.
+// HostRows as loops that a compiler turns into vectors. This file is compiled once for each kind of processor, with
+// flags of its own (CMakeLists.txt), which also say which of the functions of host_rows.h it defines:
+// SYNCOPATE_HOST_ROWS. So it includes nothing with inline functions: the linker would keep one of them for the whole
+// program, perhaps with instructions that the processor lacks.
 #include "model/host_rows.h"
 
 namespace syncopate::model {
@@ -33,6 +33,8 @@ inline float Exp(float x) {
 
 inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
+// Sixteen sums side by side are what a compiler can make vectors of: a single sum has an order that it must keep. As a
+// tree, so that the result is the same however wide the processor's vectors are.
 inline float AddLanes(float* lanes) {
   for (int64_t i = 0; i < 8; ++i) lanes[i] += lanes[i + 8];
   for (int64_t i = 0; i < 4; ++i) lanes[i] += lanes[i + 4];
@@ -178,6 +180,7 @@ class Loops final : public HostRows {
       for (int64_t row = 0; row < sequence.length; ++row) {
         const float* const query = qkv + row * stride + head * dim;
         for (int64_t t = 0; t <= row; ++t) scratch[t] = scale * Dot(query, keys + t * stride, dim);
+        // e^(score - largest) cannot overflow.
         const float largest = Largest(scratch, row + 1);
         const float total = ExpInPlace(scratch, largest, row + 1);
         const float inverse = 1.0f / total;
@@ -205,6 +208,7 @@ class Loops final : public HostRows {
         const float shared = Dot(dout, y + row * sequence.query_size() + head * dim, dim);
         const float shift = log_sum_exp[row * sequence.heads + head];
         for (int64_t t = 0; t <= row; ++t) {
+          // With the forward pass's log sum exp the probabilities come back without a second sum.
           probabilities[t] = scale * Dot(query, qkv + t * stride + key_at, dim) - shift;
           gradients[t] = Dot(dout, qkv + t * stride + value_at, dim);
         }
@@ -249,9 +253,11 @@ class Loops final : public HostRows {
     const float inverse = 1.0f / temperature;
     for (int64_t row = 0; row < rows; ++row, logits += vocabulary) {
       const float largest = Largest(logits, vocabulary) * inverse;
-      // With e = exp(z - largest): log sum exp = largest + log(sum e), entropy = log(sum e) - sum((z - largest) e) / sum e.
+      // With e = exp(z - largest): log sum exp = largest + log(sum e),
+      // and entropy = log(sum e) - sum((z - largest) e) / sum e.
       double total = 0, weighted = 0;
       for (int64_t begin = 0; begin < vocabulary; begin += kLanes) {
+        // Sixteen at a time in float32, and those sums in double: a vocabulary of 150,000 would lose digits in float32.
         const int64_t count = vocabulary - begin < kLanes ? vocabulary - begin : kLanes;
         float masses[kLanes], products[kLanes], few = 0, few_weighted = 0;
         for (int64_t i = 0; i < count; ++i) {

@@ -91,6 +91,8 @@ class OpsOnHost final : public Ops {
       return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
     }
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
+    // A weight's gradient is a sum over all rows, so this one is not shared among threads; in double, as thousands of
+    // rows are added.
     std::vector<double> sums(static_cast<size_t>(sum.size(1)));
     rows_.NormBackward(In(dy), In(sum), In(rstd), In(weight), In(passed), sum.size(0), sum.size(1), Out(result.dsum),
                        sums.data(), Out(result.y));
@@ -149,6 +151,7 @@ class OpsOnHost final : public Ops {
 
   at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
                             int64_t kv_heads, const PackedSequences& sequences) const override {
+    // Who made the forward pass must make this one: its statistics tell.
     if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
     const at::Tensor dense = dy.contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
@@ -184,6 +187,7 @@ class OpsOnHost final : public Ops {
     const int64_t vocabulary = logits.size(1);
     CheckIndices("targets", targets, vocabulary);
     ForRows(logits.size(0), vocabulary, [&](int64_t begin, int64_t end) {
+      // In the memory of the logits, which are the largest tensor and not needed again.
       rows_.HeadBackward(Out(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
                          In(rows.entropy) + begin, In(rows.log_sum_exp) + begin, In(dlogprob) + begin,
                          At(In(dentropy), begin), static_cast<float>(temperature), end - begin, vocabulary);

@@ -31,6 +31,7 @@ double InitialStd(const ModelConfig& config, const TensorSpec& spec) {
   if (spec.shape.size() == 1) return absl::EndsWith(spec.name, ".bias") ? 0 : kOnes;
   if (absl::StrContains(spec.name, "embed_")) return config.embedding_init_std;
   if (spec.name == "lm_head.weight") return config.head_init_std;
+  // One over the root of the inputs keeps the variance of what a linear gives.
   return 1.0 / std::sqrt(static_cast<double>(spec.shape[1]));
 }
 
@@ -62,6 +63,8 @@ absl::Status ModelConfig::Validate() const {
   return absl::OkStatus();
 }
 
+// In the order in which a step uses them, which is that of the wire and of memory: q, k and v, and gate and up, are
+// neighbours, so that each group can be one product.
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype) {
   std::vector<TensorSpec> specs;
   auto add = [&](const std::string& name, std::vector<int64_t> shape) {
@@ -136,6 +139,7 @@ void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint
 void InitialiseElements(const ModelConfig& config, const Manifest& manifest, uint64_t seed, size_t tensor,
                         int64_t first, int64_t count, float* values) {
   const double std_dev = InitialStd(config, manifest.tensors()[tensor]);
+  // A number depends on seed, tensor and place alone: ranks make only their shards and have the same model.
   const uint64_t key = HashCombine(seed, tensor);
   ForRanges(count, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -12,9 +12,10 @@
 namespace syncopate::model {
 
 // What a decoder computes beside its plain matrix products, each with its backward half, and the update of its weights,
-// as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary. Activations have the dtype of
-// the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and gradients of weights are
-// float32. Stateless, thread-safe; work is queued on the current stream of the tensors' device.
+// as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary.
+// Activations have the dtype of the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and
+// gradients of weights are float32. Stateless, thread-safe; work is queued on the current stream of the tensors'
+// device.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -65,7 +66,8 @@ class Ops {
   virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
                                     int64_t kv_heads, const PackedSequences& sequences) const = 0;
 
-  // Of each row of logits [R, V], which may be further apart than V, all at `temperature` (z = logits / temperature): float32.
+  // Of each row of logits [R, V], which may be further apart than V, all at `temperature` (z = logits / temperature):
+  // float32.
   struct HeadRows {
     at::Tensor logprob;      // [R] log softmax(z)[target]
     at::Tensor entropy;      // [R] nats

@@ -59,6 +59,7 @@ class ArenaIndex {
     const auto part =
         std::find_if(parts_.begin(), parts_.end(), [begin](const ArenaPart& one) { return begin < one.range.end; });
     const int64_t offset = (begin - part->range.begin) / DTypeBytes(manifest_.tensors()[i].dtype);
+    // detach(): views of weights take part in no autograd graph.
     return part->memory.as_strided(shape, strides, part->memory.storage_offset() + offset).detach();
   }
 
@@ -85,6 +86,7 @@ at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
 // Of a linear that takes this rank's part of the columns, summed over ranks.
 at::Tensor ApplyAndSum(const Linear& linear, const at::Tensor& x, PartialSums* sums) {
   if (sums == nullptr) return Apply(linear, x);
+  // A bias is added once, and not by each rank.
   return sums->Sum(sums->adds_biases() ? Apply(linear, x) : at::linear(x, linear.weight));
 }
 
@@ -173,6 +175,7 @@ Transformer::Transformer(const ModelConfig& config, at::Device device) : config_
   at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, at::kFloat) / -config.head_dim);
   ScaleFrequencies(config.rope_scaling, config.rope_theta,
                    absl::MakeSpan(frequency.data_ptr<float>(), static_cast<size_t>(frequency.numel())));
+  // In float32 whatever the model's dtype is: positions in the thousands have no fine enough angles in bfloat16.
   at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, at::kFloat), frequency);
   const double factor = config.rope_scaling.attention_factor;
   at::Tensor cos = angle.cos() * factor, sin = angle.sin() * factor;
@@ -183,6 +186,7 @@ Transformer::Transformer(const ModelConfig& config, at::Device device) : config_
 at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
   at::Tensor wide = x.to(at::kFloat);
   at::Tensor scale = at::rsqrt(at::mean(wide * wide, {-1}, /*keepdim=*/true) + config_.rms_norm_eps);
+  // Rounded before the weight, as the published models' own code does.
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
@@ -267,6 +271,7 @@ at::Tensor Transformer::ForwardOnHost(const TransformerWeights& weights, const a
 
 at::Tensor Transformer::Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                                 Attention& attention, PartialSums* sums) const {
+  // Loops write over their inputs, which only inference allows.
   if (weights.tokens.is_cpu() && weights.tokens.scalar_type() == at::kFloat && c10::InferenceMode::is_enabled()) {
     return ForwardOnHost(weights, ids, positions, attention, sums);
   }

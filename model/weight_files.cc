@@ -48,6 +48,7 @@ absl::StatusOr<WeightMap> ParseIndex(const std::string& path, const std::string&
   if (!json->contains("weight_map") || !(*json)["weight_map"].is_object()) return bad("weight_map is no object");
   WeightMap map;
   for (const auto& [name, file] : (*json)["weight_map"].items()) {
+    // Names become paths: none may lead out of the folder.
     if (!file.is_string() || !CheckFileName(file.get_ref<const std::string&>()).ok()) {
       return BadWeights(path, name, "is in no file of this folder");
     }
@@ -91,6 +92,8 @@ absl::StatusOr<std::vector<Shard>> OpenSharded(const std::string& folder, const 
     std::set<std::string> there;
     for (const StoredTensor& stored : shard.tensors) {
       auto mapped = map.find(stored.name);
+      // A download that was interrupted, or files of two models in one folder: better found here than by what the model
+      // says.
       if (mapped == map.end() || mapped->second != name) {
         return BadWeights(index_path, stored.name,
                           absl::StrCat("is in ", name, ", but the index says ",
@@ -132,6 +135,7 @@ absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
 
 // What files hold beside the parameters of a model and what can be computed without.
 bool IsNeedless(const std::string& name, const ModelConfig& config) {
+  // Tied embeddings are sometimes stored twice, and old checkpoints keep the frequencies of rotary embeddings.
   return (config.tie_word_embeddings && name == "lm_head.weight") || absl::EndsWith(name, "rotary_emb.inv_freq");
 }
 
@@ -180,6 +184,7 @@ absl::StatusOr<std::shared_ptr<const WeightFiles>> WeightFiles::Open(const std::
   for (Shard& shard : shards) {
     for (const StoredTensor& stored : shard.tensors) {
       auto spec = wanted.find(stored.name);
+      // A tensor without a place means that the configuration describes another model.
       if (spec == wanted.end()) {
         if (IsNeedless(stored.name, config)) continue;
         return BadWeights(shard.file->path(), stored.name,

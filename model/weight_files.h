@@ -21,8 +21,8 @@ class WeightFiles {
  public:
   // Reads the headers alone, and trusts nothing in them: afterwards every parameter of `config` (which must be valid)
   // is known to be there once, with the right shape and a dtype of weights, and there is nothing else but what can be
-  // done without (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file that
-  // is missing; INVALID_ARGUMENT naming file and tensor:
+  // done without (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file
+  // that is missing; INVALID_ARGUMENT naming file and tensor:
   //   BAD_SAFETENSORS   no safetensors file, or one that was cut short
   //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, an index that lies
   static absl::StatusOr<std::shared_ptr<const WeightFiles>> Open(const std::string& folder, const ModelConfig& config);

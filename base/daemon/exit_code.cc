@@ -43,8 +43,8 @@ constexpr std::pair<const char*, int> kCodes[] = {
     // Starting again would take the place back from its new owner.
     {reason::kFenced, kExitFenced},
     {"REPLACED", kExitFenced},
-    // What this process cannot get out of by itself. Versions of a fresh trainer are of a new epoch, so nothing that was
-    // published before stands in their way.
+    // What this process cannot get out of by itself. Versions of a fresh trainer are of a new epoch, so nothing that
+    // was published before stands in their way.
     {reason::kAbortStuck, kExitLostPeer},
     {reason::kCopyStuck, kExitLostPeer},
     {"DIGEST_CHANGED", kExitLostPeer},

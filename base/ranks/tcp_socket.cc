@@ -66,6 +66,8 @@ absl::StatusOr<bool> TcpSocket::Wait(short events, absl::Time until, bool stop_i
     pollfd waited{fd_.get(), static_cast<short>(stop_if_readable ? events | POLLIN : events), 0};
     const int ready = poll(&waited, 1, MillisecondsTo(until));
     if (ready < 0 && errno != EINTR) return SystemError("waiting for a rank");
+    // What a peer says while it should only listen is why the call has failed: that must be read, instead of sending on
+    // into a full buffer.
     if (ready > 0 && stop_if_readable && (waited.revents & POLLIN) != 0) return false;
     if (ready > 0) return true;  // an error or a hang-up is what the next call on it gives
     if (Clock::Real()->Now() >= until) return RankLost(absl::StrCat(peer_, " does not answer in time"));

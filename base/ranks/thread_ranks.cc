@@ -25,6 +25,7 @@ class Board {
     const uint64_t sequence = sequence_;
     calls_[static_cast<size_t>(rank)] = Call{call, static_cast<char*>(in), static_cast<char*>(out)};
     if (++waiting_ == world_) {
+      // The last one to come does the work of all, in their memory, while the others wait: sums have one order.
       PerformAll();
       return broken_;
     }
@@ -90,6 +91,7 @@ class Board {
         }
         break;
       case Collective::Kind::kAllReduce:
+        // Into rank 0's and then to all, so that all have the same bits.
         for (size_t r = 1; r < calls_.size(); ++r) Combine(call, calls_[0]->in, calls_[r]->in, call.bytes);
         for (size_t r = 1; r < calls_.size(); ++r) CopyBytes(calls_[r]->in, calls_[0]->in, bytes);
         break;

@@ -55,6 +55,8 @@ class Capture {
 
 }  // namespace
 
+// A decode step without a model: it reads all weights once, as decoding one token does, which is bound by memory. So
+// its rate shows what a sync takes from the bandwidth.
 struct DecodeLikeLoop::Graph {
   cuda::Stream stream;
   cuda::Event done;
@@ -82,8 +84,10 @@ struct DecodeLikeLoop::Graph {
   absl::Status Step(const char* weights, int64_t bytes, const Options& options) const {
     const std::string what = "a decode step";
     const int blocks = synchronizer::BlocksThatFill(options.device);
+    // The sum keeps a compiler from leaving the reads out, and tells two versions apart.
     SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaMemsetAsync(sum.data(), 0, 8, stream.get()), what));
     const int64_t vectors = bytes / synchronizer::kVectorBytes;
+    // In as many kernels as a model has: launches are a part of what may be disturbed.
     for (int64_t k = 0; k < options.kernels_a_step; ++k) {
       const int64_t begin = vectors * k / options.kernels_a_step * synchronizer::kVectorBytes;
       const int64_t end = vectors * (k + 1) / options.kernels_a_step * synchronizer::kVectorBytes;
@@ -150,6 +154,7 @@ bool DecodeLikeLoop::ServeRequests(absl::Time step_ended) {
       paused_ = pause_;
       if (stop_) return false;
       if (action_ == nullptr) return true;
+      // From here on the caller waits for as long as the action takes, as the action's captures are its own.
       action = std::exchange(action_, nullptr);
       acting_ = true;
     }
@@ -167,6 +172,7 @@ absl::StatusOr<absl::Duration> DecodeLikeLoop::BetweenSteps(const std::function<
   action_ = &action;
   auto taken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return action_ == nullptr || ended_; };
   mutex_.AwaitWithTimeout(Condition(&taken), deadline);
+  // Not taken, so it may be withdrawn: nobody will call it now.
   if (action_ != nullptr) {
     action_ = nullptr;
     if (!status_.ok()) return status_;
@@ -214,6 +220,8 @@ absl::Status DecodeLikeLoop::status() const {
   return status_;
 }
 
+// After a peer has died, memory of which this process has mapped: a GPU's context may be unusable, or give wrong
+// numbers, without any call having failed.
 absl::Status CheckContext(int device, absl::Duration deadline) {
   constexpr int kSize = 128;
   constexpr int64_t kNumbers = kSize * kSize;

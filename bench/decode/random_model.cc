@@ -19,6 +19,7 @@ absl::StatusOr<NamedShape> FindShape(const std::string& name) {
   return NamedShape{name, rollouter::ShapeOf(config), config.rope_theta, config.tie_word_embeddings};
 }
 
+// Weights are random, as times depend on their values: GPUs take less power for zeros, and clock higher.
 absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, float deviation) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::Create(0, count * 2, "a random model"));
   SYNCOPATE_RETURN_IF_ERROR(
@@ -27,9 +28,10 @@ absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, flo
   return static_cast<void*>(buffers_.back().data());
 }
 
-absl::Status RandomModel::TakeWeights(const NamedShape& named) {
+absl::Status RandomModel::DrawWeights(const NamedShape& named) {
   const DecodeShape& shape = named.shape;
   const int64_t hidden = shape.hidden, width = shape.intermediate, queries = shape.query_size();
+  // So that activations stay near 1 through the layers, and no kernel works with infinities.
   const float d = 1 / std::sqrt(static_cast<float>(hidden));
   const float q = 1 / std::sqrt(static_cast<float>(queries)), f = 1 / std::sqrt(static_cast<float>(width));
   SYNCOPATE_ASSIGN_OR_RETURN(weights_.tokens, AllocateRandom(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
@@ -59,7 +61,7 @@ absl::Status RandomModel::TakeWeights(const NamedShape& named) {
 
 absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t tokens) {
   RandomModel model;
-  SYNCOPATE_RETURN_IF_ERROR(model.TakeWeights(named));
+  SYNCOPATE_RETURN_IF_ERROR(model.DrawWeights(named));
   const rollouter::HeadCounts& heads = named.shape.heads;
   model.storage_.layers = named.shape.layers;
   model.storage_.blocks = static_cast<int32_t>((tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
@@ -72,13 +74,16 @@ absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t
 }
 
 StepLimits LimitsOf(const DecodeShape& shape, int64_t rows, int64_t context) {
+  // What an H200 gives in practice, measured: memory's and the tensor cores' rates. A step can be no faster than these.
   constexpr double kBytesPerSecond = 4.3e12, kFlopPerSecond = 790e12;
   const double hidden = shape.hidden;
   const double body =
       shape.layers * (shape.qkv_size() * hidden + hidden * shape.query_size() + 3.0 * hidden * shape.intermediate);
   const double weights = body + shape.vocab * hidden;
   StepLimits limits;
+  // bfloat16 has two bytes a weight; a product takes two operations for each.
   limits.products = std::max(2 * weights / kBytesPerSecond, 2 * weights * static_cast<double>(rows) / kFlopPerSecond);
+  // Keys and values of all tokens, two bytes each.
   limits.attention = static_cast<double>(rows * context) * 4.0 * shape.heads.kv_heads * shape.heads.head_dim *
                      shape.layers / kBytesPerSecond;
   limits.logits = static_cast<double>(rows) * shape.vocab * 4 / kBytesPerSecond;

@@ -30,7 +30,7 @@ class RandomModel {
 
  private:
   absl::StatusOr<void*> AllocateRandom(int64_t count, float mean, float deviation);
-  absl::Status TakeWeights(const NamedShape& named);
+  absl::Status DrawWeights(const NamedShape& named);
 
   std::vector<cuda::DeviceBuffer> buffers_;
   rollouter::DecodeWeights weights_;

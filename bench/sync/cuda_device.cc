@@ -60,6 +60,7 @@ class CudaSource final : public SourceWeights {
     for (const Piece& piece : plan_.source.pieces()) {
       if (piece.rank != options_.rank) continue;
       const DType dtype = plan_.source.DTypeOf(plan_.manifest.tensors()[piece.tensor]);
+      // By formula from tensor, place and step: a receiver can tell of each number whether it is right.
       const FillPiece fill{static_cast<uint64_t>(piece.tensor),
                            piece.begin,
                            piece.stride,
@@ -235,6 +236,7 @@ class CudaReceiver final : public ReceiverWeights {
     synchronizer::IpcReceiver::Options options;
     options.engine = engine_.get();
     options.server.folder = options_.run_dir;
+    // In place there is no shadow that others could read from.
     if (pair_ != nullptr) {
       options.shadow = [pair = pair_.get(), gpu = facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
         SYNCOPATE_ASSIGN_OR_RETURN(auto shadow, pair->ExportShadow());

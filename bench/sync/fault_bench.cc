@@ -24,6 +24,9 @@ std::string FaultBench::Victim() const {
   return sync_case_.fault.target == "source" ? rounds_.Sources().back() : rounds_.Receivers().back();
 }
 
+// Struck from within, a process falls at exactly that stage; from outside, a signal would come some milliseconds late.
+// The synchronizer, and sources that have nothing to do at that stage, are struck when a receiver says that it is
+// there.
 bool FaultBench::FallsByItself() const {
   if (sync_case_.fault.target == "receiver") return true;
   return sync_case_.fault.target == "source" && sync_case_.fault.stage != "install";
@@ -46,6 +49,7 @@ absl::StatusOr<FaultOutcome> FaultBench::Run() {
   outcome.recovered_seconds = rounds_.AllServedAt(rounds_.step()) - struck;
   for (const SyncSample& failure : cast_.Failures(blown_step)) {
     const double after = std::max(failure.recorded - struck, 0.0);
+    // The first report is when the loss was noticed.
     if (outcome.reasons.empty() || after < outcome.declared_seconds) outcome.declared_seconds = after;
     outcome.reasons.push_back(absl::StrCat(failure.replica, " ", failure.result));
   }

@@ -133,6 +133,7 @@ absl::Status ReceiverPeer::Report(PeerDevice* device) {
 }
 
 absl::Status ReceiverPeer::Verify(int64_t step) {
+  // Weights are read between two steps, as an install would change them under this.
   SYNCOPATE_RETURN_IF_ERROR(weights_->loop()->Hold(kHoldLimit));
   int64_t checked = 0;
   int64_t wrong = 0;
@@ -159,6 +160,7 @@ absl::StatusOr<int64_t> ReceiverPeer::CheckPiece(const Piece& piece, int64_t ste
     int64_t at = static_cast<int64_t>(Mix64(step * kSamplesAPiece + i + piece.offset) >> 1) % piece.elements();
     if (i == 0) at = 0;
     if (i == 1) at = piece.elements() - 1;
+    // A piece may be a column block: its rows are `stride` elements apart in the whole tensor, and dense here.
     const int64_t element = piece.begin + at / piece.row_elements() * piece.stride + at % piece.row_elements();
     const uint64_t wanted = dtype == DType::kFloat32 ? BenchWeightBits(piece.tensor, element, step)
                                                      : BenchWeightBFloat16(piece.tensor, element, step);

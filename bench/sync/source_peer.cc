@@ -125,9 +125,11 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
 
 absl::Status SourcePeer::Publish(int64_t step) {
   const PolicyVersion version{epoch_, step};
+  // Of the machine's clock, as receivers say when they serve by the same.
   const double begun = MachineSeconds();
   SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage(version));
   v1::PublishVersionRequest request;
+  // One for all repetitions below: the synchronizer knows the publication again.
   request.set_request_id(RandomUuid());
   *request.mutable_member() = wire::ToProto(id_);
   request.set_secret(secret_.Reveal());

@@ -87,6 +87,7 @@ absl::Status Bench::Run() {
 absl::Status Bench::StartMembers() {
   rounds_.ReportProgress(
       absl::StrCat("starting ", sync_case_.sources, " sources and ", sync_case_.receivers(), " receivers"));
+  // Receivers first: they wait for sources, and all make their weights at the same time.
   for (int32_t replica : rounds_.replicas()) SYNCOPATE_RETURN_IF_ERROR(cast_.LaunchReplica(replica));
   SYNCOPATE_RETURN_IF_ERROR(cast_.StartSources());
   for (const std::string& name : rounds_.Receivers()) {
@@ -99,8 +100,10 @@ absl::Status Bench::Warm() {
   rounds_.ReportProgress("warming up");
   for (int32_t i = 0; i < std::max(1, sync_case_.warmup); ++i) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
+    // The first sync connects and is shown by itself.
     if (i == 0) result_.first = std::move(samples);
   }
+  // After the warm-up, so that what is kept from sync to sync is no leak.
   SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/true));
   for (const std::string& name : rounds_.Receivers()) {
     SYNCOPATE_RETURN_IF_ERROR(cast_.Ask(name, {{"do", "reset"}}, kAnswerLimit).status());
@@ -115,6 +118,7 @@ absl::Status Bench::Measure() {
     result_.samples.insert(result_.samples.end(), samples.begin(), samples.end());
     for (double seconds : cast_.StageSeconds(rounds_.step())) result_.stage_seconds.push_back(seconds);
   }
+  // Decoding is measured without a sync, too, to be compared with.
   SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(sync_case_.calm));
   SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/false));
   return NoteDecoding();
@@ -159,6 +163,7 @@ absl::Status Bench::JoinLate() {
   const double started = cast_.StartedAt(ReceiverName(late, 0));
   std::vector<double> totals;
   int64_t joined_at_step = 0;
+  // The run goes on: what is measured is whether a newcomer makes the others slower.
   while (joined_at_step == 0) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
     for (SyncSample& sample : samples) totals.push_back(sample.seconds["total"]);
@@ -171,10 +176,12 @@ absl::Status Bench::JoinLate() {
   result_.late.ran = true;
   result_.late.start_to_serving_seconds = *cast_.ServedAt(joined_at_step, late) - started;
   result_.late.others_total_seconds = SpreadOf(std::move(totals));
+  // It takes part in the next one as everybody does.
   return rounds_.SyncOnce().status();
 }
 
 absl::Status Bench::Strike() {
+  // A fault in the middle of a transfer needs to know how long one takes.
   const double transfer = PhaseSpreads(result_.samples)["transfer"].median;
   SYNCOPATE_ASSIGN_OR_RETURN(result_.fault, FaultBench(sync_case_, transfer, &cast_, &rounds_).Run());
   return absl::OkStatus();
@@ -199,6 +206,7 @@ absl::Status Bench::CheckDigests() {
   auto stub = v1::SynchronizerService::NewStub(channel);
   SYNCOPATE_ASSIGN_OR_RETURN(auto versions, rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListVersions,
                                                            v1::ListVersionsRequest(), kCallLimit));
+  // A synchronizer that was restarted without its state knows none.
   if (versions.versions().empty()) return absl::OkStatus();
   const v1::VersionStatus& newest = versions.versions(0);
   result_.digests_equal = true;
@@ -242,6 +250,7 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
   absl::Status status = Bench(sync_case, options, cast.get(), &result).Run();
   if (!result.samples.empty()) result.ceiling = ceilings[result.samples.back().transport];
   if (status.ok()) return result;
+  // The logs tell what happened.
   work_dir.Keep();
   return status;
 }

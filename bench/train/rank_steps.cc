@@ -62,6 +62,7 @@ class RankRun {
   void RunRank(int32_t rank) {
     statuses_[static_cast<size_t>(rank)] = rank == 0 ? Lead() : Follow(rank);
     if (rank == 0) next_ = Next::kEnd;
+    // The others go on without this rank, or a failure would leave them at the barrier for ever.
     meet_.arrive_and_drop();
   }
 
@@ -109,6 +110,7 @@ class RankRun {
     }
     for (int i = 0; i < asked_.steps + 1; ++i) {
       SYNCOPATE_ASSIGN_OR_RETURN(const double ms, LeadStep(place, Next::kSilentStep));
+      // The same steps without what they exchange: the difference to the others is what communication adds.
       if (i > 0) times_.silent_ms.push_back(ms);
     }
     return absl::OkStatus();

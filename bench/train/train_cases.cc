@@ -106,6 +106,7 @@ class Case {
       once();
       clock.Mark();
     }
+    // How long the host took to queue a step: if that is longer than the device needs, the device waits for it.
     const double queued_ms = MillisecondsSince(begin) / arguments_.steps;
     Wait(device_);
     std::vector<double> ms;
@@ -153,6 +154,7 @@ class Case {
       optimizer_ms.push_back(metrics->optimizer_seconds * 1e3);
     };
     Warm(once);
+    // The first steps choose kernels and fill the allocator.
     for (auto* figures : {&ms, &device_ms, &optimizer_ms}) figures->clear();
     for (int i = 0; i < arguments_.steps && metrics.ok(); ++i) once();
     SYNCOPATE_RETURN_IF_ERROR(metrics.status());

@@ -28,6 +28,7 @@ constexpr absl::Duration kFinalizePoll = absl::Milliseconds(1);
 absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string& what) {
   if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
   std::string words = absl::StrCat(what, ": ", ncclGetErrorString(result), "; ", ncclGetLastError(comm));
+  // Another member failed or ended: this one is healthy, and can join others.
   if (result == ncclRemoteError) return Error(absl::StatusCode::kUnavailable, "PEER_LOST", words);
   return Error(absl::StatusCode::kInternal, "NCCL_ERROR", words);
 }
@@ -105,6 +106,7 @@ absl::StatusOr<NcclComm> NcclComm::Join(const Options& options, const NcclId& id
   std::memcpy(&meeting, id.data(), id.size());
   ncclComm_t comm = nullptr;
   const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, meeting, rank, &config);
+  // Before the look at the result: a communicator that failed while it was made must be aborted, too.
   NcclComm joined(options.device, comm);
   SYNCOPATE_RETURN_IF_ERROR(NcclStatus(begun, comm, "joining a communicator"));
   return joined;

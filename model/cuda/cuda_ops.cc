@@ -263,7 +263,8 @@ class OpsByKernels final : public Ops {
             .query_stride = qkv.stride(0),
             .key_stride = qkv.stride(0)};
   }
-  // Memory of libtorch's allocator, which gives it to others on the same stream only, in `scratch` for as long as that is.
+  // Memory of libtorch's allocator, which gives it to others on the same stream only, in `scratch` for as long as that
+  // is.
   static CudnnAttention::Lend LendFrom(at::Tensor& scratch, const at::Tensor& like) {
     return [&scratch, options = like.options().dtype(at::kByte)](int64_t bytes) {
       scratch = at::empty({bytes}, options);

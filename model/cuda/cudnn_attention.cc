@@ -35,15 +35,16 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 // Before 9.6 the workspace of backward grows with sequences * longest instead of with rows.
 constexpr size_t kLeastVersion = 90600;
-// Plans are made for sizes from these on. The longest sequence's length costs nothing, an empty sequence 0.2 us a layer:
-// measured on an H200.
+// Plans are made for sizes from these on. The longest sequence's length costs nothing, an empty sequence 0.2 us a
+// layer: measured on an H200.
 constexpr int64_t kLeastLength = 16384;
 constexpr int64_t kLeastRows = 1024;  // the workspace of backward grows with them
 constexpr int64_t kLeastPrompts = 8;
 constexpr int64_t kAlignment = 256;  // of the workspace
 
-// Tensors of a graph, by the numbers that an execution names them with; offsets follow. The frontend gives its own tensors
-// the lowest numbers that a graph does not use, and an execution names tensors that its graph has not: so these are high.
+// Tensors of a graph, by the numbers that an execution names them with; offsets follow. The frontend gives its own
+// tensors the lowest numbers that a graph does not use, and an execution names tensors that its graph has not: so these
+// are high.
 enum Number : int64_t {
   kQueries = 1 << 20,
   kKeys,

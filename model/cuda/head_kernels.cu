@@ -17,6 +17,7 @@ struct Softmax {
   float max = kLowest;
   float sum = 0;
   float weighted = 0;
+  // Softmax in one pass: when a larger maximum comes, what was summed is scaled down to it.
   __device__ void Add(float z) {
     if (z > max) {
       const float scale = exp2f((max - z) * kLog2E);
@@ -70,6 +71,7 @@ __global__ void HeadKernel(const T* logits, const int64_t* targets, LogitRows sh
   }
   const float lse = softmax.max + logf(softmax.sum);
   log_sum_exp[blockIdx.x] = lse;
+  // With p = exp(z - lse): H = -sum(p log p) = lse - sum(p z).
   entropy[blockIdx.x] = lse - softmax.weighted / softmax.sum;
   logprob[blockIdx.x] = ToFloat(row[targets[blockIdx.x]]) * inverse - lse;
 }
@@ -88,10 +90,12 @@ __global__ void HeadBackwardKernel(const From* logits, const int64_t* targets, L
     alignas(16) To out[kSize];
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
+      // d logprob / dz_j = [j is the target] - p_j, and d entropy / dz_j = -p_j (log p_j + H).
       const float log_p = z.value[i] * inverse - lse;
       const float p = exp2f(log_p * kLog2E);
       Assign(out + i, -p * (dlogprob + dentropy * (log_p + entropy)) + (at + i == target ? dlogprob : 0.f));
     }
+    // The stride of rows is padded to whole vectors, so the last one may reach beyond the columns.
     auto* pairs = reinterpret_cast<uint2*>(gradient + row * shape.stride + at);
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(out) / sizeof(uint2)); ++i) {
@@ -104,6 +108,7 @@ template <typename T>
 __global__ void EmbeddingGradientKernel(const T* x, const int64_t* ids, int64_t columns, float* table) {
   const int64_t row = blockIdx.x;
   for (int64_t at = threadIdx.x; at < columns; at += blockDim.x) {
+    // Rows of equal ids meet in one row of the table; the order of their sums is not fixed.
     atomicAdd(table + ids[row] * columns + at, ToFloat(x[row * columns + at]));
   }
 }

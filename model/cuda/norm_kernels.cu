@@ -35,6 +35,7 @@ __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, in
 #pragma unroll
     for (float value : kept[v].value) squares += value * value;
   }
+  // The row stays in registers between the sum of its squares and its scaling: it is read from memory once.
   const float scale = rsqrtf(BlockSum(squares, shared) / columns + eps);
   if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
 #pragma unroll
@@ -64,6 +65,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
     const int at = threadIdx.x + v * blockDim.x;
     if (at < vectors) w[v].Load(weight + at * Vector<T>::kSize);
   }
+  // A block takes many rows, and keeps its part of the weight's gradient in registers until the end.
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const float scale = rstd[r];
     Vector<T> normed[kVectors], gradient[kVectors];
@@ -83,6 +85,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
         dot += gradient[v].value[i] * normed[v].value[i];
       }
     }
+    // With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)).
     const float mean = BlockSum(dot, shared) / columns;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -100,6 +103,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
         for (int i = 0; i < Vector<T>::kSize; ++i) gradient[v].value[i] += other.value[i];
       }
       gradient[v].Store(dsum + offset);
+      // The forward's output, made again for whoever did not keep it; rounded as there, so its bits are the same.
       if (y == nullptr) continue;
       normed[v].Round();
 #pragma unroll
@@ -132,6 +136,7 @@ __global__ void ColumnPartialKernel(const T* x, int64_t rows, int64_t columns, f
   partial[blockIdx.y * columns + column] = total;
 }
 
+// Always the same rows to the same sum, in the same order: no atomics, so a sum made again has the same bits.
 constexpr int kAddRowsLanes = 16;  // rows that a block adds at a time, to each of kWarp columns
 
 __global__ void AddRowsKernel(const float* partial, int64_t rows, int64_t columns, float* total) {
@@ -154,6 +159,7 @@ void AddRows(const float* partial, int64_t rows, int64_t columns, float* total, 
 }
 
 constexpr int kMaxNormThreads = 512;
+// Four on each multiprocessor of an H100; more blocks would leave more partial sums to add.
 constexpr int64_t kNormBackwardBlocks = 132 * 4;
 
 // Calls f with the number of vectors that a thread has, as a constant, and the number of threads.

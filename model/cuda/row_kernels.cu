@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t place = static_cast<int64_t>(blockIdx.x) * shape.hidden + element;
   if (mine) {
     const int32_t given = tokens.given[blockIdx.x];
+    // A token that the sampler drew in the step before is read from the GPU: the host has not seen it yet.
     const int64_t token = given >= 0 ? given : tokens.drawn[tokens.slots[blockIdx.x]];
     Load(table + token * shape.hidden + element, x);
     if (positions.table != nullptr) {

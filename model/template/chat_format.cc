@@ -69,6 +69,8 @@ absl::StatusOr<ChatFormat> ChatFormat::Parse(absl::string_view tokenizer_config,
         "without one takes plain prompts only");
   }
   format.ReadSpecialTokens(config);
+  // Whether a conversation that goes on begins with what was rendered before: if not, turns cannot be trained as one
+  // sequence. Templates do not say so, so it is tried: with thoughts, which many templates drop from earlier turns.
   OrderedJson call = Message("assistant", "<think>\nWhich?\n</think>\n\nI look.");
   call["tool_calls"] = {
       {{"id", "abcdef123"}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", {{"at", "it"}}}}}}};
@@ -106,10 +108,12 @@ absl::Status ChatFormat::ReadTemplates(const Json& value) {
 
 void ChatFormat::ReadSpecialTokens(const Json& config) {
   special_tokens_ = OrderedJson::object();
+  // Templates print them by name.
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
     const auto found = config.find(key);
     if (found == config.end()) continue;
     if (found->is_string()) special_tokens_[key] = found->get<std::string>();
+    // A text, or a description of an added token.
     const bool described = found->is_object() && found->contains("content") && (*found)["content"].is_string();
     if (described) special_tokens_[key] = (*found)["content"].get<std::string>();
   }

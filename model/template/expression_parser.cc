@@ -31,6 +31,8 @@ class ExpressionRules {
     return tuple;
   }
 
+  // Recursion goes through here, Not and Signed: each counts how deep it is, so that a template of brackets cannot use
+  // up the stack. Chains count their length instead, as trees lean to the left and are walked recursively.
   Node Expression() {
     const TokenCursor::Deeper deeper(cursor_);
     Node value = Or();
@@ -38,6 +40,7 @@ class ExpressionRules {
       Node choice = cursor_->Make(Node::Kind::kChoice);
       choice.children.push_back(Or());
       choice.children.push_back(std::move(value));
+      // Without else it is undefined, which prints nothing.
       if (cursor_->TakeWord("else")) choice.children.push_back(Expression());
       value = std::move(choice);
     }
@@ -88,6 +91,7 @@ class ExpressionRules {
       if (cursor_->TakeOperator(op)) return op;
     }
     if (cursor_->TakeWord("in")) return "in";
+    // Two words are one operator: `a not in b`.
     const bool not_in = cursor_->NextIs(Token::Kind::kName, "not") && cursor_->Peek(1).kind == Token::Kind::kName &&
                         cursor_->Peek(1).text == "in";
     if (!not_in) return "";
@@ -109,6 +113,7 @@ class ExpressionRules {
   Node Sum() { return Chain({"+", "-"}, &ExpressionRules::Concatenation); }
   Node Concatenation() { return Chain({"~"}, &ExpressionRules::Product); }
   Node Product() { return Chain({"*", "//", "/", "%"}, &ExpressionRules::Power); }
+  // To the left, other than in Python: Jinja parses it so.
   Node Power() { return Chain({"**"}, &ExpressionRules::Operand); }
   Node Operand() { return Filters(Signed(), /*bar_taken=*/false); }
 
@@ -127,12 +132,14 @@ class ExpressionRules {
     switch (token.kind) {
       case Token::Kind::kName:
         cursor_->Advance();
+        // Jinja knows both spellings.
         if (token.text == "true" || token.text == "True") return cursor_->Literal(Value::Bool(true));
         if (token.text == "false" || token.text == "False") return cursor_->Literal(Value::Bool(false));
         if (token.text == "none" || token.text == "None") return cursor_->Literal(Value::None());
         return cursor_->Make(Node::Kind::kName, token.text);
       case Token::Kind::kString: {
         std::string text;
+        // Strings that stand side by side are one.
         while (cursor_->Peek().kind == Token::Kind::kString) text += cursor_->TakeText();
         return cursor_->Literal(Value::String(std::move(text)));
       }
@@ -196,6 +203,7 @@ class ExpressionRules {
         cursor_->Want("=");
         node->named.push_back({std::move(name), Expression()});
       } else if (cursor_->TakeOperator("**")) {
+        // Kept under names that no argument can have.
         node->named.push_back({"**", Expression()});
       } else if (cursor_->TakeOperator("*")) {
         node->named.push_back({"*", Expression()});
@@ -223,6 +231,7 @@ class ExpressionRules {
   }
 
   Node Attribute(Node object) {
+    // `a.0` is `a[0]`.
     const bool item = cursor_->Peek().kind == Token::Kind::kInteger;
     Node node = cursor_->Make(item ? Node::Kind::kItem : Node::Kind::kAttribute);
     node.children.push_back(std::move(object));
@@ -236,6 +245,7 @@ class ExpressionRules {
 
   Node Call(Node function) {
     Node call = cursor_->Make(Node::Kind::kCall);
+    // When the template is loaded, not when it is first rendered: a run should end before it starts.
     if (function.kind == Node::Kind::kAttribute && !IsMethod(function.name)) {
       cursor_->Refuse(absl::StrCat("the method '", function.name, "' is not supported"));
     }
@@ -250,6 +260,7 @@ class ExpressionRules {
     const auto bound = [&](int bit) {
       const bool given = !cursor_->NextIsOperator(":") && !cursor_->NextIsOperator("]");
       if (given) node.shape |= bit;
+      // Always three bounds; `shape` says which of them stand there.
       node.children.push_back(given ? Expression() : cursor_->Make(Node::Kind::kLiteral));
     };
     bound(1);
@@ -301,6 +312,7 @@ class ExpressionRules {
       node.children.push_back(Postfix(Primary()));
     }
     if (!negated) return node;
+    // `is not` has no node of its own.
     Node inverse = cursor_->Make(Node::Kind::kNot);
     inverse.children.push_back(std::move(node));
     return inverse;

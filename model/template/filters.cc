@@ -26,6 +26,7 @@ Value ToJson(const Value& value, const Arguments& arguments, RenderBudget* budge
   style.ascii = arguments.Flag(0, "ensure_ascii", false);
   style.indent = std::min<int64_t>(arguments.Int(1, "indent", -1), 64);
   style.sort_keys = arguments.Flag(3, "sort_keys", false);
+  // As json.dumps: lines end without a blank.
   if (style.indent >= 0) style.comma = ",";
   const Value* separators = arguments.Get(2, "separators");
   if (separators != nullptr && separators->list().size() == 2) {
@@ -58,6 +59,7 @@ Value Last(const Value& value, const Arguments&, RenderBudget* budget) {
 }
 
 Value Default(const Value& value, const Arguments& arguments, RenderBudget*) {
+  // none is a value: only with boolean=true it counts as missing.
   const bool wanted = value.Is(ValueKind::kUndefined) || (arguments.Flag(1, "boolean", false) && !value.Truth());
   if (!wanted) return value;
   const Value* other = arguments.Get(0, "default_value");
@@ -163,6 +165,7 @@ Value Unique(const Value& value, const Arguments& arguments, RenderBudget* budge
 
 // Stable, by keys; an order that fails leaves what it had.
 List SortedBy(std::vector<std::pair<Value, Value>> keyed, bool reverse, RenderBudget* budget) {
+  // First, whether everything can be compared at all: std::stable_sort() with an order that fails midway is undefined.
   for (size_t i = 1; i < keyed.size(); ++i) Compare(keyed[0].first, keyed[i].first, budget);
   if (budget->ok()) {
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
@@ -222,6 +225,7 @@ Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budge
   std::string out = arguments.Flag(1, "first", false) ? pad : "";
   for (size_t i = 0; i < text.size() && budget->ok(); ++i) {
     out += text[i];
+    // Blank lines stay as they are, unless asked for.
     const bool line_follows = i + 1 < text.size() && text[i + 1] != '\n';
     if (text[i] == '\n' && (blank_too || line_follows)) {
       out += pad;
@@ -349,6 +353,7 @@ bool IsOrdered(const Value& value, const Arguments& arguments, RenderBudget* bud
 
 int64_t Remainder(const Value& value, int64_t by, RenderBudget* budget) {
   if (!value.is_whole() || by == 0) budget->Fail("odd, even and divisibleby want whole numbers, and not 0");
+  // The least integer % -1 overflows, and the remainder by -1 is 0.
   return budget->ok() && by != -1 ? value.whole() % by : 0;
 }
 

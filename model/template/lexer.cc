@@ -18,6 +18,8 @@ bool IsNameStart(char c) { return absl::ascii_isalpha(static_cast<uint8_t>(c)) |
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 bool IsSpace(char c) { return absl::ascii_isspace(static_cast<uint8_t>(c)); }
 
+// With trim_blocks and lstrip_blocks, as transformers sets them: the line end behind a block goes, and the indent
+// before it. Every blank that is wrong here is another token for the model.
 class Lexer {
  public:
   explicit Lexer(absl::string_view source) {
@@ -144,6 +146,7 @@ class Lexer {
     for (; i < rest.size(); ++i) {
       const char c = rest[i];
       const bool is_sign = i + 1 < rest.size() && (rest[i + 1] == '+' || rest[i + 1] == '-');
+      // Only before a digit: `a.0.b` has attributes, and no numbers.
       if (c == '.' && !point && !exponent && digit_at(i + 1)) {
         point = true;
       } else if ((c == 'e' || c == 'E') && !exponent && (digit_at(i + 1) || (is_sign && digit_at(i + 2)))) {
@@ -161,6 +164,7 @@ class Lexer {
   }
 
   absl::Status Operator(absl::string_view rest, int* brackets) {
+    // The longer ones first.
     static constexpr absl::string_view kOperators[] = {"**", "//", "==", "!=", "<=", ">=", "+", "-", "*",
                                                        "/",  "%",  "~",  "<",  ">",  "=",  "(", ")", "[",
                                                        "]",  "{",  "}",  ",",  ":",  ".",  "|"};

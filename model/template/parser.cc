@@ -72,6 +72,7 @@ class StatementRules {
     if (word == "macro") return Macro();
     if (word == "call") return CallBlock();
     if (word == "break" || word == "continue") {
+      // When the template is loaded, as all that can be known then.
       if (loops_ == 0) cursor_->Refuse(absl::StrCat("'", word, "' outside of a loop"));
       Node node = cursor_->Make(word == "break" ? Node::Kind::kBreak : Node::Kind::kContinue);
       cursor_->WantEndOfTag();

@@ -18,6 +18,8 @@ TokenCursor::Deeper::Deeper(TokenCursor* cursor) : cursor_(cursor) {
 
 void TokenCursor::Refuse(absl::string_view what) {
   status_.Update(BadTemplate(Peek().line, what));
+  // The cursor stands at the end from now on: rules see no further token and return by themselves, and only the first
+  // error counts.
   at_ = tokens_.size() - 1;
 }
 
@@ -57,6 +59,7 @@ std::string TokenCursor::Name() {
 bool TokenCursor::MoreElements(absl::string_view close) {
   if (!ok() || TakeOperator(close)) return false;
   Want(",");
+  // A comma may stand before the closing bracket.
   return ok() && !TakeOperator(close);
 }
 

@@ -10,10 +10,12 @@
 namespace syncopate::model::chat {
 namespace {
 
+// Comparing, printing and destroying a value are recursive: this bounds their stack.
 constexpr int kDeepestValue = 100;
 // A comparison of keys is far cheaper than a step of evaluation.
 constexpr int64_t kKeysPerStep = 8;
 
+// As in Python, the order of entries does not count.
 bool CompareEntries(const Value& a, const Value& b, RenderBudget* budget) {
   if (a.dict().size() != b.dict().size()) return false;
   for (const auto& [key, value] : a.dict()) {
@@ -82,6 +84,8 @@ Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
     budget->TakeSteps(1 + static_cast<int64_t>(data->entries.size()) / kKeysPerStep);
     data->depth = DepthWith(item, data->depth, budget);
     if (!budget->ok()) return Value();
+    // A dict keeps the order of its keys, which templates print; it is small, so a search beats a map. Of two equal
+    // keys the place is the first's and the value the last's, as in Python.
     const auto same = std::find_if(data->entries.begin(), data->entries.end(),
                                    [&key = key](const auto& entry) { return entry.first == key; });
     if (same != data->entries.end()) {
@@ -99,6 +103,7 @@ Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
 Value Value::OfFunction(std::shared_ptr<const Function> function) {
   Value value;
   value.kind_ = Kind::kFunction;
+  // Every kind of data is held by one pointer, and functions are only read through function().
   value.data_ = std::const_pointer_cast<Function>(std::move(function));
   return value;
 }
@@ -110,6 +115,7 @@ Value Value::FromJson(const nlohmann::ordered_json& json, RenderBudget* budget) 
       return None();
     case nlohmann::ordered_json::value_t::boolean:
       return Bool(json.get<bool>());
+    // Python's integers have no bound; a wrong number must not be printed in place of a large one.
     case nlohmann::ordered_json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
         budget->Fail("a whole number beyond 64 bits is not supported");
@@ -196,6 +202,7 @@ const Value* Value::Find(absl::string_view key, RenderBudget* budget) const {
 }
 
 void Value::Assign(absl::string_view key, Value value, RenderBudget* budget) {
+  // Only namespaces are written to, and none can be put into another value: so no value can come to hold itself.
   DepthWith(value, 1, budget);
   if (!budget->ok()) return;
   auto& entries = static_cast<DictData*>(data_.get())->entries;
@@ -249,9 +256,11 @@ bool Arguments::Flag(size_t place, absl::string_view name, bool otherwise) const
 
 bool Equal(const Value& a, const Value& b, RenderBudget* budget) {
   if (!budget->TakeSteps()) return false;
+  // Booleans are whole numbers here, as in Python: True == 1.
   if (a.is_number() && b.is_number()) {
     return a.is_whole() && b.is_whole() ? a.whole() == b.whole() : a.number() == b.number();
   }
+  // So a list never equals a tuple, as in Python.
   if (a.kind() != b.kind()) return false;
   if (a.is_list()) {
     return a.list().size() == b.list().size() &&
@@ -260,6 +269,7 @@ bool Equal(const Value& a, const Value& b, RenderBudget* budget) {
   }
   switch (a.kind()) {
     case Value::Kind::kString:
+      // A step of evaluation is worth about a kilobyte of comparing.
       budget->TakeSteps(static_cast<int64_t>(std::min(a.text().size(), b.text().size())) / 1024);
       return a.text() == b.text();
     case Value::Kind::kDict:
@@ -367,7 +377,9 @@ Value ItemOf(const Value& value, const Value& key, RenderBudget* budget) {
   }
   if (key.is_whole() && (value.is_list() || value.Is(Value::Kind::kString))) {
     const int64_t length = LengthOf(value, budget);
+    // -1 is the last one.
     const int64_t place = key.whole() < 0 ? key.whole() + length : key.whole();
+    // No error, as in Jinja: templates ask `is defined` about what may not be there.
     if (place < 0 || place >= length) return Value::Undefined(absl::StrCat("item ", key.whole()));
     if (value.is_list()) return value.list()[static_cast<size_t>(place)];
     size_t at = 0;
@@ -395,6 +407,7 @@ Value SliceOf(const Value& value, const Value* begin, const Value* end, const Va
   const int64_t size = static_cast<int64_t>(all.size());
   const auto place = [&](const Value* bound, int64_t otherwise) {
     if (!given(bound)) return otherwise;
+    // Backwards, the end before the first item is place -1.
     const int64_t low = stride > 0 ? 0 : -1, high = stride > 0 ? size : size - 1;
     if (bound->whole() < -size) return low;  // before anything overflows
     const int64_t index = bound->whole() < 0 ? bound->whole() + size : bound->whole();
@@ -404,6 +417,7 @@ Value SliceOf(const Value& value, const Value* begin, const Value* end, const Va
   List items;
   for (int64_t i = first; (stride > 0 ? i < last : i > last) && budget->TakeSteps();) {
     items.push_back(all[static_cast<size_t>(i)]);
+    // A step may be as large as an integer.
     if (__builtin_add_overflow(i, stride, &i)) break;
   }
   if (!value.Is(Value::Kind::kString)) return Value::OfList(std::move(items), budget, value.kind());

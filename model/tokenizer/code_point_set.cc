@@ -8,6 +8,8 @@
 namespace syncopate::model::tokenizer {
 namespace {
 
+// Two steps to a bit: a block of 256 code points, and the place in it. Most blocks of a set are empty and share one, so
+// a set of all letters takes some kilobytes, and a look-up has no branch.
 constexpr size_t kBlocks = 0x1100;  // of 256 code points
 constexpr size_t kBlockSize = 256;
 
@@ -47,6 +49,7 @@ void CodePointSet::Add(const CodePointSet& other) {
 
 void CodePointSet::Negate() {
   for (size_t i = 0; i < kBlocks; ++i) {
+    // The shared empty block becomes a full one for each: a negated set is larger, and still small.
     for (uint64_t& word : BlockOf(static_cast<char32_t>(i << 8)).words) word = ~word;
   }
 }
@@ -73,6 +76,7 @@ CodePointClasses::CodePointClasses() : index_(kBlocks) {
   for (size_t i = 0; i < kBlocks; ++i) {
     const auto block = flat.begin() + static_cast<int64_t>(i * kBlockSize);
     size_t same = 0;
+    // Equal blocks are kept once: large scripts are all letters.
     while (same * kBlockSize < blocks_.size() &&
            !std::equal(block, block + kBlockSize, blocks_.begin() + static_cast<int64_t>(same * kBlockSize))) {
       ++same;

@@ -13,6 +13,8 @@
 namespace syncopate::model::tokenizer {
 namespace {
 
+// A tokenizer.json is somebody else's file. These bounds are far above what published models have, and keep parsing,
+// whose depth is the stack's, cheap.
 constexpr size_t kLongestPattern = 4096;
 constexpr int kMostParts = 400;
 constexpr int kDeepest = 20;
@@ -30,6 +32,8 @@ struct Atom {
   std::optional<char32_t> single;
 };
 
+// The part of Oniguruma's language that tokenizers use. What is not understood is refused, never guessed: a pattern
+// that is read wrongly gives other tokens than the model was trained on, and nobody notices.
 class PatternParser {
  public:
   explicit PatternParser(absl::string_view pattern) {
@@ -103,8 +107,10 @@ class PatternParser {
     } else {
       return once;
     }
+    // The scanner walks forward and takes all it can.
     if (NextIs('?')) return Refuse("a repetition that takes as little as it can");
     tree.possessive = Take("+");
+    // A repeated set needs a counter alone; a group that repeats would need to come back to any of its repetitions.
     const bool optional = tree.least == 0 && tree.most == 1 && !tree.possessive;
     if (once.kind != PatternTree::Kind::kSet && !optional) return Refuse("a repetition of a group");
     if (NextIs('*') || NextIs('+') || NextIs('?') || NextIs('{')) return Refuse("a repetition of a repetition");
@@ -173,10 +179,12 @@ class PatternParser {
   absl::StatusOr<CodePointSet> Class(bool fold) {
     CodePointSet set;
     const bool negated = Take("^");
+    // A ']' that comes first is a character.
     for (bool first = true; More() && (first || !NextIs(']')); first = false) {
       if (Take("&&")) return Refuse("'&&' in a class");
       if (NextIs('[')) return Refuse("a class in a class");
       SYNCOPATE_ASSIGN_OR_RETURN(Atom from, One(fold));
+      // A '-' before the end is a character.
       const bool range = from.single.has_value() && NextIs('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
       if (!range) {
         set.Add(from.set);
@@ -233,6 +241,7 @@ class PatternParser {
       }
       SYNCOPATE_ASSIGN_OR_RETURN(atom.set, Category(name));
     }
+    // \P, \S and \D.
     if (letter != lower) atom.set.Negate();
     return atom;
   }

@@ -59,6 +59,7 @@ absl::Status TokenDecoder::AddStep(const std::string& type, const JsonNode& node
     if (!pattern.Has("String")) return node.Refuse("Replace by a regular expression");
     SYNCOPATE_ASSIGN_OR_RETURN(std::string from, pattern.String("String"));
     SYNCOPATE_ASSIGN_OR_RETURN(std::string to, node.String("content"));
+    // Several in a row could make a short token very long.
     if (from.empty() || to.size() > from.size()) return node.Refuse("Replace by something longer");
     replacements_.emplace_back(std::move(from), std::move(to));
   } else if (type == "ByteFallback" && !byte_fallback_) {
@@ -89,6 +90,7 @@ void TokenDecoder::Set(int32_t id, absl::string_view token, int byte, bool speci
   entry.byte = static_cast<int16_t>(byte_fallback_ ? byte : -1);
   entry.text = std::string(token);
   if (byte_level_) {
+    // Tokens that were added by hand are not written in the byte alphabet.
     entry.text = FromByteAlphabet(token).value_or(entry.text);
     return;
   }
@@ -104,6 +106,7 @@ std::string TokenDecoder::Decode(const std::vector<int32_t>& ids, bool skip_spec
       run.push_back(static_cast<char>(token->byte));
       continue;
     }
+    // Bytes that follow each other may be one character, so they wait for the first token that is none.
     if (!run.empty()) text += RunAsText(std::exchange(run, {}));
     text += token->text;
   }
@@ -132,6 +135,7 @@ std::string TextStream::Add(int32_t id) {
   }
   if (token->byte < 0) return AddText(*token);
   held_.push_back(static_cast<char>(token->byte));
+  // The character is not whole yet, or never will be: the next other token decides.
   if (!IsUtf8(held_)) return "";
   std::string text = std::exchange(held_, {});
   if (!std::exchange(began_, true)) decoder_->StripStart(&text);

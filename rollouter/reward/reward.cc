@@ -14,6 +14,7 @@ namespace syncopate::rollouter {
 namespace {
 
 float DenseReward(const RewardInput& input) {
+  // A share of nothing.
   if (input.answer_ids.empty()) return 0.0f;
   const size_t common = std::min(input.answer_ids.size(), input.response.size());
   int64_t right = 0;
@@ -56,6 +57,7 @@ absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
   const std::optional<std::string> given = LastBoxed(input.text);
   if (!given.has_value()) return OneIf(false);
+  // Truths of data sets are the bare answer, or a whole solution that ends in a box.
   const Verdict verdict = CompareMath(LastBoxed(truth).value_or(truth), *given);
   return RewardValue{.value = verdict == Verdict::kYes ? 1.0f : 0.0f, .undecided = verdict == Verdict::kUndecided};
 }
@@ -63,6 +65,7 @@ absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
 RewardFunction RegexReward(const Pattern& pattern) {
   return [pattern](const RewardInput& input) -> absl::StatusOr<RewardValue> {
     const std::optional<std::string> found = pattern.LastMatch(input.text);
+    // Without a group the pattern itself is what is asked for.
     if (!found.has_value() || !pattern.has_group()) return OneIf(found.has_value());
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
     return OneIf(absl::StripAsciiWhitespace(*found) == absl::StripAsciiWhitespace(truth));
@@ -71,6 +74,7 @@ RewardFunction RegexReward(const Pattern& pattern) {
 
 RewardFunction OverlongReward(int64_t buffer) {
   return [buffer](const RewardInput& input) -> absl::StatusOr<RewardValue> {
+    // 0 up to `buffer` tokens before the limit, then down to -1 at it.
     const int64_t over = static_cast<int64_t>(input.response.size()) - (input.max_new_tokens - buffer);
     const double share = static_cast<double>(std::clamp<int64_t>(over, 0, buffer)) / static_cast<double>(buffer);
     return RewardValue{.value = over > 0 ? static_cast<float>(-share) : 0.0f};

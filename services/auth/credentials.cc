@@ -14,6 +14,7 @@ namespace {
 // `status` as an error of that file.
 absl::Status ErrorOfFile(const std::string& file, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
+  // Time makes these good or bad, so whoever restarts processes may try again; the others need a person.
   const bool passing = reason == reason::kCertificateExpired || reason == reason::kCertificateNotYetValid;
   const std::string message = absl::StrCat(file, ": ", std::string(status.message()));
   return passing ? Error(absl::StatusCode::kFailedPrecondition, reason, message) : BadSecurity(message);
@@ -24,7 +25,10 @@ absl::Status LoadIdentity(const CredentialFiles& files, const Clock& clock, Cred
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string key, ReadCredentialFile(files.key, Secrecy::kSecret));
   absl::StatusOr<CertificateFacts> facts = ReadCertificate(pem);
   if (!facts.ok()) return ErrorOfFile(files.certificate, facts.status());
+  // A renewal that has replaced one of the two files looks like this; the next look finds both.
   if (absl::Status fits = CheckKey(pem, key); !fits.ok()) return ErrorOfFile(files.key, fits);
+  // Every daemon calls and is called. Found here, a bad certificate is an error of this start, and not of somebody's
+  // handshake.
   for (auto use : {TrustAnchors::Use::kClient, TrustAnchors::Use::kServer}) {
     absl::Status good = credentials->authorities->Verify(pem, "", use, WallTime(clock));
     if (!good.ok()) return ErrorOfFile(files.certificate, good);
@@ -60,6 +64,7 @@ absl::StatusOr<std::shared_ptr<const Credentials>> Credentials::Load(const Crede
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadCredentialFile(files.tokens, Secrecy::kSecret));
     absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(text);
     if (!tokens.ok()) return ErrorOfFile(files.tokens, tokens.status());
+    // Nobody calls from the synchronizer.
     const bool calls_others = files.role == AuthRole::kTrainer || files.role == AuthRole::kRollouter;
     if (calls_others && files.certificate.empty() && tokens->Find(*files.role).empty()) {
       return BadSecurity(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
@@ -113,9 +118,11 @@ void CredentialWatch::Reload() {
   bool worse = false;
   {
     MutexLock lock(&mutex_);
+    // Said once for each new trouble, and not at each look.
     worse = !read.ok() && health_ != read.status();
     health_ = read.status();
     if (read.ok()) {
+      // Connections that are open stay as they are; new handshakes use what is read now.
       renewed = current_->certificate_pem != (*read)->certificate_pem;
       current_ = *read;
     }

@@ -25,10 +25,12 @@ bool AcceptsText(const v1::ConfigField& option, const std::string& text) {
     return std::find(option.choices().begin(), option.choices().end(), text) != option.choices().end();
   }
   if (!option.duration()) return true;
+  // Where the default is no duration, it may also be written.
   bool empty_is_default = text.empty() && option.default_().empty();
   return empty_is_default || ParseDuration(text).ok();
 }
 
+// As in a double-quoted YAML scalar, so that a value can be read back from what is printed.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (char c : text) {
@@ -43,6 +45,7 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
+// The shortest text that reads back as the same number: 0.1 stays 0.1.
 std::string Shortest(double value) {
   char buffer[32];
   auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
@@ -56,6 +59,7 @@ bool SetValue(const ConfigKey& key, const std::string& text, v1::RunConfig* conf
   const auto* reflection = section->GetReflection();
   switch (key.field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
+      // YAML 1.1 knows yes, on and y, too, and people disagree about them.
       if (text != "true" && text != "false") return false;
       reflection->SetBool(section, key.field, text == "true");
       return true;

@@ -51,6 +51,7 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(rollouter.rank() < parallel, {"rollouter.rank", "rollout.tensor_parallel"},
                 "a rank below rollout.tensor_parallel, or -1");
   rules->Expect(rollouter.rank0().empty() || ParseHostPort(rollouter.rank0()).ok(), {"rollouter.rank0"}, "host:port");
+  // Heads and widths of models are divided evenly by powers of two.
   rules->Expect((parallel & (parallel - 1)) == 0, {"rollout.tensor_parallel"}, "1, 2, 4 or 8");
   // A transfer in place would have all ranks stand still from its first byte to its last.
   rules->Expect(parallel == 1 || config.sync().install() != "in_place", {"rollout.tensor_parallel", "sync.install"},
@@ -196,6 +197,7 @@ void CheckFiles(const v1::RunConfig& config, Rules* rules) {
 }
 
 void CheckData(const v1::RunConfig& config, Rules* rules) {
+  // Lengths that do not fit each other would be found after minutes, by the first long answer.
   TaskShape shape = ShapeOf(config.data());
   const auto& model = config.model();
   const auto& rollout = config.rollout();
@@ -359,6 +361,7 @@ TaskShape ShapeOf(const v1::DataSection& data) {
   return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
 }
 
+// The learning rate's schedule ends with them. Steps and updates come from a file: no product may overflow.
 int64_t UpdatesOf(const v1::RunConfig& config) {
   const int64_t each = config.train().updates_per_batch();
   const int64_t steps = config.run().steps();

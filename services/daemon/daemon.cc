@@ -129,6 +129,7 @@ absl::StatusOr<std::unique_ptr<rpc::Server>> Daemon::StartServer(const std::stri
   options.security = security_;
   options.interceptors = {grpc_metrics_->InterceptorFactory(), auth::AuditInterceptors(security_)};
   options.health = HealthOf(health_, names);
+  // Kubernetes' gRPC probes cannot show a certificate, so they have a port of their own.
   SYNCOPATE_RETURN_IF_ERROR(StartHealthServer(HealthListen()));
   return rpc::Server::Start(options, services);
 }
@@ -171,6 +172,7 @@ void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
   health_.BeginStop(what);
   if (stop_deadline_ != nullptr) return;
   SYNCOPATE_LOG(kInfo, "stopping: %s", what);
+  // If the process has to be ended, its code is that of what it stopped for.
   const int code = why.ok() ? kExitFailed : ExitCodeOf(why);
   stop_deadline_ =
       std::make_unique<StopDeadline>(grace_, [role = role_, grace = grace_, code] { EndAtOnce(role, grace, code); });
@@ -188,6 +190,7 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   }
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
+  // Before any thread: signals and limits are of the whole process.
   PrepareToServe();
   RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();

@@ -89,8 +89,9 @@ class MemberClient {
   // overtaken while the listener was busy is skipped. From the callbacks' thread. Replaces the listener before.
   void SetDirectoryListener(std::function<void(const synchronizer::Directory&)> listener);
 
-  // A function that sends a heartbeat at once, for when what `serving` says has changed in a way that the synchronizer should
-  // not learn a heartbeat later. Does nothing while not joined, or after the client's end. Does not block; thread-safe.
+  // A function that sends a heartbeat at once, for when what `serving` says has changed in a way that the synchronizer
+  // should not learn a heartbeat later. Does nothing while not joined, or after the client's end. Does not block;
+  // thread-safe.
   std::function<void()> Announcer();
 
   // Says farewell with `reason` and does not come back; commands under way are ended as by a broken stream.

@@ -103,6 +103,7 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
       SetAwayLocked(good);
       ConnectLaterLocked();
     }
+    // Opening the stream takes the lock again, so it waits until here.
     if (!good.ok()) call->stub = nullptr;
   }
   if (call->stub != nullptr) OpenStream(call);
@@ -123,6 +124,7 @@ absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeRespons
   digest_ = response.digest();
   rewards_.clear();
   for (const auto& one : response.environments()) {
+    // A worker that says nothing judges one at a time.
     if (one.scores()) rewards_[one.name()].concurrency = std::max<int64_t>(1, one.concurrency());
   }
   return absl::OkStatus();
@@ -166,6 +168,7 @@ void EnvironmentClient::Score(RemoteItem item, Done done) {
   *request.add_items() = ToProto(item);
   {
     MutexLock lock(&mutex_);
+    // With the lock: an answer must not come before its item is in the table.
     if (stream_ != nullptr && stream_->Write(std::move(request))) {
       const auto answers = static_cast<int64_t>(item.texts.size());
       rewards_[item.reward].outstanding += answers;
@@ -220,7 +223,8 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
       ConnectLaterLocked();
     }
   }
-  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts attempts.
+  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts
+  // attempts.
   const absl::Status died = Error(absl::StatusCode::kInternal, "WORKER_DIED",
                                   absl::StrCat("the worker went away while it judged this: ", status.message()));
   for (auto& [id, item] : lost) item.done(died);

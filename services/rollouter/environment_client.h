@@ -41,7 +41,8 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   void Cancel(const std::string& id) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
 
-  // Leaves the worker, which ends what is under way; nobody hears of it, nor is the listener called any more. Idempotent. Not from a callback.
+  // Leaves the worker, which ends what is under way; nobody hears of it, nor is the listener called any more.
+  // Idempotent. Not from a callback.
   void Stop();
 
  private:

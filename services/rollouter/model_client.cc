@@ -21,6 +21,7 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(60);
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kLeaveGrace = absl::Seconds(1);
+// A tokenizer of a large vocabulary has tens of megabytes; more than this is no description of a model.
 constexpr int64_t kMaxFileBytes = 128 << 20;
 constexpr int kMaxFiles = 16;
 constexpr char kTokenizerFile[] = "tokenizer.json";
@@ -45,6 +46,7 @@ class ModelAnswer {
     const v1::GetModelResponse::FileChunk& chunk = message.chunk();
     if (chunk.file() < 0 || chunk.file() >= static_cast<int>(contents_.size())) return BadAnswer("an unknown file");
     std::string& contents = contents_[static_cast<size_t>(chunk.file())];
+    // Before memory grows: what comes may be more than what was announced.
     const int64_t most = std::min(kMaxFileBytes, description_.files(chunk.file()).bytes());
     if (chunk.offset() != static_cast<int64_t>(contents.size()) ||
         chunk.offset() + static_cast<int64_t>(chunk.data().size()) > most) {
@@ -64,6 +66,7 @@ class ModelAnswer {
     }
     model.dtype = description_.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16;
     model.bucket_bytes = description_.bucket_bytes();
+    // Both sides compute the layout of the weights. If they differ, it is found before anything is generated.
     SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest,
                                model::MakeManifest(model.shape, model.dtype, model.bucket_bytes));
     if (manifest.fingerprint() != description_.manifest_fingerprint()) {
@@ -136,6 +139,8 @@ absl::StatusOr<LearnedModel> AskUntilAnswered(const LearnModelOptions& options, 
     if (trainer.empty()) continue;
     auto model = GetModel(trainer, options.security, Clock::Real()->Now() + kCallTimeout);
     if (model.ok()) return model;
+    // A trainer that starts, or one whose credentials are being renewed. What is left is a mistake that waiting does
+    // not mend.
     const bool again = absl::IsUnavailable(model.status()) || absl::IsDeadlineExceeded(model.status()) ||
                        absl::IsCancelled(model.status()) || absl::IsUnauthenticated(model.status()) ||
                        absl::IsPermissionDenied(model.status());
@@ -163,6 +168,7 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
   v1::GetModelResponse message;
   absl::Status added;
   while (added.ok() && stream->Read(&message)) added = answer.Add(message);
+  // Or Finish() would wait for the rest of the stream.
   if (!added.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
   SYNCOPATE_RETURN_IF_ERROR(added);
@@ -193,6 +199,7 @@ absl::StatusOr<LearnedModel> LearnModel(const LearnModelOptions& options) {
   client->SetDirectoryListener(
       [&whereabouts](const synchronizer::Directory& directory) { whereabouts.Set(directory); });
   absl::StatusOr<LearnedModel> model = AskUntilAnswered(options, whereabouts);
+  // Its hello named no manifest, and a member cannot change what it said.
   client->Leave("it joins again with its model");
   client->Stop(kLeaveGrace);
   return model;

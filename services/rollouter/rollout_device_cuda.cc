@@ -22,8 +22,8 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaCopyEngine> made, CudaCopyEngine::Create(index));
   const std::shared_ptr<CudaCopyEngine> copies = std::move(made);
   synchronizer::IpcReceiver::Options options;
-  // Asked anew at each Prepare: an install exchanges what is behind the shadow's address, and a repeated attempt must not
-  // write what serves by then.
+  // Asked anew at each Prepare: an install exchanges what is behind the shadow's address, and a repeated attempt must
+  // not write what serves by then.
   options.engine = copies.get();
   options.shadow = [export_shadow = engine.export_shadow,
                     gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
@@ -98,7 +98,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
                                  config.rollout().gpu_memory(), ranks));
   device->backend = engine.backend;
-  // A transport that cannot be had is an error only if the configuration asks for it by name; otherwise the others serve.
+  // A transport that cannot be had is an error only if the configuration asks for it by name; otherwise the others
+  // serve.
   if (daemon::MayOffer(config, "ipc")) {
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }

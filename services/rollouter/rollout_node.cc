@@ -46,6 +46,7 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
 // Why it takes no version for now; "": it does.
 std::string WhyHeld(const rollouter::EngineStatus& status) {
   if (status.state == rollouter::EngineStatus::State::kAsleep) return "ASLEEP";
+  // An evaluation is of one version: an install in the middle of it would mix two.
   return status.pins_version ? "EVALUATING" : "";
 }
 
@@ -135,6 +136,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {
+  // The trainer hears of an install with the next message of this stream, whatever becomes of the synchronizer.
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });
 }
 

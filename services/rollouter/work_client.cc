@@ -134,6 +134,7 @@ void WorkClient::HandBack(const absl::Status& why) {
   {
     MutexLock lock(&mutex_);
     stream = book_.stream();
+    // Other replicas get them at once, and nobody waits for them to time out.
     leases = book_.GiveUp();
     for (const LeaseId& lease : leases) {
       ++counters_.returned;
@@ -256,6 +257,7 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
     number = book_.stream();
     lost = book_.OnDisconnected();
     stream_ = nullptr;
+    // Said once for each new reason, and not at each try.
     if (trainer_.address.empty() && !stopping_) {
       SYNCOPATE_LOG(kInfo, "the run has no trainer now; %d leases given up", static_cast<int>(lost.size()));
     } else if (!stopping_ && status != last_error_) {
@@ -322,6 +324,7 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
 absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made) {
   SYNCOPATE_RETURN_IF_ERROR(scorer_->Check(lease.reward));
   PolicyVersion serving = engine_->GetStatus().serving;
+  // An evaluation is of one version. What the engine serves may have changed since the trainer chose this replica.
   if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
     return Error(
         absl::StatusCode::kAborted, reason::kWrongVersion,
@@ -356,6 +359,7 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
   v1::ExchangeRequest request = WorkSoFar();
   if (group.ok()) {
     *request.mutable_group() = wire::ToProto(*group);
+    // gRPC would end the stream, and with it every lease.
     if (rpc::MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
       group = Error(absl::StatusCode::kInvalidArgument, "GROUP_TOO_LARGE",
                     absl::StrCat(Name(lease), " has ", rpc::MessageBytes(request), " bytes; a message may have ",
@@ -367,8 +371,8 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
     *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
     *request.mutable_return_lease()->mutable_error() = rpc::ToProto(group.status());
   }
-  // An engine that has ended by itself would hand back whatever comes next: a trainer quarantines who does that, and the
-  // next life of this rollouter with it.
+  // An engine that has ended by itself would hand back whatever comes next: a trainer quarantines who does that, and
+  // the next life of this rollouter with it.
   const bool is_over = !group.ok() && !engine_->GetStatus().failure.ok();
   MutexLock lock(&mutex_);
   if (is_over) book_.SetDraining(true);

@@ -34,8 +34,8 @@ class TrainerMetrics {
   };
   TrainerMetrics(prometheus::Registry& registry, const Limits& limits);
 
-  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "skipped" or
-  // "failed". From one thread at a time.
+  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back",
+  // "skipped" or "failed". From one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
   // How often a rollouter was quarantined so far. From one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }

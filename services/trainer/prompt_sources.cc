@@ -24,6 +24,8 @@ using OpenFiles = std::map<std::string, std::shared_ptr<const trainer::JsonlFile
 absl::StatusOr<PromptSources> OpenTask(const v1::RunConfig& config) {
   PromptSources sources;
   trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
+  // Other prompts than those of training, and the same ones whatever the run's seed is: figures of runs can be
+  // compared.
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
   SYNCOPATE_ASSIGN_OR_RETURN(sources.training, trainer::MakeTask(config::TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(sources.evaluation, trainer::MakeTask(evaluation));
@@ -85,6 +87,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   SYNCOPATE_ASSIGN_OR_RETURN(rows.files, OpenList("data.files", config.data().files(), &open));
   SYNCOPATE_ASSIGN_OR_RETURN(evaluated.files, OpenList("data.eval_files", config.data().eval_files(), &open));
   sources.fingerprint = FingerprintOf(rows.files, evaluated.files);
+  // After the fingerprint, which says what was configured.
   if (evaluated.files.empty()) evaluated.files = rows.files;
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
   const trainer::PromptWriter::Options writer_options = WriterOptionsOf(config, described);
@@ -119,6 +122,7 @@ absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, con
   return config.data().files().empty() ? OpenTask(config) : OpenText(config, model);
 }
 
+// A resumed run goes on at a place of a shuffled order; in other files that place would be another row.
 absl::Status KeepFingerprint(FileSystem* files, const std::string& run_dir, const std::string& fingerprint) {
   const std::string folder = JoinPath(run_dir, kStateFolder), path = JoinPath(folder, "data.json");
   absl::StatusOr<std::string> kept = ReadFile(files, path, kMaxRecordBytes);

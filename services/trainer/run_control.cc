@@ -94,6 +94,7 @@ void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer) {
 
 void RunControl::Start(const Run& run) {
   MutexLock lock(&mutex_);
+  // Calls before this are answered that the trainer is starting, for its port is open by then.
   run_ = run;
 }
 
@@ -130,6 +131,7 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
 
 absl::Status RunControl::CallLoop(void (trainer::StepLoop::*work)()) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
+  // Outside the lock: the loop may take long to answer, and status must not wait for it.
   (run.loop->*work)();
   return absl::OkStatus();
 }

@@ -32,13 +32,14 @@ Scalars StepScalars(const trainer::StepReport& report, const trainer::StepFigure
 
 }  // namespace
 
-// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they have,
-// the share before is the newest that is known.
+// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they
+// have, the share before is the newest that is known.
 double RunRecorder::RolloutersIdle() {
   if (work_ == nullptr) return 0;
   const trainer::RolloutRoster::Work now = work_();
   const double idle = now.idle_seconds - work_before_.idle_seconds;
   const double busy = now.busy_seconds - work_before_.busy_seconds;
+  // A rollouter that left takes its sums with it, and the difference may be negative.
   if (idle >= 0 && busy >= 0 && idle + busy > 0) rollouters_idle_ = idle / (idle + busy);
   work_before_ = now;
   return rollouters_idle_;
@@ -108,6 +109,7 @@ void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
 }
 
 void RunRecorder::AddSendBytes(trainer::StepFigures* figures) const {
+  // The send arena is beside the allocator, and memory all the same.
   figures->memory_allocated_bytes += send_bytes_;
   figures->memory_reserved_bytes += send_bytes_;
 }

@@ -16,8 +16,8 @@
 namespace syncopate::trainerd {
 
 // What a trainer tells and asks the synchronizer. Each call blocks, for two seconds at most (Publish: five), so none is
-// made from a gRPC callback or the step thread. Refused for good (IsRefusal), as with reason FENCED: a newer trainer has taken over;
-// after every other error it may be tried again. Thread-safe.
+// made from a gRPC callback or the step thread. Refused for good (IsRefusal), as with reason FENCED: a newer trainer
+// has taken over; after every other error it may be tried again. Thread-safe.
 class SynchronizerClient {
  public:
   struct Options {

@@ -30,7 +30,8 @@
 
 namespace syncopate::trainerd {
 
-// Rank 0 of a trainer, which is all that others see of it: policy, data, checkpoints, services, membership and the step thread.
+// Rank 0 of a trainer, which is all that others see of it: policy, data, checkpoints, services, membership and the step
+// thread.
 class TrainerDaemon {
  public:
   // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.

@@ -12,6 +12,7 @@
 namespace syncopate::trainerd {
 
 template <typename Request, typename Response>
+// A caller that got no answer calls again with the same request_id: what was done once is not done twice.
 grpc::ServerUnaryReactor* TrainerServiceImpl::Mutate(const char* method, const Request* request, Response* response,
                                                      absl::Status (RunControl::*work)()) {
   return rpc::AnswerOnce(request_ids_, method, *request, response,

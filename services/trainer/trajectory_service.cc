@@ -114,6 +114,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
     SYNCOPATE_ASSIGN_OR_RETURN(member_, wire::FromProto(message.hello().member()));
+    // Incarnations are shown to everybody; the secret behind one is known to its process alone.
     SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member_, message.hello().secret()));
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
@@ -131,6 +132,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
 
   void HandleGroup(const v1::TrajectoryGroup& message) {
     absl::StatusOr<TrajectoryGroup> group = wire::FromProto(message);
+    // Or one rollouter's faults would be counted against another, which would be quarantined for them.
     if (group.ok() && (group->rollouter != member_.replica_id || group->incarnation != member_.incarnation)) {
       group =
           Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLLOUTER",

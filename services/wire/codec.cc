@@ -31,6 +31,7 @@ v1::LeaseKind KindToProto(LeaseKind kind) {
 }
 
 absl::StatusOr<FinishReason> FinishFromProto(v1::FinishReason finish) {
+  // proto3 keeps numbers of an enum that it does not know.
   if (finish < v1::FINISH_REASON_STOP || finish > v1::FINISH_REASON_ABORTED) {
     return BadMessage(absl::StrCat("finish reason ", static_cast<int>(finish), " is not known"));
   }
@@ -155,6 +156,7 @@ v1::SamplingParams ToProto(const SamplingParams& sampling) {
 SamplingParams FromProto(const v1::SamplingParams& message) {
   SamplingParams sampling;
   sampling.temperature = message.temperature();
+  // 0 is what a message without the field says, and has no meaning of its own; the same holds for the penalty below.
   sampling.top_p = message.top_p() == 0 ? 1.0f : message.top_p();
   sampling.top_k = message.top_k();
   sampling.max_new_tokens = message.max_new_tokens();
@@ -280,6 +282,7 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
                      tensor.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16,
                      {tensor.shape().begin(), tensor.shape().end()}});
   }
+  // All checks of a manifest are made again, as its numbers become offsets into memory.
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));
   // The layout is computed on both sides: a build that computes it otherwise is found here, not by wrong weights.
   if (manifest.fingerprint() != message.fingerprint()) {

@@ -174,6 +174,8 @@ double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& 
   return found == message.seconds().end() ? 0.0 : found->second;
 }
 
+// What a member says of itself is shown in tables and logs, and kept while it is a member: it is bounded, and cannot
+// write lines of its own into a log.
 absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   const v1::JoinRequest::DeviceFacts& facts = message.facts();
   if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
@@ -188,6 +190,7 @@ absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   return absl::OkStatus();
 }
 
+// Names on disk and in the API: these may be added to, and never change.
 constexpr std::pair<SyncOutcome, const char*> kOutcomeNames[] = {{SyncOutcome::kDone, "ok"},
                                                                  {SyncOutcome::kRelabelled, "relabelled"},
                                                                  {SyncOutcome::kSuperseded, "superseded"},
@@ -272,6 +275,7 @@ absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
       synchronizer::PublishedVersion published;
       published.version = FromProto(in.version());
       published.bucket_digests.assign(in.bucket_digests().begin(), in.bucket_digests().end());
+      // Not stored: it follows from the buckets', and two truths could differ.
       published.digest = CombineDigests(published.bucket_digests);
       published.unix_seconds = in.unix_seconds();
       published.subset = FromProto(in.subset());
@@ -293,6 +297,7 @@ absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
     case v1::SynchronizerLogRecord::RECORD_NOT_SET:
       break;
   }
+  // A newer build wrote it. To skip it could mean to forget a version that was published.
   return BadMessage("a record of the synchronizer's state is of a kind that this build does not know");
 }
 
@@ -368,6 +373,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
 }
 
 absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncReport& message) {
+  // proto3 keeps numbers of an enum that it does not know, and the cast below would, too.
   if (message.stage() < v1::STAGE_PREPARE || message.stage() > v1::STAGE_INSTALL) {
     return BadMessage(absl::StrCat("report.stage ", static_cast<int>(message.stage()), " is not known"));
   }
@@ -386,6 +392,7 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.lora_bytes = message.lora_bytes();
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
+  // They are summed over a run, where one negative or NaN figure would spoil all others.
   bool sane = report.verify_seconds >= 0 && report.connect_seconds >= 0 && report.pause_seconds >= 0 &&
               report.lora_bytes >= 0 && report.bytes >= report.lora_bytes;
   if (!sane) return BadMessage("report: a time or a number of bytes is negative");
@@ -473,6 +480,7 @@ synchronizer::SyncTally FromProto(const v1::SyncTally& message) {
   synchronizer::SyncTally::Sums sums;
   for (const auto& [outcome, name] : kOutcomeNames) {
     const auto found = message.counts().find(name);
+    // Unknown names are left out: a figure of a newer build is no reason not to start.
     if (found != message.counts().end()) sums.outcomes[outcome] = std::max<int64_t>(0, found->second);
   }
   for (const auto& [name, bytes] : kByteKinds) {

@@ -23,6 +23,8 @@ absl::Status Released() {
 
 }  // namespace
 
+// Two blocks of memory and two ranges of addresses. An install exchanges which block is mapped where: no byte moves,
+// and CUDA graphs, which hold addresses, stay valid.
 absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> RemappableArenas::MakeBlocks(int64_t bytes, const Options& options) {
   std::vector<cuda::GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
@@ -93,6 +95,7 @@ absl::Status RemappableArenas::UnmapShadow() {
 
 absl::Status RemappableArenas::MapShadow() {
   if (released()) return Released();
+  // Not while decoding stands still: mapping takes milliseconds, and only the next sync needs the shadow.
   if (shadow_.mapped() || broken_) return absl::OkStatus();
   cuda::DeviceScope scope(options_.device);
   return shadow_.Map(blocks_[1 - live_block_], options_.device);
@@ -102,6 +105,7 @@ absl::Status RemappableArenas::Exchange() {
   if (broken_) return Unmapped(absl::InternalError("it failed before"));
   absl::Status exchanged = MapLive(1 - live_block_);
   if (exchanged.ok()) return exchanged;
+  // MapLive() sets the live block only once it is mapped, so this is still the old one.
   absl::Status restored = MapAs(live_block_);
   if (restored.ok()) return Annotate(exchanged, "the install was undone");
   broken_ = true;
@@ -147,6 +151,7 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
   return InstallResult{absl::ToDoubleSeconds(pause)};
 }
 
+// Half of the work of a remap, done while the engine still decodes.
 void CudaArenaPair::ExpectInstall() {
   MutexLock lock(&mutex_);
   arenas_->UnmapShadow().IgnoreError();  // Install tries again, and says why not

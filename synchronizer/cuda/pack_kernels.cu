@@ -43,6 +43,7 @@ struct WideSource {
         reinterpret_cast<const uint4*>(source + row * stride + int64_t{column} * (kLoads * kVectorBytes));
     Loaded loaded;
 #pragma unroll
+    // Streaming loads: each byte is read once, and must not push out what training has in the cache.
     for (int i = 0; i < kLoads; ++i) loaded.parts[i] = __ldcs(from + i);
     return loaded;
   }
@@ -108,6 +109,7 @@ __device__ __forceinline__ void PackVectors(const PackItem& item, const Source& 
   auto load = [&source](int32_t v) { return source.Load(static_cast<uint32_t>(v)); };
   auto use = [&](int32_t v, const typename Source::Loaded& loaded) {
     const uint4 vector = Source::Finish(loaded);
+    // Packed, digested and looked at in one pass, while the vector is in registers: memory's bandwidth is the limit.
     __stcs(out + v, vector);
     sum += DigestVector(vector, position);
     bad |= not_finite(vector);

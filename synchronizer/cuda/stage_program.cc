@@ -30,6 +30,9 @@ void AppendChecks(ByteRange range, int64_t bucket_begin, int32_t digest, CheckIt
   }
 }
 
+// Turns operations into items of about equal work for thread blocks. The inner part of a dense row goes as 16-byte
+// vectors, which reach the memory's bandwidth and are digested on the way; its ends, and what is not dense, go element
+// by element and are digested afterwards from what was packed.
 class StagePlanner {
  public:
   explicit StagePlanner(const std::vector<ByteRange>& buckets) : buckets_(buckets), digested_(buckets.size()) {}
@@ -37,6 +40,7 @@ class StagePlanner {
   void Add(const PackOp& op) {
     const int64_t width = DTypeBytes(op.to);
     const bool dense = op.rows == 1 || op.send_stride == op.row_elements * width;
+    // Columns are 32-bit numbers in a vector item.
     const bool short_rows = op.rows == 1 || op.row_elements <= std::numeric_limits<uint32_t>::max() / 2;
     if (!dense || !short_rows) {
       AddElements(op, 0, op.rows * op.row_elements);
@@ -71,6 +75,7 @@ class StagePlanner {
     AddElements(op, element(part.begin), element(wide.begin));
     AddElements(op, element(wide.end), element(part.end));
     const int64_t origin = buckets_[bucket].begin;
+    // A digest is over words from the bucket's first byte, and a vector must hold whole ones.
     const bool digest = origin % kWordBytes == 0;
     for (int64_t at = wide.begin; at < wide.end; at += kPackItemBytes) {
       PackItem item = VectorsAt(op, element(at), std::min(kPackItemBytes, wide.end - at));
@@ -95,6 +100,7 @@ class StagePlanner {
     item.tensor = op.tensor;
     item.from = NumberKindOf(op.from);
     item.to = NumberKindOf(op.to);
+    // Only an item that goes over a row's end has to look where the next row begins.
     if (column + elements > op.row_elements) {
       item.first_column = static_cast<uint32_t>(column);
       item.row_elements = static_cast<uint32_t>(op.row_elements);

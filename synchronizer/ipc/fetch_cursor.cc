@@ -16,6 +16,7 @@ FetchCursor::FetchCursor(std::vector<Segment> segments, int64_t chunk_bytes)
 }
 
 void FetchCursor::Available(int32_t upstream, int32_t source, int64_t bytes) {
+  // Messages may say less than was said before; bytes that were there stay there.
   int64_t& known = available_[{upstream, source}];
   known = std::max(known, bytes);
 }
@@ -28,6 +29,8 @@ int64_t FetchCursor::NextBytes() const {
   if (current_ == segments_.size()) return 0;
   const Segment& segment = segments_[current_];
   int64_t bytes = std::min(chunk_bytes_, segment.bytes - issued_of_current_);
+  // Progress is counted from the start of a source's part, and every reader takes the parts in the same order: so what
+  // is available less what was issued is what can be copied now.
   if (complete_[segment.upstream]) return bytes;
   auto available = available_.find({segment.upstream, segment.source});
   auto issued = issued_.find(segment.source);
@@ -59,6 +62,7 @@ std::vector<int32_t> FetchCursor::Finish(int64_t count) {
   SYNCOPATE_CHECK(count <= in_flight());
   std::vector<int32_t> sources;
   for (; count > 0; --count) {
+    // Copies of a queue finish in the order in which they were issued.
     const Segment& chunk = in_flight_.front();
     finished_[chunk.source] += chunk.bytes;
     bytes_in_flight_ -= chunk.bytes;

@@ -45,6 +45,7 @@ IpcReceiver::IpcReceiver(Options options, std::string host, std::unique_ptr<ipc:
 IpcReceiver::~IpcReceiver() {
   MutexLock lock(&mutex_);
   for (Copies& copies : stuck_copies_) {
+    // To free memory that a GPU still writes to would damage others: what cannot be drained is leaked.
     if (copies.queue->Drain(options_.drain_deadline).ok()) continue;
     [[maybe_unused]] Copies* leaked = new Copies(std::move(copies));
   }
@@ -55,6 +56,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(stuck_);
   }
+  // Without a shadow in device memory others cannot map it: this receiver only reads.
   if (options_.shadow == nullptr || attempt.rehearsal) return std::string();
   absl::StatusOr<ipc::SharedMemory> shadow = options_.shadow();
   if (!shadow.ok()) {
@@ -68,6 +70,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
   offer.memory = *std::move(shadow);
   offer.progress.assign(static_cast<size_t>(attempt.sources), 0);
   ipc::Rendezvous where{host_, offer.memory->info.id, server_->socket_path()};
+  // The shadow is about to be written: those who still read an older version from it are told.
   server_->Reclaim(where.memory, attempt.version);
   server_->Add(std::move(offer));
   return where.ToString();
@@ -80,6 +83,7 @@ absl::Status IpcReceiver::Receive(const ReceiveRequest& request, char* destinati
   if (received.ok()) {
     server_->Complete(request.attempt);
   } else {
+    // Replicas behind this one wait for its bytes, and need not wait for their deadline.
     server_->Withdraw(request.attempt, Failed(received));
   }
   GiveBack(std::move(copies), received);
@@ -103,6 +107,7 @@ ipc::Reception::Options IpcReceiver::ReceptionOptions() const {
 
 absl::Status IpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(ipc::FetchRoute route, ipc::RouteFor(request, host_));
+  // A rehearsal maps memory and copies nothing.
   ipc::Reception::Parts parts{options_.engine, /*queue=*/nullptr, mappings_, server_.get()};
   ipc::Reception reception(ReceptionOptions(), std::move(parts), request, std::move(route), /*destination=*/nullptr);
   return reception.Probe(stop);
@@ -129,6 +134,7 @@ void IpcReceiver::GiveBack(Copies copies, const absl::Status& received) {
     stuck_ = received;
     stuck_copies_.push_back(std::move(copies));
   } else {
+    // Kept for the next sync: making a stream and its events is slow.
     idle_queues_.push_back(std::move(copies.queue));
   }
 }

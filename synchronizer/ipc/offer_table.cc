@@ -24,6 +24,7 @@ OfferTable::Actions OfferTable::Add(Offer offer) {
   SYNCOPATE_CHECK(offer.memory != nullptr && offer.memory->handles.size() <= kMaxHandles);
   int64_t attempt = offer.attempt;
   auto known = offers_.find(attempt);
+  // A command that is repeated offers the same again; readers of it must not be refused.
   bool same = known != offers_.end() && known->second.memory->info.id == offer.memory->info.id &&
               known->second.version == offer.version;
   if (same) return {};
@@ -49,6 +50,7 @@ OfferTable::Actions OfferTable::Complete(int64_t attempt) {
 
 OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& why) {
   if (offers_.contains(attempt)) withdrawn_[attempt] = why;
+  // The lowest attempt is the oldest.
   if (withdrawn_.size() > kWithdrawnKept) withdrawn_.erase(withdrawn_.begin());
   return Drop(attempt, why);
 }
@@ -65,6 +67,8 @@ OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
 OfferTable::Actions OfferTable::Retire(int64_t attempt) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
+  // What is complete stays on offer: a slower replica of the same attempt may still read it, and its memory is taken
+  // back only when a newer version needs it.
   return found->second.complete ? Actions{} : Drop(attempt, AttemptEnded(attempt));
 }
 
@@ -75,6 +79,8 @@ OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id, const PolicyVersion&
   }
   Actions actions;
   for (int64_t attempt : attempts) {
+    // For another attempt of the same version readers come again; for a newer one this version is over, and who asks
+    // later should hear why.
     const bool newer = offers_.at(attempt).version < version;
     std::ranges::move(newer ? Withdraw(attempt, Superseded()) : Drop(attempt, Superseded()),
                       std::back_inserter(actions));
@@ -100,6 +106,7 @@ OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
   if (!good.ok()) return {{session, RefusalOf(want.attempt, good), nullptr}};
   const Offer& offer = offers_.at(want.attempt);
   reading_[session] = want.attempt;
+  // Descriptors only for whoever has not mapped this memory: they are a scarce thing.
   bool with_handles = want.mapped_memory != offer.memory->info.id;
   Grant grant{want.attempt, offer.memory->info, offer.complete, offer.progress, with_handles};
   return {{session, std::move(grant), with_handles ? offer.memory : nullptr}};

@@ -27,6 +27,8 @@ constexpr time_t kSettlingSeconds = 60;
 
 std::string SocketOf(const std::string& folder) { return folder + kSocketName; }
 
+// A process that was killed leaves its socket behind, and connecting to it is how to tell: nobody listens, or the file
+// is gone. Anything else may be a process at work.
 bool NobodyListens(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -40,6 +42,7 @@ bool NobodyListens(const std::string& path) {
 
 bool LeftBehind(const std::string& folder) {
   struct stat facts {};
+  // lstat(), and our own folders only: a link in a folder that all may write to must lead nowhere.
   return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
          facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketOf(folder));
 }

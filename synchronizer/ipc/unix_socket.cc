@@ -43,6 +43,8 @@ absl::StatusOr<FileDescriptor> NewSocket() {
   return fd;
 }
 
+// Whoever connects gets descriptors of this process's memory. The folder's mode keeps others out already; this asks the
+// kernel.
 bool SameUser(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -81,6 +83,7 @@ absl::StatusOr<std::optional<FileDescriptor>> Accept(const FileDescriptor& liste
     if (SameUser(fd.get())) return std::optional<FileDescriptor>(std::move(fd));
     return std::optional<FileDescriptor>();
   }
+  // Other errors are of the connection, which has ended before it was taken.
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
     return Error(absl::StatusCode::kResourceExhausted, "NO_DESCRIPTORS",
                  absl::StrCat("a connection cannot be taken: ", std::strerror(errno)));
@@ -126,6 +129,7 @@ absl::Status Send(int socket, const Message& message, const std::vector<FileDesc
     sent = ::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(packet.size())) return absl::OkStatus();
+  // A buffer's worth of messages is unread: it has stopped, and a server with one thread waits for nobody.
   if (errno == EAGAIN || errno == EWOULDBLOCK) return PeerLost("the peer takes no messages any more");
   return PeerLost(absl::StrCat("the peer cannot be told anything: ", std::strerror(errno)));
 }
@@ -145,6 +149,7 @@ absl::StatusOr<std::optional<Packet>> Receive(int socket) {
   } while (size < 0 && errno == EINTR);
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<Packet>();
   if (size <= 0) return PeerLost(size == 0 ? "the peer hung up" : absl::StrCat("the peer: ", std::strerror(errno)));
+  // Before anything is looked at, so that they are closed whatever comes of the packet.
   std::vector<FileDescriptor> handles = TakeHandles(header);
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "the peer sent more than a packet may hold");

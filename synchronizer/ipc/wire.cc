@@ -7,6 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
+// One message is one packet of a seqpacket socket. Protobuf would do, but descriptors travel with these packets, and
+// both sides are always the same build on one host.
 namespace syncopate::synchronizer::ipc {
 namespace {
 
@@ -18,6 +20,7 @@ class Writer {
  public:
   explicit Writer(Kind kind) {
     Number(static_cast<uint8_t>(kind));
+    // Checked before anything else is read.
     Number(kWireVersion);
   }
   template <typename T>
@@ -26,6 +29,7 @@ class Writer {
     for (size_t i = 0; i < sizeof(T); ++i) packet_.push_back(static_cast<char>(static_cast<uint64_t>(value) >> 8 * i));
   }
   void Text(const std::string& text) {
+    // A text explains something to people: its end can go.
     std::string cut = text.substr(0, kMaxText);
     Number(static_cast<uint16_t>(cut.size()));
     packet_ += cut;
@@ -73,6 +77,7 @@ class Reader {
   std::vector<int64_t> List() {
     size_t size = Number<uint16_t>();
     std::vector<int64_t> values;
+    // Before memory is taken for what is not there.
     if (!Has(size * sizeof(int64_t))) return values;
     for (size_t i = 0; i < size; ++i) {
       values.push_back(Number<int64_t>());
@@ -164,6 +169,7 @@ bool Sane(const Grant& grant) {
   if (grant.memory.chunks.empty() || grant.memory.chunks.size() > kMaxHandles) return false;
   int64_t sum = 0;
   for (int64_t bytes : grant.memory.chunks) {
+    // Before the sum can overflow.
     if (bytes == 0 || bytes > std::numeric_limits<int64_t>::max() - sum) return false;
     sum += bytes;
   }
@@ -171,6 +177,7 @@ bool Sane(const Grant& grant) {
 }
 
 bool Sane(const Refusal& refusal) {
+  // OK would be no refusal, and other numbers no codes.
   return refusal.code > static_cast<int32_t>(absl::StatusCode::kOk) &&
          refusal.code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
 }

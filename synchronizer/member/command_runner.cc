@@ -34,6 +34,8 @@ SyncReport NotDone(int64_t attempt, SyncStage stage, absl::Status why) {
 
 }  // namespace
 
+// Commands are counted by attempt, so that Finish, which overtakes what waits in the queue, knows whether anything of
+// the attempt is still to come.
 void CommandRunner::Stream::Add(int64_t attempt) {
   MutexLock lock(&mutex);
   ++attempts[attempt].commands;

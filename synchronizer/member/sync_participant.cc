@@ -22,8 +22,8 @@ SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
   return report;
 }
 
-// Who joined with which role is known to the synchronizer, so that it never asks for this. A member that answered all the
-// same would hold an attempt up until its deadline.
+// Who joined with which role is known to the synchronizer, so that it never asks for this. A member that answered all
+// the same would hold an attempt up until its deadline.
 SyncReport OnlySends() {
   return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
                         "a trainer sends weights and receives none; join with the role rollouter to receive"));

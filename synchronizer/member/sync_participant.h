@@ -9,10 +9,10 @@
 
 namespace syncopate::member {
 
-// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and WorkAfterReport
-// are called by one thread, in the order of the commands, and may block until their attempt's deadline. Finish and
-// FinishAll may be called by any thread at any time, also during the others, which they make return soon; they do not
-// block.
+// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and
+// WorkAfterReport are called by one thread, in the order of the commands, and may block until their attempt's deadline.
+// Finish and FinishAll may be called by any thread at any time, also during the others, which they make return soon;
+// they do not block.
 class SyncParticipant {
  public:
   virtual ~SyncParticipant() = default;

@@ -42,6 +42,7 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
   ForgetGone(now);
   std::vector<MemberChange> changes;
   MemberKey key = KeyOf(hello.member);
+  // A forgotten member's former process may still live: once somebody else has its place, it may not come back.
   if (auto before = forgotten_.extract(key); before && before.mapped() != hello.member) {
     Retire(before.mapped(), "REPLACED");
   }
@@ -55,11 +56,13 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
           End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place", now));
     }
   } else if (found != members_.end() && !Gone(found->second)) {
+    // The same process over a new stream: the old one may be half open, and nothing more is believed from it.
     kind = MemberChange::Kind::kRejoined;
     superseded_stream = found->second.session;
     sessions_.erase(superseded_stream);
   }
   Member& member = members_[key];
+  // A hello says everything anew, so nothing is kept of what was known before.
   member = Member{};
   member.hello = std::move(hello);
   member.session = session;
@@ -79,12 +82,14 @@ std::vector<MemberChange> Membership::Heard(SessionId session, absl::Time now) {
   member->state = MemberState::kAlive;
   std::vector<MemberChange> changes;
   changes.push_back({MemberChange::Kind::kRecovered, sessions_.at(session), 0, "", ""});
+  // It may be the one that makes most of them heard.
   if (holding()) absl::c_move(UpdateHold(now), std::back_inserter(changes));
   return changes;
 }
 
 void Membership::Disconnected(SessionId session, absl::Time now) {
   ForgiveOwnAbsence(now);
+  // A lost stream is no death: a member has until dead_after to come back, with the weights that it has.
   if (Member* member = FindMutable(session)) member->session = 0;
   sessions_.erase(session);
 }
@@ -102,6 +107,7 @@ absl::StatusOr<std::vector<MemberChange>> Membership::Evict(const MemberKey& key
   ForgiveOwnAbsence(now);
   auto found = members_.find(key);
   if (auto before = forgotten_.find(key); found == members_.end() && before != forgotten_.end()) {
+    // There is nobody to say it to, but the process must not come back.
     Retire(before->second, reason);
     return std::vector<MemberChange>();
   }
@@ -120,6 +126,7 @@ void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t d
   if (member == nullptr) return;
   member->hello.serving = serving;
   member->hello.serving_digest = digest;
+  // What it serves now was installed by an attempt, so it is backed.
   member->unbacked = {};
 }
 
@@ -135,6 +142,7 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
   next_deadline_.reset();
   ForgiveOwnAbsence(now);
   ForgetGone(now);
+  // First, as it decides whether silence means death.
   std::vector<MemberChange> changes = UpdateHold(now);
   for (auto& [key, member] : members_) {
     if (Gone(member)) continue;
@@ -151,6 +159,8 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
 }
 
 absl::Time Membership::NextDeadline() const {
+  // Kept until something changes that could bring it nearer: with many members each message would cost a walk over all.
+  // One that is too early does no harm.
   if (!next_deadline_.has_value()) next_deadline_ = EarliestDeadline();
   return *next_deadline_;
 }
@@ -193,6 +203,7 @@ void Membership::Retire(const MemberId& id, const std::string& reason) {
   if (!retired_.emplace(id, reason).second) return;  // the first reason is why
   retired_order_.push_back(id);
   if (retired_order_.size() <= kRetiredKept) return;
+  // The oldest are forgotten: their processes ended long ago, and memory is bounded.
   retired_.erase(retired_order_.front());
   retired_order_.pop_front();
 }
@@ -232,12 +243,15 @@ std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
     if (now - member.last_heard >= options_.suspect_after) ++silent;
     if (now - member.last_heard >= options_.dead_after) death_due = true;
   }
+  // Processes die one at a time; most of many that go silent at once are behind a switch. With few, half of them is no
+  // sign.
   bool suspicious = known >= options_.hold_from && silent * 2 > known;
   if (!suspicious) {
     hold_spent_ = false;
     return EndHold("most rollouters are heard again");
   }
   if (holding() && now >= held_since_ + options_.max_hold) {
+    // Once for each time that they fall silent: without this it would begin again at once.
     hold_spent_ = true;
     return EndHold("still silent: they are declared dead after all");
   }
@@ -270,6 +284,7 @@ void Membership::ForgetGone(absl::Time now) {
 }
 
 void Membership::Forget(std::map<MemberKey, Member>::iterator member) {
+  // Any of them: this many are gone only if something restarts without an end.
   if (forgotten_.size() >= kForgottenKept) forgotten_.erase(forgotten_.begin());
   forgotten_.insert_or_assign(member->first, member->second.hello.member);
   members_.erase(member);

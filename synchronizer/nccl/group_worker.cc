@@ -59,6 +59,8 @@ bool GroupWorker::Has(const std::string& group) const {
          std::ranges::find(jobs_, group, &Job::group) != jobs_.end();
 }
 
+// One thread makes all calls of NCCL: communicators are not thread-safe, and jobs that went side by side in different
+// orders on two members would wait for each other for ever.
 void GroupWorker::Run(const std::stop_token& stop) {
   for (;;) {
     Job job;
@@ -109,6 +111,7 @@ absl::StatusOr<GroupWorker::Group*> GroupWorker::Connect(const Job& job) {
       return Error(absl::StatusCode::kUnavailable, reason::kGroupLost,
                    "this member has no communicator of the group; the next attempt forms one");
     }
+    // Used last, so ended last.
     groups_.splice(groups_.begin(), groups_, known);
     Publish();
     return &groups_.front();
@@ -133,6 +136,7 @@ absl::Status GroupWorker::FormGroup(const Job& job, Group* group) {
     group->seats.push_back(std::move(communicator));
   }
   SYNCOPATE_RETURN_IF_ERROR(AwaitReady(job, group));
+  // NCCL connects at the first message between two members: here, and not while a sync is measured or an engine waits.
   return Exchange(job, job.warm_up, group, /*warm_up=*/true);
 }
 
@@ -193,6 +197,7 @@ void GroupWorker::Abort(const std::string& name, absl::Status* status) {
     if (!aborted.ok()) stuck_ = aborted;
   }
   groups_.erase(failed);
+  // Messages may still write to the destination: nobody may use it before they have ended.
   absl::Status drained = device_->Drain(options_.drain_deadline);
   if (!drained.ok()) stuck_ = drained;
   if (stuck_.ok()) return;

@@ -37,6 +37,7 @@ class NcclCommunicator final : public Communicator {
       posted = Post(message, base);
       if (!posted.ok()) break;
     }
+    // Also after an error: a group that was begun must be ended.
     const absl::Status begun = comm_.EndRound();
     return posted.ok() ? begun : posted;
   }

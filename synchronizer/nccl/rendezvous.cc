@@ -69,6 +69,7 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
     if (!parsed.ok()) return Annotate(parsed.status(), NameOf(member));
     if (version == 0) version = parsed->version;
     have_ids = have_ids || !parsed->ids.empty();
+    // A group is kept by all of its members or by none.
     if (parsed->kept != group || group.empty()) lost = NameOf(member);
     if (parsed->version != version) {
       return Error(absl::StatusCode::kFailedPrecondition, reason::kNcclMismatch,

@@ -26,8 +26,8 @@ namespace syncopate::synchronizer {
 //
 // Rehearsals go beside the attempts: they touch no weights, and nobody waits for them.
 //
-// Prepare, Transfer, Install and WorkAfterReport are called by one thread in the order of the commands; Finish and the getters
-// by any.
+// Prepare, Transfer, Install and WorkAfterReport are called by one thread in the order of the commands; Finish and the
+// getters by any.
 class WeightReceiver {
  public:
   struct Options {

@@ -1,4 +1,5 @@
-// The examples for people with a model directory: right as they stand, and a run of each on a tiny model of that family.
+// The examples for people with a model directory: right as they stand, and a run of each on a tiny model of that
+// family.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

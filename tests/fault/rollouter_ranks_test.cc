@@ -1,5 +1,5 @@
-// A rollouter of two processes (tensor parallelism): what it generates is learned from, and it ends whole and starts again
-// when one of them is gone.
+// A rollouter of two processes (tensor parallelism): what it generates is learned from, and it ends whole and starts
+// again when one of them is gone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

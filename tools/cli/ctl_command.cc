@@ -67,6 +67,7 @@ class Verbs {
     CLI::App* added = ctl_->add_subcommand(name, help);
     added->fallthrough();  // --json and --target may stand after the verb
     added->callback([chosen = chosen_, arguments = arguments_, verb = std::move(verb), timeout] {
+      // Carried out after parsing: options may stand after the verb.
       *chosen = [=] { return Execute(*arguments, timeout, verb); };
     });
     return added;

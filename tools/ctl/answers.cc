@@ -41,6 +41,7 @@ std::string RateOf(const v1::SyncRecord& record) {
 
 std::string ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
+  // Scripts read this: a 0 that is left out would look like a field that does not exist.
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
@@ -51,6 +52,7 @@ std::string ToJson(const google::protobuf::Message& message) {
 std::string StateName(v1::MemberState state) {
   constexpr size_t kPrefix = sizeof("MEMBER_STATE_") - 1;
   std::string name = v1::MemberState_Name(state);
+  // An unknown number has no name: a newer daemon may have more states.
   return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : absl::StrCat(state);
 }
 
@@ -156,6 +158,7 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   return absl::StrCat(text, table.ToString(), faults);
 }
 
+// Lines come one by one as syncs end, so widths are fixed, and a table that looks at all rows cannot be used.
 std::string SyncHeading() {
   return absl::StrFormat("%-16s %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n", "ATTEMPT",
                          "VERSION", "RECEIVER", "BY", "RESULT", "BYTES", "KIND", "GB/S", "STAGE", "PREPARE", "TRANSFER",

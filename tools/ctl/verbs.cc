@@ -154,6 +154,7 @@ absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoin
 int CtlExitCode(const absl::Status& status) {
   if (status.ok()) return 0;
   std::string reason = ErrorReason(status);
+  // Mistakes of the command line, for which nobody was asked, whatever code they have.
   for (const char* ours : {"BAD_ADDRESS", "NO_SUCH_DAEMON", "WRONG_ROLE", "NO_RUN", "NO_ENDPOINT"}) {
     if (reason == ours) return 2;
   }
@@ -183,6 +184,8 @@ absl::Status CtlStatus(const CtlContext& context) {
   nlohmann::json all = nlohmann::json::object();
   absl::Status first_error;
   for (const daemon::DaemonEndpoint& endpoint : daemons.all()) {
+    // A daemon that cannot be reached is a row of the answer, and an error only at the end: the others' states are what
+    // one wants to see then.
     auto state = Describe(context, endpoint);
     if (state.ok()) {
       table.AddRow({endpoint.Name(), state->state, state->version, endpoint.grpc, state->detail});
@@ -219,6 +222,7 @@ absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
   request.set_follow(follow);
   if (!context.json) *context.out << SyncHeading();
   grpc::ClientContext call;
+  // What follows ends with the run; keepalive finds a dead synchronizer.
   if (!follow) call.set_deadline(rpc::CallDeadline(context.daemons.timeout));
   auto print = [&context](const v1::WatchSyncsResponse& sync) {
     Print(context, sync.record(), SyncRow(sync.record()));

@@ -18,6 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Memory is bounded by a batch, not by the file.
 constexpr int64_t kRowsOfABatch = 4096;
 constexpr int kMaxDepth = 64;
 
@@ -121,11 +122,13 @@ arrow::Result<Json> ValueAt(const arrow::Array& array, int64_t row, int depth) {
       return StructAt(static_cast<const arrow::StructArray&>(array), row, depth + 1);
     case arrow::Type::MAP:
       return MapAt(static_cast<const arrow::MapArray&>(array), row, depth + 1);
+    // Repeated texts are stored once; what is shown is the text.
     case arrow::Type::DICTIONARY: {
       const auto& words = static_cast<const arrow::DictionaryArray&>(array);
       return ValueAt(*words.dictionary(), words.GetValueIndex(row), depth + 1);
     }
     default: {
+      // Dates, times and decimals: as Arrow writes them, for JSON has no such types.
       ARROW_ASSIGN_OR_RAISE(const std::shared_ptr<arrow::Scalar> scalar, array.GetScalar(row));
       return TextAt(scalar->ToString());
     }
@@ -190,6 +193,7 @@ absl::StatusOr<int64_t> ConvertToJsonl(const std::vector<std::string>& files, co
   if (disk->FileBytes(output).ok()) {
     return Error(absl::StatusCode::kAlreadyExists, "FILE_EXISTS", absl::StrCat(output, " is there already"));
   }
+  // The output appears whole or not at all. What is left of a former attempt goes.
   const std::string beside = output + ".part";
   SYNCOPATE_RETURN_IF_ERROR(disk->RemoveTree(beside));
   SYNCOPATE_ASSIGN_OR_RETURN(auto file, disk->OpenForAppend(beside, FileSystem::OpenMode::kCreateNew));

@@ -58,6 +58,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
   if (machine.processor_quota > 0) {
     absl::StrAppendFormat(&found, " (%d, under a quota of %g)", machine.processors, machine.processor_quota);
   }
+  // Half of it is enough, as trainer and rollouters hardly ever compute all at once.
   const int64_t wanted = Workers(config) * config.run().threads();
   return Unless(usable >= 2 && usable >= static_cast<double>(wanted) / 2, Level::kWarning,
                 GoodFinding("processors", "affinity and cgroup quota", found),
@@ -81,6 +82,7 @@ Finding OpenFiles(const Machine& machine) {
   const std::string remedy = absl::StrCat("each daemon should have ", kEnoughOpenFiles, ": ulimit -n ",
                                           kEnoughOpenFiles, ", or LimitNOFILE= of its unit");
   if (machine.open_files < kFewestOpenFiles) return Unless(false, Level::kBad, finding, remedy);
+  // Daemons raise the soft limit by themselves, up to the hard one.
   const bool can_raise = std::max(machine.open_files, machine.open_files_hard) >= kEnoughOpenFiles;
   return Unless(can_raise, Level::kWarning, finding, remedy);
 }

@@ -32,6 +32,7 @@ struct Form {
 Form Matching(const std::string& expression, const std::string& expected) {
   return {expected, [pattern = std::regex(expression)](const Document& value) {
             const bool number = value.is_number_integer() && value >= 0;
+            // YAML makes a number of an instance named 7, and of cpu: 4.
             return (value.is_string() || number) &&
                    std::regex_match(number ? value.dump() : value.get<std::string>(), pattern);
           }};

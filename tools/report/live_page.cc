@@ -77,9 +77,11 @@ std::string LivePage::url() const { return absl::StrCat("http://", responder_->a
 std::string LivePage::Answer(const HttpRequest& request) const {
   constexpr char kPages[] = "/ and /new.json";
   if (request.code != 200) return HttpRefusal(request.code, kPages);
+  // DNS rebinding: a foreign page's name may be made to lead to 127.0.0.1, and its scripts could read this page then.
   if (!IsThisMachine(request.host, ParseHostPort(responder_->address())->port)) {
     return HttpPage(421, "text/plain; charset=utf-8", "421: this page is for this machine alone\n");
   }
+  // Against other pages in the same browser: they may neither frame this one, nor read it, nor have it load anything.
   const std::vector<std::string> headers = {
       "Cache-Control: no-store",
       "X-Content-Type-Options: nosniff",

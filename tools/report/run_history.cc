@@ -40,6 +40,7 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
     AddEvaluation(record);
     return;
   }
+  // A run that was resumed makes steps again; the newer ones count.
   if (record.step <= last_step_) steps_.DropFrom(record.step);
   last_step_ = record.step;
   const trainer::StepFigures& step = record.figures;

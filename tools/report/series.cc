@@ -34,6 +34,7 @@ void Series::Add(int64_t at, const std::vector<std::pair<std::string, double>>& 
   for (const auto& [name, value] : values) {
     if (!std::isfinite(value)) continue;
     const size_t column = columns_.emplace(name, columns_.size()).first->second;
+    // Figures may begin in the middle of a run.
     if (point.cells.size() <= column) point.cells.resize(column + 1);
     Cell& cell = point.cells[column];
     cell.low = cell.count == 0 ? value : std::min(cell.low, value);
@@ -59,6 +60,8 @@ void Series::AddCells(const std::vector<Cell>& more, std::vector<Cell>* cells) {
   }
 }
 
+// Neighbours become one point, so memory and page stay bounded however long the run is. Low and high survive: a spike
+// of one step can still be seen.
 void Series::Halve() {
   size_t kept = 0;
   for (size_t i = 0; i < points_.size(); i += 2, ++kept) {

@@ -50,6 +50,7 @@ std::string Daemons(const RunView& view) {
                    {"IDLE", kRight},
                    {"RESTARTS", kRight}});
   for (const DaemonRow& row : view.daemons) {
+    // It generates nothing and trains nothing.
     bool works = row.name.rfind("synchronizer", 0) != 0;
     table.AddRow({row.name, row.state, row.pid == 0 ? "-" : absl::StrCat(row.pid), row.version,
                   works ? Thousands(row.groups) : "", works ? Thousands(std::llround(row.tokens_per_second)) : "",

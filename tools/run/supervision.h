@@ -42,14 +42,15 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // time, performs the actions that come back, and reports again. No thread, no clock; not thread-safe.
 //
 // The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
-// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff; the ranks of one
-// rollouter end together, each by itself, and none starts again beside one of an earlier life: one that does not end is
-// stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when another of its ranks fails, when a daemon refuses its
-// configuration, or when one keeps failing. Stopping has two stages within the grace: the trainer is asked first, so that
-// it can save with the others alive, then the others; whoever is late is killed.
+// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff; the ranks of
+// one rollouter end together, each by itself, and none starts again beside one of an earlier life: one that does not
+// end is stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when another of its
+// ranks fails, when a daemon refuses its configuration, or when one keeps failing. Stopping has two stages within the
+// grace: the trainer is asked first, so that it can save with the others alive, then the others; whoever is late is
+// killed.
 //
-// Ranks of a trainer end together. One that has lost another exits with code 4 after some seconds of silence, so whoever is
-// left then is stuck, or about to end: it is killed soon, whatever the grace.
+// Ranks of a trainer end together. One that has lost another exits with code 4 after some seconds of silence, so
+// whoever is left then is stuck, or about to end: it is killed soon, whatever the grace.
 class RunSupervision {
  public:
   struct Options {

@@ -57,6 +57,8 @@ absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& m
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
+  // The parts of the daemons, called one after the other: what the twin computes differs from a run only in when things
+  // happen.
   Parts parts;
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
@@ -87,6 +89,7 @@ SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
 
 absl::Status SynchronousLoop::SyncWeights() {
   const Manifest& manifest = parts_.stager->manifest();
+  // A twin is never resumed, so its epoch is the first.
   const PolicyVersion version{1, step_};
   SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.stager->Stage(version));
   SYNCOPATE_ASSIGN_OR_RETURN(
@@ -102,6 +105,7 @@ absl::Status SynchronousLoop::SyncWeights() {
                                 .deadline = kDeadline,
                                 .receivers = 1,
                                 .sources = 1};
+  // What a synchronizer would command, with one source and one receiver.
   SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, receiver_.Prepare(prepare));
   if (!prepared.already_held) {
     const synchronizer::Transfer transfer{.attempt = attempt,
@@ -122,8 +126,10 @@ absl::StatusOr<std::vector<SynchronousLoop::Asked>> SynchronousLoop::NextBatch()
   std::vector<Asked> batch;
   while (static_cast<int64_t>(batch.size()) < config_.data().batch_groups()) {
     const Readiness readiness = prompts.Await(next_);
+    // Await() ends with this only if the source has failed.
     if (readiness == Readiness::kComing) return prompts.failure();
     if (readiness == Readiness::kReady) batch.push_back({next_, prompts.At(next_)});
+    // 0: the source has no end.
     const bool last_of_pass = prompts.prompts_per_pass() > 0 && next_.ordinal + 1 >= prompts.prompts_per_pass();
     next_ = last_of_pass ? GroupId{next_.pass + 1, 0} : GroupId{next_.pass, next_.ordinal + 1};
   }
@@ -187,9 +193,11 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std
   std::vector<std::shared_ptr<GroupSink>> sinks;
   for (const auto& [group, prompt] : asked) {
     rollouter::GenerationRequest request{group.ToString(), prompt.prompt_ids, sampling, {}, false};
+    // As the trainer and the rollouter make them: seeds depend on the prompt alone, and not on who generates it when.
     const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
     sinks.push_back(std::make_shared<GroupSink>(samples));
+    // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its company.
     SYNCOPATE_RETURN_IF_ERROR(parts_.engine->Submit(std::move(request), sinks.back()));
   }
   std::vector<TrajectoryGroup> result(asked.size());

@@ -7,8 +7,8 @@ namespace syncopate::trainer {
 namespace {
 constexpr int64_t kAlignedElements = 8;  // 16 bytes of bf16
 
-// A vocabulary of any size (a model's own and one token for padding, say) is to be multiplied and reduced about as fast as
-// one that is a multiple of 8: rows of its logits begin on 16 bytes, and the tokens beyond the last multiple are
+// A vocabulary of any size (a model's own and one token for padding, say) is to be multiplied and reduced about as fast
+// as one that is a multiple of 8: rows of its logits begin on 16 bytes, and the tokens beyond the last multiple are
 // multiplied by themselves, as products of odd sizes are slower.
 at::Tensor AlignedRows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
   const int64_t stride = (columns + kAlignedElements - 1) / kAlignedElements * kAlignedElements;

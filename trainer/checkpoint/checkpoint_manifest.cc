@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+// One rank still writes the first, which needs no word about ranks; several write the second, so that whoever knows of
+// one alone refuses it.
 constexpr char kFormat[] = "syncopate-checkpoint-1";
 constexpr char kFormatOfRanks[] = "syncopate-checkpoint-2";
 constexpr int32_t kMostRanks = 1 << 16;
@@ -48,6 +50,7 @@ bool IsCount(const Json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
 }
 
+// Lower case only, as it is compared as text.
 bool IsDigest(const Json& value) {
   if (!value.is_string()) return false;
   const std::string& text = value.get_ref<const std::string&>();
@@ -75,6 +78,7 @@ absl::StatusOr<CheckpointManifest> FromJson(const Json& json) {
   for (const auto& [name, file] : files.items()) {
     const Json& bytes = Member(file, "bytes");
     const Json& sha256 = Member(file, "sha256");
+    // Names become paths: nothing may lead out of the checkpoint's folder, and the manifest cannot list itself.
     if (!CheckFileName(name).ok() || name == kCheckpointManifestName)
       return DamagedManifest("it lists a bad file name");
     if (!IsCount(bytes) || !IsDigest(sha256))

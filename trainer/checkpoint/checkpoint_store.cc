@@ -13,6 +13,8 @@
 namespace syncopate::trainer {
 namespace {
 
+// A checkpoint appears under its name by one rename, once all its files and its manifest are on disk. So whatever has a
+// name is whole, unless the disk damaged it later; what has a temporary name was never finished, or is being removed.
 constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 constexpr absl::string_view kBestFolder = "best";
 constexpr int64_t kReadChunkBytes = 1 << 20;
@@ -46,6 +48,7 @@ absl::StatusOr<CheckpointFile> WriteOneFile(FileSystem* files, const std::string
   Sha256 hash;
   int64_t synced = 0;
   CheckpointStore::ByteSink sink = [&](absl::string_view bytes) -> absl::Status {
+    // While it is written: reading it again would take as long as writing.
     hash.Update(bytes);
     SYNCOPATE_RETURN_IF_ERROR(file->Append(bytes));
     // Else all of a large file may be left to the last call, and how long that may take depends on the host's memory.
@@ -146,6 +149,7 @@ absl::StatusOr<CheckpointStore::Presence> CheckpointStore::FindPresence(const Sa
   SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
   const absl::Status present = Verify(request.version).status();
   if (present.ok()) return Presence::kWhole;
+  // A resumed run saves steps again that an earlier life has saved; a damaged one is then replaced.
   if (present.code() == absl::StatusCode::kDataLoss) return Presence::kDamaged;
   if (present.code() == absl::StatusCode::kNotFound) return Presence::kAbsent;
   return present;
@@ -184,6 +188,7 @@ absl::StatusOr<CheckpointStore::Files> CheckpointStore::WriteFiles(FileSystem* f
 }
 
 absl::Status CheckpointStore::Publish(const SaveRequest& request, const std::string& folder, bool replaces) {
+  // The last moment at which a trainer that has been fenced off can still notice it.
   if (request.last_look) SYNCOPATE_RETURN_IF_ERROR(request.last_look());
   std::string aside = NewTemporaryPath(request.version);
   if (replaces) {
@@ -330,6 +335,7 @@ absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep, Poli
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> versions, List());
   size_t deletable = versions.size();  // [0, deletable) are lower than the `keep` highest that verify
   for (int good = 0; good < keep && deletable > 0;) {
+    // Only whole ones count, or a few damaged ones would drive out the last good one.
     if (Verify(versions[--deletable]).ok()) ++good;
   }
   versions.resize(deletable);

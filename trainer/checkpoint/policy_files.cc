@@ -18,6 +18,7 @@ constexpr char kSecondMoment[] = "second_moment.";
 constexpr char kUpdates[] = "updates";
 constexpr char kModelFile[] = "model";
 constexpr char kOptimizerFile[] = "optimizer";
+// How often the writing asks whether it should go on: often enough that a stop is quick.
 constexpr size_t kChunk = 16 << 20;
 
 absl::Status Mismatch(const std::string& message) {
@@ -51,6 +52,8 @@ std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySna
       SYNCOPATE_RETURN_IF_ERROR(snapshot->AwaitCopy());
       return WriteInChunks(snapshot->Bytes(part, piece), sink, go_on);
     };
+    // One rank writes the tensors that everybody knows, so that model.safetensors can be loaded elsewhere; several
+    // write flat pieces, whose names say where they begin.
     const bool is_whole = snapshot->world == 1;
     tensors.push_back({is_whole ? prefix + spec.name : absl::StrCat(prefix, spec.name, "@", piece.begin),
                        model::ToStoredDType(spec.dtype), is_whole ? spec.shape : std::vector<int64_t>{piece.count},
@@ -114,6 +117,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
     SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, parameters, "", is_whole, &values));
     SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, moments, kFirstMoment, is_whole, &first));
     SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, moments, kSecondMoment, is_whole, &second));
+    // Two moments for each parameter, and nothing beside them.
     if (parameters.tensors().size() * 2 != moments.tensors().size()) {
       return Mismatch("the files of the checkpoint hold other tensors than the model's");
     }
@@ -142,6 +146,7 @@ absl::Status SavedPolicy::AddFile(const Manifest& manifest, const model::Safeten
     if (!absl::ConsumePrefix(&name, prefix)) continue;
     int64_t begin = 0;
     if (!is_whole) {
+      // From the right: a name may have an @ itself.
       const size_t at = name.rfind('@');
       if (at == absl::string_view::npos || !absl::SimpleAtoi(name.substr(at + 1), &begin) || begin < 0) {
         return Mismatch(absl::StrCat(stored.name, " in the checkpoint is no piece of a tensor"));
@@ -166,6 +171,7 @@ absl::Status SavedPolicy::CheckPieces(const Manifest& manifest, const std::strin
     std::vector<Piece>& of_tensor = (*pieces)[i];
     const TensorSpec& spec = manifest.tensors()[i];
     if (of_tensor.empty()) return Mismatch(absl::StrCat("the checkpoint has no tensor ", prefix, spec.name));
+    // Ranks come in any order, and a checkpoint may be resumed with another number of them.
     std::sort(of_tensor.begin(), of_tensor.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
     int64_t next = 0;
     for (const Piece& piece : of_tensor) {
@@ -194,6 +200,7 @@ absl::Status SavedPolicy::CheckFinite(const Manifest& manifest, const Pieces& pa
   return absl::OkStatus();
 }
 
+// Pieces of other lengths than the reader's: each gives what it has of the range.
 void SavedPolicy::Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
                        const std::function<void(absl::string_view)>& use) const {
   for (const Piece& piece : parts_[static_cast<size_t>(part)][index]) {

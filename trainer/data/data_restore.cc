@@ -8,6 +8,9 @@
 #include "base/status.h"
 #include "trainer/data/submission_check.h"
 
+// The log is read from the oldest record that the checkpoint may need, so much of it is older than the checkpoint:
+// every record is either known to the queue already, and skipped, or applied. Steps after the checkpoint are made
+// again with the groups that they took, so that a resumed run does as it did.
 namespace syncopate::trainer {
 namespace {
 
@@ -16,6 +19,7 @@ absl::Status Inconsistent(const std::string& text) {
                absl::StrCat(text, "; the log and the checkpoint do not belong together: restore both from one copy"));
 }
 
+// 0 is none.
 uint64_t EarlierSequence(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
 
 bool IsSameTake(const RestoredData::Replay& replay, const TakeRecord& take) {
@@ -32,6 +36,7 @@ DataRestore::DataRestore(const PromptQueue::Options& options, const DataState& s
 
 // Takes are counted when they are made: those of the checkpoint have been, the others are repeated.
 void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
+  // The checkpoint's sums say up to where they have counted.
   if (sequence <= sums_.counted_to || std::holds_alternative<TakeRecord>(record)) return;
   sums_.counted_to = sequence;
   if (std::holds_alternative<AcceptedRecord>(record)) ++sums_.accepted;
@@ -55,6 +60,7 @@ absl::Status DataRestore::Add(LogRecord record, uint64_t sequence) {
 absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) {
   const LeaseId lease = record.group->lease;
   if (queue_.IsConsumed(lease.group)) return absl::OkStatus();
+  // A later attempt gets a higher number than any that the log has seen: an answer to an old lease is told apart by it.
   queue_.SawAttempt(lease);
   queue_.Hold(lease.group);
   accepted_[lease.group] = {std::move(record), sequence};
@@ -63,6 +69,7 @@ absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) 
 
 absl::Status DataRestore::AddTake(const TakeRecord& take, uint64_t sequence) {
   const int64_t step = take.produces.step;
+  // In the checkpoint's weights already.
   if (step <= step_) {
     for (const LeaseId& lease : take.groups) {
       queue_.SawAttempt(lease);
@@ -135,11 +142,13 @@ RestoredData DataRestore::Finish() {
   std::vector<DropRecord> drops;
   uint64_t oldest = oldest_replayed_;
   for (auto& [id, accepted] : accepted_) {
+    // Made by a version that this run has not got any more: it will publish another one under that name.
     if (NewestVersion(*accepted.record.group).step > step_) {
       drops.push_back({accepted.record.group->lease, DropReason::kRolledBack});
       queue_.PutBack(id);
       continue;
     }
+    // The log may be cut off before this one, and no later.
     oldest = EarlierSequence(oldest, accepted.sequence);
     kept.push_back(std::move(accepted));
   }

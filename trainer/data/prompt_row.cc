@@ -22,6 +22,7 @@ const Json* Find(const Json& object, const std::string& name) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(name);
   if (found != object.end()) return found->is_null() ? nullptr : &*found;
+  // "a.b" is the field "b" in "a", unless a field has this very name.
   const size_t dot = name.find('.');
   if (dot == std::string::npos) return nullptr;
   const auto inner = object.find(name.substr(0, dot));
@@ -30,6 +31,7 @@ const Json* Find(const Json& object, const std::string& name) {
 
 const Json* FindAnswer(const Json& row, const RowFields& fields) {
   if (!fields.answer.empty()) return Find(row, fields.answer);
+  // Where the data sets of the field have it, if nobody says.
   for (const char* name : {"answer", "reward_model.ground_truth", "ground_truth"}) {
     if (const Json* found = Find(row, name)) return found;
   }
@@ -81,6 +83,7 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
     return BadRow(absl::StrCat("there is no field '", fields.prompt, "'; data.prompt_field names the prompt's"));
   }
   PromptRow row;
+  // What rewards get of the row: under fixed names, whatever the file calls them.
   Json judged = Json::object();
   if (prompt->is_string()) {
     row.text = prompt->get<std::string>();
@@ -99,6 +102,7 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
   } else if (!fields.answer.empty()) {
     return BadRow(absl::StrCat("there is no field '", fields.answer, "', which data.answer_field names"));
   }
+  // Supervised steps learn the answer, unless another field holds what should be said.
   row.response = row.answer;
   if (!fields.response.empty()) {
     const Json* response = Find(json, fields.response);

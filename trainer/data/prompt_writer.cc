@@ -36,6 +36,7 @@ absl::StatusOr<std::shared_ptr<const PromptWriter>> PromptWriter::Load(FileSyste
   SYNCOPATE_ASSIGN_OR_RETURN(writer->tokenizer_, model::tokenizer::Tokenizer::Load(files, folder));
   if (!writer->options_.use_chat_template) return writer;
   absl::StatusOr<ChatFormat> format = ChatFormat::Load(files, folder);
+  // Base models have none: prompts are plain text then.
   if (ErrorReason(format.status()) == reason::kNoChatTemplate) return writer;
   SYNCOPATE_RETURN_IF_ERROR(format.status());
   writer->format_ = *std::move(format);
@@ -62,12 +63,15 @@ absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteChat(Json messages, Piec
 absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteAnswer(const Json& answer, PieceCache* cache) const {
   const std::string text = answer.is_string() ? answer.get<std::string>() : answer.dump();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer_->Encode(text, /*add_special_tokens=*/false, cache));
+  // A right answer also ends: comparing token by token, a policy must learn to stop.
   if (!options_.stop_token_ids.empty()) ids.push_back(options_.stop_token_ids.front());
   return ids;
 }
 
 absl::Status PromptWriter::CheckInModel(const char* what, const std::vector<int32_t>& ids) const {
   const int32_t highest = *std::max_element(ids.begin(), ids.end());
+  // A tokenizer may have more tokens than the model has embeddings; an index beyond them would be an error on the
+  // device, far from its cause.
   if (options_.vocab_size == 0 || highest < options_.vocab_size) return absl::OkStatus();
   return BadPrompt("TOKEN_OUTSIDE_MODEL", absl::StrCat("the ", what, " has token ", highest, ", and the model has ",
                                                        options_.vocab_size, " tokens"));

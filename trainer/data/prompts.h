@@ -37,16 +37,17 @@ class PromptSource {
   virtual ~PromptSource() = default;
 
   virtual Readiness CheckReadiness(const GroupId& group) const;
-  // CheckReadiness(group), as soon as that is not kComing; kComing if the source has failed, or fails as reading takes minutes.
-  // Blocks.
+  // CheckReadiness(group), as soon as that is not kComing; kComing if the source has failed, or fails as reading takes
+  // minutes. Blocks.
   virtual Readiness Await(const GroupId& group) const { return CheckReadiness(group); }
-  // CheckReadiness(group) was kReady, and At(group) has not been called since: what was given is forgotten, and read again if it
-  // is asked for again.
+  // CheckReadiness(group) was kReady, and At(group) has not been called since: what was given is forgotten, and read
+  // again if it is asked for again.
   virtual Prompt At(const GroupId& group) const = 0;
   // Why no further prompt will come; OK as long as they do. Never OK again after an error.
   virtual absl::Status failure() const { return absl::OkStatus(); }
-  // Calls `listener` after a group that CheckReadiness called kComing is not any more, and after a failure; from a thread of the
-  // source's. Replaces the listener before; none is called any more when this returns. Not from the listener.
+  // Calls `listener` after a group that CheckReadiness called kComing is not any more, and after a failure; from a
+  // thread of the source's. Replaces the listener before; none is called any more when this returns. Not from the
+  // listener.
   virtual void SetListener(std::function<void()> listener);
 
   // Ids as a person reads them; ids outside the vocabulary show as "?".

@@ -80,6 +80,8 @@ absl::Status SegmentedLog::FindSegments() {
     auto later = std::find_if(found.begin() + static_cast<int64_t>(i), found.end(),
                               [&](const Segment& other) { return other.generation > found[i].generation; });
     // An empty file that begins where its successor does is no sign of anything.
+    // Each life of a trainer begins a generation at the sequence where it found the log's end. A former process that
+    // still writes goes on in its own generation, beyond that place: its records are nobody's.
     bool fenced = later != found.end() && found[i].first > later->first;
     (fenced ? fenced_ : segments_).push_back(found[i]);
   }
@@ -90,6 +92,7 @@ absl::Status SegmentedLog::ReplayAll(const ReplayCallback& replay) {
   std::string damage;
   if (!segments_.empty()) next_sequence_ = segments_.front().first;
   for (size_t i = 0; i < segments_.size(); ++i) {
+    // A gap: records that were acknowledged are not here. Only the very end may be torn.
     if (next_sequence_ != segments_[i].first) {
       std::string what = damage.empty() ? "its end is missing" : damage;
       return Damaged(PathOf(segments_[i - 1]),
@@ -108,6 +111,7 @@ absl::StatusOr<std::string> SegmentedLog::ReplaySegment(const Segment& segment, 
   while (true) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> record, reader.Next());
     if (!record.has_value()) return reader.damage();
+    // Written by the former process after the next generation had begun.
     if (next_sequence_ >= limit) {
       ++replayed_.ignored_records;
       continue;
@@ -180,6 +184,7 @@ absl::Status SegmentedLog::Commit() {
   if (status.ok()) {
     committed_sequence_ = next_sequence_;
   } else {
+    // The writer has taken them back, too, so their numbers are free.
     next_sequence_ = committed_sequence_;
   }
   return status;

@@ -11,6 +11,7 @@
 namespace syncopate::trainer {
 namespace {
 
+// Reward functions are other people's code, and the names of parts become names of metrics.
 constexpr size_t kMaxRewardParts = 32, kMaxRewardPartName = 64;
 
 absl::Status Invalid(absl::string_view reason, const std::string& text) {
@@ -18,6 +19,8 @@ absl::Status Invalid(absl::string_view reason, const std::string& text) {
 }
 
 absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t vocab_size) {
+  // All of this is checked again here, though rollouters make it: one bad sample would make a batch's gradient NaN, or
+  // an index of an embedding go astray, long after its origin is forgotten.
   if (sample.finish == FinishReason::kAborted) return Invalid("ABORTED_SAMPLE", "the sample was aborted");
   if (sample.tokens.empty()) return Invalid("EMPTY_ANSWER", "the sample has no tokens");
   if (static_cast<int64_t>(sample.tokens.size()) > lease.sampling.max_new_tokens) {
@@ -34,6 +37,7 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t v
     }
   }
   for (float logprob : sample.logprobs) {
+    // A probability is at most 1.
     if (!std::isfinite(logprob) || logprob > 0) {
       return Invalid("BAD_LOGPROB", absl::StrCat("log-probability ", logprob, " is not finite and at most 0"));
     }
@@ -42,7 +46,8 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t v
   return absl::OkStatus();
 }
 
-// `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of them.
+// `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of
+// them.
 absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first) {
   if (sample.reward_parts.size() > kMaxRewardParts) {
     return Invalid("BAD_REWARD_PARTS",
@@ -69,6 +74,7 @@ absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first)
   return absl::OkStatus();
 }
 
+// Which version made which tokens: importance ratios and the bound on staleness depend on it.
 absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, const SubmissionRules& rules) {
   int32_t end = 0;
   PolicyVersion last = oldest;
@@ -82,6 +88,7 @@ absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, c
       return Invalid("UNKNOWN_VERSION", absl::StrCat("tokens of version ", span.version.ToString(),
                                                      ", which this trainer has not published"));
     }
+    // A replica never serves an older version after a newer one; and the lease was given after `oldest` was served.
     if (span.version < last) {
       return Invalid("VERSION_BEFORE_LEASE", absl::StrCat("tokens of version ", span.version.ToString(), " after ",
                                                           last.ToString(), " was served"));
@@ -118,6 +125,7 @@ absl::Status CheckEpoch(const TrajectoryGroup& group, int64_t epoch) {
 
 absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, const PolicyVersion& oldest,
                              const SubmissionRules& rules) {
+  // First: versions of another epoch mean nothing here, so what follows would blame the wrong thing.
   SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(group, rules.epoch));
   if (static_cast<int64_t>(group.samples.size()) != lease.samples) {
     return Invalid("WRONG_SAMPLE_COUNT",

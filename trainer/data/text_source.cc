@@ -18,6 +18,7 @@ constexpr absl::Duration kReadWithin = absl::Minutes(2);
 
 absl::Status NoRows(const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "NO_ROWS", text); }
 
+// About what a prompt holds of memory.
 int64_t BytesOf(const absl::StatusOr<Prompt>& prompt) {
   if (!prompt.ok()) return static_cast<int64_t>(prompt.status().message().size());
   const size_t ids = prompt->prompt_ids.size() + prompt->answer_ids.size() + prompt->response_ids.size();
@@ -86,6 +87,7 @@ bool TextSource::HasWorkLocked() const {
 }
 
 GroupId TextSource::NextLocked() {
+  // What is waited for comes before what may be needed; the first in order, as it is used first.
   if (!wanted_.empty()) return *wanted_.begin();
   GroupId next = next_;
   while (held_.contains(next)) next = After(next);
@@ -104,6 +106,7 @@ void TextSource::ReadAhead() {
       if (stopped_) return;
       group = NextLocked();
     }
+    // Without the lock: reading and tokenising take the time.
     if (!Keep(group, rows_.Read(order_.At(group), &cache))) continue;
     MutexLock listening(&listening_);
     if (listener_) listener_();
@@ -135,6 +138,7 @@ PromptSource::Readiness TextSource::LookLocked(const GroupId& group) const {
   auto found = held_.find(group);
   if (found == held_.end()) {
     wanted_.insert(group);
+    // Reading ahead goes on from the furthest that was asked for. A resumed run begins in the middle.
     if (!begun_ || next_ <= group) next_ = After(group);
     begun_ = true;
     return Readiness::kComing;
@@ -151,6 +155,7 @@ PromptSource::Readiness TextSource::LookLocked(const GroupId& group) const {
 }
 
 void TextSource::ForgetBelowLocked(const GroupId& group) const {
+  // Groups are asked for in order, so what lies below has been used or skipped.
   if (group <= newest_) return;
   newest_ = group;
   while (!held_.empty() && held_.begin()->first < group) ForgetLocked(held_.begin());

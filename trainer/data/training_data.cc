@@ -140,8 +140,8 @@ void TrainingData::Perform(Actions actions) {
   }
 }
 
-// Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock, as
-// it may call back or wait for the network.
+// Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock,
+// as it may call back or wait for the network.
 template <typename Change>
 void TrainingData::Decide(const Change& change) {
   Actions actions;

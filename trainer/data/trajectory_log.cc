@@ -10,6 +10,7 @@
 namespace syncopate::trainer {
 namespace {
 
+// Nothing depends on it: every change wakes the thread.
 constexpr absl::Duration kWakeEvery = absl::Seconds(1);
 
 int64_t SizeOf(const std::string& payload) { return static_cast<int64_t>(payload.size()); }
@@ -50,9 +51,12 @@ TrajectoryLog::TrajectoryLog(std::unique_ptr<SegmentedLog> log, const Options& o
 
 TrajectoryLog::~TrajectoryLog() { Stop(); }
 
+// Many records share one fsync: whatever arrives while the disk works is the next batch. So the disk's
+// latency is paid once for many, and nothing waits longer than two commits.
 absl::Status TrajectoryLog::Append(std::string payload, DurableCallback durable) {
   MutexLock lock(&mutex_);
   if (stopping_) return Error(absl::StatusCode::kCancelled, "LOG_STOPPED", "the trajectory log has been stopped");
+  // A slow disk must not become a full memory: rollouters are told to come again.
   if (stats_.pending_bytes + SizeOf(payload) > max_pending_bytes_) {
     return Error(
         absl::StatusCode::kResourceExhausted, "LOG_FULL",
@@ -64,6 +68,7 @@ absl::Status TrajectoryLog::Append(std::string payload, DurableCallback durable)
 }
 
 absl::StatusOr<uint64_t> TrajectoryLog::AppendAndWait(std::string payload, absl::Duration timeout) {
+  // Shared: the callback may come after this call has given up.
   auto answer = std::make_shared<Answer>();
   SYNCOPATE_RETURN_IF_ERROR(Append(std::move(payload), [answer](absl::Status status, uint64_t sequence) {
     MutexLock lock(&answer->mutex);
@@ -110,13 +115,16 @@ void TrajectoryLog::Run() {
         return stopping_ || !pending_.empty() || prune_before_ != 0;
       };
       mutex_.AwaitWithTimeout(Condition(&due), kWakeEvery);
+      // The disk works without the lock, so that appending never waits for it.
       batch.swap(pending_);
       std::swap(prune_before, prune_before_);
+      // Read together with the batch: what was appended before Stop() is still written.
       last = stopping_;
     }
     if (prune_before != 0) Prune(prune_before);
     WriteBatch(&batch);
     Account(batch);
+    // After Account(), so that whoever hears of it finds it in the figures; without a lock, as it may append again.
     for (Pending& record : batch) record.durable(std::move(record.status), record.sequence);
   }
 }
@@ -130,6 +138,7 @@ void TrajectoryLog::WriteBatch(std::vector<Pending>* batch) {
   absl::Status committed = log_->Commit();
   if (committed.ok()) return;
   for (Pending& record : *batch) {
+    // None of the batch is durable, whichever of them the disk has.
     if (record.status.ok()) record.status = committed;
     record.sequence = 0;
   }

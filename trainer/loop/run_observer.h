@@ -61,7 +61,8 @@ struct Publication {
 };
 
 // What a run tells the outside: those who watch it, write it down or plot it. Called by the step thread, one call at a
-// time, but for RecordCheckpoint(), which comes from the thread that writes checkpoints too; must not block on the network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
+// time, but for RecordCheckpoint(), which comes from the thread that writes checkpoints too; must not block on the
+// network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;

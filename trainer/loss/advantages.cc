@@ -44,6 +44,7 @@ std::vector<double> RlooAdvantages(const std::vector<double>& rewards) {
   return Centered(rewards, count > 1 ? count / (count - 1) : 0);
 }
 
+// GDPO: each part of the reward is normalised by itself, so that a part with a large spread does not drown the others.
 std::vector<double> GdpoSums(const GroupOutcomes& group, const std::vector<double>& weights, double eps) {
   std::vector<double> sums(group.size(), 0.0);
   for (size_t part = 0; part < weights.size(); ++part) {
@@ -84,6 +85,7 @@ std::vector<double> GrpoAdvantages(const std::vector<double>& rewards, double ep
   const double mean = MeanOf(rewards);
   double squares = 0;
   for (double reward : rewards) squares += (reward - mean) * (reward - mean);
+  // Of a sample, as torch.std gives it to GRPO's implementations.
   const double deviation = std::sqrt(squares / static_cast<double>(rewards.size() - 1));
   for (size_t i = 0; i < rewards.size(); ++i) advantages[i] = (rewards[i] - mean) / (deviation + eps);
   return advantages;
@@ -140,6 +142,7 @@ void AdvantageBatch::AddGroup(const GroupOutcomes& group, const std::vector<doub
   }
   for (size_t i = 0; i < group.size(); ++i) {
     const double tokens = static_cast<double>(group[i].tokens);
+    // Each estimator whitens over what it counts: tokens, samples, or the rewards themselves.
     if (options_.estimator == AdvantageEstimator::kReinforcePlusPlusBaseline) AddTo(moments_, values[i], tokens);
     if (options_.estimator == AdvantageEstimator::kGdpo) AddTo(moments_, values[i]);
     if (options_.estimator == AdvantageEstimator::kBatchStd) AddTo(moments_, rewards[i]);

@@ -209,6 +209,8 @@ void CheckAdvantage(const LossOptions& options, Problems* problems) {
   problems->Expect(advantage.reward_weights.empty() || advantage.estimator == AdvantageEstimator::kGdpo,
                    {"reward_weights", "advantage"}, "set",
                    absl::StrCat("nothing, as gdpo alone sees the parts of a reward, and advantage is ", name));
+  // Dr. GRPO (arXiv 2503.20783) removes two biases, that of the standard deviation and that of the length; with another
+  // aggregation only one of them would be gone.
   problems->Expect(advantage.estimator != AdvantageEstimator::kDrGrpo ||
                        options.chosen_aggregation() == Aggregation::kSeqMeanTokenSumNorm,
                    {"aggregation", "advantage"}, NameOf(options.aggregation),

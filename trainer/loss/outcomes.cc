@@ -20,6 +20,7 @@ std::vector<double> ReferencePenalties(const Trajectory& sample, const std::vect
   SYNCOPATE_CHECK(reference.size() == sample.logprobs.size());
   std::vector<double> penalties;
   for (size_t t = 0; t < reference.size(); ++t) {
+    // log(pi / ref) of a token that pi sampled: an unbiased estimate of the divergence at its place.
     const double k1 = double{sample.logprobs[t]} - double{reference[t]};
     penalties.push_back(coefficient * std::clamp(k1, -kLogRatioBound, kLogRatioBound));
   }
@@ -50,10 +51,13 @@ double OverlongPenalty(int64_t length, const LossOptions& options) {
   const double tokens = static_cast<double>(length), longest = static_cast<double>(options.max_response_tokens);
   if (options.overlong == Overlong::kLinear) return -options.overlong_factor * tokens / longest;
   if (options.overlong != Overlong::kDapo) return 0;
+  // DAPO (arXiv 2503.14476, soft overlong punishment): none up to longest - cache, then down to -1 at the limit, in a
+  // straight line.
   const double cache = static_cast<double>(options.overlong_cache);
   return options.overlong_factor * std::clamp((longest - cache - tokens) / cache, -1.0, 0.0);
 }
 
+// Cut off by the limit: whether it would have been right is not known.
 bool IsMasked(const Trajectory& sample, const LossOptions& options) {
   return options.overlong == Overlong::kMask && sample.finish == FinishReason::kLength;
 }
@@ -61,6 +65,8 @@ bool IsMasked(const Trajectory& sample, const LossOptions& options) {
 absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
                                                       const AdvantageOptions& options) {
   if (options.estimator != AdvantageEstimator::kGdpo) return std::vector<RewardWeight>{};
+  // If nobody said how much of which, all parts count the same. Samples of a group have the same parts, which was
+  // checked when they came.
   if (!options.reward_weights.empty()) return options.reward_weights;
   std::vector<RewardWeight> weights;
   for (const TrajectoryGroup* group : groups) {
@@ -86,6 +92,7 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
       SampleOutcome& outcome = made.emplace_back();
       const int64_t length = static_cast<int64_t>(sample.tokens.size());
       outcome.reward = double{sample.reward} + OverlongPenalty(length, options);
+      // Without tokens it weighs nothing where tokens are counted.
       outcome.tokens = IsMasked(sample, options) ? 0 : length;
       SYNCOPATE_ASSIGN_OR_RETURN(outcome.parts, PartsOf(*group, sample, parts));
       if (!reference.empty()) {

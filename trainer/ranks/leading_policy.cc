@@ -4,6 +4,8 @@
 
 namespace syncopate::trainer {
 
+// Others first: what follows meets them in collectives, and rank 0 would wait for them. If one cannot be reached,
+// nothing is begun.
 absl::Status LeadingPolicy::SendToOthers(const RankCommand& command,
                                          const std::vector<const TrajectoryGroup*>& groups) const {
   SYNCOPATE_CHECK(followers_ != nullptr);
@@ -104,6 +106,7 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
     case RankCommand::Kind::kMoveState:
       return MoveState(policy, command.move);
     case RankCommand::Kind::kCopyParameters:
+      // It gives its shard and wants nothing.
       return policy.CopyParameters(command.dtype, nullptr);
     case RankCommand::Kind::kSave:
       return absl::InternalError("what is saved is the caller's");
@@ -111,6 +114,7 @@ absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
       break;
   }
   const absl::Status finite = policy.CheckFinite();
+  // Rank 0 has seen the same and decides what comes of it; this rank can go on.
   return ErrorReason(finite) == reason::kNonFinite ? absl::OkStatus() : finite;
 }
 

@@ -215,12 +215,15 @@ void RunReporter::WriteLine(int64_t step, const json& line) {
 void RunReporter::WriteToWatcher(const std::shared_ptr<Watcher>& watcher) {
   {
     MutexLock lock(&mutex_);
+    // Lines reach a watcher in order though several threads write: one of them tells at a time, and tells what others
+    // add meanwhile. A listener is called without the lock, as it may call back.
     if (std::exchange(watcher->being_told, true)) return;  // who does so now will find what was added
   }
   while (true) {
     std::optional<Line> line;
     {
       MutexLock lock(&mutex_);
+      // The end comes after the last line.
       const bool ends = watcher->untold.empty() && std::exchange(watcher->end_untold, false);
       if (watcher->gone || (watcher->untold.empty() && !ends)) {
         watcher->being_told = false;

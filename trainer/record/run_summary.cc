@@ -25,6 +25,7 @@ json SyncSummary(const synchronizer::SyncTally& syncs) {
 }
 
 json GroupSummary(const TrainingSums& groups, const FlowSums& flow) {
+  // Whatever came as an answer: it was either accepted, or it failed, came twice or came too late.
   return {{"generated", groups.accepted + flow.failed + flow.duplicate + flow.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},
@@ -54,6 +55,7 @@ std::vector<RollouterFigures> AllRollouters(const RolloutRoster& roster, const R
 
 // Adds "rollouters", "tokens" and "idle".
 void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, json* summary) {
+  // What rollouters of earlier lives had done, too.
   RolloutRoster::Work all = input.flow.roster.earlier();
   (*summary)["rollouters"] = json::array();
   for (const RollouterFigures& one : AllRollouters(input.flow.roster, witnesses)) {

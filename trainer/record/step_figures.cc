@@ -6,8 +6,8 @@
 
 namespace syncopate::trainer {
 
-// A name is a public one: dashboards, scripts and old runs hold it. What is a share of 1 ends in _ratio, what is a time in
-// _seconds, as Prometheus has it.
+// A name is a public one: dashboards, scripts and old runs hold it. What is a share of 1 ends in _ratio, what is a time
+// in _seconds, as Prometheus has it.
 const std::vector<StepFigure>& StepFigureTable() {
   using Figures = StepFigures;
   constexpr auto kCounter = StepFigure::Kind::kCounter;

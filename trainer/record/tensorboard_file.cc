@@ -16,6 +16,7 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedOutputStream;
 
+// Written by hand, as two messages of TensorFlow's are all that is needed of it.
 constexpr char kFileVersion[] = "brain.Event:2";
 constexpr int kSessionStart = 1;  // SessionLog.START
 
@@ -68,6 +69,7 @@ uint32_t Masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8U
 
 }  // namespace
 
+// Length, its checksum, payload, its checksum; numbers little-endian.
 std::string TfRecord(absl::string_view payload) {
   std::string record;
   AppendLittleEndian(payload.size(), 8, &record);
@@ -84,6 +86,7 @@ absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Open(FileSyste
   SYNCOPATE_ASSIGN_OR_RETURN(auto file, files->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate));
   std::unique_ptr<TensorBoardFile> opened(new TensorBoardFile(std::move(file), clock));
   const double now = clock->UnixSeconds();
+  // A resumed run makes steps again: readers drop what they have from this step on.
   opened->Append(TfRecord(EventOf(now, 0, kVersion, kFileVersion)) +
                  TfRecord(EventOf(now, start.step + 1, kSessionLog, SessionStart())));
   return opened;

@@ -22,6 +22,7 @@ void Append(const std::vector<Number>& values, std::vector<Number>* to) {
 
 PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device device) {
   SYNCOPATE_CHECK(!sequences.empty());
+  // Sequences lie end to end without padding: what is computed is what there is.
   std::vector<int64_t> lengths, ids, predicts, targets, ages, answers, answer_tokens;
   std::vector<float> behaviour, advantage, reference, group_tokens;
   for (const TrainingSequence& sequence : sequences) {
@@ -30,8 +31,10 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device devi
     const std::vector<int32_t>& answer = trajectory.tokens;
     const int64_t begin = static_cast<int64_t>(ids.size());
     ids.insert(ids.end(), prompt.begin(), prompt.end());
+    // The last token predicts nothing that is trained, so it is no input.
     ids.insert(ids.end(), answer.begin(), answer.end() - 1);
     for (size_t i = 0; i < answer.size(); ++i) {
+      // The row before a token predicts it.
       predicts.push_back(begin + static_cast<int64_t>(prompt.size() + i) - 1);
       targets.push_back(answer[i]);
       advantage.push_back(static_cast<float>(sequence.advantage.at(static_cast<int64_t>(i))));

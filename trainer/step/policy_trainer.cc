@@ -17,6 +17,7 @@
 namespace syncopate::trainer {
 namespace {
 
+// bfloat16 is fast on GPUs alone.
 DType DefaultDType(const std::string& device) {
   return at::Device(device).is_cpu() ? DType::kFloat32 : DType::kBFloat16;
 }
@@ -171,6 +172,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   const int32_t world = options.ranks == nullptr ? 1 : options.ranks->world();
   SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards, FlatShards::Create(options.model, manifest, rank, world));
   const StateSize size = StateSizeOf(shards, options);
+  // By arithmetic, before anything is allocated: the message can say what takes how much.
   SYNCOPATE_RETURN_IF_ERROR(CheckStateFits(size, options));
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);
@@ -194,6 +196,7 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::RunStep(const char* what, Work w
   return core_->Use(what, [&]() -> absl::StatusOr<TrainStepMetrics> {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.BeginStep());
     absl::StatusOr<TrainStepMetrics> made = Guarded(what, work);
+    // Also after a step that failed, for the next one to find things in their places.
     const absl::Status ended = core_->residency.EndStep();
     if (made.ok() && !ended.ok()) return ended;
     if (!ended.ok()) SYNCOPATE_LOG(kError, "after a step that failed: %s", ended.ToString());

@@ -5,17 +5,22 @@
 #include "base/log.h"
 #include "model/device.h"
 
+// Parameters, moments, gradients and the reference each have a place in device and in host memory, and are in one of
+// them. Uses may lie within each other, so they are counted: what leaves does so when the last one ends.
 namespace syncopate::trainer {
 
 absl::Status StateResidency::Begin() {
   if (options_.offload_reference) SYNCOPATE_RETURN_IF_ERROR(OffloadReference());
   if (options_.offload_params) SYNCOPATE_RETURN_IF_ERROR(actor_.parameter_state().Offload());
+  // What loading used is no sign of what steps need.
   model::ResetMemoryPeak(device_);
+  // Those of loading are no step's.
   TakeMoves();
   return absl::OkStatus();
 }
 
 absl::Status StateResidency::BeginUse() {
+  // Load() does nothing for what is there.
   if (uses_ == 0) SYNCOPATE_RETURN_IF_ERROR(actor_.parameter_state().Load());
   ++uses_;
   return absl::OkStatus();
@@ -26,6 +31,7 @@ absl::Status StateResidency::EndUse() {
   absl::Status status;
   if (options_.offload_params || rollout_mode_) status = actor_.parameter_state().Offload();
   if (rollout_mode_) status.Update(actor_.optimizer_state().Offload());
+  // Only here is it known what a step left behind.
   if (std::exchange(stepped_, false)) LookAtCache();
   return status;
 }
@@ -38,11 +44,13 @@ absl::StatusOr<StateMoves> StateResidency::EnterRolloutMode() {
   if (status.ok()) status = actor_.gradient_state().Offload();
   if (status.ok()) status = OffloadReference();
   if (!status.ok()) {
+    // All or nothing: half of the state on the device is neither mode.
     const absl::Status back = LoadAll();
     if (!back.ok()) SYNCOPATE_LOG(kError, "what had left the device does not come back: %s", back.ToString());
     return status;
   }
   rollout_mode_ = true;
+  // The rollouter on the same GPU allocates with another allocator, to which a cache is memory in use.
   EmptyCacheNow();
   return Since(before);
 }
@@ -73,6 +81,7 @@ absl::Status StateResidency::BeginStep() {
 }
 
 absl::Status StateResidency::BeginPass() {
+  // Passes for log-probs come first in a step and need no moments; the first of them makes room for all.
   if (!options_.offload_optimizer_for_logprob || passed_) return absl::OkStatus();
   passed_ = true;
   return actor_.optimizer_state().Offload();
@@ -94,6 +103,7 @@ absl::Status StateResidency::EndReferencePass() {
 
 absl::Status StateResidency::EndStep() {
   passed_ = false;
+  // Both, whatever comes of the first.
   const absl::Status reference = EndReference();
   const absl::Status optimizer = NeedOptimizer();
   return reference.ok() ? optimizer : reference;

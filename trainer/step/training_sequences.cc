@@ -13,6 +13,8 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
                              OutcomesOf(groups, options, parts, reference));
   std::vector<double> weights;
   for (const loss::RewardWeight& part : parts) weights.push_back(part.weight);
+  // Advantages are of the whole batch, before it is divided among ranks and micro-batches: what a sample is compared
+  // with must not depend on where it is computed.
   loss::AdvantageBatch batch(options.advantage, outcomes, weights);
   std::vector<loss::SampleAdvantage> advantages = batch.Finish(batch.moments());
   std::vector<std::vector<TrainingSequence>> sequences;
@@ -22,6 +24,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     double tokens = 0;
     for (const Trajectory& sample : group->samples) {
       const size_t at = index++;
+      // Its reward counted among its group's; it teaches nothing itself.
       if (IsMasked(sample, options)) continue;
       made.push_back({.prompt_ids = &group->prompt_ids,
                       .trajectory = &sample,
@@ -35,6 +38,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
   return sequences;
 }
 
+// With an advantage of 1, the policy gradient is the gradient of the log-likelihood.
 std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector<const TrajectoryGroup*>& groups) {
   std::vector<std::vector<TrainingSequence>> sequences;
   for (const TrajectoryGroup* group : groups) {

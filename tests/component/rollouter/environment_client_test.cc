@@ -206,8 +206,8 @@ TEST_F(EnvironmentClientTest, WithoutAWorkerItIsAway) {
   EXPECT_TRUE(absl::IsUnavailable(Ask(Item("a", {"1"})).status()));
 }
 
-// What listens may be gone then. Each round ends as soon as it can be seen that nobody is there, which is before the listener
-// has been told.
+// What listens may be gone then. Each round ends as soon as it can be seen that nobody is there, which is before the
+// listener has been told.
 TEST_F(EnvironmentClientTest, OnceItHasStoppedNobodyIsCalled) {
   auto called_late = std::make_shared<std::atomic<bool>>(false);
   for (int round = 0; round < 100; ++round) {

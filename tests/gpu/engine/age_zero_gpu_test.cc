@@ -1,4 +1,5 @@
-// What a rollouter reports of a token against what the trainer gives it with the same weights: two programs, one policy.
+// What a rollouter reports of a token against what the trainer gives it with the same weights: two programs, one
+// policy.
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 

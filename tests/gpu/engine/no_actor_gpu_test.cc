@@ -1,5 +1,5 @@
-// What a rollouter holds of a GPU: what it has declared and no actor. Each row of the table is a process of its own, this
-// program again with one of the probes below.
+// What a rollouter holds of a GPU: what it has declared and no actor. Each row of the table is a process of its own,
+// this program again with one of the probes below.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -178,8 +178,8 @@ TEST(NcclRanksTest, ARankThatMakesNoCallIsLostAfterTheDeadline) {
   OnGpus(2, body, absl::Seconds(1));
 }
 
-// Rank 0 queues a call that rank 1 never makes, and waits for it as `wait` does, while another thread aborts the group. What
-// Finish() says after that is returned.
+// Rank 0 queues a call that rank 1 never makes, and waits for it as `wait` does, while another thread aborts the group.
+// What Finish() says after that is returned.
 absl::Status AbortDuring(const std::function<void(Communicator&, const at::Tensor&)>& wait) {
   absl::Notification over;
   absl::Status finished;

@@ -13,8 +13,8 @@
 #include "model/transformer.h"
 #include "tests/support/op_cases.h"
 
-// The backward half of each operation against autograd over its forward half, written with differentiable operators: for
-// the operators of libtorch, and for the loops that the CPU uses, as every kind of processor has them.
+// The backward half of each operation against autograd over its forward half, written with differentiable operators:
+// for the operators of libtorch, and for the loops that the CPU uses, as every kind of processor has them.
 namespace syncopate::model {
 namespace {
 
