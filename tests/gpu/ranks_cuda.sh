@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
 # Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was saved
-# (save), and replicas of two ranks serve, install and lose one (replica, replica-graphs). With two GPUs each rank has
-# one. With one GPU both share it: each is told by NCCL_HOSTID that it is on a host of its own, as NCCL refuses two ranks
-# on one GPU of a host, and connects them by sockets; that shows everything but the rate. Each run has a time limit and is
-# ended whole. Prints a line a check; exits 1 if one failed.
+# (save), and replicas of two ranks serve, install and lose one (replica, replica-graphs). With two GPUs each of the ranks
+# has one; a replica shares them with a trainer of two. With one GPU all share it: each is told by NCCL_HOSTID that it is
+# on a host of its own, as NCCL refuses two ranks on one GPU of a host, and connects them by sockets; that shows everything
+# but the rate. Each run has a time limit and is ended whole. Prints a line a check; exits 1 if one failed.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
 shift
-limit_s=150
+limit_s=100
 
 # A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
 library_path=
@@ -48,10 +48,6 @@ if [ "$gpus" -eq 1 ]; then
   rm "$work/bin/syncopate-trainer" "$work/bin/syncopate-rollouter"
   wrap trainer "export NCCL_HOSTID=trainer-\$\$"
   wrap rollouter "export NCCL_HOSTID=rollouter-\$\$"
-elif [ "$gpus" -eq 2 ]; then
-  # One of them is the trainer's: ranks of a rollouter that see both would share the other.
-  rm "$work/bin/syncopate-rollouter"
-  wrap rollouter 'case "$*" in *rollouter.rank=1*) export CUDA_VISIBLE_DEVICES=1 ;; *) export CUDA_VISIBLE_DEVICES=0 ;; esac'
 fi
 
 check() {  # check WHAT CONDITION...
@@ -142,8 +138,8 @@ run_save() {
 run_replica() {  # run_replica NAME WORD...
   local name=$1 dir=$work/$1 code victim
   shift
-  begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" train.device=cuda:0 rollout.device=cuda run.rollouters=1 \
-    rollout.tensor_parallel=2 run.steps=60 "$@"
+  begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" train.device=cuda "trainer.world=$((gpus == 2 ? 2 : 1))" \
+    rollout.device=cuda run.rollouters=1 rollout.tensor_parallel=2 run.steps=60 "$@"
   check "a replica of two generates" await_step "$name" 20
   victim=$(pid_of_rank "$name" rollouter 1)
   kill -KILL "$victim"
