@@ -2,7 +2,7 @@
 # usage: scripts/test.sh [--long] [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
 # Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
-# clang builds the daemons, with every annotated lock proved to be held, and runs nothing.
+# clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
 # others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
 # --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps. Half an

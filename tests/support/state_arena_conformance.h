@@ -61,7 +61,7 @@ inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
 // Waits for it.
 inline std::shared_ptr<const char> WholeCopyOf(trainer::StateArena& arena) {
   const trainer::HostCopy copy = arena.BeginCopy().value();
-  EXPECT_TRUE(copy.await == nullptr || copy.await().ok());
+  EXPECT_TRUE(copy.finish == nullptr || copy.finish().ok());
   return copy.bytes;
 }
 
@@ -70,13 +70,13 @@ inline void ACopyHoldsWhatWasThereWhenItBegan(const ArenaRig& rig, int64_t bytes
   auto arena = rig.make(bytes, trainer::StateArena::Kind::kChanging, "the weights").value();
   const std::vector<char> first = PatternOf(bytes, 1), second = PatternOf(bytes, 2);
   auto holds = [](const trainer::HostCopy& copy, const std::vector<char>& pattern) {
-    EXPECT_TRUE(copy.await == nullptr || copy.await().ok());
+    EXPECT_TRUE(copy.finish == nullptr || copy.finish().ok());
     return std::equal(pattern.begin(), pattern.end(), copy.bytes.get());
   };
   for (int round = 0; round < 3; ++round) {
     rig.write(arena->data(), first);
     const trainer::HostCopy written_after = arena->BeginCopy().value();
-    ASSERT_TRUE(arena->OrderAfterCopies().ok());
+    ASSERT_TRUE(arena->FinishCopies().ok());
     rig.write(arena->data(), second);
     const trainer::HostCopy away_after = arena->BeginCopy().value();
     ASSERT_TRUE(arena->Offload().ok());

@@ -290,7 +290,7 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   at::NoGradGuard no_grad;
   SYNCOPATE_ASSIGN_OR_RETURN(const Norms norms, MeasureNorms());
   const at::Tensor factor = ClipFactor(norms, guard);
-  SYNCOPATE_RETURN_IF_ERROR(OrderAfterSnapshot());
+  SYNCOPATE_RETURN_IF_ERROR(FinishSnapshot());
   const int64_t update = updates_ + 1;
   model::Ops::AdamW adamw;
   adamw.learning_rate = LearningRateAt(options_, update);
@@ -354,7 +354,7 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() cons
     if (StateArena* const arena = ArenaOf(part); arena != nullptr) {
       SYNCOPATE_ASSIGN_OR_RETURN(HostCopy begun, arena->BeginCopy());
       copy = std::move(begun.bytes);
-      if (begun.await != nullptr) snapshot->under_way.push_back(std::move(begun.await));
+      if (begun.finish != nullptr) snapshot->under_way.push_back(std::move(begun.finish));
     } else {
       const auto host = std::make_shared<at::Tensor>(PartOf(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
       copy = std::shared_ptr<const char>(host, static_cast<const char*>(host->data_ptr()));
@@ -363,9 +363,9 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() cons
   return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
 }
 
-absl::Status Actor::OrderAfterSnapshot() const {
+absl::Status Actor::FinishSnapshot() const {
   for (PolicyPart part : kPolicyParts) {
-    if (StateArena* const arena = ArenaOf(part)) SYNCOPATE_RETURN_IF_ERROR(arena->OrderAfterCopies());
+    if (StateArena* const arena = ArenaOf(part)) SYNCOPATE_RETURN_IF_ERROR(arena->FinishCopies());
   }
   return absl::OkStatus();
 }

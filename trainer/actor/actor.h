@@ -86,7 +86,7 @@ class Actor {
   // its size away. Late in an easy task that undid what was learned (docs/learning.md).
   //
   // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). Whoever has read it, and the guard,
-  // calls CountUpdate() if both were finite. Errors are those of Communicator and of OrderAfterSnapshot().
+  // calls CountUpdate() if both were finite. Errors are those of Communicator and of FinishSnapshot().
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
@@ -97,14 +97,14 @@ class Actor {
   const at::Tensor& second_moment() const { return second_moment_; }
 
   // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
-  // the host. After OrderAfterSnapshot(), if one may be under way.
+  // the host. After FinishSnapshot(), if one may be under way.
   void Restore(const PolicySource& source);
   // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
   // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
-  // What is queued from now on comes after the copies of snapshots: each update does this itself. Does not block.
-  absl::Status OrderAfterSnapshot() const;
+  // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
+  absl::Status FinishSnapshot() const;
   // As Policy::CopyParameters: a call of all ranks, unit by unit through the buffers that forward and backward use.
   absl::Status CopyParameters(at::ScalarType dtype, void* whole);
   // Of the parameters of all ranks, on every rank, which all call it: as Policy's.

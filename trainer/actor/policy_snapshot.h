@@ -30,12 +30,13 @@ struct PolicySnapshot {
     int64_t offset = 0;
   };
 
-  // Blocks until the copy is whole, within a deadline; the device's error. For any thread.
-  absl::Status AwaitCopy() const {
-    for (const std::function<absl::Status()>& await : under_way) SYNCOPATE_RETURN_IF_ERROR(await());
+  // Makes what is left of the copy, or waits for whoever does, within a deadline; the device's error. For any thread, and best
+  // for another than the policy's: that one makes it before it changes the state, if nobody else has.
+  absl::Status FinishCopy() const {
+    for (const std::function<absl::Status()>& finish : under_way) SYNCOPATE_RETURN_IF_ERROR(finish());
     return absl::OkStatus();
   }
-  // After AwaitCopy() has returned OK.
+  // After FinishCopy() has returned OK.
   absl::string_view Bytes(PolicyPart part, const Piece& piece) const {
     return {arenas[static_cast<size_t>(part)].get() + static_cast<size_t>(piece.offset) * sizeof(float),
             static_cast<size_t>(piece.count) * sizeof(float)};
@@ -47,7 +48,7 @@ struct PolicySnapshot {
   int64_t updates = 0;
   std::vector<Piece> pieces;  // in the manifest's order; with one rank its tensors
   std::shared_ptr<const char> arenas[std::size(kPolicyParts)];
-  std::vector<std::function<absl::Status()>> under_way;  // a wait for each part whose copy may be
+  std::vector<std::function<absl::Status()>> under_way;  // the work of each part whose copy may be
 };
 
 // Where a policy is restored from, such as the files of a checkpoint.

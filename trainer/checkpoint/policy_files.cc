@@ -49,7 +49,7 @@ std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySna
   for (const PolicySnapshot::Piece& piece : snapshot->pieces) {
     const TensorSpec& spec = snapshot->manifest.tensors()[piece.tensor];
     auto write = [snapshot, part, piece, go_on](const model::ByteSink& sink) -> absl::Status {
-      SYNCOPATE_RETURN_IF_ERROR(snapshot->AwaitCopy());
+      SYNCOPATE_RETURN_IF_ERROR(snapshot->FinishCopy());
       return WriteInChunks(snapshot->Bytes(part, piece), sink, go_on);
     };
     // One rank writes the tensors that everybody knows, so that model.safetensors can be loaded elsewhere; several

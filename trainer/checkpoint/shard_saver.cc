@@ -15,6 +15,7 @@ void ShardSaver::Save(const std::string& folder, absl::StatusOr<std::shared_ptr<
 
 absl::StatusOr<CheckpointStore::Files> ShardSaver::Write(const std::string& folder,
                                                          const std::shared_ptr<const PolicySnapshot>& snapshot) const {
+  SYNCOPATE_RETURN_IF_ERROR(snapshot->FinishCopy());  // first of all, as the update of the step under way waits for it
   SYNCOPATE_RETURN_IF_ERROR(CheckFileName(folder));
   const std::string path = JoinPath(root_, folder);
   if (const absl::Status there = files_->List(path).status(); absl::IsNotFound(there)) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/releasable_arena.h"
@@ -17,8 +18,76 @@ namespace {
 
 // Copies run at tens of gigabytes a second, and what they wait for takes seconds: longer is a GPU that does not answer.
 constexpr absl::Duration kCopyDeadline = absl::Minutes(2);
-// A copy beside a step is made in pieces: what the step itself reads back, a few figures, waits for one of them at most.
-constexpr int64_t kPieceBytes = 64 << 20;
+// A copy beside a step is made in pieces, of which two are queued at a time: what the step itself moves between host and
+// device, lists of tokens at its beginning, finds the copy engine with no more than that before it. (All pieces queued at
+// once, 107 ms of them, made a step begin when the last of them was done.)
+constexpr int64_t kPieceBytes = 16 << 20;
+
+// A copy to the host that is made by whoever wants it whole first. Thread-safe.
+class PiecewiseCopy {
+ public:
+  // Of `bytes`, which stay as they are until Finish() has returned, once `ready` has happened.
+  static absl::StatusOr<std::shared_ptr<PiecewiseCopy>> Create(int device, char* host, const char* data, int64_t bytes,
+                                                               std::string what) {
+    std::shared_ptr<PiecewiseCopy> copy(new PiecewiseCopy(device, host, data, bytes, "copying " + std::move(what)));
+    SYNCOPATE_ASSIGN_OR_RETURN(copy->stream_, cuda::Stream::Create(device, cuda::Stream::Priority::kLow));
+    for (cuda::Event* event : {&copy->begun_, &copy->queued_[0], &copy->queued_[1]}) {
+      SYNCOPATE_ASSIGN_OR_RETURN(*event, cuda::Event::Create(device));
+    }
+    SYNCOPATE_RETURN_IF_ERROR(cuda::OrderAfter(copy->stream_.get(), /*earlier=*/nullptr, copy->begun_));
+    return copy;
+  }
+
+  absl::Status Finish() {
+    auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kUnderWay; };
+    {
+      MutexLock lock(&mutex_);
+      // Pieces have deadlines of their own.
+      mutex_.Await(Condition(&is_free));
+      if (state_ == State::kDone) return status_;
+      state_ = State::kUnderWay;
+    }
+    const absl::Status made = Make();
+    MutexLock lock(&mutex_);
+    state_ = State::kDone;
+    return status_ = made;
+  }
+
+ private:
+  enum class State : uint8_t { kBegun, kUnderWay, kDone };
+
+  PiecewiseCopy(int device, char* host, const char* data, int64_t bytes, std::string what)
+      : device_(device), host_(host), data_(data), bytes_(bytes), what_(std::move(what)) {}
+
+  absl::Status Make() {
+    const cuda::DeviceScope scope(device_);
+    absl::Status status;
+    int slot = 0;
+    for (int64_t begin = 0; begin < bytes_ && status.ok(); begin += kPieceBytes, slot = 1 - slot) {
+      // The piece before the last one; at first nothing was recorded, which is as good as done.
+      status = queued_[slot].Wait(kCopyDeadline, what_, /*eagerly=*/absl::ZeroDuration());
+      if (!status.ok()) break;
+      const auto size = static_cast<size_t>(std::min(kPieceBytes, bytes_ - begin));
+      status = cuda::CudaStatus(
+          cudaMemcpyAsync(host_ + begin, data_ + begin, size, cudaMemcpyDeviceToHost, stream_.get()), what_);
+      status.Update(queued_[slot].Record(stream_.get()));
+    }
+    // Also after an error: nothing is under way when this returns, unless the device does not answer.
+    for (const cuda::Event& event : queued_) status.Update(event.Wait(kCopyDeadline, what_));
+    return status;
+  }
+
+  const int device_;
+  char* const host_;
+  const char* const data_;
+  const int64_t bytes_;
+  const std::string what_;
+  cuda::Stream stream_;
+  cuda::Event begun_, queued_[2];
+  Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kBegun;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
 
 class CudaStateArena final : public StateArena {
  public:
@@ -30,19 +99,16 @@ class CudaStateArena final : public StateArena {
         done_(std::move(done)),
         what_(std::move(what)) {}
   ~CudaStateArena() override {
-    if (copied_ == nullptr) return;
-    // Memory that is read must not go.
-    if (const absl::Status status = copied_->Wait(kCopyDeadline, "copying " + what_); !status.ok()) {
-      SYNCOPATE_LOG(kError, "a copy is under way as its memory goes: %s", status.ToString());
+    if (const absl::Status status = FinishCopies(); !status.ok()) {
+      SYNCOPATE_LOG(kError, "a copy is not whole as its memory goes: %s", status.ToString());
     }
   }
 
   char* data() const override { return memory_->data(); }
-  absl::Status OrderAfterCopies() override {
-    if (copied_ == nullptr) return absl::OkStatus();
-    const cuda::DeviceScope scope(device_);
-    return cuda::CudaStatus(cudaStreamWaitEvent(/*stream=*/nullptr, copied_->get(), 0),
-                            "waiting for a copy of " + what_);
+  absl::Status FinishCopies() override {
+    const std::shared_ptr<PiecewiseCopy> copy = std::exchange(copy_, nullptr);
+    // One that nobody else has any more is of no use to anybody.
+    return copy == nullptr || copy.use_count() == 1 ? absl::OkStatus() : copy->Finish();
   }
 
  private:
@@ -58,31 +124,12 @@ class CudaStateArena final : public StateArena {
     auto buffer = std::make_shared<cuda::PinnedBuffer>(std::move(taken));
     return std::shared_ptr<char>(buffer, buffer->data());
   }
-  // On a stream of its own, so that what is queued next runs beside it.
-  absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) override {
+  absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) override {
+    // The memory that it is copied to may be used again here.
+    SYNCOPATE_RETURN_IF_ERROR(FinishCopies());
     const cuda::DeviceScope scope(device_);
-    if (copying_.get() == nullptr) {
-      SYNCOPATE_ASSIGN_OR_RETURN(copying_, cuda::Stream::Create(device_, cuda::Stream::Priority::kLow));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(cuda::OrderAfter(copying_.get(), /*earlier=*/nullptr, done_));
-    SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(device_));
-    auto copied = std::make_shared<const cuda::Event>(std::move(event));
-    absl::Status queued;
-    for (int64_t begin = 0; begin < bytes() && queued.ok(); begin += kPieceBytes) {
-      const auto size = static_cast<size_t>(std::min(kPieceBytes, bytes() - begin));
-      queued = cuda::CudaStatus(
-          cudaMemcpyAsync(host + begin, memory_->data() + begin, size, cudaMemcpyDeviceToHost, copying_.get()),
-          "copying " + what_);
-    }
-    // Also after an error: some of the pieces may be under way.
-    const absl::Status recorded = copied->Record(copying_.get());
-    if (recorded.ok()) copied_ = copied;
-    SYNCOPATE_RETURN_IF_ERROR(queued);
-    SYNCOPATE_RETURN_IF_ERROR(recorded);
-    return HostCopyWait([copied, device = device_, what = "copying " + what_] {
-      const cuda::DeviceScope scope(device);
-      return copied->Wait(kCopyDeadline, what);
-    });
+    SYNCOPATE_ASSIGN_OR_RETURN(copy_, PiecewiseCopy::Create(device_, host, memory_->data(), bytes(), what_));
+    return HostCopyWork([copy = copy_] { return copy->Finish(); });
   }
   absl::Status Release() override {
     SYNCOPATE_RETURN_IF_ERROR(Finish());
@@ -107,9 +154,8 @@ class CudaStateArena final : public StateArena {
   const std::unique_ptr<cuda::ReleasableArena> memory_;
   const cuda::Event done_;
   const std::string what_;
-  cuda::PinnedBuffer kept_;                    // once it has been offloaded
-  cuda::Stream copying_;                       // once it has been copied
-  std::shared_ptr<const cuda::Event> copied_;  // of the newest copy
+  cuda::PinnedBuffer kept_;              // once it has been offloaded
+  std::shared_ptr<PiecewiseCopy> copy_;  // the newest, unless it is known to be whole
 };
 
 }  // namespace

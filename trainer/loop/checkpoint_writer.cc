@@ -17,6 +17,10 @@ void LogBestStays(const absl::Status& status) {
   if (!status.ok()) SYNCOPATE_LOG(kError, "the best checkpoint stays what it was: %s", status.ToString());
 }
 
+void LogNotCopied(const absl::Status& status) {
+  if (!status.ok()) SYNCOPATE_LOG(kError, "the state cannot be copied for a checkpoint: %s", status.ToString());
+}
+
 }  // namespace
 
 absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
@@ -76,6 +80,7 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
   }
   const absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot = parts_.policy->TakeSnapshot(request.folder);
   if (snapshot.ok()) {
+    copied.snapshot = *snapshot;
     request.files = PolicyFiles(*snapshot, go_on);
     request.ranks = (*snapshot)->world;
   } else if (parts_.ranks == nullptr) {
@@ -90,6 +95,9 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
 
 absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
   const PolicyVersion& version = copied.request.version;
+  // First of all, as the update of the step under way waits for it. An error is found again by who writes the files: other
+  // ranks are waited for all the same.
+  if (copied.snapshot != nullptr) LogNotCopied(copied.snapshot->FinishCopy());
   SYNCOPATE_RETURN_IF_ERROR(parts_.store->Save(copied.request));
   parts_.control->SetLastCheckpoint(version.ToString());
   saved_step_ = version.step;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -77,6 +78,7 @@ class CheckpointWriter {
   };
   struct Copied {
     CheckpointStore::SaveRequest request;
+    std::shared_ptr<const PolicySnapshot> snapshot;  // null: there is none
     uint64_t oldest_needed_record = 0;
   };
   absl::StatusOr<Copied> Copy(const PolicyVersion& version);

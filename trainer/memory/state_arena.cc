@@ -67,9 +67,9 @@ class HostStateArena final : public StateArena {
     return std::shared_ptr<char>(pages, pages->data());
   }
   // What computes on the CPU has nobody beside it who would copy.
-  absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) override {
+  absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) override {
     std::memcpy(host, pages_.data(), pages_.size());
-    return HostCopyWait();
+    return HostCopyWork();
   }
   absl::Status Release() override {
     if (madvise(pages_.data(), pages_.size(), MADV_DONTNEED) == 0) return Protect(PROT_NONE);
@@ -89,7 +89,7 @@ class HostStateArena final : public StateArena {
 
 absl::StatusOr<int64_t> StateArena::Offload() {
   if (!on_device_) return 0;
-  SYNCOPATE_RETURN_IF_ERROR(OrderAfterCopies());
+  SYNCOPATE_RETURN_IF_ERROR(FinishCopies());
   const bool copies = kind_ == Kind::kChanging || (kind_ == Kind::kFrozen && !host_has_it_);
   if (copies) SYNCOPATE_RETURN_IF_ERROR(CopyToHost());
   host_has_it_ = true;
@@ -117,8 +117,8 @@ absl::StatusOr<HostCopy> StateArena::BeginCopy() {
     copy_ = nullptr;  // or two would be held beside each other for a moment
     SYNCOPATE_ASSIGN_OR_RETURN(copy_, TakeHostMemory());
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(HostCopyWait await, BeginCopyTo(copy_.get()));
-  return HostCopy{copy_, std::move(await)};
+  SYNCOPATE_ASSIGN_OR_RETURN(HostCopyWork finish, BeginCopyTo(copy_.get()));
+  return HostCopy{copy_, std::move(finish)};
 }
 
 absl::StatusOr<std::unique_ptr<StateArena>> MakeHostStateArena(int64_t bytes, StateArena::Kind kind,

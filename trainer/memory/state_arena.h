@@ -9,14 +9,14 @@
 
 namespace syncopate::trainer {
 
-// Blocks until a copy is whole. For any thread, at any time, as often as one likes; null: it is. DEADLINE_EXCEEDED (reason
-// DEADLINE) if the device does not answer; else its error.
-using HostCopyWait = std::function<absl::Status()>;
+// Makes what is left of a copy, or waits for whoever does. For any thread, at any time, as often as one likes; null: it is
+// whole. DEADLINE_EXCEEDED (reason DEADLINE) if the device does not answer; else its error.
+using HostCopyWork = std::function<absl::Status()>;
 
-// A copy of a device's memory on the host, which may be under way.
+// A copy of a device's memory on the host, which is as it was when the copy was begun.
 struct HostCopy {
-  std::shared_ptr<const char> bytes;  // there when `await` has returned OK
-  HostCopyWait await = nullptr;
+  std::shared_ptr<const char> bytes;  // there when `finish` has returned OK
+  HostCopyWork finish = nullptr;
 };
 
 // Memory of a device for a part of a policy's state, at an address that never changes. It can be given back to the device
@@ -49,9 +49,8 @@ class StateArena {
   // calling thread has queued. The memory is used again once nobody has the copy before any more. RESOURCE_EXHAUSTED
   // (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
   absl::StatusOr<HostCopy> BeginCopy();
-  // Before the arena is written: what the calling thread queues from now on comes after the copies that have begun. Does
-  // not block. Offload() need not be told.
-  virtual absl::Status OrderAfterCopies() { return absl::OkStatus(); }
+  // Before the arena is written: finishes the copies that have begun. Offload() does it by itself. Errors as HostCopyWork.
+  virtual absl::Status FinishCopies() { return absl::OkStatus(); }
 
  protected:
   StateArena(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {}
@@ -61,7 +60,7 @@ class StateArena {
   virtual absl::Status CopyToHost() = 0;  // makes room for the copy if there is none yet
   virtual absl::Status CopyFromHost() = 0;
   virtual absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const = 0;  // of bytes()
-  virtual absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) = 0;
+  virtual absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) = 0;
   virtual absl::Status Release() = 0;
   virtual absl::Status Restore() = 0;  // of zeros
 

@@ -38,8 +38,8 @@ class Policy {
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
   // Copies what this rank holds to host memory, as it is now: whoever has the copy may write it while steps are made. Of
   // several ranks the others do the same, and write theirs into `folder` of the folder of checkpoints. On the CPU it blocks
-  // for the copy; on a GPU the copy goes on beside the next step, whose update waits for it on the device, and
-  // PolicySnapshot::AwaitCopy() says when it is whole. RESOURCE_EXHAUSTED if the host has no room.
+  // for the copy; on a GPU that is made beside the next step by whoever calls PolicySnapshot::FinishCopy(), and the step's
+  // update waits for it. RESOURCE_EXHAUSTED if the host has no room.
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
   // Copies all parameters to `whole`, memory of the device that the policy is on, laid out as manifest() in elements of
   // `dtype`: float32, or what it computes in. They are there for what comes next on the device's default stream. Of

@@ -245,7 +245,7 @@ int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
 absl::Status PolicyTrainer::Restore(const PolicySource& source) {
   return core_->Use("the checkpoint cannot be copied to the device", [&]() -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
-    SYNCOPATE_RETURN_IF_ERROR(core_->actor.OrderAfterSnapshot());
+    SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishSnapshot());
     core_->actor.Restore(source);
     return absl::OkStatus();
   });

@@ -32,7 +32,7 @@ class LateArena final : public StateArena {
   ~LateArena() override { Make(pending_); }
 
   char* data() const override { return memory_->data(); }
-  absl::Status OrderAfterCopies() override {
+  absl::Status FinishCopies() override {
     Make(pending_);
     return absl::OkStatus();
   }
@@ -43,13 +43,13 @@ class LateArena final : public StateArena {
     if (pending != nullptr && *pending != nullptr) std::exchange(*pending, nullptr)();
   }
 
-  absl::StatusOr<HostCopyWait> BeginCopyTo(char* host) override {
+  absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) override {
     ++counts_->begun;
     pending_ = std::make_shared<std::function<void()>>([this, host] {
       std::memcpy(host, data(), static_cast<size_t>(bytes()));
       ++counts_->made;
     });
-    return HostCopyWait([pending = pending_] {
+    return HostCopyWork([pending = pending_] {
       Make(pending);
       return absl::OkStatus();
     });
@@ -111,7 +111,7 @@ TEST(SnapshotTest, HoldsTheStateOfItsStepWhileTheNextOneIsMade) {
     ASSERT_TRUE(made.ok()) << made.status();
     ASSERT_EQ(made->updates, 1);
     EXPECT_EQ(counts.made, 3) << "the update writes what the copy reads";
-    ASSERT_TRUE(snapshot->AwaitCopy().ok());
+    ASSERT_TRUE(snapshot->FinishCopy().ok());
     EXPECT_TRUE(before.IsHeldBy(*snapshot));
     EXPECT_FALSE(PolicyCopy(*policy).IsHeldBy(*snapshot));
   }
@@ -124,7 +124,7 @@ TEST(SnapshotTest, HoldsTheStateFromBeforeARestore) {
   const PolicyCopy before(*policy), after(*other);
   const auto snapshot = policy->TakeSnapshot("").value();
   ASSERT_TRUE(policy->Restore(after).ok());
-  ASSERT_TRUE(snapshot->AwaitCopy().ok());
+  ASSERT_TRUE(snapshot->FinishCopy().ok());
   EXPECT_TRUE(before.IsHeldBy(*snapshot));
 }
 

@@ -57,7 +57,7 @@ class FullArena final : public StateArena {
   absl::Status CopyToHost() override { return absl::OkStatus(); }
   absl::Status CopyFromHost() override { return absl::OkStatus(); }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override { return std::shared_ptr<char>(); }
-  absl::StatusOr<HostCopyWait> BeginCopyTo(char*) override { return HostCopyWait(); }
+  absl::StatusOr<HostCopyWork> BeginCopyTo(char*) override { return HostCopyWork(); }
   absl::Status Release() override { return absl::OkStatus(); }
   absl::Status Restore() override { return *full_ ? absl::ResourceExhaustedError("full") : absl::OkStatus(); }
   bool* const full_;
