@@ -21,6 +21,7 @@ using Json = nlohmann::json;
 
 constexpr JsonLimits kLimits = {.max_bytes = 4 << 20, .max_depth = 32};  // label maps of some models are long
 constexpr double kDefaultTheta = 10000.0;
+// What transformers assumes where a key is absent: the published files leave keys out that have its defaults.
 constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultWindowLayers = 28;
 constexpr int64_t kLargest = int64_t{1} << 40;
@@ -165,6 +166,7 @@ absl::Status RefusePartialRotation(const Section& section) {
 
 absl::Status ReadYarn(const Section& rope, double context, RopeScaling* scaling) {
   scaling->type = RopeScaling::Type::kYarn;
+  // Where it is not given, it follows from the two contexts.
   if (!rope.Has("factor")) scaling->factor = context / scaling->original_context;
   SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_fast, rope.PositiveOr("beta_fast", scaling->beta_fast));
   SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_slow, rope.PositiveOr("beta_slow", scaling->beta_slow));
@@ -238,6 +240,7 @@ absl::Status ReadShape(const Section& file, ModelConfig* config) {
   SYNCOPATE_ASSIGN_OR_RETURN(config->num_attention_heads, file.Count("num_attention_heads"));
   SYNCOPATE_ASSIGN_OR_RETURN(config->num_key_value_heads,
                              file.CountOr("num_key_value_heads", config->num_attention_heads));
+  // Older files have no head_dim: it is the share of a head then.
   const int64_t share = config->hidden_size / config->num_attention_heads;
   if (!file.Has("head_dim") && share * config->num_attention_heads != config->hidden_size) {
     return file.Bad("head_dim", absl::StrCat("is missing, and hidden_size ", config->hidden_size,
@@ -324,6 +327,7 @@ absl::StatusOr<Json> ParseFile(absl::string_view text, const std::string& source
 
 int64_t HfModel::longest_context() const {
   const int64_t limit = config.max_position_embeddings;
+  // Within the window, sliding attention is full attention: shorter contexts can be computed.
   return sliding_window == 0 ? limit : std::min(limit, sliding_window);
 }
 
@@ -377,6 +381,7 @@ absl::StatusOr<HfModel> ReadHfConfig(const std::string& folder) {
   SYNCOPATE_RETURN_IF_ERROR(generation_text.status());
   SYNCOPATE_ASSIGN_OR_RETURN(const Json json, ParseFile(*generation_text, generation));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadEos(Section(json, generation)));
+  // generation_config.json knows more ends than config.json: chat models end their turns with another token.
   if (!ids.empty()) model.eos_token_ids = std::move(ids);
   return model;
 }

@@ -121,6 +121,7 @@ std::vector<std::vector<TensorToWrite>> CutIntoShards(const std::vector<TensorTo
   int64_t room = -1;
   for (const TensorToWrite& tensor : tensors) {
     const int64_t bytes = BytesInFile(tensor, options.dtype);
+    // A tensor is never cut, so one that is larger than a file may be has a file of its own.
     if (shards.empty() || bytes > room) {
       shards.emplace_back();
       room = options.max_shard_bytes;
@@ -175,6 +176,8 @@ absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tens
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
+  // Other programs look for model folders: this one appears under its name by a rename, when all of it is on disk. A
+  // former attempt's rest goes.
   const std::string partial = absl::StrCat(to, ".partial");
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));

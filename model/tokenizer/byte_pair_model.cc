@@ -15,6 +15,7 @@
 namespace syncopate::model::tokenizer {
 namespace {
 
+// Bounds for a stranger's file, and for memory: long pieces hardly ever come twice, so they are not kept.
 constexpr size_t kLongestToken = 64 << 10;
 constexpr size_t kLongestCached = 64;
 constexpr size_t kMostCached = 64 << 10;
@@ -57,6 +58,7 @@ absl::StatusOr<BytePairModel> BytePairModel::Parse(const JsonNode& node, const O
     SYNCOPATE_ASSIGN_OR_RETURN(std::string affix, node.StringOr(key, ""));
     if (!affix.empty()) return node.Refuse(key);
   }
+  // Drawn at random while a model was trained: text would not have one sequence of tokens.
   if (node.Has("dropout") && node.value()["dropout"] != 0.0) return node.Refuse("dropout");
   BytePairModel model;
   model.byte_level_ = options.byte_level;

@@ -53,6 +53,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_v
   if (!root.Has("decoder")) return Unsupported("a tokenizer without decoder");
   SYNCOPATE_ASSIGN_OR_RETURN(JsonNode decoder, part("decoder"));
   SYNCOPATE_ASSIGN_OR_RETURN(tokenizer->decoder_, TokenDecoder::Parse(decoder));
+  // What is written in the byte alphabet must be read in it.
   if (tokenizer->decoder_.byte_level() != tokenizer->pre_tokenizer_.byte_level()) {
     return Unsupported("ByteLevel in one of pre_tokenizer and decoder and not in the other");
   }
@@ -113,6 +114,7 @@ absl::Status Tokenizer::ReadAddedTokens(const JsonNode& root) {
 
 void Tokenizer::FillDecoder() {
   for (const auto& [token, id] : model_->vocabulary()) decoder_.Set(id, token, model_->ByteOf(id), /*special=*/false);
+  // Added ones last: where both have an id, theirs counts.
   for (const auto& [content, token] : added_) decoder_.Set(token.id, content, /*byte=*/-1, token.special);
 }
 
@@ -167,11 +169,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, b
                  absl::StrCat("the text is not UTF-8: byte ", good, " begins no character"));
   }
   std::vector<int32_t> ids;
+  // About what text comes to: a token has three to four bytes.
   ids.reserve(text.size() / 3 + 4);
   if (add_special_tokens) ids = prefix_;
   absl::Status status;
   // Of all parts together: a stranger's normalizer may make each of them longer.
   int64_t bytes_left = 2 * limits_.max_text_bytes;
+  // Added tokens first, as they stand: a special token is one whatever normalizing would make of its text.
   raw_added_.Cut(
       text,
       [&](absl::string_view part, size_t at) {

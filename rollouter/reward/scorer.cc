@@ -24,6 +24,8 @@ absl::Status Cancelled() {
 absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Create(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.rules.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(RewardRegistry registry, RewardRegistry::Create(options.parameters));
+  // One thread does all: groups, their calls and deadlines need no locks among them. Answers of remote services come
+  // through the inbox, which may outlive the scorer.
   std::unique_ptr<Scorer> scorer(new Scorer(options, std::move(registry)));
   SYNCOPATE_RETURN_IF_ERROR(scorer->Check(options.reward));
   for (RemoteScorer* remote : {options.http, options.python}) {
@@ -126,11 +128,13 @@ void Scorer::Score(const std::string& id, Lease lease, TrajectoryGroup group, Do
     Job& placed = jobs_[id] = std::move(*job);
     Advance(id, &placed, Clock::Real()->Now());
   });
+  // Whoever asked is answered in any case.
   if (!posted) done(Cancelled());
 }
 
 void Scorer::Cancel(const std::string& id) {
   inbox_->Post([this, id] {
+    // It may have ended in the meantime.
     if (jobs_.count(id) > 0) End(id, Cancelled());
   });
 }

@@ -63,6 +63,7 @@ void JoinLoop::Connect() {
     verdict_ = absl::OkStatus();
     *request.mutable_hello() = wire::ToProto(hello_);
     request.mutable_hello()->set_secret(options_.secret.Reveal());
+    // A port that takes connections and answers nothing must not hold a member for ever.
     SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
   }
   if (options_.serving) FillServing(options_.serving(), request.mutable_hello());
@@ -237,6 +238,8 @@ void JoinLoop::SendHeartbeat() {
     MutexLock lock(&mutex_);
     if (leaving_ || !welcomed_) return;
     stream = stream_;
+    // What is served is asked without the lock, as it may wait for an install; the number tells whether a report
+    // overtook.
     reports = reports_;
     ++heartbeats_;
     SetTimerLocked(std::max(welcome_->heartbeat, kShortestHeartbeat), &JoinLoop::SendHeartbeat);

@@ -140,6 +140,7 @@ class Follower {
     member.hello.facts = device_->facts;
     member.hello.build = daemon::BuildVersion();
     member.events = daemon_->events();
+    // What rank 0 has exchanged, and not what this rank has received: a replica serves as one.
     member.serving = [this] {
       const rollouter::FollowerTarget::Serving serving = target_->serving();
       return member::MemberClient::Serving{serving.version, serving.digest, serving.asleep ? "ASLEEP" : ""};
@@ -166,12 +167,15 @@ class Follower {
       SYNCOPATE_ASSIGN_OR_RETURN(const RankCommand command, FromProto(*said));
       SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
       if (command.kind != RankCommand::Kind::kMakeRunner) continue;
+      // Only now: a member of the run may be sent weights at once, and rank 0 has made its runner by then.
       SYNCOPATE_RETURN_IF_ERROR(JoinRun());
       attendance_.SetReady();
     }
   }
 
   absl::Status ObeyOne(const RankCommand& command) {
+    // Rank 0 orders an exchange once every rank has said that it is ready. If this one is not, the ranks have parted,
+    // and would serve different versions.
     if (command.kind == RankCommand::Kind::kExchange) SYNCOPATE_RETURN_IF_ERROR(target_->CheckReady(command.version));
     if (command.kind == RankCommand::Kind::kReleaseWeights) {
       SYNCOPATE_RETURN_IF_ERROR(target_->BeginSleep(command.keep_live, kSleepWithin));

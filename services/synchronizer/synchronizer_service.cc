@@ -28,6 +28,7 @@ using synchronizer::MemberState;
 
 constexpr int kMaxReplay = 1000;
 
+// A suspect is silent, and still counts: most of them come back.
 bool Present(const Member& member) {
   return member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
 }
@@ -87,6 +88,7 @@ RunEvent EventOf(const synchronizer::SyncRecord& record) {
 
 void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response) {
   const auto& versions = plane.ledger().versions();
+  // The newest first.
   for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
     v1::VersionStatus* status = response->add_versions();
     *status->mutable_version() = wire::ToProto(version->version);

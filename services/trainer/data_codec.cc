@@ -48,6 +48,7 @@ v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
   return message;
 }
 
+// By name, which stays the same when reasons are added or put in another order.
 absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack,
                             DropReason::kSkipped}) {

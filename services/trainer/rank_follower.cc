@@ -45,6 +45,8 @@ class Follower {
   // The computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
+    // All ranks make their shards of the same initial weights from the seed, or read them from the same files: nothing
+    // is sent.
     SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
     options.ranks = ranks_.get();
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
@@ -170,6 +172,7 @@ class Follower {
           if (!said.step().supervised()) continue;
           for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before they travelled
         }
+        // Groups come one message each, as a whole batch would be larger than a message may be.
         if (static_cast<int32_t>(batch.size()) != said.step().groups()) return RankLost("a batch is not whole");
         break;
       case v1::AttendResponse::kWriteTensor:

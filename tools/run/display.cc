@@ -141,6 +141,7 @@ class LiveDisplay final : public PlainDisplay {
   static size_t Width() {
     winsize size{};
     bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    // One column less: some terminals wrap a line that fills the last one, and then a line is two.
     return known ? size.ws_col - 1 : 79;
   }
 

@@ -102,8 +102,10 @@ class JsonlFile::Indexer {
         return BadFile("TOO_MANY_ROWS", absl::StrCat(file_->path_, " has more than ", kMaxRows, " rows; split it"));
       }
       const int64_t known = file_->blank_lines_.empty() ? 0 : file_->blank_lines_.back().second;
+      // So that a message can name the line that a person sees in an editor.
       if (blanks_ > known) file_->blank_lines_.emplace_back(file_->rows(), blanks_);
       const int64_t bytes = std::min(offset_ - line_begin_, kMaxRowBytes + 1);
+      // Sixteen bytes a row: the file itself stays on disk, however large it is, and rows are read as they are needed.
       file_->rows_.push_back({line_begin_, static_cast<uint32_t>(bytes), crc_});
     }
     all_blank_ = true;
@@ -128,6 +130,7 @@ absl::StatusOr<std::unique_ptr<JsonlFile>> JsonlFile::Open(const std::string& pa
   SYNCOPATE_ASSIGN_OR_RETURN(file->stamp_, file->ReadStamp());
   SYNCOPATE_RETURN_IF_ERROR(file->BuildIndex());
   SYNCOPATE_ASSIGN_OR_RETURN(const Stamp after, file->ReadStamp());
+  // Somebody writes to it: its rows would be those of two files.
   if (after != file->stamp_) return file->Changed("while its lines were counted");
   if (file->rows() == 0) return BadFile("EMPTY_FILE", absl::StrCat(path, " holds no rows"));
   file->rows_.shrink_to_fit();
@@ -165,6 +168,7 @@ absl::StatusOr<std::string> JsonlFile::Read(int64_t row) const {
   if (now.bytes != stamp_.bytes) {
     return Changed(absl::StrCat("since the run began: it had ", stamp_.bytes, " bytes and has ", now.bytes));
   }
+  // By the row's own checksum, as times of files cannot be relied upon.
   if (count != text.size() || Crc32c(text) != entry.crc32c) {
     return Changed(absl::StrCat("since the run began: line ", Where(row), " is another"));
   }
