@@ -30,10 +30,6 @@ MatmulOperands GateUpOperands(const DecodeLayer& layer, const DecodeBuffers& buf
 MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, void* to) {
   return {layer.down, buffers.activated(), nullptr, to};
 }
-MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers, HeadProduct::Input input) {
-  return {weights.head, input == HeadProduct::Input::kNormed ? buffers.normed() : buffers.gathered(), nullptr,
-          buffers.logits()};
-}
 
 }  // namespace
 
@@ -103,29 +99,6 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
   SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));
   SYNCOPATE_RETURN_IF_ERROR(gate_up_.ChooseFastest(gate_up, stream));
   return down_.ChooseFastest(down, stream);
-}
-
-absl::StatusOr<HeadProduct> HeadProduct::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                                const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, MakeMatmul(library,
-                                                        {.rows = options.rows,
-                                                         .n = shape.vocab,
-                                                         .k = shape.hidden,
-                                                         .float32_result = options.float32_logits,
-                                                         .result_stride = LogitsStride(shape.vocab),
-                                                         .rows_alike = options.rows_alike},
-                                                        options.like != nullptr ? &options.like->product_ : nullptr));
-  return HeadProduct(std::move(product));
-}
-
-absl::Status HeadProduct::Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input,
-                                cudaStream_t stream) {
-  return product_.Queue(HeadOperands(weights, buffers, input), stream);
-}
-
-absl::Status HeadProduct::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
-                                        cudaStream_t stream) {
-  return product_.ChooseFastest({HeadOperands(weights, buffers, Input::kNormed)}, stream);
 }
 
 }  // namespace syncopate::rollouter

@@ -46,24 +46,4 @@ class DecodeProducts {
   std::array<void*, 2> parts_;
 };
 
-// Logits of so many rows.
-class HeadProduct {
- public:
-  enum class Input : uint8_t { kNormed, kGathered };
-  struct Options {
-    int32_t rows = 0;
-    bool float32_logits = true;
-    bool rows_alike = false;            // as MatmulShape
-    const HeadProduct* like = nullptr;  // as above
-  };
-  static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                            const Options& options);
-  absl::Status Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input, cudaStream_t stream);
-  absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
-
- private:
-  explicit HeadProduct(model::Matmul product) : product_(std::move(product)) {}
-  model::Matmul product_;
-};
-
 }  // namespace syncopate::rollouter

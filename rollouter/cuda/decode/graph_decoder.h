@@ -21,6 +21,7 @@
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
 #include "rollouter/cuda/decode/device_ranks.h"
+#include "rollouter/cuda/decode/head_products.h"
 
 namespace syncopate::rollouter {
 
@@ -160,8 +161,9 @@ class GraphDecoder {
   static absl::StatusOr<int32_t> AttentionGridOf(int device);
   static DecodeBuffers::Options BufferOptions(const Options& options, int32_t attention_grid);
   absl::Status Prepare();
+  // What ranks need in common, too.
+  absl::Status MakeHeads(const DeviceRanks::Extent& extent);
   absl::Status MakePattern();
-  absl::Status MakeHead(int32_t rows);
   absl::StatusOr<DecodeProducts> MakeProducts(int32_t rows);
   absl::StatusOr<Bucket> MakeBucket(int32_t rows, RowsOf rows_of);
   // Embedding and all layers; attend(layer) is from `queries` to `attended`.
@@ -196,11 +198,10 @@ class GraphDecoder {
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;
+  std::unique_ptr<HeadProducts> heads_;
   // With rows_alike: whose ways all others go.
   std::unique_ptr<const DecodeProducts> pattern_;
-  std::unique_ptr<const HeadProduct> head_pattern_;
-  std::map<int32_t, HeadProduct> heads_;  // by rows that are drawn from
-  std::map<int32_t, Bucket> batches_;     // by rows
+  std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;
   std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences
