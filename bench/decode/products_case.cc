@@ -67,7 +67,7 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
   const rollouter::DecodeWeights weights = model.weights();
   rollouter::HeadProducts head(library, named.shape, weights, buffers,
                                {.slice = {0, named.shape.vocab}, .float32_logits = float32_logits});
-  SYNCOPATE_RETURN_IF_ERROR(head.Make(rows, stream.get()));
+  SYNCOPATE_RETURN_IF_ERROR(head.Make(rows, /*trial=*/nullptr, stream.get()));
   PartTimes times;
   SYNCOPATE_ASSIGN_OR_RETURN(times.layers, TimeQueued(stream.get(), repeats, [&]() -> absl::Status {
                                for (const rollouter::DecodeLayer& layer : model.weights().layers) {

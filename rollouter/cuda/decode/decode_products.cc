@@ -13,11 +13,6 @@ namespace {
 using model::Matmul;
 using model::MatmulOperands;
 
-absl::StatusOr<Matmul> MakeMatmul(const model::MatmulLibrary& library, const model::MatmulShape& shape,
-                                  const Matmul* like) {
-  return like != nullptr ? Matmul::CreateLike(library, shape, *like) : Matmul::Create(library, shape);
-}
-
 MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
 }
@@ -32,6 +27,13 @@ MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffe
 }
 
 }  // namespace
+
+absl::StatusOr<Matmul> MakeAlike(const model::MatmulLibrary& library, const model::MatmulShape& shape,
+                                 const Matmul* like, const model::MatmulTrial* trial) {
+  if (like == nullptr) return Matmul::Create(library, shape);
+  return trial != nullptr ? Matmul::CreateAlike(library, shape, *like, *trial)
+                          : Matmul::CreateLike(library, shape, *like);
+}
 
 DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down, std::array<void*, 2> parts)
     : qkv_(std::move(qkv)),
@@ -49,14 +51,14 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
                                                       const Options& options) {
   const bool add = options.add_to_residual && options.parts[0] == nullptr;
   auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate, Matmul DecodeProducts::*product) {
-    return MakeMatmul(library,
-                      {.rows = options.rows,
-                       .n = n,
-                       .k = k,
-                       .bias = bias,
-                       .accumulate = accumulate,
-                       .rows_alike = options.rows_alike},
-                      options.like != nullptr ? &(options.like->*product) : nullptr);
+    return MakeAlike(library,
+                     {.rows = options.rows,
+                      .n = n,
+                      .k = k,
+                      .bias = bias,
+                      .accumulate = accumulate,
+                      .rows_alike = options.rows_alike},
+                     options.like != nullptr ? &(options.like->*product) : nullptr, options.trial);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul qkv,
                              make(shape.qkv_size(), shape.hidden, shape.qkv_bias, false, &DecodeProducts::qkv_));
@@ -66,6 +68,13 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
                              make(2 * shape.intermediate, shape.hidden, false, false, &DecodeProducts::gate_up_));
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add, &DecodeProducts::down_));
   return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), options.parts);
+}
+
+void DecodeProducts::Include(const DecodeShape& shape, int32_t rows, model::MatmulTrial::Extent& extent) {
+  extent.Include({.rows = rows, .n = shape.qkv_size(), .k = shape.hidden});
+  extent.Include({.rows = rows, .n = shape.hidden, .k = shape.query_size()});
+  extent.Include({.rows = rows, .n = 2 * shape.intermediate, .k = shape.hidden});
+  extent.Include({.rows = rows, .n = shape.hidden, .k = shape.intermediate});
 }
 
 absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {

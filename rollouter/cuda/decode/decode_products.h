@@ -6,10 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "model/cuda/matmul.h"
+#include "model/cuda/matmul_trial.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 
 namespace syncopate::rollouter {
+
+// A product that gives a row the bits that `like` gives it: by its way, or with a trial by one that is alike there. The
+// library's choice if it is null.
+absl::StatusOr<model::Matmul> MakeAlike(const model::MatmulLibrary& library, const model::MatmulShape& shape,
+                                        const model::Matmul* like, const model::MatmulTrial* trial);
 
 // The matrix products of a pass of so many rows. Results go where DecodeBuffers says.
 class DecodeProducts {
@@ -22,7 +28,11 @@ class DecodeProducts {
     bool rows_alike = false;  // as MatmulShape
     // Its ways are taken, however many rows it has; all else is the same. Null: the library's choice.
     const DecodeProducts* like = nullptr;
+    // Other ways are taken for other numbers of rows where they give the same bits on this.
+    const model::MatmulTrial* trial = nullptr;
   };
+  // Its products' shapes are in the extent.
+  static void Include(const DecodeShape& shape, int32_t rows, model::MatmulTrial::Extent& extent);
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
 

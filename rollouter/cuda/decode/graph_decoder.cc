@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
   if (options.rows_alike) SYNCOPATE_RETURN_IF_ERROR(decoder->MakePattern());
   for (int32_t rows : options.batch_sizes) {
-    SYNCOPATE_RETURN_IF_ERROR(decoder->heads_->Make(rows, decoder->stream_.get()));
+    SYNCOPATE_RETURN_IF_ERROR(decoder->heads_->Make(rows, decoder->trial_.get(), decoder->stream_.get()));
     SYNCOPATE_ASSIGN_OR_RETURN(Bucket bucket, decoder->MakeBucket(rows, RowsOf::kDifferentSequences));
     decoder->batches_.emplace(rows, std::move(bucket));
   }
@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
     SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->MakeProducts(rows));
     decoder->packed_.emplace(rows, std::move(products));
   }
+  decoder->trial_.reset();
   return decoder;
 }
 
@@ -158,7 +159,17 @@ absl::Status GraphDecoder::MakeHeads(const DeviceRanks::Extent& extent) {
 absl::Status GraphDecoder::MakePattern() {
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(kPatternRows));
   pattern_ = std::make_unique<const DecodeProducts>(std::move(products));
-  return heads_->MakePattern(kPatternRows);
+  SYNCOPATE_RETURN_IF_ERROR(heads_->MakePattern(kPatternRows));
+  model::MatmulTrial::Extent extent;
+  DecodeProducts::Include(options_.shape, std::max(max_rows(), LastOr(options_.chunk_sizes, 0)), extent);
+  heads_->Include(max_rows(), extent);
+  absl::StatusOr<model::MatmulTrial> trial = model::MatmulTrial::Create(options_.device, extent, stream_.get());
+  if (trial.ok()) {
+    trial_ = std::make_unique<const model::MatmulTrial>(*std::move(trial));
+  } else {
+    SYNCOPATE_LOG(kWarning, "products of all sizes go one way, which is slower: %s", trial.status().message());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
@@ -168,7 +179,8 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
                                                      .add_to_residual = options_.add_in_products,
                                                      .parts = parts_,
                                                      .rows_alike = options_.rows_alike,
-                                                     .like = pattern_.get()}));
+                                                     .like = pattern_.get(),
+                                                     .trial = trial_.get()}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }

@@ -95,7 +95,8 @@ class GraphDecoder {
     // Each product's kernel is chosen by measuring; else it is the library's guess, which is the same in every process.
     bool choose_fastest = true;
     // What a row gives has the same bits in every step, with any sizes here, and in a chunk of a prompt as in a decode step:
-    // all products of a kind go one way. Wants no packed sizes, and not choose_fastest.
+    // all products of a kind go one way, or ways that are alike (model::MatmulTrial). Wants no packed sizes, and not
+    // choose_fastest.
     bool rows_alike = false;
     // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
     // draws, and the others get its tokens with the next step; what they await is of no meaning.
@@ -199,8 +200,9 @@ class GraphDecoder {
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;
   std::unique_ptr<HeadProducts> heads_;
-  // With rows_alike: whose ways all others go.
+  // With rows_alike: whose ways all others go, or such as are alike on the trial, which is there while they are made.
   std::unique_ptr<const DecodeProducts> pattern_;
+  std::unique_ptr<const model::MatmulTrial> trial_;
   std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;

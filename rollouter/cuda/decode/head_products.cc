@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "rollouter/cuda/decode/decode_products.h"
 
 namespace syncopate::rollouter {
 
@@ -14,16 +15,16 @@ VocabSlice SliceOfRank(int32_t vocab, int32_t rank, int32_t world) {
   return {begin, std::min(each, vocab - begin)};
 }
 
-absl::StatusOr<model::Matmul> HeadProducts::MakeProduct(int32_t rows) const {
-  const model::MatmulShape product = {.rows = rows,
-                                      .n = options_.slice.count,
-                                      .k = shape_.hidden,
-                                      .float32_result = options_.float32_logits,
-                                      .result_stride = LogitsStride(shape_.vocab),
-                                      .rows_alike = options_.rows_alike};
-  return pattern_.has_value() ? model::Matmul::CreateLike(library_, product, *pattern_)
-                              : model::Matmul::Create(library_, product);
+model::MatmulShape HeadProducts::ShapeFor(int32_t rows) const {
+  return {.rows = rows,
+          .n = options_.slice.count,
+          .k = shape_.hidden,
+          .float32_result = options_.float32_logits,
+          .result_stride = LogitsStride(shape_.vocab),
+          .rows_alike = options_.rows_alike};
 }
+
+void HeadProducts::Include(int32_t rows, model::MatmulTrial::Extent& extent) const { extent.Include(ShapeFor(rows)); }
 
 model::MatmulOperands HeadProducts::Operands(Input input) const {
   const int64_t half = 2, logit = options_.float32_logits ? 4 : half, first = options_.slice.begin;
@@ -34,14 +35,15 @@ model::MatmulOperands HeadProducts::Operands(Input input) const {
 
 absl::Status HeadProducts::MakePattern(int32_t rows) {
   if (options_.slice.count == 0) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(model::Matmul product, MakeProduct(rows));
+  SYNCOPATE_ASSIGN_OR_RETURN(model::Matmul product, model::Matmul::Create(library_, ShapeFor(rows)));
   pattern_ = std::move(product);
   return absl::OkStatus();
 }
 
-absl::Status HeadProducts::Make(int32_t rows, cudaStream_t stream) {
+absl::Status HeadProducts::Make(int32_t rows, const model::MatmulTrial* trial, cudaStream_t stream) {
   if (options_.slice.count == 0) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(model::Matmul product, MakeProduct(rows));
+  SYNCOPATE_ASSIGN_OR_RETURN(model::Matmul product,
+                             MakeAlike(library_, ShapeFor(rows), pattern_.has_value() ? &*pattern_ : nullptr, trial));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(product.ChooseFastest({Operands(Input::kNormed)}, stream));
   }

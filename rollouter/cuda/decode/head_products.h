@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/cuda/matmul.h"
+#include "model/cuda/matmul_trial.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/device_ranks.h"
@@ -39,13 +40,14 @@ class HeadProducts {
 
   // The way that the library takes for so many rows is that of all products from now on.
   absl::Status MakePattern(int32_t rows);
-  // With choose_fastest it blocks, and overwrites the buffers.
-  absl::Status Make(int32_t rows, cudaStream_t stream);
+  // With choose_fastest it blocks, and overwrites the buffers. `trial`: as DecodeProducts::Options.
+  absl::Status Make(int32_t rows, const model::MatmulTrial* trial, cudaStream_t stream);
+  void Include(int32_t rows, model::MatmulTrial::Extent& extent) const;
   // For a number of rows that was made: when this is over rank 0 has all of their logits. Every rank calls.
   absl::Status Queue(int32_t rows, Input input, cudaStream_t stream);
 
  private:
-  absl::StatusOr<model::Matmul> MakeProduct(int32_t rows) const;
+  model::MatmulShape ShapeFor(int32_t rows) const;
   model::MatmulOperands Operands(Input input) const;
 
   const model::MatmulLibrary& library_;
