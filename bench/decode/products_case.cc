@@ -8,6 +8,7 @@
 #include "cuda/cuda_status.h"
 #include "model/cuda/cuda_graph.h"
 #include "rollouter/cuda/decode/decode_products.h"
+#include "rollouter/cuda/decode/head_products.h"
 
 namespace syncopate::bench {
 namespace {
@@ -63,10 +64,10 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, DecodeProducts::Create(library, named.shape, {.rows = rows}));
   SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(model.weights(), buffers, stream.get()));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      rollouter::HeadProduct head,
-      rollouter::HeadProduct::Create(library, named.shape, {.rows = rows, .float32_logits = float32_logits}));
-  SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(model.weights(), buffers, stream.get()));
+  const rollouter::DecodeWeights weights = model.weights();
+  rollouter::HeadProducts head(library, named.shape, weights, buffers,
+                               {.slice = {0, named.shape.vocab}, .float32_logits = float32_logits});
+  SYNCOPATE_RETURN_IF_ERROR(head.Make(rows, /*trial=*/nullptr, stream.get()));
   PartTimes times;
   SYNCOPATE_ASSIGN_OR_RETURN(times.layers, TimeQueued(stream.get(), repeats, [&]() -> absl::Status {
                                for (const rollouter::DecodeLayer& layer : model.weights().layers) {
@@ -78,8 +79,7 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
                                return absl::OkStatus();
                              }));
   SYNCOPATE_ASSIGN_OR_RETURN(times.head, TimeQueued(stream.get(), repeats, [&] {
-                               return head.Queue(model.weights(), buffers, rollouter::HeadProduct::Input::kNormed,
-                                                 stream.get());
+                               return head.Queue(rows, rollouter::HeadProducts::Input::kNormed, stream.get());
                              }));
   const rollouter::LogitsShape logits = {named.shape.vocab, rollouter::LogitsStride(named.shape.vocab), float32_logits};
   SYNCOPATE_ASSIGN_OR_RETURN(

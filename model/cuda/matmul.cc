@@ -11,12 +11,14 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "model/cuda/cuda_graph.h"
+#include "model/cuda/matmul_trial.h"
 
 namespace syncopate::model {
 namespace {
 
 // Candidates of the library's heuristic, best first; measuring more finds hardly anything faster.
 constexpr int kMostWays = 16;
+constexpr int kTriedWays = 3;    // of CreateAlike
 constexpr int kTimedRounds = 3;  // the fastest counts
 
 absl::Status BlasStatus(cublasStatus_t status, const std::string& what) {
@@ -117,6 +119,28 @@ absl::StatusOr<Matmul> Matmul::CreateLike(const MatmulLibrary& library, const Ma
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<State> state, Described(library, shape));
   SYNCOPATE_RETURN_IF_ERROR(state->TakeWay(like.state_->ways[like.state_->chosen].algo));
   return Matmul(std::move(state));
+}
+
+absl::StatusOr<Matmul> Matmul::CreateAlike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like,
+                                           const MatmulTrial& trial) {
+  SYNCOPATE_CHECK(shape.rows_alike && shape.k % 2 == 0);
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul other, CreateLike(library, shape, like));
+  SYNCOPATE_ASSIGN_OR_RETURN(Matmul own, Create(library, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(const MatmulOperands operands, trial.MakeUp(shape));
+  auto digest_of = [&](const cublasLtMatmulAlgo_t& way) -> absl::StatusOr<uint64_t> {
+    SYNCOPATE_RETURN_IF_ERROR(trial.ClearResult(shape));
+    SYNCOPATE_RETURN_IF_ERROR(own.state_->Queue(operands, way, trial.stream()));
+    return trial.DigestResult(shape);
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t expected, digest_of(other.state_->ways[0].algo));
+  const size_t tried = std::min<size_t>(kTriedWays, own.state_->ways.size());
+  for (size_t way = 0; way < tried; ++way) {
+    const absl::StatusOr<uint64_t> digest = digest_of(own.state_->ways[way].algo);
+    if (!digest.ok() || *digest != expected) continue;
+    own.state_->chosen = way;
+    return own;
+  }
+  return other;
 }
 
 absl::Status Matmul::State::Describe() {

@@ -53,6 +53,8 @@ class MatmulLibrary {
   std::unique_ptr<State> state_;
 };
 
+class MatmulTrial;
+
 // One product's plan. Move-only; keeps a reference to its library.
 class Matmul {
  public:
@@ -62,6 +64,10 @@ class Matmul {
   // By the way that `like` has chosen, whose shape differs in `rows` alone. With rows_alike a row then has the same bits
   // from both. INTERNAL reason CUBLAS_ERROR if the library does not take it for so many rows.
   static absl::StatusOr<Matmul> CreateLike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like);
+  // The same, but by the first way that the library thinks of for so many rows, if on made-up operands it gives the bits
+  // that the other one's way gives. Blocks.
+  static absl::StatusOr<Matmul> CreateAlike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like,
+                                            const MatmulTrial& trial);
   ~Matmul();
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;

@@ -19,6 +19,8 @@ using cuda::CudaStatus;
 constexpr int32_t kMostRowsOfMany = 1024;
 constexpr int64_t kPage = int64_t{2} << 20;
 
+int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 }  // namespace
 
 // By which another rank finds this one's memory.
@@ -36,15 +38,16 @@ ReplicaRanks::~ReplicaRanks() {
   for (void* address : opened_) cudaIpcCloseMemHandle(address);
 }
 
-absl::StatusOr<std::array<void*, 2>> ReplicaRanks::MakeParts(int32_t rows, int32_t hidden) {
+absl::StatusOr<DeviceRanks::Memory> ReplicaRanks::MakeMemory(const Extent& extent) {
   const cuda::DeviceScope scope(device_);
-  piece_bytes_ = int64_t{rows} * hidden * 2;
-  const int64_t flags_at = 2 * piece_bytes_;
+  piece_bytes_ = int64_t{extent.rows} * extent.hidden * 2;
+  const int64_t logits_at = Aligned(2 * piece_bytes_), flags_at = logits_at + Aligned(extent.logits_bytes);
+  const int32_t rows = extent.rows + 1;  // the last is that of JoinLogits
   const int64_t flags = int64_t{4} * rows * (world() + 1);
   // Whole pages: memory that is lent to another process is lent by the page.
   SYNCOPATE_ASSIGN_OR_RETURN(memory_,
                              cuda::DeviceBuffer::Create(device_, (flags_at + flags + kPage - 1) / kPage * kPage,
-                                                        "the parts of sums over ranks"));
+                                                        "sums and logits of several ranks"));
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(cudaMemset(memory_.data(), 0, static_cast<size_t>(memory_.bytes())), "clearing the parts of sums"));
   SYNCOPATE_ASSIGN_OR_RETURN(stop_, cuda::PinnedBuffer::Create(sizeof(int32_t)));
@@ -61,8 +64,12 @@ absl::StatusOr<std::array<void*, 2>> ReplicaRanks::MakeParts(int32_t rows, int32
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t all, AgreeOnLeast(mapped ? 1 : 0));
   reads_peers_ = all == 1;
   SYNCOPATE_LOG(kInfo, "sums over %d ranks are made by %s", world(),
-                reads_peers_ ? "a kernel that reads the other GPUs' memory" : "NCCL");
-  return std::array<void*, 2>{memory_.data(), memory_.data() + piece_bytes_};
+                reads_peers_ ? "a kernel that reads the other GPUs' memory, and logits by all of them"
+                             : "NCCL, and logits by rank 0 alone");
+  Memory made{.parts = {memory_.data(), memory_.data() + piece_bytes_}, .shares_logits = reads_peers_};
+  if (reads_peers_) made.logits = static_cast<char*>(const_cast<void*>(sums_[0].parts[0])) + logits_at;
+  if (rank() == 0) made.logits = memory_.data() + logits_at;
+  return made;
 }
 
 absl::StatusOr<bool> ReplicaRanks::MapPeers(int64_t flags_at) {
@@ -126,6 +133,11 @@ absl::Status ReplicaRanks::SumAndNorm(int which, const model::NormShape& shape, 
   void* const part = memory_.data() + which * piece_bytes_;
   SYNCOPATE_RETURN_IF_ERROR(group_->QueueSum(part, int64_t{shape.rows} * shape.hidden, stream));
   return CudaStatus(model::AddAndNorm(shape, part, weight, residual, normed, stream), "a norm");
+}
+
+absl::Status ReplicaRanks::JoinLogits(cudaStream_t stream) {
+  SYNCOPATE_CHECK(reads_peers_);
+  return CudaStatus(MeetPeers(sums_[0], stream), "joining logits");
 }
 
 absl::Status ReplicaRanks::Check() {

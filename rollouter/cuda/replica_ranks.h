@@ -15,7 +15,8 @@ namespace syncopate::rollouter {
 
 // The ranks of one replica as its decoders see them. Where all GPUs can read each other's memory sums are made by our own
 // kernel (peer_sum.h), which also makes the norm; else, and with more than two ranks in passes of many rows, whose parts
-// it would read too often, by NCCL. Ends after what is captured with it.
+// it would read too often, by NCCL; and ranks write their logits straight into rank 0's memory, which else makes all of them.
+// Ends after what is captured with it.
 class ReplicaRanks final : public DeviceRanks {
  public:
   // `group` is borrowed.
@@ -24,9 +25,10 @@ class ReplicaRanks final : public DeviceRanks {
 
   int32_t rank() const override { return group_->rank(); }
   int32_t world() const override { return group_->world(); }
-  absl::StatusOr<std::array<void*, 2>> MakeParts(int32_t rows, int32_t hidden) override;
+  absl::StatusOr<Memory> MakeMemory(const Extent& extent) override;
   absl::Status SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual, void* normed,
                           cudaStream_t stream) override;
+  absl::Status JoinLogits(cudaStream_t stream) override;
   absl::Status Broadcast(void* data, int64_t bytes, cudaStream_t stream) override {
     return group_->QueueBroadcast(data, bytes, stream);
   }
@@ -42,7 +44,7 @@ class ReplicaRanks final : public DeviceRanks {
 
   model::NcclGroup* const group_;
   const int device_;
-  cuda::DeviceBuffer memory_;  // two pieces, flags, counts
+  cuda::DeviceBuffer memory_;  // two pieces, logits, flags, counts
   cuda::PinnedBuffer stop_;
   std::vector<void*> opened_;  // of other processes
   int64_t piece_bytes_ = 0;

@@ -11,8 +11,8 @@
 // How the ranks of one replica share a model (tensor parallelism): each has its part of the attention heads, with their
 // keys and values, and of the feed-forward's columns; embeddings, norms and head are on all of them. No torch.
 //
-// The vocabulary is not cut: with 64 rows the head of a 7B model takes a GPU 0.3 ms, and logits that were gathered from
-// its halves would cost the most of what they save; so ranks hold 1 to 2 GB more than they need to.
+// The vocabulary is not cut: a head that is tied is the embedding, which all need whole. Decoders of GPUs that reach each
+// other's memory share the head's work all the same, each for its part of the vocabulary.
 namespace syncopate::rollouter {
 
 // OK if `config` can be cut for so many ranks: 1, 2, 4 or 8, which divide query heads and the feed-forward; key/value

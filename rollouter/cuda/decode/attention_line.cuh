@@ -61,13 +61,4 @@ struct Cursor {
   }
 };
 
-// How many tokens before the cursor's row the one of place `place` in its window is; -1: no row is that token.
-template <int kWindow>
-__device__ __forceinline__ int TokensBehind(const PagedRows& rows, const Cursor& at, int place) {
-  if (kWindow == 1) return 0;
-  const int behind = (at.length - 1) % kWindow - place, row = at.row - behind;
-  if (behind < 0 || row < 0) return -1;
-  return rows.lengths[row] == at.length - behind && rows.slots[row] == at.slot ? behind : -1;
-}
-
 }  // namespace syncopate::rollouter

@@ -38,67 +38,25 @@ struct Part {
   float values[TileSizes<kDim>::kSteps][4];
   uint32_t queries[TileSizes<kDim>::kSteps][2];
 
-  // `from`: the first query of the group; not read, and all zero, unless `there`.
-  __device__ __forceinline__ void Start(const bf16* from, int group, bool there) {
+  // `from`: the first query of the group.
+  __device__ __forceinline__ void Start(const bf16* from, int group) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, head = lane / 4;
     from += head * kDim + lane % 4 * 2;
-    there = there && head < group;
 #pragma unroll
     for (int step = 0; step < TileSizes<kDim>::kSteps; ++step) {
-      queries[step][0] = there ? *reinterpret_cast<const uint32_t*>(from + step * 16) : 0;
-      queries[step][1] = there ? *reinterpret_cast<const uint32_t*>(from + step * 16 + 8) : 0;
+      queries[step][0] = head < group ? *reinterpret_cast<const uint32_t*>(from + step * 16) : 0;
+      queries[step][1] = head < group ? *reinterpret_cast<const uint32_t*>(from + step * 16 + 8) : 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) values[step][i] = 0;
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) highest[i] = -INFINITY, total[i] = 0;
   }
-
-  // Takes the chunk's scores, of tokens lane / 4 and lane / 4 + 8 for the lane's two heads, as two sums each; tokens from
-  // `valid` (at least 1) on are not there. `weights`: of the chunk's tokens, as the columns of a product.
-  __device__ __forceinline__ void Weigh(const float (&sums)[2][4], float scale, int valid, uint32_t (&weights)[2]) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    float s[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[i] = lane / 4 + i / 2 * 8 < valid ? __fmul_rn(__fadd_rn(sums[0][i], sums[1][i]), scale) : -INFINITY;
-    }
-    float peak[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
-#pragma unroll
-    for (int offset = 4; offset < kWarp; offset <<= 1) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) peak[i] = fmaxf(peak[i], __shfl_xor_sync(kAllLanes, peak[i], offset));
-    }
-    if (__any_sync(kAllLanes, peak[0] > highest[0] || peak[1] > highest[1])) Raise(peak);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = Exp2(__fsub_rn(s[i], highest[i % 2]));
-    total[0] = __fadd_rn(total[0], __fadd_rn(s[0], s[2]));
-    total[1] = __fadd_rn(total[1], __fadd_rn(s[1], s[3]));
-    weights[0] = Transpose(Pack(s[0], s[1]));
-    weights[1] = Transpose(Pack(s[2], s[3]));
-  }
-
- private:
-  // A head whose highest score stays is multiplied by 1.
-  __device__ __forceinline__ void Raise(const float (&peak)[2]) {
-    float kept[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float raised = fmaxf(highest[i], peak[i]);
-      kept[i] = Exp2(__fsub_rn(highest[i], raised));  // 0 at the first tile: 2^-inf
-      total[i] = __fmul_rn(total[i], kept[i]);
-      highest[i] = raised;
-    }
-#pragma unroll
-    for (int step = 0; step < TileSizes<kDim>::kSteps; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[step][i] = __fmul_rn(values[step][i], kept[i % 2]);
-    }
-  }
 };
 
 // Chunk `chunk` of the tile at `stage`, for several tokens' queries at a time; valid[q] of its tokens are there for query
-// q, none if that is 0 or less, and there is one for some.
+// q, none if that is 0 or less, and there is one for some. What is done for the queries stands side by side, without a
+// branch of each: a warp would wait for every step of it.
 template <int kDim, int kQueries>
 struct ChunkOf {
   using S = TileSizes<kDim>;
@@ -108,8 +66,10 @@ struct ChunkOf {
   const int chunk;
 
   __device__ __forceinline__ void Add(float scale) {
-    uint32_t weights[kQueries][2] = {};
-    Weigh(scale, weights);
+    float scores[kQueries][4];
+    Score(scale, scores);
+    uint32_t weights[kQueries][2];
+    Weigh(scores, weights);
     bool whole = true;
 #pragma unroll
     for (int q = 0; q < kQueries; ++q) whole = whole && valid[q] >= kTokensPerBlock;
@@ -124,7 +84,8 @@ struct ChunkOf {
   // One query's chunk is not empty anyhow.
   __device__ __forceinline__ bool Takes(int q) const { return kQueries == 1 || valid[q] > 0; }
 
-  __device__ __forceinline__ void Weigh(float scale, uint32_t (&weights)[kQueries][2]) {
+  // Of tokens lane / 4 and lane / 4 + 8, for the lane's two heads; -inf of those that are not there.
+  __device__ __forceinline__ void Score(float scale, float (&scores)[kQueries][4]) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int token = chunk * kTokensPerBlock + lane % 16, offset = lane / 16;
     float sums[kQueries][2][4] = {};  // two chains of products
@@ -140,7 +101,68 @@ struct ChunkOf {
     }
 #pragma unroll
     for (int q = 0; q < kQueries; ++q) {
-      if (Takes(q)) parts[q].Weigh(sums[q], scale, valid[q], weights[q]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float score = __fmul_rn(__fadd_rn(sums[q][0][i], sums[q][1][i]), scale);
+        scores[q][i] = lane / 4 + i / 2 * 8 < valid[q] ? score : -INFINITY;
+      }
+    }
+  }
+
+  // `weights`: of the chunk's tokens, as the columns of a product.
+  __device__ __forceinline__ void Weigh(float (&scores)[kQueries][4], uint32_t (&weights)[kQueries][2]) {
+    float peak[kQueries][2];
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) peak[q][i] = fmaxf(scores[q][i], scores[q][i + 2]);
+    }
+#pragma unroll
+    for (int offset = 4; offset < kWarp; offset <<= 1) {
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) peak[q][i] = fmaxf(peak[q][i], __shfl_xor_sync(kAllLanes, peak[q][i], offset));
+      }
+    }
+    bool raises = false;
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) raises = raises || peak[q][i] > parts[q].highest[i];
+    }
+    if (__any_sync(kAllLanes, raises)) Raise(peak);
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+      float(&s)[4] = scores[q];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i] = Takes(q) ? Exp2(__fsub_rn(s[i], parts[q].highest[i % 2])) : 0.0f;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) parts[q].total[i] = __fadd_rn(parts[q].total[i], __fadd_rn(s[i], s[i + 2]));
+      weights[q][0] = Transpose(Pack(s[0], s[1]));
+      weights[q][1] = Transpose(Pack(s[2], s[3]));
+    }
+  }
+
+  // A head whose highest score stays is multiplied by 1.
+  __device__ __forceinline__ void Raise(const float (&peak)[kQueries][2]) {
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) {
+      Part<kDim>& part = parts[q];
+      float kept[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float raised = fmaxf(part.highest[i], peak[q][i]);
+        // 0 at the first tile: 2^-inf. Without a token there would be no number.
+        kept[i] = Takes(q) ? Exp2(__fsub_rn(part.highest[i], raised)) : 1.0f;
+        part.total[i] = __fmul_rn(part.total[i], kept[i]);
+        part.highest[i] = raised;
+      }
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part.values[step][i] = __fmul_rn(part.values[step][i], kept[i % 2]);
+      }
     }
   }
 

@@ -63,6 +63,7 @@ absl::StatusOr<DecodeBuffers> DecodeBuffers::Create(const DecodeShape& shape, co
     // What a step does with rows that are empty is thrown away, but it should be the same each time.
     SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaMemset(buffer.data(), 0, static_cast<size_t>(piece.bytes)), piece.what));
   }
+  buffers.logits_at_ = buffers.logits_.data();
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       cudaMemcpy(buffers.rotations_.data(), rotations.data(), rotations.size() * sizeof(float), cudaMemcpyHostToDevice),
       "copying the rotary table"));
@@ -81,6 +82,10 @@ absl::StatusOr<DecodeBuffers> DecodeBuffers::Create(const DecodeShape& shape, co
   return buffers;
 }
 
+int64_t DecodeBuffers::LogitsBytes(const DecodeShape& shape, const Options& options) {
+  return int64_t{options.max_draws} * LogitsStride(shape.vocab) * (options.float32_logits ? 4 : kHalfBytes);
+}
+
 int64_t DecodeBuffers::DeviceBytes(const DecodeShape& shape, const Options& options) {
   int64_t bytes = 0;
   for (const Piece& piece : Pieces(shape, options)) bytes += piece.bytes;
@@ -91,7 +96,7 @@ std::vector<DecodeBuffers::Piece> DecodeBuffers::Pieces(const DecodeShape& shape
   using B = DecodeBuffers;
   const int64_t rows = options.max_rows, draws = options.max_draws;
   const int64_t slots = options.max_slots + 1;  // the last one is that of empty rows
-  const int64_t logit_bytes = draws * LogitsStride(shape.vocab) * (options.float32_logits ? 4 : kHalfBytes);
+  const int64_t logit_bytes = options.logits_elsewhere ? 0 : LogitsBytes(shape, options);
   const int64_t packed_bytes =
       int64_t{options.max_packed_keys} * shape.heads.kv_heads * shape.heads.head_dim * kHalfBytes;
   const AttentionScratchBytes attention = ScratchBytes(shape.heads, options.max_paged_rows, options.attention_grid);
@@ -219,10 +224,10 @@ absl::Status DecodeBuffers::ReserveLogits(int at, int32_t count) {
 
 absl::Status DecodeBuffers::DownloadLogits(int at, int32_t to, int32_t row, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(logits_stride_) * sizeof(float);
-  return CudaStatus(
-      cudaMemcpyAsync(host_logits_[static_cast<size_t>(at)].as<float>() + int64_t{to} * logits_stride_,
-                      logits_.as<float>() + int64_t{row} * logits_stride_, bytes, cudaMemcpyDeviceToHost, stream),
-      "copying logits");
+  return CudaStatus(cudaMemcpyAsync(host_logits_[static_cast<size_t>(at)].as<float>() + int64_t{to} * logits_stride_,
+                                    static_cast<const float*>(logits_at_) + int64_t{row} * logits_stride_, bytes,
+                                    cudaMemcpyDeviceToHost, stream),
+                    "copying logits");
 }
 
 PackedSequencesOf DecodeBuffers::packed(int32_t sequences, int32_t keys) const {

@@ -61,6 +61,7 @@ class DecodeBuffers {
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     bool float32_logits = true;
+    bool logits_elsewhere = false;  // UseLogits() says where
     int32_t attention_grid = 0;
     int input_places = 0;  // on the host, a pass each
     int result_places = 0;
@@ -69,6 +70,9 @@ class DecodeBuffers {
   // OUT_OF_GPU_MEMORY.
   static absl::StatusOr<DecodeBuffers> Create(const DecodeShape& shape, const Options& options,
                                               absl::Span<const float> rotations);
+  // Memory for logits that somebody else owns: LogitsBytes() of it.
+  void UseLogits(void* logits) { logits_at_ = logits; }
+  static int64_t LogitsBytes(const DecodeShape& shape, const Options& options);
   // Device memory that Create() takes.
   static int64_t DeviceBytes(const DecodeShape& shape, const Options& options);
   DecodeBuffers() = default;
@@ -117,7 +121,7 @@ class DecodeBuffers {
   void* packed_values() const { return packed_values_.data(); }
   void* gate_up() const { return gate_up_.data(); }
   void* activated() const { return activated_.data(); }
-  void* logits() const { return logits_.data(); }
+  void* logits() const { return logits_at_; }
   void* sample_scratch() const { return sample_scratch_.data(); }
   Drawn* drawn() const { return drawn_.as<Drawn>(); }
   int32_t* drawn_tokens() const { return drawn_tokens_.as<int32_t>(); }  // by slot
@@ -164,6 +168,7 @@ class DecodeBuffers {
   DeviceBuffer sample_scratch_, drawn_, drawn_tokens_;
   DeviceBuffer row_tiles_, pieces_, parts_, arrivals_;
   std::vector<PinnedBuffer> host_inputs_, host_results_, host_logits_, host_filtered_;
+  void* logits_at_ = nullptr;
   int64_t device_bytes_ = 0;
 };
 

@@ -13,11 +13,6 @@ namespace {
 using model::Matmul;
 using model::MatmulOperands;
 
-absl::StatusOr<Matmul> MakeMatmul(const model::MatmulLibrary& library, const model::MatmulShape& shape,
-                                  const Matmul* like) {
-  return like != nullptr ? Matmul::CreateLike(library, shape, *like) : Matmul::Create(library, shape);
-}
-
 MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
 }
@@ -30,12 +25,15 @@ MatmulOperands GateUpOperands(const DecodeLayer& layer, const DecodeBuffers& buf
 MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffers, void* to) {
   return {layer.down, buffers.activated(), nullptr, to};
 }
-MatmulOperands HeadOperands(const DecodeWeights& weights, const DecodeBuffers& buffers, HeadProduct::Input input) {
-  return {weights.head, input == HeadProduct::Input::kNormed ? buffers.normed() : buffers.gathered(), nullptr,
-          buffers.logits()};
-}
 
 }  // namespace
+
+absl::StatusOr<Matmul> MakeAlike(const model::MatmulLibrary& library, const model::MatmulShape& shape,
+                                 const Matmul* like, const model::MatmulTrial* trial) {
+  if (like == nullptr) return Matmul::Create(library, shape);
+  return trial != nullptr ? Matmul::CreateAlike(library, shape, *like, *trial)
+                          : Matmul::CreateLike(library, shape, *like);
+}
 
 DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul down, std::array<void*, 2> parts)
     : qkv_(std::move(qkv)),
@@ -53,14 +51,14 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
                                                       const Options& options) {
   const bool add = options.add_to_residual && options.parts[0] == nullptr;
   auto make = [&](int32_t n, int32_t k, bool bias, bool accumulate, Matmul DecodeProducts::*product) {
-    return MakeMatmul(library,
-                      {.rows = options.rows,
-                       .n = n,
-                       .k = k,
-                       .bias = bias,
-                       .accumulate = accumulate,
-                       .rows_alike = options.rows_alike},
-                      options.like != nullptr ? &(options.like->*product) : nullptr);
+    return MakeAlike(library,
+                     {.rows = options.rows,
+                      .n = n,
+                      .k = k,
+                      .bias = bias,
+                      .accumulate = accumulate,
+                      .rows_alike = options.rows_alike},
+                     options.like != nullptr ? &(options.like->*product) : nullptr, options.trial);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul qkv,
                              make(shape.qkv_size(), shape.hidden, shape.qkv_bias, false, &DecodeProducts::qkv_));
@@ -70,6 +68,13 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
                              make(2 * shape.intermediate, shape.hidden, false, false, &DecodeProducts::gate_up_));
   SYNCOPATE_ASSIGN_OR_RETURN(Matmul down, make(shape.hidden, shape.intermediate, false, add, &DecodeProducts::down_));
   return DecodeProducts(std::move(qkv), std::move(output), std::move(gate_up), std::move(down), options.parts);
+}
+
+void DecodeProducts::Include(const DecodeShape& shape, int32_t rows, model::MatmulTrial::Extent& extent) {
+  extent.Include({.rows = rows, .n = shape.qkv_size(), .k = shape.hidden});
+  extent.Include({.rows = rows, .n = shape.hidden, .k = shape.query_size()});
+  extent.Include({.rows = rows, .n = 2 * shape.intermediate, .k = shape.hidden});
+  extent.Include({.rows = rows, .n = shape.hidden, .k = shape.intermediate});
 }
 
 absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
@@ -103,29 +108,6 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
   SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));
   SYNCOPATE_RETURN_IF_ERROR(gate_up_.ChooseFastest(gate_up, stream));
   return down_.ChooseFastest(down, stream);
-}
-
-absl::StatusOr<HeadProduct> HeadProduct::Create(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                                const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(Matmul product, MakeMatmul(library,
-                                                        {.rows = options.rows,
-                                                         .n = shape.vocab,
-                                                         .k = shape.hidden,
-                                                         .float32_result = options.float32_logits,
-                                                         .result_stride = LogitsStride(shape.vocab),
-                                                         .rows_alike = options.rows_alike},
-                                                        options.like != nullptr ? &options.like->product_ : nullptr));
-  return HeadProduct(std::move(product));
-}
-
-absl::Status HeadProduct::Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input,
-                                cudaStream_t stream) {
-  return product_.Queue(HeadOperands(weights, buffers, input), stream);
-}
-
-absl::Status HeadProduct::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
-                                        cudaStream_t stream) {
-  return product_.ChooseFastest({HeadOperands(weights, buffers, Input::kNormed)}, stream);
 }
 
 }  // namespace syncopate::rollouter

@@ -6,10 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "model/cuda/matmul.h"
+#include "model/cuda/matmul_trial.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 
 namespace syncopate::rollouter {
+
+// A product that gives a row the bits that `like` gives it: by its way, or with a trial by one that is alike there. The
+// library's choice if it is null.
+absl::StatusOr<model::Matmul> MakeAlike(const model::MatmulLibrary& library, const model::MatmulShape& shape,
+                                        const model::Matmul* like, const model::MatmulTrial* trial);
 
 // The matrix products of a pass of so many rows. Results go where DecodeBuffers says.
 class DecodeProducts {
@@ -22,7 +28,11 @@ class DecodeProducts {
     bool rows_alike = false;  // as MatmulShape
     // Its ways are taken, however many rows it has; all else is the same. Null: the library's choice.
     const DecodeProducts* like = nullptr;
+    // Other ways are taken for other numbers of rows where they give the same bits on this.
+    const model::MatmulTrial* trial = nullptr;
   };
+  // Its products' shapes are in the extent.
+  static void Include(const DecodeShape& shape, int32_t rows, model::MatmulTrial::Extent& extent);
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
 
@@ -44,26 +54,6 @@ class DecodeProducts {
 
   model::Matmul qkv_, output_, gate_up_, down_;
   std::array<void*, 2> parts_;
-};
-
-// Logits of so many rows.
-class HeadProduct {
- public:
-  enum class Input : uint8_t { kNormed, kGathered };
-  struct Options {
-    int32_t rows = 0;
-    bool float32_logits = true;
-    bool rows_alike = false;            // as MatmulShape
-    const HeadProduct* like = nullptr;  // as above
-  };
-  static absl::StatusOr<HeadProduct> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                            const Options& options);
-  absl::Status Queue(const DecodeWeights& weights, const DecodeBuffers& buffers, Input input, cudaStream_t stream);
-  absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
-
- private:
-  explicit HeadProduct(model::Matmul product) : product_(std::move(product)) {}
-  model::Matmul product_;
 };
 
 }  // namespace syncopate::rollouter

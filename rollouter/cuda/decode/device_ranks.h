@@ -18,18 +18,32 @@ class DeviceRanks {
   virtual int32_t rank() const = 0;
   virtual int32_t world() const = 0;
 
-  // Two pieces of memory for this rank's parts of what is summed, for `rows` rows of `hidden` elements each; PartsBytes()
-  // says what they take. Once; blocks until all ranks have theirs. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
-  virtual absl::StatusOr<std::array<void*, 2>> MakeParts(int32_t rows, int32_t hidden) = 0;
-  static int64_t PartsBytes(int32_t world, int32_t rows, int32_t hidden) {
-    return int64_t{rows} * (int64_t{2} * 2 * hidden + int64_t{4} * (world + 1)) + (int64_t{4} << 20);
+  struct Extent {
+    int32_t rows = 0, hidden = 0;  // of what is summed
+    int64_t logits_bytes = 0;
+  };
+  struct Memory {
+    std::array<void*, 2> parts = {};  // two pieces for this rank's parts of what is summed, [rows, hidden] bf16 each
+    // Rank 0's memory for logits, in which every rank writes its part of the vocabulary; null on the others if they cannot.
+    void* logits = nullptr;
+    bool shares_logits = false;  // they can; the same on every rank
+  };
+  // Once; blocks until all ranks have theirs. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
+  virtual absl::StatusOr<Memory> MakeMemory(const Extent& extent) = 0;
+  // What it takes of this device.
+  static int64_t MemoryBytes(int32_t world, const Extent& extent) {
+    return int64_t{extent.rows} * (int64_t{2} * 2 * extent.hidden + int64_t{4} * (world + 1)) + extent.logits_bytes +
+           (int64_t{4} << 20);
   }
 
-  // These two are queued, and may be captured in a graph.
+  // These are queued, and may be captured in a graph.
   // residual += the sum over ranks of what is in piece `which`; normed = RmsNorm(residual) * weight. As AddAndNorm of
   // model/cuda/row_kernels.h; the same bits on every rank. The two pieces take turns.
   virtual absl::Status SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual,
                                   void* normed, cudaStream_t stream) = 0;
+  // What each rank has written to the logits before is complete when any rank goes on. A rank that writes there again has
+  // called SumAndNorm in between: by that rank 0 has read them.
+  virtual absl::Status JoinLogits(cudaStream_t stream) = 0;
   // data [bytes] := that of rank 0.
   virtual absl::Status Broadcast(void* data, int64_t bytes, cudaStream_t stream) = 0;
 

@@ -37,6 +37,10 @@ int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
 int32_t MostPackedKeys(const GraphDecoder::Options& options) {
   return options.packed_sizes.empty() ? 0 : options.max_positions + options.packed_sizes.back();
 }
+
+DeviceRanks::Extent ExtentOf(const GraphDecoder::Options& options, const DecodeBuffers::Options& buffers) {
+  return {buffers.max_rows, options.shape.hidden, DecodeBuffers::LogitsBytes(options.shape, buffers)};
+}
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options& options) {
@@ -56,7 +60,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
   if (options.rows_alike) SYNCOPATE_RETURN_IF_ERROR(decoder->MakePattern());
   for (int32_t rows : options.batch_sizes) {
-    SYNCOPATE_RETURN_IF_ERROR(decoder->MakeHead(rows));
+    SYNCOPATE_RETURN_IF_ERROR(decoder->heads_->Make(rows, decoder->trial_.get(), decoder->stream_.get()));
     SYNCOPATE_ASSIGN_OR_RETURN(Bucket bucket, decoder->MakeBucket(rows, RowsOf::kDifferentSequences));
     decoder->batches_.emplace(rows, std::move(bucket));
   }
@@ -68,6 +72,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
     SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->MakeProducts(rows));
     decoder->packed_.emplace(rows, std::move(products));
   }
+  decoder->trial_.reset();
   return decoder;
 }
 
@@ -89,6 +94,7 @@ DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32
           .max_slots = options.max_slots,
           .max_positions = options.max_positions,
           .float32_logits = options.float32_logits,
+          .logits_elsewhere = options.ranks != nullptr,
           .attention_grid = attention_grid,
           .input_places = kInputPlaces,
           .result_places = kMostUnderWay};
@@ -97,10 +103,9 @@ DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32
 absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, AttentionGridOf(options.device));
   const DecodeBuffers::Options buffers = BufferOptions(options, grid);
-  const int64_t parts = options.ranks == nullptr
-                            ? 0
-                            : DeviceRanks::PartsBytes(options.ranks->world(), buffers.max_rows, options.shape.hidden);
-  return DecodeBuffers::DeviceBytes(options.shape, buffers) + parts;
+  const int64_t of_ranks =
+      options.ranks == nullptr ? 0 : DeviceRanks::MemoryBytes(options.ranks->world(), ExtentOf(options, buffers));
+  return DecodeBuffers::DeviceBytes(options.shape, buffers) + of_ranks;
 }
 
 GraphDecoder::~GraphDecoder() {
@@ -116,14 +121,11 @@ absl::Status GraphDecoder::Prepare() {
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(DescribeStorage(driver->encode_tensor_map, options_.storage, options_.shape.heads, &maps_),
                    "describing the key and value blocks"));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      buffers_, DecodeBuffers::Create(options_.shape, BufferOptions(options_, attention_grid_), options_.rotations));
-  if (options_.ranks != nullptr) {
-    const int32_t rows = BufferOptions(options_, attention_grid_).max_rows;
-    SYNCOPATE_ASSIGN_OR_RETURN(parts_, options_.ranks->MakeParts(rows, options_.shape.hidden));
-  }
+  const DecodeBuffers::Options buffers = BufferOptions(options_, attention_grid_);
+  SYNCOPATE_ASSIGN_OR_RETURN(buffers_, DecodeBuffers::Create(options_.shape, buffers, options_.rotations));
   SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers_.workspace()));
   library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
+  SYNCOPATE_RETURN_IF_ERROR(MakeHeads(ExtentOf(options_, buffers)));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
     for (int i = 0; i < count; ++i) {
       SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(options_.device));
@@ -134,29 +136,39 @@ absl::Status GraphDecoder::Prepare() {
   return CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers");
 }
 
-absl::Status GraphDecoder::MakePattern() {
-  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(kPatternRows));
-  pattern_ = std::make_unique<const DecodeProducts>(std::move(products));
-  if (!leads()) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      HeadProduct head,
-      HeadProduct::Create(*library_, options_.shape,
-                          {.rows = kPatternRows, .float32_logits = options_.float32_logits, .rows_alike = true}));
-  head_pattern_ = std::make_unique<const HeadProduct>(std::move(head));
+absl::Status GraphDecoder::MakeHeads(const DeviceRanks::Extent& extent) {
+  HeadProducts::Options heads = {.slice = {0, options_.shape.vocab},
+                                 .float32_logits = options_.float32_logits,
+                                 .rows_alike = options_.rows_alike,
+                                 .choose_fastest = options_.choose_fastest};
+  if (DeviceRanks* const ranks = options_.ranks; ranks != nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const DeviceRanks::Memory memory, ranks->MakeMemory(extent));
+    parts_ = memory.parts;
+    buffers_.UseLogits(memory.logits);
+    if (memory.shares_logits) {
+      heads.sharers = ranks;
+      heads.slice = SliceOfRank(options_.shape.vocab, ranks->rank(), ranks->world());
+    } else if (!leads()) {
+      heads.slice = {};
+    }
+  }
+  heads_ = std::make_unique<HeadProducts>(*library_, options_.shape, options_.weights, buffers_, heads);
   return absl::OkStatus();
 }
 
-absl::Status GraphDecoder::MakeHead(int32_t rows) {
-  if (!leads()) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(HeadProduct head, HeadProduct::Create(*library_, options_.shape,
-                                                                   {.rows = rows,
-                                                                    .float32_logits = options_.float32_logits,
-                                                                    .rows_alike = options_.rows_alike,
-                                                                    .like = head_pattern_.get()}));
-  if (options_.choose_fastest) {
-    SYNCOPATE_RETURN_IF_ERROR(head.ChooseFastest(options_.weights, buffers_, stream_.get()));
+absl::Status GraphDecoder::MakePattern() {
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(kPatternRows));
+  pattern_ = std::make_unique<const DecodeProducts>(std::move(products));
+  SYNCOPATE_RETURN_IF_ERROR(heads_->MakePattern(kPatternRows));
+  model::MatmulTrial::Extent extent;
+  DecodeProducts::Include(options_.shape, std::max(max_rows(), LastOr(options_.chunk_sizes, 0)), extent);
+  heads_->Include(max_rows(), extent);
+  absl::StatusOr<model::MatmulTrial> trial = model::MatmulTrial::Create(options_.device, extent, stream_.get());
+  if (trial.ok()) {
+    trial_ = std::make_unique<const model::MatmulTrial>(*std::move(trial));
+  } else {
+    SYNCOPATE_LOG(kWarning, "products of all sizes go one way, which is slower: %s", trial.status().message());
   }
-  heads_.emplace(rows, std::move(head));
   return absl::OkStatus();
 }
 
@@ -167,7 +179,8 @@ absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
                                                      .add_to_residual = options_.add_in_products,
                                                      .parts = parts_,
                                                      .rows_alike = options_.rows_alike,
-                                                     .like = pattern_.get()}));
+                                                     .like = pattern_.get(),
+                                                     .trial = trial_.get()}));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
   }
@@ -280,23 +293,21 @@ absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pas
 }
 
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
+  SYNCOPATE_RETURN_IF_ERROR(heads_->Queue(rows, HeadProducts::Input::kNormed, stream_.get()));
   if (!leads()) return absl::OkStatus();
-  SYNCOPATE_RETURN_IF_ERROR(
-      heads_.at(rows).Queue(options_.weights, buffers_, HeadProduct::Input::kNormed, stream_.get()));
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.draws(rows), buffers_.sampling(),
                            buffers_.sample_scratch(), buffers_.drawn(), buffers_.drawn_tokens(), stream_.get()),
                     "sampling");
 }
 
 absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
-  if (!leads()) return absl::OkStatus();
   const int32_t rows = BatchSizeFor(drawn_rows);
   const model::NormShape shape = {rows, options_.shape.hidden, options_.shape.norm_epsilon};
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(model::GatherRows(shape, buffers_.drawn_rows(), buffers_.normed(), buffers_.gathered(), stream_.get()),
                  "gathering rows"));
-  SYNCOPATE_RETURN_IF_ERROR(
-      heads_.at(rows).Queue(options_.weights, buffers_, HeadProduct::Input::kGathered, stream_.get()));
+  SYNCOPATE_RETURN_IF_ERROR(heads_->Queue(rows, HeadProducts::Input::kGathered, stream_.get()));
+  if (!leads()) return absl::OkStatus();
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.shared_draws(draws), buffers_.sampling(),
                            buffers_.sample_scratch(), buffers_.drawn(), buffers_.drawn_tokens(), stream_.get()),
                     "sampling");

@@ -21,6 +21,7 @@
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
 #include "rollouter/cuda/decode/device_ranks.h"
+#include "rollouter/cuda/decode/head_products.h"
 
 namespace syncopate::rollouter {
 
@@ -94,7 +95,8 @@ class GraphDecoder {
     // Each product's kernel is chosen by measuring; else it is the library's guess, which is the same in every process.
     bool choose_fastest = true;
     // What a row gives has the same bits in every step, with any sizes here, and in a chunk of a prompt as in a decode step:
-    // all products of a kind go one way. Wants no packed sizes, and not choose_fastest.
+    // all products of a kind go one way, or ways that are alike (model::MatmulTrial). Wants no packed sizes, and not
+    // choose_fastest.
     bool rows_alike = false;
     // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
     // draws, and the others get its tokens with the next step; what they await is of no meaning.
@@ -160,8 +162,9 @@ class GraphDecoder {
   static absl::StatusOr<int32_t> AttentionGridOf(int device);
   static DecodeBuffers::Options BufferOptions(const Options& options, int32_t attention_grid);
   absl::Status Prepare();
+  // What ranks need in common, too.
+  absl::Status MakeHeads(const DeviceRanks::Extent& extent);
   absl::Status MakePattern();
-  absl::Status MakeHead(int32_t rows);
   absl::StatusOr<DecodeProducts> MakeProducts(int32_t rows);
   absl::StatusOr<Bucket> MakeBucket(int32_t rows, RowsOf rows_of);
   // Embedding and all layers; attend(layer) is from `queries` to `attended`.
@@ -196,11 +199,11 @@ class GraphDecoder {
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
   std::unique_ptr<model::MatmulLibrary> library_;
-  // With rows_alike: whose ways all others go.
+  std::unique_ptr<HeadProducts> heads_;
+  // With rows_alike: whose ways all others go, or such as are alike on the trial, which is there while they are made.
   std::unique_ptr<const DecodeProducts> pattern_;
-  std::unique_ptr<const HeadProduct> head_pattern_;
-  std::map<int32_t, HeadProduct> heads_;  // by rows that are drawn from
-  std::map<int32_t, Bucket> batches_;     // by rows
+  std::unique_ptr<const model::MatmulTrial> trial_;
+  std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;
   std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences

@@ -37,7 +37,7 @@ struct Kernel : TileSizes<kDim> {
   // The bytes that a block wants.
   static constexpr int SharedBytes(int group) {
     return kStages * TileSizes<kDim>::kStageBytes + kWindow * kChunks * (group * kDim + 2 * kMaxGroup) * 4 +
-           2 * kStages * 8 + 8;
+           2 * kStages * 8 + 4 + kWindow * 4;
   }
 };
 // All blocks of a multiprocessor must fit into its 228 KiB.
@@ -53,6 +53,7 @@ struct Shared {
   float* highest = nullptr;  // [window][kChunks][kMaxGroup]
   float* totals = nullptr;   // likewise
   int* last = nullptr;       // whether this block merges the row
+  int* rows = nullptr;       // [window]: whose results these are; -1: nobody's
 };
 
 struct Call {
@@ -247,17 +248,16 @@ __device__ __forceinline__ void FinishPart(const Call& call, const Shared& share
 
 // The same of a window, which is whole.
 template <class K>
-__device__ __forceinline__ void FinishWindow(const Call& call, const Shared& shared, const Cursor& at) {
+__device__ __forceinline__ void FinishWindow(const Call& call, const Shared& shared, int kv_head) {
   constexpr int kDim = K::kHeadDim;
-  for (int place = 0; place < K::kWindow; ++place) {
-    const int behind = TokensBehind<K::kWindow>(call.rows, at, place);
-    if (behind < 0) continue;
-    bf16* out = call.out + GroupPlace<K>(call, at.row - behind, at.head);
-    for (int i = static_cast<int>(threadIdx.x); i < call.group * kDim / 2; i += K::kWorkerThreads) {
-      const int head = i / (kDim / 2), element = i % (kDim / 2) * 2;
-      const Merged merged = MergeChunks<K>(shared, call.group, place, head, element);
-      *reinterpret_cast<uint32_t*>(out + head * kDim + element) = merged.Divided();
-    }
+  const int each = call.group * kDim / 2;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < K::kWindow * each; i += K::kWorkerThreads) {
+    const int place = i / each, head = i % each / (kDim / 2), element = i % (kDim / 2) * 2, row = shared.rows[place];
+    if (row < 0) continue;
+    const Merged merged = MergeChunks<K>(shared, call.group, place, head, element);
+    bf16* out = call.out + GroupPlace<K>(call, row, kv_head);
+    *reinterpret_cast<uint32_t*>(out + head * kDim + element) = merged.Divided();
   }
 }
 
@@ -278,12 +278,25 @@ struct Worker {
         set(static_cast<int>(threadIdx.x) / kWarp / kChunks) {}
 
   __device__ __forceinline__ void Start(const Cursor& at) {
+    if constexpr (K::kIsJoint) {
+      StartWindow(at);
+    } else {
+      lengths[0] = at.length;
+      parts[0].Start(call.queries + GroupPlace<K>(call, at.row, at.head), call.group);
+    }
+  }
+
+  __device__ __forceinline__ void StartWindow(const Cursor& at) {
 #pragma unroll
     for (int q = 0; q < kQueries; ++q) {
-      const int behind = TokensBehind<K::kWindow>(call.rows, at, set * kQueries + q);
-      const bool there = behind >= 0;
+      const int place = set * kQueries + q, behind = (at.length - 1) % K::kWindow - place;
+      const bool may_be = behind >= 0 && behind <= at.row;
+      const int row = may_be ? at.row - behind : at.row;
+      // Read whether it is the query's row or not, all at once; the results of others are of no use to anybody.
+      parts[q].Start(call.queries + GroupPlace<K>(call, row, at.head), call.group);
+      const bool there = may_be && call.rows.lengths[row] == at.length - behind && call.rows.slots[row] == at.slot;
       lengths[q] = there ? at.length - behind : 0;
-      parts[q].Start(call.queries + GroupPlace<K>(call, there ? at.row - behind : at.row, at.head), call.group, there);
+      if (chunk == 0 && threadIdx.x % kWarp == 0) shared.rows[place] = there ? row : -1;
     }
   }
 
@@ -302,7 +315,7 @@ struct Worker {
     for (int q = 0; q < kQueries; ++q) PutDown<K>(parts[q], shared, call.group, set * kQueries + q, chunk);
     WorkersBarrier<K>();
     if constexpr (K::kIsJoint) {
-      FinishWindow<K>(call, shared, at);
+      FinishWindow<K>(call, shared, at.head);
     } else {
       FinishPart<K>(call, shared, at, whole, which);
     }
@@ -351,6 +364,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kBlocks)
   shared.full = SharedAddress(barriers);
   shared.empty = shared.full + 8 * K::kStages;
   shared.last = reinterpret_cast<int*>(barriers + 2 * K::kStages);
+  shared.rows = shared.last + 1;
   const int4 piece = call.pieces[2 * blockIdx.x], row = call.pieces[2 * blockIdx.x + 1];
   const Cursor cursor = {piece.x, piece.y, piece.z, row.x, row.y, row.z};
   if (threadIdx.x == 0) {

@@ -33,9 +33,8 @@ __device__ __forceinline__ void LoadPeer(const bf16* from, float* values) {
 }
 
 // A thread for each other rank. What this rank's earlier kernels wrote is complete.
-__device__ void MeetPeers(const PeerSums& peers) {
+__device__ void MeetAt(const PeerSums& peers, int64_t row) {
   const int32_t peer = static_cast<int32_t>(threadIdx.x);
-  const int64_t row = blockIdx.x;
   if (peer >= peers.world || peer == peers.rank) return;
   const uint32_t call = peers.counts[row] + 1;
   __threadfence_system();
@@ -55,7 +54,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   float weights[kVector], x[kVector] = {};
   if (mine) model::Load(weight + element, weights);
   model::WaitForEarlierKernels();
-  MeetPeers(peers);
+  MeetAt(peers, blockIdx.x);
   __syncthreads();
   if (threadIdx.x == 0) ++peers.counts[blockIdx.x];
   model::LetNextKernelStart();
@@ -81,17 +80,30 @@ __global__ void __launch_bounds__(kMaxThreads)
   model::Store(normed + place, x);
 }
 
+__global__ void __launch_bounds__(kWarp) Meet(PeerSums peers) {
+  const int64_t row = peers.rows_at_most - 1;
+  model::WaitForEarlierKernels();
+  MeetAt(peers, row);
+  __syncthreads();
+  if (threadIdx.x == 0) ++peers.counts[row];
+  model::LetNextKernelStart();
+}
+
 }  // namespace
 
 cudaError_t SumPeersAndNorm(const model::NormShape& shape, const PeerSums& peers, const void* weight, void* residual,
                             void* normed, cudaStream_t stream) {
-  const bool fits = shape.rows > 0 && shape.rows <= peers.rows_at_most && shape.hidden > 0 &&
+  const bool fits = shape.rows > 0 && shape.rows < peers.rows_at_most && shape.hidden > 0 &&
                     shape.hidden % kVector == 0 && shape.hidden <= model::kMaxHidden && peers.world <= kMostPeers;
   if (!fits) return cudaErrorInvalidValue;
   const unsigned threads = static_cast<unsigned>(shape.hidden / kVector + kWarp - 1) / kWarp * kWarp;
   return model::LaunchChained(SumAndNorm, dim3(static_cast<unsigned>(shape.rows)), dim3(threads), 0, stream, shape,
                               peers, static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
                               static_cast<bf16*>(normed));
+}
+
+cudaError_t MeetPeers(const PeerSums& peers, cudaStream_t stream) {
+  return model::LaunchChained(Meet, dim3(1), dim3(kWarp), 0, stream, peers);
 }
 
 }  // namespace syncopate::rollouter

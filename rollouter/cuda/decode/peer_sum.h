@@ -20,7 +20,7 @@ struct PeerSums {
   const void* parts[kMostPeers] = {};  // [rows, hidden] bf16, by rank
   // Of each rank, on its own device: [world, rows_at_most]. Flag (r, i) counts the calls in which rank r has begun row i.
   uint32_t* flags[kMostPeers] = {};
-  int32_t rows_at_most = 0;
+  int32_t rows_at_most = 0;                // one more than are summed: the last is that of MeetPeers
   uint32_t* counts = nullptr;              // [rows_at_most]: this rank's calls for each row
   const volatile int32_t* stop = nullptr;  // host memory that the device reads: not 0: nobody is waited for any more
 };
@@ -30,5 +30,9 @@ struct PeerSums {
 // again there is another call, with another piece: then nobody reads this one any more. Queues and returns.
 cudaError_t SumPeersAndNorm(const model::NormShape& shape, const PeerSums& peers, const void* weight, void* residual,
                             void* normed, cudaStream_t stream);
+
+// Waits until all ranks have come to this call: what they queued before it is complete, also what they wrote to other
+// ranks' memory. Queues and returns.
+cudaError_t MeetPeers(const PeerSums& peers, cudaStream_t stream);
 
 }  // namespace syncopate::rollouter

@@ -406,6 +406,22 @@ TEST(GraphDecoderTest, SeesWeightsThatChangeBetweenSteps) {
   EXPECT_LT(RelativeError(after, before), 1e-2);
 }
 
+TEST(GraphDecoderTest, SlicesOfRanksAreTheVocabularyOnceAndBeginOnVectors) {
+  for (int32_t vocab : {5, 29, 1003, 100003, 151936, 152064}) {
+    for (int32_t world : {1, 2, 4, 8}) {
+      int32_t end = 0;
+      for (int32_t rank = 0; rank < world; ++rank) {
+        const VocabSlice slice = SliceOfRank(vocab, rank, world);
+        EXPECT_EQ(slice.begin, end);
+        EXPECT_TRUE(slice.begin % 8 == 0 || slice.count == 0);
+        EXPECT_LE(slice.count, vocab / world + 8);
+        end += slice.count;
+      }
+      EXPECT_EQ(end, vocab) << "over " << world;
+    }
+  }
+}
+
 TEST(GraphDecoderTest, RefusesAShapeTheKernelsAreNotMadeFor) {
   DecodeShape shape = Shape({4, 4, 16}, false, false);
   EXPECT_THAT(GraphDecoder::Create({.shape = shape}).status(), HasReason("UNSUPPORTED_SHAPE"));

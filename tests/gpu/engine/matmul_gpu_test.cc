@@ -1,0 +1,79 @@
+#include "model/cuda/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "model/cuda/matmul_trial.h"
+#include "tests/gpu/gpu_support.h"
+
+namespace syncopate::model {
+namespace {
+
+struct Kind {
+  const char* name;
+  MatmulShape shape;
+};
+
+class MatmulOnGpu : public ::testing::TestWithParam<Kind> {
+ protected:
+  MatmulShape ShapeOf(int32_t rows) const {
+    MatmulShape shape = GetParam().shape;
+    shape.rows = rows;
+    return shape;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Products, MatmulOnGpu,
+    ::testing::Values(Kind{"Qkv", {.n = 1152, .k = 896, .bias = true, .rows_alike = true}},
+                      Kind{"Down", {.n = 896, .k = 4864, .accumulate = true, .rows_alike = true}},
+                      Kind{"GateUp", {.n = 37888, .k = 3584, .rows_alike = true}},
+                      Kind{"Head",
+                           {.n = 1003, .k = 512, .float32_result = true, .result_stride = 1008, .rows_alike = true}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// What a trial and its products need.
+struct Bench {
+  cuda::DeviceBuffer workspace = cuda::DeviceBuffer::Create(0, MatmulLibrary::kWorkspaceBytes, "workspace").value();
+  MatmulLibrary library = MatmulLibrary::Create(workspace.data()).value();
+  cuda::Stream stream = cuda::Stream::Create(0).value();
+
+  uint64_t Digest(Matmul product, const MatmulTrial& trial) {
+    const MatmulOperands operands = trial.MakeUp(product.shape()).value();
+    EXPECT_TRUE(product.Queue(operands, stream.get()).ok());
+    return trial.DigestResult(product.shape()).value();
+  }
+};
+
+TEST_P(MatmulOnGpu, WaysThatAreTakenAsAlikeGiveTheBitsOfTheirPattern) {
+  SYNCOPATE_NEED_GPUS(1);
+  Bench bench;
+  const std::vector<int32_t> sizes = {1, 16, 64, 192, 256, 1024, 4096};
+  MatmulTrial::Extent extent;
+  for (int32_t rows : sizes) extent.Include(ShapeOf(rows));
+  const MatmulTrial trial = MatmulTrial::Create(0, extent, bench.stream.get()).value();
+  const Matmul pattern = Matmul::Create(bench.library, ShapeOf(256)).value();
+  for (int32_t rows : sizes) {
+    EXPECT_EQ(bench.Digest(Matmul::CreateAlike(bench.library, ShapeOf(rows), pattern, trial).value(), trial),
+              bench.Digest(Matmul::CreateLike(bench.library, ShapeOf(rows), pattern).value(), trial))
+        << rows << " rows";
+  }
+}
+
+// The library cuts few rows' long sums over several blocks if it may.
+TEST(MatmulTrialOnGpu, TellsSumsThatAreCutFromThoseThatAreNot) {
+  SYNCOPATE_NEED_GPUS(1);
+  Bench bench;
+  MatmulShape shape = {.rows = 16, .n = 896, .k = 18944};
+  MatmulTrial::Extent extent;
+  extent.Include(shape);
+  const MatmulTrial trial = MatmulTrial::Create(0, extent, bench.stream.get()).value();
+  const uint64_t cut = bench.Digest(Matmul::Create(bench.library, shape).value(), trial);
+  EXPECT_EQ(cut, bench.Digest(Matmul::Create(bench.library, shape).value(), trial)) << "a way has its own bits";
+  shape.rows_alike = true;
+  EXPECT_NE(cut, bench.Digest(Matmul::Create(bench.library, shape).value(), trial));
+}
+
+}  // namespace
+}  // namespace syncopate::model
