@@ -18,9 +18,9 @@ namespace {
 
 // Copies run at tens of gigabytes a second, and what they wait for takes seconds: longer is a GPU that does not answer.
 constexpr absl::Duration kCopyDeadline = absl::Minutes(2);
-// A copy beside a step is made in pieces, of which two are queued at a time: what the step itself moves between host and
-// device, lists of tokens at its beginning, finds the copy engine with no more than that before it. (All pieces queued at
-// once, 107 ms of them, made a step begin when the last of them was done.)
+// A copy beside a step is made in pieces, of which two are queued at a time, so that nothing of the step ever has more than
+// that before it. With all pieces queued before the step, the two took as long as one after the other, to the millisecond,
+// though the device can do both at once: docs/performance.md.
 constexpr int64_t kPieceBytes = 16 << 20;
 
 // A copy to the host that is made by whoever wants it whole first. Thread-safe.
