@@ -128,6 +128,34 @@ class LivePageTest(unittest.TestCase):
             self.assertTrue(all(url.startswith(self.url) for url in browser.requests()), browser.requests())
 
 
+class BeginningTest(unittest.TestCase):
+    def test_what_began_the_steps_is_said_before_them_though_a_rollouter_is_ready_after_them(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        # `syncopate run` finds the daemons beside itself: the second rollouter there begins when a step has been made.
+        shutil.copy(binaries / "syncopate", folder)
+        for daemon in ("synchronizer", "trainer"):
+            (folder / f"syncopate-{daemon}").symlink_to(binaries / f"syncopate-{daemon}")
+        late = folder / "syncopate-rollouter"
+        late.write_text(f"""#!/bin/sh
+            case "$*" in *rollouter.index=1*)
+              until grep -qs '"kind":"step"' '{folder}/run/metrics.jsonl'; do sleep 0.05; done ;;
+            esac
+            exec '{binaries}/syncopate-rollouter' "$@"
+            """)
+        late.chmod(0o755)
+        run = subprocess.run(
+            ["setpriv", "--pdeathsig", "INT", "--", str(folder / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
+             f"run.dir={folder}/run", "run.steps=60", "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        events = [json.loads(line) for line in run.stdout.splitlines()]
+        self.assertEqual(events[0]["event"], "started")
+        steps = [event["metrics"]["step"] for event in events if event.get("metrics", {}).get("kind") == "step"]
+        self.assertEqual(steps, list(range(1, 61)))
+        self.assertEqual(events[-1]["event"], "ended")
+
+
 if __name__ == "__main__":
-    binaries = pathlib.Path(sys.argv.pop())
+    binaries = pathlib.Path(sys.argv.pop()).resolve()
     unittest.main()

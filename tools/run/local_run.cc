@@ -85,7 +85,8 @@ class LocalRun {
       NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
       if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
-      ReadSteps();
+      // A trainer may be training before the last rollouter is ready: what is said of steps follows what began them.
+      if (announced_) ReadSteps();
       Refresh();
     }
     monitor_.Stop();
