@@ -62,7 +62,7 @@ done
 cp -r bench/peers bench/*.sh bench/*.py "$tree/bench/"
 find "$tree/bench" -name __pycache__ -prune -exec rm -rf {} +
 cp -r deploy/examples "$tree/deploy/"
-cp scripts/gpu_tests.sh "$tree/scripts/"
+cp scripts/gpu_tests.sh scripts/gpu_libraries.sh "$tree/scripts/"
 if [ "$with_tests" -eq 1 ]; then
   mkdir -p "$tree/tests/gpu"
   cp tests/gpu/*.sh "$tree/tests/gpu/"

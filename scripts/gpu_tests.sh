@@ -9,18 +9,8 @@ folder=$(realpath "${1:-$(dirname "$0")/../build/cuda/bin}") || exit 1
 pattern=${2:-}
 limit_s=300
 
-# A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
-library_path=
-if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
-torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
-  2> /dev/null)
-if [ -n "$torch" ]; then
-  library_path=$library_path:$torch/lib
-  for vendor in "$(dirname "$torch")"/nvidia/*/lib; do library_path=$library_path:$vendor; done
-fi
-export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-# NVLink multicast can put the GPUs of a shared host out of service.
-export NCCL_NVLS_ENABLE=0
+# shellcheck source=scripts/gpu_libraries.sh
+. "$(dirname "$0")/gpu_libraries.sh" "$folder"
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

@@ -10,17 +10,8 @@ shift
 limit_s=180
 least_exact=0.95
 
-# A bundle's own libraries, then those of torch and of the CUDA runtime that it links.
-library_path=
-if [ -d "$folder/../lib" ]; then library_path=$(realpath "$folder/../lib"); fi
-torch=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' \
-  2> /dev/null)
-if [ -n "$torch" ]; then
-  library_path=$library_path:$torch/lib:$(dirname "$torch")/nvidia/cu13/lib:$(dirname "$torch")/nvidia/nccl/lib
-fi
-export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-# NVLink multicast can put the GPUs of a shared host out of service.
-export NCCL_NVLS_ENABLE=0
+# shellcheck source=scripts/gpu_libraries.sh
+. "$root/scripts/gpu_libraries.sh" "$folder"
 
 gpus=$(nvidia-smi --list-gpus 2> /dev/null | wc -l)
 if [ "$gpus" -eq 0 ]; then
