@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "tests/support/file_contents.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
@@ -16,6 +17,8 @@
 
 namespace syncopate::trainer {
 namespace {
+
+using testing::BytesOf;
 
 TrajectoryGroup OneGroup() {
   TrajectoryGroup group;
@@ -35,17 +38,6 @@ PolicyTrainer::Options SmallOptions(uint64_t seed) {
   options.model = testing::SmallModel();
   options.seed = seed;
   return options;
-}
-
-// The bytes that a checkpoint file would hold.
-std::string BytesOf(const CheckpointStore::Contents& contents) {
-  std::string bytes;
-  auto sink = [&bytes](absl::string_view piece) {
-    bytes.append(piece.data(), piece.size());
-    return absl::OkStatus();
-  };
-  EXPECT_TRUE(std::get<1>(contents)(sink).ok());
-  return bytes;
 }
 
 TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/file_contents.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 #include "tests/support/training_groups.h"
@@ -17,6 +18,7 @@
 namespace syncopate::trainer {
 namespace {
 
+using testing::BytesOf;
 using testing::Pointers;
 using testing::PolicyCopy;
 
@@ -86,16 +88,6 @@ std::vector<TrajectoryGroup> Groups(uint64_t seed) {
                                  sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
                                  sample.reward = 0.2f * static_cast<float>(draw(6));
                                });
-}
-
-std::string BytesOf(const CheckpointStore::Contents& contents) {
-  std::string bytes;
-  auto sink = [&bytes](absl::string_view piece) {
-    bytes.append(piece.data(), piece.size());
-    return absl::OkStatus();
-  };
-  EXPECT_TRUE(std::get<1>(contents)(sink).ok());
-  return bytes;
 }
 
 TEST(SnapshotTest, HoldsTheStateOfItsStepWhileTheNextOneIsMade) {
