@@ -414,4 +414,9 @@ class StepLoopWorld {
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };
 
+// Checkpoints and evaluations only where a test wants them.
+inline StepLoop::Options Steps(int64_t steps) {
+  return {.steps = steps, .evaluate_every_steps = 0, .checkpoint_every_steps = 0};
+}
+
 }  // namespace syncopate::trainer
