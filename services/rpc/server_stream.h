@@ -47,7 +47,8 @@ class ServerStreamCore : protected Reactor {
     return accepted;
   }
 
-  // Ends the call with `status` after what was queued has been written. The first end wins.
+  // Ends the call with `status` after what was queued has been written. The first end wins, but OK does not
+  // if the peer never takes what was queued: it is a slow reader then.
   void Finish(const absl::Status& status) {
     Next next;
     {
@@ -85,6 +86,8 @@ class ServerStreamCore : protected Reactor {
                                         mutex_) { return !done_ && (queue_.in_flight() || finish_sent_); },
                       .on_stalled =
                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            // A call that was to end well does not: the peer has not got all of it.
+                            if (status_.ok()) told_to_end_ = false;
                             EndLocked(SlowReader("one message waited too long"));
                             context_->TryCancel();  // see Cancel()
                           }}) {}

@@ -152,6 +152,18 @@ TEST(BidiStreamTest, DropsAClientThatNeverReadsWhenItsTimeIsUp) {
   EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SLOW_READER");
 }
 
+TEST(BidiStreamTest, ACallThatWasToEndWellDoesNotIfItsClientNeverReads) {
+  EchoService service({.stalled_after = absl::Milliseconds(300)});
+  service.set_on_message([](const std::shared_ptr<JoinServerStream>& stream, JoinRequest) {
+    for (int i = 0; i < 8; ++i) stream->Write(TextResponse(std::string(1 << 20, 'x')));  // beyond any flow window
+    stream->Finish(absl::OkStatus());
+  });
+  auto server = Server::Start({}, {&service}).value();
+  NeverReads client(Connect(*server));
+  ASSERT_TRUE(service.ended().WaitFor(1));
+  EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SLOW_READER");
+}
+
 TEST(BidiStreamTest, BreaksOffAClientThatFallsSilentAndKeepsOneThatIsHeard) {
   EchoService service({.silent_after = absl::Milliseconds(300)});
   auto server = Server::Start({}, {&service}).value();
