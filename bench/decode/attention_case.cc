@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
+#include "bench/measure/figures.h"
 #include "cuda/cuda_status.h"
 #include "cuda/driver.h"
 #include "model/cuda/cuda_graph.h"
@@ -31,11 +32,6 @@ absl::StatusOr<DeviceBuffer> Upload(const std::vector<T>& values) {
 absl::StatusOr<DeviceBuffer> Zeros(int64_t bytes) { return Upload(std::vector<char>(static_cast<size_t>(bytes))); }
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 std::vector<int32_t> ShuffledTables(const rollouter::BlockStorage& storage, int32_t rows, int32_t context) {
   const size_t each = static_cast<size_t>((context + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);

@@ -12,6 +12,4 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
 // The sequences' blocks, drawn from all of the storage's: [rows, blocks of `context` tokens].
 std::vector<int32_t> ShuffledTables(const rollouter::BlockStorage& storage, int32_t rows, int32_t context);
 
-double Median(std::vector<double> values);
-
 }  // namespace syncopate::bench

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "bench/decode/attention_case.h"
+#include "bench/measure/figures.h"
 #include "rollouter/cuda/decode/graph_decoder.h"
 
 namespace syncopate::bench {
@@ -18,10 +19,6 @@ using rollouter::GraphDecoder;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kSecondsARepeat = 0.15;
-
-double SecondsSince(SteadyClock::time_point begin) {
-  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
-}
 
 // Starts all sequences: their tables, how they are drawn, and a first token.
 absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tables,

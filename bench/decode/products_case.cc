@@ -3,8 +3,8 @@
 #include <functional>
 
 #include "base/status.h"
-#include "bench/decode/attention_case.h"
 #include "bench/decode/random_fill.h"
+#include "bench/measure/figures.h"
 #include "cuda/cuda_status.h"
 #include "model/cuda/cuda_graph.h"
 #include "rollouter/cuda/decode/decode_products.h"

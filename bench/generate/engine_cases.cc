@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "bench/measure/figures.h"
 #include "cuda/device.h"
 
 namespace syncopate::bench {
@@ -44,7 +45,7 @@ class Watch {
       : world_(world), before_(world.times()), tokens_(world.engine().generated_tokens()) {}
   Stretch Read() const {
     const RunnerTimes& now = world_.times();
-    return {std::chrono::duration<double>(SteadyClock::now() - begin_).count(), now.launch_s - before_.launch_s,
+    return {SecondsSince(begin_), now.launch_s - before_.launch_s,
             now.await_s - before_.await_s, now.steps - before_.steps, world_.engine().generated_tokens() - tokens_};
   }
 
@@ -78,8 +79,6 @@ absl::Status RunDry(EngineWorld& world) {
   while (world.engine().HasWork()) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
   return absl::OkStatus();
 }
-
-double Rounded(double value, double unit) { return std::round(value / unit) * unit; }
 
 template <typename Less>
 const Stretch& Median(std::vector<Stretch>& all, Less less) {
@@ -155,12 +154,12 @@ absl::StatusOr<json> MeasureInstall(EngineWorld& world, const FixedCase& fixed) 
     arenas.ExpectExchange();  // as the receiver does, beside decode steps
     const auto begin = SteadyClock::now();
     SYNCOPATE_RETURN_IF_ERROR(world.engine().Synchronize());
-    waits.push_back(std::chrono::duration<double>(SteadyClock::now() - begin).count());
+    waits.push_back(SecondsSince(begin));
     const auto exchange = SteadyClock::now();
     PolicyVersion next = world.engine().policy().version();
     ++next.step;
     SYNCOPATE_RETURN_IF_ERROR(world.engine().policy().Install(next, /*digest=*/1));
-    exchanges.push_back(std::chrono::duration<double>(SteadyClock::now() - exchange).count());
+    exchanges.push_back(SecondsSince(exchange));
     arenas.shadow();  // mapped again
   }
   world.engine().Abort("");
@@ -245,10 +244,6 @@ absl::StatusOr<std::vector<int32_t>> GreedyAnswer(EngineWorld& world) {
   world.engine().Add(request, sink);
   SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
   return std::move(sink->tokens);
-}
-
-double SecondsSince(SteadyClock::time_point begin) {
-  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
 }
 
 absl::StatusOr<json> SleepAndWake(EngineWorld& world, bool keep_weights) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "bench/decode/random_fill.h"
+#include "bench/measure/figures.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "model/presets.h"
@@ -20,10 +21,6 @@ namespace {
 using rollouter::EngineBackend;
 using rollouter::ModelRunner;
 using SteadyClock = std::chrono::steady_clock;
-
-double SecondsSince(SteadyClock::time_point begin) {
-  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
-}
 
 // A runner that is watched.
 class TimedRunner final : public ModelRunner {

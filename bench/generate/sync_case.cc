@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "base/status.h"
 #include "bench/generate/engine_cases.h"
+#include "bench/measure/figures.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/stream.h"
@@ -23,12 +24,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int64_t kBucketBytes = int64_t{512} << 20;
 constexpr absl::Duration kDeadline = absl::Seconds(30);
-
-double SecondsSince(SteadyClock::time_point begin) {
-  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
-}
-
-double Rounded(double value, double unit) { return std::round(value / unit) * unit; }
 
 // Counts the answers that have ended.
 class CountingSink final : public rollouter::GenerationSink {

@@ -1,6 +1,5 @@
 #include "bench/train/rank_steps.h"
 
-#include <algorithm>
 #include <barrier>
 #include <memory>
 #include <thread>
@@ -9,14 +8,10 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "bench/measure/figures.h"
 
 namespace syncopate::bench {
 namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // A group whose calls can be left out.
 class SilenceableRanks final : public Communicator {

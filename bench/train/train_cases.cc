@@ -3,7 +3,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <future>
 #include <memory>
 #include <random>
@@ -15,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "bench/measure/figures.h"
 #include "bench/train/rank_steps.h"
 #include "bench/train/state_arenas.h"
 #include "bench/train/train_batches.h"
@@ -31,11 +31,6 @@ using trainer::PolicyTrainer;
 constexpr uint64_t kSeed = 7;
 constexpr int kCopiesAlone = 5;
 constexpr int kMemoryLines[] = {5, 50};  // and the last step
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double MillisecondsSince(absl::Time begin) { return absl::ToDoubleMilliseconds(Clock::Real()->Now() - begin); }
 
