@@ -9,8 +9,8 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
-# Of tests that wait for daemons most of their time: what optimising them takes is not won back.
-set(SYNCOPATE_WAITING_TEST_OPTIONS -O0 -U_FORTIFY_SOURCE)
+# Of tests: what they test is optimised, and what optimising the tests themselves takes is not won back.
+set(SYNCOPATE_TEST_OPTIONS -O0 -U_FORTIFY_SOURCE)
 
 # -fPIC and -pthread everywhere, programs too: one precompiled header then serves libraries and programs alike.
 # Flags of g++ alone: nvcc reads some of them in its own way (cmake/cuda.cmake).

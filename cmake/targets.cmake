@@ -3,8 +3,9 @@
 #   protobuf or spdlog headers: torch's include tree shadows two of them and its macros clash with the third.
 #   A TORCH library is left out when SYNCOPATE_TORCH is OFF.
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
-# syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [LABELS label ...] [TIMEOUT seconds])
-#   One GoogleTest program, registered with ctest under its name.
+# syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [SIMULATION] [LABELS label ...] [TIMEOUT seconds])
+#   One GoogleTest program, registered with ctest under its name. A SIMULATION computes for long itself, so it is
+#   optimised like what it tests.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
 #   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
@@ -64,6 +65,7 @@ function(syncopate_binary)
     return()
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
+  set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ${SYNCOPATE_UNITY})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
   if(NOT ARG_TORCH)
     _syncopate_precompile(${ARG_NAME})
@@ -71,7 +73,7 @@ function(syncopate_binary)
 endfunction()
 
 function(syncopate_test)
-  cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;SIMULATION" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(ARG_TORCH AND NOT SYNCOPATE_TORCH)
     return()
   endif()
@@ -84,11 +86,15 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
-    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")
-      target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_WAITING_TEST_OPTIONS}")
-      target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_service_test_pch)
+    if(ARG_SIMULATION)
+      _syncopate_precompile(${ARG_NAME})
     else()
-      target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
+      target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_TEST_OPTIONS}")
+      if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")
+        target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_service_test_pch)
+      else()
+        target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_test_pch)
+      endif()
     endif()
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
