@@ -87,10 +87,12 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     version->set_served_by(2);
     return book.Note("ListVersions");
   }
+  int failures_of_rollouter_1 = 0;  // that WatchSyncs tells of, too, 6 s apart; set it before
   // With `follow` three records more the first time, the last of them a failure; the stream stays open until Release.
   grpc::Status WatchSyncs(grpc::ServerContext*, const v1::WatchSyncsRequest* request,
                           grpc::ServerWriter<v1::WatchSyncsResponse>* writer) override {
-    int records = request->last() + (request->follow() && !followed_.exchange(true) ? 3 : 0);
+    const bool first = request->follow() && !followed_.exchange(true);
+    const int records = request->last() + (first ? 3 : 0);
     for (int i = 0; i < records; ++i) {
       v1::WatchSyncsResponse response;
       auto* record = response.mutable_record();
@@ -106,6 +108,14 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
       record->set_gigabytes_per_second(0.25);
       record->set_transport_reason("all members offer it");
       record->set_pause_seconds(0.0001);
+      writer->Write(response);
+    }
+    for (int i = 0; first && i < failures_of_rollouter_1; ++i) {
+      v1::WatchSyncsResponse response;
+      response.mutable_record()->set_replica_id("rollouter-1");
+      response.mutable_record()->set_result("DUPLICATE_GPU");
+      response.mutable_record()->set_detail("two members sit on one GPU");
+      response.mutable_record()->set_ended_unix_seconds(1e9 + 6 * i);
       writer->Write(response);
     }
     grpc::Status status = book.Note("WatchSyncs");

@@ -1,6 +1,7 @@
 #include "tools/run/monitor.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -65,13 +66,18 @@ RunMonitor::RunMonitor(std::shared_ptr<const auth::TransportSecurity> security, 
 RunMonitor::~RunMonitor() { Stop(); }
 
 void RunMonitor::SetEndpoints(std::vector<daemon::DaemonEndpoint> endpoints) {
+  std::set<std::string> names;
+  for (const daemon::DaemonEndpoint& endpoint : endpoints) names.insert(endpoint.Name());
   MutexLock lock(&mutex_);
+  trouble_.KeepOnly(names);
   endpoints_ = std::move(endpoints);
 }
 
 RunMonitor::Snapshot RunMonitor::Get() const {
   MutexLock lock(&mutex_);
-  return snapshot_;
+  Snapshot snapshot = snapshot_;
+  if (snapshot.alarm.empty()) snapshot.alarm = trouble_.Alarm();
+  return snapshot;
 }
 
 void RunMonitor::Stop() {
@@ -193,6 +199,8 @@ void RunMonitor::WatchSyncs(const std::string& address) {
 void RunMonitor::Count(const v1::SyncRecord& record) {
   MutexLock lock(&mutex_);
   const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
+  trouble_.Note(record.replica_id(), outcome, absl::StrCat(record.result(), ": ", record.detail()),
+                absl::UnixEpoch() + absl::Seconds(record.ended_unix_seconds()));
   if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
   if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // no version was to be moved
   const bool ok = outcome != synchronizer::SyncOutcome::kFailed;

@@ -13,6 +13,7 @@
 #include "services/auth/transport_security.h"
 #include "syncopate/v1/synchronizer.pb.h"
 #include "tools/run/run_view.h"
+#include "tools/run/sync_trouble.h"
 
 namespace grpc {
 class ClientContext;
@@ -27,7 +28,8 @@ class RunMonitor {
   struct Snapshot {
     SyncFigures syncs;
     std::string waiting;                       // of the trainer, a sentence
-    std::string alarm;                         // the same, if it waits for what only somebody outside can mend
+    std::string alarm;                         // what only somebody outside can mend: what the trainer waits for, or
+                                               // that a rollouter gets no weights; "" if nothing
     std::map<std::string, DaemonRow> daemons;  // by name: state, version, groups, tokens_per_second, idle
   };
 
@@ -70,6 +72,7 @@ class RunMonitor {
   const std::shared_ptr<const auth::TransportSecurity> security_;
   const SyncListener on_sync_;
   mutable Mutex mutex_;
+  SyncTrouble trouble_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<daemon::DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);

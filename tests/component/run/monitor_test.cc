@@ -57,6 +57,17 @@ TEST_F(RunMonitorTest, CountsWeightSyncsByResult) {
   EXPECT_EQ(syncs.median_pause_seconds, 0.0001);
 }
 
+TEST_F(RunMonitorTest, SaysThatARollouterGetsNoWeights) {
+  run_.synchronizer.failures_of_rollouter_1 = 3;
+  RunMonitor monitor;
+  monitor.SetEndpoints(Endpoints());
+  run_.synchronizer.Release();
+  ASSERT_TRUE(run_.synchronizer.book.WaitFor("WatchSyncs", 2));
+  EXPECT_EQ(monitor.Get().alarm,
+            "rollouter-1 gets no new weights: 3 weight syncs in a row have failed, the last with DUPLICATE_GPU: two "
+            "members sit on one GPU");
+}
+
 TEST_F(RunMonitorTest, StopEndsAStreamThatNeverEnds) {
   RunMonitor monitor;
   monitor.SetEndpoints(Endpoints());
