@@ -5,7 +5,8 @@
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
 # syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [SIMULATION] [LABELS label ...] [TIMEOUT seconds])
 #   One GoogleTest program, registered with ctest under its name. A SIMULATION computes for long itself, so it is
-#   optimised like what it tests.
+#   optimised like what it tests; of its runs it makes one in SYNCOPATE_ONE_RUN_IN: sanitizers slow them down tenfold
+#   and look for other things.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
 #   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
@@ -88,6 +89,7 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
     if(ARG_SIMULATION)
       _syncopate_precompile(${ARG_NAME})
+      target_compile_definitions(${ARG_NAME} PRIVATE SYNCOPATE_ONE_RUN_IN=$<IF:$<BOOL:${SYNCOPATE_SANITIZER}>,5,1>)
     else()
       target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_TEST_OPTIONS}")
       if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")

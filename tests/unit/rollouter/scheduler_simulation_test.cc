@@ -45,18 +45,20 @@ int64_t Count(const Totals& totals, const std::string& text) {
   return count;
 }
 
+constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
+
 TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstalls) {
-  const Totals totals = SimulateMany(3000, MakeSchedulerOf<>());
+  const Totals totals = SimulateMany(3000 / kOneRunIn, MakeSchedulerOf<>());
   EXPECT_EQ(totals.failed, 0) << totals.first_error;
-  EXPECT_GT(totals.sums.counters.preemptions, 5000);
-  EXPECT_GT(totals.sums.counters.swaps, 1000);
-  EXPECT_GT(totals.sums.counters.shared_tokens, 100000);
-  EXPECT_GT(totals.sums.counters.thrown_away, 10000);
-  EXPECT_GT(totals.sums.finished, 100000);
-  EXPECT_GT(totals.sums.aborted, 1000);
-  EXPECT_GT(totals.sums.ended_by_sink, 1000);
-  EXPECT_GT(totals.sums.installs, 10000);
-  EXPECT_GT(totals.sums.overtaken, 10000);
+  EXPECT_GT(totals.sums.counters.preemptions, 5000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.swaps, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.shared_tokens, 100000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.thrown_away, 10000 / kOneRunIn);
+  EXPECT_GT(totals.sums.finished, 100000 / kOneRunIn);
+  EXPECT_GT(totals.sums.aborted, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.ended_by_sink, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.installs, 10000 / kOneRunIn);
+  EXPECT_GT(totals.sums.overtaken, 10000 / kOneRunIn);
 }
 
 // Forgets to give a block back that its last user leaves, now and then.

@@ -7,7 +7,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr uint64_t kSeeds = SYNCOPATE_PLAN_SEEDS;
+constexpr uint64_t kSeeds = 250 / SYNCOPATE_ONE_RUN_IN;
 constexpr char kGarbage = '\x5a';  // padding of a shard: never to be sent
 
 // Pack operations stay inside their buffers and no two write the same byte.

@@ -68,31 +68,33 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
   return totals;
 }
 
+constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
+
 TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
-  Totals totals = SimulateMany(400, {}, MakeLedgerOf<>());
+  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerOf<>());
   EXPECT_EQ(totals.deadlocks, 0);
   EXPECT_EQ(totals.violations, 0);
   EXPECT_EQ(totals.old_attempts, 0);
   EXPECT_EQ(totals.errors, 0) << totals.first_error;
-  EXPECT_GT(totals.bound_reached, 100) << "the load hardly strains the gate";
-  EXPECT_GT(totals.sums.restores, 400);
-  EXPECT_GT(totals.sums.replays, 400);
-  EXPECT_GT(totals.sums.reissued, 1000);
-  EXPECT_GT(totals.sums.stalled, 1000);
-  EXPECT_GT(totals.sums.timed_out, 10);
-  EXPECT_GT(totals.sums.duplicates, 100);
-  EXPECT_GT(totals.sums.expired, 100);
-  EXPECT_GT(totals.sums.invalid, 100);
-  EXPECT_GT(totals.sums.fenced, 10);
-  EXPECT_GT(totals.sums.filtered, 100);
+  EXPECT_GT(totals.bound_reached, 100 / kOneRunIn) << "the load hardly strains the gate";
+  EXPECT_GT(totals.sums.restores, 400 / kOneRunIn);
+  EXPECT_GT(totals.sums.replays, 400 / kOneRunIn);
+  EXPECT_GT(totals.sums.reissued, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.stalled, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.timed_out, 10 / kOneRunIn);
+  EXPECT_GT(totals.sums.duplicates, 100 / kOneRunIn);
+  EXPECT_GT(totals.sums.expired, 100 / kOneRunIn);
+  EXPECT_GT(totals.sums.invalid, 100 / kOneRunIn);
+  EXPECT_GT(totals.sums.fenced, 10 / kOneRunIn);
+  EXPECT_GT(totals.sums.filtered, 100 / kOneRunIn);
 }
 
 TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndRestores) {
-  Totals totals = SimulateMany(150, {.steps = 40, .on_policy = true}, MakeLedgerOf<>());
+  Totals totals = SimulateMany(150 / kOneRunIn, {.steps = 40, .on_policy = true}, MakeLedgerOf<>());
   EXPECT_EQ(totals.deadlocks, 0);
   EXPECT_EQ(totals.violations, 0);
   EXPECT_EQ(totals.errors, 0) << totals.first_error;
-  EXPECT_GT(totals.sums.restores, 100);
+  EXPECT_GT(totals.sums.restores, 100 / kOneRunIn);
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
