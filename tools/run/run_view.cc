@@ -122,6 +122,8 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   }
   append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
+  // What the trainer waits for may be what must be mended.
+  if (!view.alarm.empty() && view.alarm != view.waiting) append(Wrapped(view.alarm, " ", width));
   for (std::string& line : lines) line.resize(std::min(line.size(), width));
   return lines;
 }

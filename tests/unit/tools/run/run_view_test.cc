@@ -111,6 +111,15 @@ TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
   EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
+TEST(RenderTableTest, SaysOnceWhatSomebodyMustMend) {
+  RunView view = Sample();
+  const size_t lines = RenderTable(view, 120).size();
+  view.alarm = "rollouter-1 gets no new weights";
+  EXPECT_THAT(RenderTable(view, 120), Contains(view.alarm));
+  view.alarm = view.waiting;
+  EXPECT_EQ(RenderTable(view, 120).size(), lines);
+}
+
 TEST(RenderTableTest, FitsTheTerminal) {
   EXPECT_THAT(RenderTable(Sample(), 30), Each(::testing::SizeIs(::testing::Le(30u))));
 }
