@@ -5,9 +5,11 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "bench/measure/figures.h"
 
 namespace syncopate::bench {
 namespace {
@@ -107,8 +109,7 @@ absl::StatusOr<double> MedianSeconds(const std::vector<GpuStream>& streams, cons
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (i >= kWarmup) seconds.push_back(taken.count());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return Median(std::move(seconds));
 }
 
 }  // namespace syncopate::bench

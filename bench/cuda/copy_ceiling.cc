@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
 #include "bench/cuda/probe.h"
+#include "bench/measure/figures.h"
 #include "cuda/cuda_arena.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
@@ -68,11 +68,6 @@ class MeasuredCopy {
   cuda::Event begun_;
   cuda::Event done_;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace
 

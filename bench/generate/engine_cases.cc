@@ -45,8 +45,8 @@ class Watch {
       : world_(world), before_(world.times()), tokens_(world.engine().generated_tokens()) {}
   Stretch Read() const {
     const RunnerTimes& now = world_.times();
-    return {SecondsSince(begin_), now.launch_s - before_.launch_s,
-            now.await_s - before_.await_s, now.steps - before_.steps, world_.engine().generated_tokens() - tokens_};
+    return {SecondsSince(begin_), now.launch_s - before_.launch_s, now.await_s - before_.await_s,
+            now.steps - before_.steps, world_.engine().generated_tokens() - tokens_};
   }
 
  private:
@@ -81,7 +81,7 @@ absl::Status RunDry(EngineWorld& world) {
 }
 
 template <typename Less>
-const Stretch& Median(std::vector<Stretch>& all, Less less) {
+const Stretch& MedianBy(std::vector<Stretch>& all, Less less) {
   std::sort(all.begin(), all.end(), less);
   return all[all.size() / 2];
 }
@@ -114,10 +114,7 @@ absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps
   return absl::OkStatus();
 }
 
-double MedianMs(std::vector<double> seconds) {
-  std::sort(seconds.begin(), seconds.end());
-  return Rounded(seconds[seconds.size() / 2] * 1e3, 1e-3);
-}
+double MedianMs(std::vector<double> seconds) { return Rounded(Median(std::move(seconds)) * 1e3, 1e-3); }
 
 }  // namespace
 
@@ -134,7 +131,7 @@ absl::StatusOr<json> MeasureFixed(EngineWorld& world, const FixedCase& fixed) {
   }
   world.engine().Abort("");
   SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
-  const Stretch& median = Median(windows, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  const Stretch& median = MedianBy(windows, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
   json line = ToJson("fixed", median);
   line["batch"] = fixed.batch;
   line["context"] = fixed.context;
@@ -202,7 +199,7 @@ absl::StatusOr<json> MeasureShort(EngineWorld& world, int repeats) {
     SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
     if (i > 0) runs.push_back(watch.Read());
   }
-  const Stretch& median = Median(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  const Stretch& median = MedianBy(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
   json line = ToJson("short", median);
   line["await_ms_a_step"] = Rounded(median.await_s / static_cast<double>(median.steps) * 1e3, 1e-3);
   line["tokens_per_second"] = std::round(static_cast<double>(median.tokens) / median.seconds);
@@ -217,7 +214,7 @@ absl::StatusOr<json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t
     SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
     if (i > 0) runs.push_back(watch.Read());
   }
-  const Stretch& median = Median(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
+  const Stretch& median = MedianBy(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
   json line = ToJson("prefill", median);
   line["prompts"] = prompts;
   line["tokens"] = tokens;

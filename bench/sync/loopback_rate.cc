@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "bench/measure/figures.h"
 #include "bench/sync/ceiling.h"
 
 namespace syncopate::bench {
@@ -117,8 +118,7 @@ absl::StatusOr<double> LoopbackRate(int connections, int64_t bytes) {
     SYNCOPATE_ASSIGN_OR_RETURN(const double rate, RateOnce(connections, bytes));
     rates.push_back(rate);
   }
-  std::sort(rates.begin(), rates.end());
-  return rates[rates.size() / 2];
+  return Median(std::move(rates));
 }
 
 }  // namespace syncopate::bench

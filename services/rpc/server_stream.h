@@ -47,8 +47,8 @@ class ServerStreamCore : protected Reactor {
     return accepted;
   }
 
-  // Ends the call with `status` after what was queued has been written. The first end wins, but OK does not
-  // if the peer never takes what was queued: it is a slow reader then.
+  // Ends the call with `status` after what was queued has been written. The first end wins, but OK gives
+  // way to an error that comes before the peer has got all.
   void Finish(const absl::Status& status) {
     Next next;
     {
@@ -86,8 +86,6 @@ class ServerStreamCore : protected Reactor {
                                         mutex_) { return !done_ && (queue_.in_flight() || finish_sent_); },
                       .on_stalled =
                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                            // A call that was to end well does not: the peer has not got all of it.
-                            if (status_.ok()) told_to_end_ = false;
                             EndLocked(SlowReader("one message waited too long"));
                             context_->TryCancel();  // see Cancel()
                           }}) {}
@@ -150,7 +148,8 @@ class ServerStreamCore : protected Reactor {
 
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     queue_.Clear();
-    if (!told_to_end_) status_ = status;
+    // A call that was to end well does not: the peer has not got all of it.
+    if (!told_to_end_ || status_.ok()) status_ = status;
     told_to_end_ = true;
     ending_ = true;
   }

@@ -10,8 +10,8 @@
 
 namespace syncopate::run {
 
-// Finds rollouters whose weight syncs keep failing, say because they share a GPU that NCCL wants for one: a run that
-// waits for them for ever. One failure is nothing: the next version is tried a step later. Pure; not thread-safe.
+// Finds rollouters whose weight syncs keep failing, say because they share a GPU that NCCL wants for one: the run waits
+// for them until the trainer gives up. One failure is nothing: the next version is tried a step later. Pure; not thread-safe.
 class SyncTrouble {
  public:
   // One sync to `replica` has ended so at `at`. `why` is a sentence, for one that failed.

@@ -116,7 +116,7 @@ TEST(RenderTableTest, SaysOnceWhatSomebodyMustMend) {
   const size_t lines = RenderTable(view, 120).size();
   view.alarm = "rollouter-1 gets no new weights";
   EXPECT_THAT(RenderTable(view, 120), Contains(view.alarm));
-  view.alarm = view.waiting;
+  view.alarm = view.waiting;  // as with a full disk
   EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
