@@ -36,6 +36,7 @@ INFRA = {
         "storage_class": "fast",
         "grace": "100s",
         "nccl": {"NCCL_SOCKET_IFNAME": "eth1", "NCCL_DEBUG": "INFO"},
+        "volumes": [{"claim": "models", "path": "/models", "read_only": True}, {"claim": "sets", "path": "/data"}],
         "trainer": {"cpu": "4", "memory": "48Gi", "storage": "300Gi", "shm": "8Gi", "node_selector": {"pool": "h200"}},
         "rollouter": {"replicas": 5, "cpu": 2, "memory": "24Gi",
                       "tolerations": [{"key": "gpu", "operator": "Exists"}]},

@@ -1,8 +1,14 @@
 #include "tools/k8s/fit.h"
 
+#include <filesystem>
+#include <set>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "services/config/data_files.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
 #include "synchronizer/transport/transport_traits.h"
@@ -18,6 +24,64 @@ const Document* Find(const Document& document, const std::string& pointer) {
 // What Kubernetes puts in place of $(NAME): any value of the right form will do here.
 std::string Expanded(const std::string& argument) {
   return absl::StrReplaceAll(argument, {{"$(POD_IP)", "10.0.0.1"}, {"$(POD_NAME)", "rollouter-0"}});
+}
+
+struct Mount {
+  std::string path;
+  bool read_only = false;
+};
+
+// Mounts whose contents outlive the pod.
+std::vector<Mount> LastingMounts(const Document& pod, const Document& container) {
+  std::set<std::string> passing;
+  for (const Document& volume : pod.value("volumes", Document::array())) {
+    if (volume.contains("emptyDir")) passing.insert(Text(volume, {"name"}));
+  }
+  std::vector<Mount> mounts;
+  for (const Document& mount : container.value("volumeMounts", Document::array())) {
+    if (passing.count(Text(mount, {"name"})) > 0) continue;
+    mounts.push_back({Text(mount, {"mountPath"}), mount.value("readOnly", false)});
+  }
+  return mounts;
+}
+
+// The innermost mount that a path is under; null if there is none, as of every relative path.
+const Mount* MountOf(const std::vector<Mount>& mounts, const std::string& path) {
+  const std::string normal = std::filesystem::path(path).lexically_normal().string();
+  const Mount* innermost = nullptr;
+  for (const Mount& mount : mounts) {
+    const bool under = normal == mount.path || absl::StartsWith(normal, mount.path + "/");
+    if (under && (innermost == nullptr || mount.path.size() > innermost->path.size())) innermost = &mount;
+  }
+  return innermost;
+}
+
+struct PathSetting {
+  std::string key;
+  std::string path;
+  bool written = false;
+};
+
+// The paths that the daemon of a role reads or writes. Files of prompts and the model are the trainer's alone.
+std::vector<PathSetting> PathSettings(const v1::RunConfig& config, const std::string& role) {
+  const v1::SecuritySection& security = config.security();
+  auto of_role = [&role](const std::string& path) { return absl::StrReplaceAll(path, {{"{role}", role}}); };
+  std::vector<PathSetting> settings = {{"security.tls_cert", of_role(security.tls_cert())},
+                                       {"security.tls_key", of_role(security.tls_key())},
+                                       {"security.tls_ca", of_role(security.tls_ca())},
+                                       {"security.token_file", of_role(security.token_file())}};
+  if (role == "trainer") {
+    settings.push_back({"model.path", config.model().path()});
+    settings.push_back({"checkpoint.dir", config.checkpoint().dir(), /*written=*/true});
+    for (const auto& [key, list] :
+         {std::pair("data.files", config.data().files()), std::pair("data.eval_files", config.data().eval_files())}) {
+      const auto files = config::ParseDataFiles(list);
+      if (!files.ok()) continue;  // the configuration's own rules have said it
+      for (const config::DataFile& file : *files) settings.push_back({key, file.path});
+    }
+  }
+  std::erase_if(settings, [](const PathSetting& setting) { return setting.path.empty(); });
+  return settings;
 }
 
 class FitCheck {
@@ -36,6 +100,7 @@ class FitCheck {
       if (!parsed.problems.empty()) continue;
       last_ = parsed.config;
       CheckDevice(container, parsed.config);
+      CheckPaths(pod, container, parsed.config);
       CheckGrace(pod, parsed.config);
     }
   }
@@ -85,6 +150,24 @@ class FitCheck {
     const auto* transport = synchronizer::FindTransport(config.sync().transport());
     if (transport != nullptr && transport->one_host) {
       Add({source_, "sync.transport", config.sync().transport(), "auto, nccl or grpc: pods do not share GPU memory",
+           ""});
+    }
+  }
+
+  // What a daemon reads or keeps must come from outside its pod: the image has nothing of a run, and an emptyDir begins
+  // empty and goes with the pod.
+  void CheckPaths(const Document& pod, const Document& container, const v1::RunConfig& config) {
+    const std::vector<Mount> mounts = LastingMounts(pod, container);
+    std::vector<std::string> names;
+    for (const Mount& mount : mounts) names.push_back(mount.path);
+    const std::string role = Text(container, {"name"});
+    for (const PathSetting& setting : PathSettings(config, role)) {
+      const Mount* const found = MountOf(mounts, setting.path);
+      if (found != nullptr && !(setting.written && found->read_only)) continue;
+      Add({source_, setting.key, setting.path,
+           absl::StrCat("a path under a ", setting.written ? "writable " : "", "mount of the ", role, " pods (",
+                        names.empty() ? "there is none" : absl::StrJoin(names, ", "),
+                        "); `volumes` in the infra file mounts more"),
            ""});
     }
   }

@@ -9,8 +9,9 @@
 namespace syncopate::k8s {
 
 // Why rendered objects and a run configuration do not fit each other; empty if they do. For every container of a role:
-// the configuration with the container's arguments is one that the daemon takes, its device is there, its certificates
-// are of its trust domain, and pods live longer than run.grace.
+// the configuration with the container's arguments is one that the daemon takes, its device is there, the files that it
+// reads and the folder of its checkpoints are under mounts, its certificates are of its trust domain, and pods live
+// longer than run.grace.
 std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::string& config,
                                             const std::string& source);
 

@@ -1,9 +1,11 @@
 #include "tools/k8s/infra.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <regex>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,8 +22,10 @@ namespace {
 constexpr char kPods[] = "StatefulSet|Deployment|Job";
 constexpr char kPodSpec[] = "/spec/template/spec";
 constexpr char kContainer[] = "/spec/template/spec/containers/0";
-constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";  // of every role, as deploy/kustomize/base writes it
-constexpr absl::Duration kTermination = absl::Seconds(15);      // from the end of run.grace until a pod is killed
+constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";      // of every role, as deploy/kustomize/base writes it
+constexpr char kWorker[] = "/spec/template/spec/initContainers/0";  // as the component environment writes it
+constexpr char kWorkerSocket[] = "unix:/run/syncopate/worker.sock";
+constexpr absl::Duration kTermination = absl::Seconds(15);  // from the end of run.grace until a pod is killed
 
 // What a value may be.
 struct Form {
@@ -77,6 +81,40 @@ Form TextMap() {
           [](const Document& value) { return value.is_object() && AllOf(value, &Document::is_string); }};
 }
 
+bool IsAbsolutePath(const std::string& path) {
+  return path.size() > 1 && path.front() == '/' && path.back() != '/' && path.find(':') == std::string::npos &&
+         std::filesystem::path(path).lexically_normal() == path;
+}
+
+// The pods have other things at these paths.
+const std::set<std::string>& PathsInUse() {
+  static const auto* const paths =
+      new std::set<std::string>{"/etc/syncopate", "/var/lib/syncopate", "/dev/shm", "/tmp", "/run/syncopate"};
+  return *paths;
+}
+
+bool IsVolume(const Document& value) {
+  static const auto* const claim = new std::regex("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?");
+  if (!value.is_object()) return false;
+  for (const auto& [key, ignored] : value.items()) {
+    if (key != "claim" && key != "path" && key != "read_only") return false;
+  }
+  return std::regex_match(Text(value, {"claim"}), *claim) && IsAbsolutePath(Text(value, {"path"})) &&
+         (!value.contains("read_only") || value["read_only"].is_boolean());
+}
+
+Form Volumes() {
+  return {
+      "a list of {claim: NAME, path: /ABSOLUTE/PATH, read_only: true or false}, each at a path of its own that is "
+      "none of the pods' (/etc/syncopate, /var/lib/syncopate, /run/syncopate, /dev/shm, /tmp)",
+      [](const Document& value) {
+        std::set<std::string> paths = PathsInUse();
+        return value.is_array() && std::all_of(value.begin(), value.end(), [&paths](const Document& volume) {
+                 return IsVolume(volume) && paths.insert(Text(volume, {"path"})).second;
+               });
+      }};
+}
+
 const std::map<std::string, Form>& Forms() {
   static const auto* const forms = new std::map<std::string, Form>([] {
     std::map<std::string, Form> made = {
@@ -85,6 +123,7 @@ const std::map<std::string, Form>& Forms() {
         {"priority_class", Name()}, {"storage_class", Name()},
         {"grace", Seconds()},       {"components", Texts()},
         {"nccl", TextMap()},        {"rollouter.replicas", Count(1, 10000)},
+        {"volumes", Volumes()},     {"environment.image", Image()},
     };
     for (const std::string role : {"synchronizer", "trainer", "rollouter"}) {
       made[role + ".cpu"] = made[role + ".memory"] = made[role + ".shm"] = Quantity();
@@ -99,7 +138,9 @@ const std::map<std::string, Form>& Forms() {
   return *forms;
 }
 
-bool IsRole(const std::string& key) { return key == "synchronizer" || key == "trainer" || key == "rollouter"; }
+bool IsSection(const std::string& key) {
+  return key == "synchronizer" || key == "trainer" || key == "rollouter" || key == "environment";
+}
 
 std::string NearestKey(const std::string& key) {
   auto nearer = [&](const auto& a, const auto& b) {
@@ -118,15 +159,15 @@ void CheckValue(const std::string& source, const std::string& key, const Documen
   }
 }
 
-// key -> value with the roles' keys as "trainer.cpu".
+// key -> value with the keys of sections as "trainer.cpu".
 std::map<std::string, Document> Flat(const Document& values) {
   std::map<std::string, Document> flat;
   for (const auto& [key, value] : values.items()) {
-    if (!IsRole(key) || !value.is_object()) {
+    if (!IsSection(key) || !value.is_object()) {
       flat[key] = value;
       continue;
     }
-    for (const auto& [inner, of_role] : value.items()) flat[absl::StrCat(key, ".", inner)] = of_role;
+    for (const auto& [inner, inner_value] : value.items()) flat[absl::StrCat(key, ".", inner)] = inner_value;
   }
   return flat;
 }
@@ -182,7 +223,31 @@ std::vector<Document> RolePatches(const std::string& role, const std::string& ke
       pods({Operation("add", absl::StrCat(kPodSpec, key == "tolerations" ? "/tolerations" : "/nodeSelector"), value)})};
 }
 
-std::vector<Document> GlobalPatches(const std::string& key, const Document& value, bool shared_state) {
+// Claims in each pod of trainer and rollouters, and in the worker beside a rollouter: users' code reads files, too.
+std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
+  std::vector<Document> patches;
+  for (const std::string role : {"trainer", "rollouter"}) {
+    std::vector<Document> operations;
+    for (size_t i = 0; i < volumes.size(); ++i) {
+      const std::string name = absl::StrCat("claim-", i);
+      const bool read_only = volumes[i].value("read_only", false);
+      const Document source = {{"claimName", volumes[i]["claim"]}, {"readOnly", read_only}};
+      const Document mount = {{"name", name}, {"mountPath", volumes[i]["path"]}, {"readOnly", read_only}};
+      operations.push_back(
+          Operation("add", absl::StrCat(kPodSpec, "/volumes/-"), {{"name", name}, {"persistentVolumeClaim", source}}));
+      operations.push_back(Operation("add", absl::StrCat(kContainer, "/volumeMounts/-"), mount));
+      if (worker && role == "rollouter") {
+        operations.push_back(Operation("add", absl::StrCat(kWorker, "/volumeMounts/-"), mount));
+      }
+    }
+    patches.push_back(PatchOf(Pods(role), operations));
+  }
+  return patches;
+}
+
+std::vector<Document> GlobalPatches(const std::string& key, const Document& value, const Infra::Ground& ground) {
+  const bool shared_state = ground.shared_state;
+  if (key == "volumes") return VolumePatches(value, ground.worker);
   const Document all_pods = {{"kind", kPods}, {"labelSelector", "app.kubernetes.io/name=syncopate"}};
   if (key == "storage_class") {
     Document with_templates = {{"kind", "StatefulSet"}};
@@ -213,7 +278,7 @@ std::vector<Document> GlobalPatches(const std::string& key, const Document& valu
 
 // Those of the kustomization as a whole, which no patch carries out.
 bool IsOfKustomization(const std::string& key) {
-  return key == "namespace" || key == "image" || key == "components" || key == "nccl";
+  return key == "namespace" || key == "image" || key == "components" || key == "nccl" || key == "environment.image";
 }
 
 }  // namespace
@@ -243,14 +308,25 @@ Infra::Wish Infra::ReplicaWish(int64_t ranks) {
   return {"rollout.tensor_parallel", absl::StrCat(ranks), RolePatches("rollouter", "gpus", ranks, false)};
 }
 
-std::vector<Infra::Wish> Infra::Wishes(bool shared_state) const {
+Infra::Wish Infra::CommandWish(const std::string& command) {
+  // A shell reads the command and becomes it, as with `syncopate run`.
+  const Document words = {"/bin/sh", "-c", absl::StrCat("exec ", command, " \"$@\""), "sh"};
+  return {"environment.command",
+          command,
+          {PatchOf(Pods("rollouter"), {Operation("test", absl::StrCat(kWorker, "/name"), "worker"),
+                                       Operation("replace", absl::StrCat(kWorker, "/command"), words),
+                                       Operation("replace", absl::StrCat(kWorker, "/args"),
+                                                 Document::array({"--listen", kWorkerSocket}))})}};
+}
+
+std::vector<Infra::Wish> Infra::Wishes(const Ground& ground) const {
   std::vector<Wish> wishes;
   for (const auto& [key, value] : Flat(values_)) {
-    if (IsOfKustomization(key)) continue;
+    if (IsOfKustomization(key) || value.empty()) continue;  // an empty list changes nothing
     const std::vector<std::string> words = absl::StrSplit(key, '.');
     wishes.push_back({key, value.dump(),
-                      words.size() == 2 ? RolePatches(words[0], words[1], value, shared_state)
-                                        : GlobalPatches(key, value, shared_state)});
+                      words.size() == 2 ? RolePatches(words[0], words[1], value, ground.shared_state)
+                                        : GlobalPatches(key, value, ground)});
   }
   return wishes;
 }

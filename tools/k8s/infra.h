@@ -19,6 +19,9 @@ namespace syncopate::k8s {
 //   storage_class: fast                  of the volumes
 //   grace: 120s                          run.grace; pods get 15 seconds more to end
 //   components: [monitoring, keda]       on top of the overlay's, in any order
+//   volumes:                             claims that are there, in each pod of the trainer and of the rollouters
+//     - {claim: models, path: /models, read_only: true}
+//   environment: {image: registry.example/worker:7}    of the component environment
 //   nccl: {NCCL_SOCKET_IFNAME: eth1}     environment of trainer and rollouters
 //   trainer: and rollouter: and synchronizer:
 //     replicas: 4                        of rollouters
@@ -36,7 +39,8 @@ class Infra {
   static absl::StatusOr<Infra> Parse(const std::string& text, const std::string& source);
 
   const std::string& source() const { return source_; }
-  std::string Name(const std::string& key) const { return Text(values_, {key}); }  // "" if it is not set
+  std::string Name(const std::string& key) const { return Text(values_, {key}); }       // "" if it is not set
+  std::string worker_image() const { return Text(values_, {"environment", "image"}); }  // "" if it is not set
   std::vector<std::string> components() const;
   Document nccl() const { return values_.value("nccl", Document::object()); }
 
@@ -47,12 +51,19 @@ class Infra {
     std::string value;  // as JSON
     std::vector<Document> patches;
   };
-  // In the order of the keys. `shared_state`: the trainer's pods have one claim, not one each.
-  std::vector<Wish> Wishes(bool shared_state = false) const;
+  // What the values are put on top of.
+  struct Ground {
+    bool shared_state = false;  // the trainer's pods have one claim, not one each
+    bool worker = false;        // the component environment is there
+  };
+  // In the order of the keys.
+  std::vector<Wish> Wishes(const Ground& ground) const;
   // The trainer has as many ranks as the configuration says, a pod each.
   static Wish RanksWish(int64_t world);
   // Each rollouter's container has a GPU for each of its ranks.
   static Wish ReplicaWish(int64_t ranks);
+  // The worker beside each rollouter is started by the configuration's environment.command.
+  static Wish CommandWish(const std::string& command);
 
  private:
   std::string source_;

@@ -54,9 +54,9 @@ std::vector<std::string> ComponentPaths(std::vector<std::string> components, boo
   return paths;
 }
 
-Document ImageEntry(const std::string& image) {
+Document ImageEntry(const std::string& name, const std::string& image) {
   const size_t at = image.find('@'), colon = image.rfind(':');
-  Document entry = {{"name", "syncopate"}, {"newName", image.substr(0, std::min(at, colon))}};
+  Document entry = {{"name", name}, {"newName", image.substr(0, std::min(at, colon))}};
   entry[at == std::string::npos ? "newTag" : "digest"] = image.substr(std::min(at, colon) + 1);
   return entry;
 }
@@ -70,7 +70,10 @@ Document RunKustomization(const RenderRequest& request, const std::vector<std::s
   Document maps = Document::array();
   maps.push_back({{"name", "syncopate-config"}, {"behavior", "replace"}, {"files", {"run.yaml"}}});
   run["configMapGenerator"] = std::move(maps);
-  if (!infra.Name("image").empty()) run["images"] = Document::array({ImageEntry(infra.Name("image"))});
+  Document images = Document::array();
+  if (!infra.Name("image").empty()) images.push_back(ImageEntry("syncopate", infra.Name("image")));
+  if (!infra.worker_image().empty()) images.push_back(ImageEntry("syncopate-worker", infra.worker_image()));
+  if (!images.empty()) run["images"] = images;
   return run;
 }
 
@@ -132,15 +135,16 @@ std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const Render
   return problems;
 }
 
-// How many processes a trainer and each rollouter are: of the configuration, whose problems CheckFit says.
-struct RankCounts {
-  int64_t trainer = 1;
-  int64_t rollouter = 1;
+// What the configuration asks of the pods; CheckFit says what is wrong with it.
+struct Needs {
+  int64_t trainer_ranks = 1;
+  int64_t rollouter_ranks = 1;
+  std::string worker_command;
 };
 
-RankCounts CountRanks(const RenderRequest& request) {
+Needs ReadNeeds(const RenderRequest& request) {
   const v1::RunConfig config = config::ParseRunConfig(request.config, request.config_source, {}).config;
-  return {config.trainer().world(), config.rollout().tensor_parallel()};
+  return {config.trainer().world(), config.rollout().tensor_parallel(), config.environment().command()};
 }
 
 // Of the overlay, and those that are asked for.
@@ -151,16 +155,46 @@ std::set<std::string> AllComponents(const FileTree& tree, const RenderRequest& r
   return all;
 }
 
+// A worker needs the component that puts it beside each rollouter.
+std::vector<config::ConfigProblem> CheckWorker(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
+  std::vector<config::ConfigProblem> problems;
+  if (AllComponents(tree, request).count("environment") > 0) return problems;
+  const std::string image = request.infra.worker_image();
+  if (!image.empty()) {
+    problems.push_back({request.infra.source(), "environment.image", image,
+                        "components: [environment], which has the container of this image", ""});
+  }
+  if (!needs.worker_command.empty()) {
+    problems.push_back({request.config_source, "environment.command", needs.worker_command,
+                        "components: [environment] in the infra file, which runs it beside each rollouter, or nothing",
+                        ""});
+  }
+  return problems;
+}
+
 // Those that are asked for, and what several ranks need.
-std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const RankCounts& ranks) {
+std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
   std::vector<std::string> components = request.infra.components();
   const std::set<std::string> all = AllComponents(tree, request);
   auto add = [&](const std::string& name) {
     if (all.count(name) == 0) components.push_back(name);
   };
-  if (ranks.trainer > 1) add(all.count("jobs") > 0 ? "job-ranks" : "ranks");
-  if (ranks.rollouter > 1) add("replica-ranks");
+  if (needs.trainer_ranks > 1) add(all.count("jobs") > 0 ? "job-ranks" : "ranks");
+  if (needs.rollouter_ranks > 1) add("replica-ranks");
   return components;
+}
+
+std::vector<Infra::Wish> WishesOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
+  const std::set<std::string> all = AllComponents(tree, request);
+  const Infra::Ground ground = {.shared_state = needs.trainer_ranks > 1, .worker = all.count("environment") > 0};
+  std::vector<Infra::Wish> wishes = request.infra.Wishes(ground);
+  if (needs.trainer_ranks > 1) wishes.push_back(Infra::RanksWish(needs.trainer_ranks));
+  if (!needs.worker_command.empty()) wishes.push_back(Infra::CommandWish(needs.worker_command));
+  // Before the infra file's own, which may say another number: CheckFit says that it is wrong.
+  if (needs.rollouter_ranks > 1 && all.count("gpu") > 0) {
+    wishes.insert(wishes.begin(), Infra::ReplicaWish(needs.rollouter_ranks));
+  }
+  return wishes;
 }
 
 // The objects that settings change: those of the overlay and of the components that come before.
@@ -210,14 +244,10 @@ std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnde
 
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
-  const RankCounts ranks = CountRanks(request);
-  const std::vector<std::string> components = ComponentsOfRun(tree, request, ranks);
-  std::vector<Infra::Wish> wishes = request.infra.Wishes(/*shared_state=*/ranks.trainer > 1);
-  if (ranks.trainer > 1) wishes.push_back(Infra::RanksWish(ranks.trainer));
-  // Before the infra file's own, which may say another number: CheckFit says that it is wrong.
-  if (ranks.rollouter > 1 && AllComponents(tree, request).count("gpu") > 0) {
-    wishes.insert(wishes.begin(), Infra::ReplicaWish(ranks.rollouter));
-  }
+  const Needs needs = ReadNeeds(request);
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckWorker(tree, request, needs)));
+  const std::vector<std::string> components = ComponentsOfRun(tree, request, needs);
+  const std::vector<Infra::Wish> wishes = WishesOfRun(tree, request, needs);
   Rendered rendered{{}, tree, kRunFolder};
   rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
   const Document settings = SettingsKustomization(request.infra, wishes);

@@ -33,9 +33,9 @@ std::vector<std::string> ComponentsOf(const FileTree& tree);
 // makes them. Blocks while it works; its errors are returned.
 //
 // INVALID_ARGUMENT, the message being every problem, a line each, of what cannot be honoured: reason BAD_REQUEST for an
-// unknown overlay or component and for a value that no object takes, BAD_CONFIG for a configuration that the daemons
-// would refuse with the arguments that their containers have, or that does not fit the pods (a GPU that is asked for
-// and not used, a trust domain that the certificates are not of).
+// unknown overlay or component, for a value that no object takes and for a worker without its component, BAD_CONFIG for
+// a configuration that the daemons would refuse with the arguments that their containers have, or that does not fit the
+// pods (a GPU that is asked for and not used, a path under no mount, a trust domain that the certificates are not of).
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl);
 
 }  // namespace syncopate::k8s

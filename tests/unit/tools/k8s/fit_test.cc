@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // One workload of a role with these arguments and limits.
 Document Workload(const std::string& role, const std::string& arguments, const std::string& limits = "{}") {
@@ -51,6 +52,50 @@ TEST(FitTest, PodsShareNoGpuMemory) {
   EXPECT_THAT(Problems({Workload("trainer", "a.yaml", "{nvidia.com/gpu: 1}")},
                        "train: {device: 'cuda:0'}\nsync: {transport: ipc}"),
               HasSubstr("sync.transport"));
+}
+
+// The trainer with these mounts, as "{name: v, mountPath: /models}", of volumes v, which lasts, and tmp, which does not.
+Document TrainerWithMounts(const std::string& mounts) {
+  Document workload = Workload("trainer", "a.yaml");
+  Document& pod = workload["spec"]["template"]["spec"];
+  pod["volumes"] =
+      ParseDocument("[{name: v, persistentVolumeClaim: {claimName: c}}, {name: tmp, emptyDir: {}}]", "test").value();
+  pod["containers"][0]["volumeMounts"] = ParseDocument(mounts, "test").value();
+  return workload;
+}
+
+TEST(FitTest, PathsUnderNoMountAreRefusedEachByItsKey) {
+  const std::string config = "model: {path: /models/m}\ndata: {files: ['/data/a.jsonl * 2'], eval_files: [b.jsonl]}\n";
+  const std::string said = Problems({TrainerWithMounts("[{name: v, mountPath: /models}]")}, config);
+  EXPECT_THAT(said, Not(HasSubstr("model.path")));
+  EXPECT_THAT(said,
+              HasSubstr("data.files = /data/a.jsonl: expected a path under a mount of the trainer pods (/models)"));
+  EXPECT_THAT(said, HasSubstr("data.eval_files = b.jsonl"));
+  EXPECT_THAT(said, HasSubstr("`volumes` in the infra file"));
+}
+
+TEST(FitTest, APathThatOnlyBeginsLikeAMountIsUnderNone) {
+  const std::string config = "model: {path: /models-old/m}";
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models}]")}, config), HasSubstr("model.path"));
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models-old}]")}, config), IsEmpty());
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models}]")}, "model: {path: /models/../x}"),
+              HasSubstr("model.path"));
+}
+
+TEST(FitTest, AMountThatBeginsEmptyHoldsNoModel) {
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: tmp, mountPath: /tmp}]")}, "model: {path: /tmp/m}"),
+              HasSubstr("there is none"));
+}
+
+TEST(FitTest, CheckpointsNeedAMountThatCanBeWritten) {
+  const std::string config = "checkpoint: {dir: /kept/here}";
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /kept, readOnly: true}]")}, config),
+              HasSubstr("a writable mount"));
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /kept}]")}, config), IsEmpty());
+}
+
+TEST(FitTest, RolloutersNeedNoModelNorFiles) {
+  EXPECT_THAT(Problems({Workload("rollouter", "a.yaml")}, "model: {path: /m}\ndata: {files: [/a.jsonl]}"), IsEmpty());
 }
 
 TEST(FitTest, PodsInsideCustomObjectsAreLookedAtToo) {

@@ -17,7 +17,7 @@ std::string InfraRefusal(const std::string& text) {
 TEST(InfraTest, AnEmptyFileAsksForNothing) {
   auto infra = Infra::Parse("# nothing\n", "infra.yaml");
   ASSERT_TRUE(infra.ok()) << infra.status();
-  EXPECT_TRUE(infra->Wishes().empty());
+  EXPECT_TRUE(infra->Wishes({}).empty());
   EXPECT_TRUE(infra->components().empty());
 }
 
@@ -50,6 +50,26 @@ TEST(InfraTest, ATextInPlaceOfAMapIsRefused) {
 
 TEST(InfraTest, EnvironmentValuesAreTexts) {
   EXPECT_THAT(InfraRefusal("nccl: {NCCL_IB_DISABLE: 1}"), HasSubstr("in quotes"));
+}
+
+TEST(InfraTest, VolumesNameAClaimAndAPathOfTheirOwn) {
+  EXPECT_TRUE(Infra::Parse("volumes: [{claim: models, path: /models, read_only: true}, {claim: data, path: /data}]",
+                           "infra.yaml")
+                  .ok());
+  for (const char* wrong :
+       {"[{claim: models}]", "[{path: /models}]", "[{claim: models, path: models}]", "[{claim: models, path: /}]",
+        "[{claim: models, path: /a/../b}]", "[{claim: models, path: /tmp}]",
+        "[{claim: a, path: /a}, {claim: b, path: /a}]", "[{claim: models, path: /models, read_only: 1}]",
+        "[{claim: m, path: /m, readonly: true}]", "{claim: models, path: /models}"}) {
+    EXPECT_THAT(InfraRefusal(std::string("volumes: ") + wrong), HasSubstr("{claim: NAME, path: /ABSOLUTE/PATH"))
+        << wrong;
+  }
+}
+
+TEST(InfraTest, TheWorkersImageNeedsATagToo) {
+  EXPECT_THAT(InfraRefusal("environment: {image: worker}"),
+              AllOf(HasSubstr("environment.image"), HasSubstr("a tag or a digest")));
+  EXPECT_THAT(InfraRefusal("environment: {imag: worker}"), HasSubstr("nearest known key: environment.image"));
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ namespace syncopate::k8s {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string FileText(const std::string& path) {
   std::ifstream file(absl::StrCat(SYNCOPATE_SOURCE_DIR, "/", path));
@@ -204,6 +206,57 @@ TEST_F(RenderTest, ATrainerOfSeveralRanksThatIsAJobHasAnIndexForEach) {
   const Document* claim = Find(rendered->objects, "PersistentVolumeClaim/trainer-state");
   ASSERT_NE(claim, nullptr);
   EXPECT_EQ((*claim)["spec"]["accessModes"], Document::array({"ReadWriteMany"}));
+}
+
+constexpr char kOwnModel[] =
+    "\nmodel: {path: /models/m}\ndata: {files: [/data/a.jsonl]}\nreward: {name: 'python:short'}\n"
+    "environment: {command: syncopate-worker /data/rewards.py}\n";
+
+TEST_F(RenderTest, ClaimsAreMountedWhereTheRunReadsThemAndTheWorkerRunsTheCommand) {
+  RenderRequest request = DemoRequest(
+      "components: [environment]\nenvironment: {image: r.example/worker:7}\n"
+      "volumes: [{claim: models, path: /models, read_only: true}, {claim: sets, path: /data}]\n");
+  request.config = kOwnModel;
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  for (const std::string role : {"trainer", "rollouter"}) {
+    const Document* job = Find(rendered->objects, "Job/" + role);
+    ASSERT_NE(job, nullptr);
+    const Document& pod = (*job)["spec"]["template"]["spec"];
+    EXPECT_THAT(pod["volumes"],
+                Contains(Document(
+                    {{"name", "claim-0"}, {"persistentVolumeClaim", {{"claimName", "models"}, {"readOnly", true}}}})));
+    const Document& mounts = pod["containers"][0]["volumeMounts"];
+    EXPECT_THAT(mounts, Contains(Document({{"name", "claim-0"}, {"mountPath", "/models"}, {"readOnly", true}})));
+    EXPECT_THAT(mounts, Contains(Document({{"name", "claim-1"}, {"mountPath", "/data"}, {"readOnly", false}})));
+  }
+  const Document* job = Find(rendered->objects, "Job/rollouter");
+  const Document& worker = (*job)["spec"]["template"]["spec"]["initContainers"][0];
+  EXPECT_EQ(worker["image"], "r.example/worker:7");
+  EXPECT_EQ(worker["command"],
+            Document::array({"/bin/sh", "-c", "exec syncopate-worker /data/rewards.py \"$@\"", "sh"}));
+  EXPECT_EQ(worker["args"], Document::array({"--listen", "unix:/run/syncopate/worker.sock"}));
+  EXPECT_THAT(worker["volumeMounts"],
+              Contains(Document({{"name", "claim-1"}, {"mountPath", "/data"}, {"readOnly", false}})));
+  const Document* synchronizer = Find(rendered->objects, "Job/synchronizer");
+  ASSERT_NE(synchronizer, nullptr);
+  EXPECT_THAT(synchronizer->dump(), Not(HasSubstr("claim-0")));
+}
+
+TEST_F(RenderTest, PathsUnderNoMountAreRefused) {
+  RenderRequest request = DemoRequest("components: [environment]\nvolumes: [{claim: models, path: /models}]\n");
+  request.config = kOwnModel;
+  const absl::Status refused = Rendering(DeployTree(), request).status();
+  EXPECT_EQ(ErrorReason(refused), "BAD_CONFIG");
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("data.files = /data/a.jsonl"), HasSubstr("/models")));
+  EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("model.path")));
+}
+
+TEST_F(RenderTest, AWorkerWithoutItsComponentIsRefused) {
+  RenderRequest request = DemoRequest("environment: {image: r.example/worker:7}");
+  request.config = "environment: {command: syncopate-worker rewards.py}";
+  EXPECT_THAT(Refusal(request), AllOf(HasSubstr("environment.image"), HasSubstr("environment.command"),
+                                      HasSubstr("components: [environment]")));
 }
 
 TEST_F(RenderTest, ComponentsMayBeNamedInAnyOrder) {
