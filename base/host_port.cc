@@ -20,9 +20,9 @@ std::string HostPort::ToString() const {
 }
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  absl::Status bad = Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-                           absl::StrCat("\"", text, "\" is not host:port, such as 127.0.0.1:7070 or [::1]:7070"),
-                           {{"address", text}});
+  absl::Status bad =
+      Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+            absl::StrCat("\"", text, "\" is not host:port, such as 127.0.0.1:7070 or [::1]:7070"), {{"address", text}});
   size_t colon = text.rfind(':');
   if (colon == std::string::npos) return bad;
   HostPort parsed;

@@ -11,7 +11,7 @@ enum class Severity { kDebug, kInfo, kWarning, kError };
 
 struct LogOptions {
   std::string role = "syncopate";  // printed on every line, e.g. "rollouter-1"
-  std::string file = {};              // also written here when not empty; made if missing
+  std::string file = {};           // also written here when not empty; made if missing
   Severity minimum = Severity::kInfo;
   bool to_stderr = true;
 };

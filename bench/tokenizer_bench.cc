@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
-namespace syncopate::model::tokenizer {
+namespace syncopate::text::tokenizer {
 namespace {
 
 struct Material {
@@ -68,10 +68,10 @@ void Stream(benchmark::State& state, const Material& material) {
 }
 
 }  // namespace
-}  // namespace syncopate::model::tokenizer
+}  // namespace syncopate::text::tokenizer
 
 int main(int argc, char** argv) {
-  namespace tokenizer = syncopate::model::tokenizer;
+  namespace tokenizer = syncopate::text::tokenizer;
   benchmark::Initialize(&argc, argv);
   if (argc != 3) {
     std::cerr << "usage: tokenizer_bench FOLDER TEXT [--benchmark_...]\n";

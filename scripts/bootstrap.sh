@@ -22,6 +22,7 @@ test_packages=(
   chrpath     # takes the build's folders out of the image's programs
   runc        # runs the image as a pod would
   clang-14    # analyses who holds which lock
+  clang-format-14  # checks the layout of the sources
   shellcheck  # reads the scripts that complete command lines
   openssl     # makes the certificates of tests, by scripts/make-certs.sh
 )

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""usage: scripts/chat_template_reference.py golden               rewrites tests/unit/model/template/golden/cases.jsonl
+"""usage: scripts/chat_template_reference.py golden               rewrites tests/unit/text/template/golden/cases.jsonl
        scripts/chat_template_reference.py fuzz OUT COUNT SEED [TEMPLATE.jinja ...]
 
 Chat templates times random conversations, rendered by the reference (PyPI jinja2) as transformers sets it up; errors
-stay errors. Without templates of one's own, those of tests/unit/model/template/golden: written here, with the features that
+stay errors. Without templates of one's own, those of tests/unit/text/template/golden: written here, with the features that
 published ones use. `build/release/bin/chat_template_compare OUT` holds ours against it. Needs an environment of its own:
 
     python3 -m venv /tmp/reference && /tmp/reference/bin/pip install jinja2==3.1.6
@@ -19,7 +19,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests/unit/model/template/golden"
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests/unit/text/template/golden"
 NOW = 1752148800
 TEXTS = ["Hello, how are you?", "  padded \n", "", "naïve “quotes” \"x\" 'y' \\ \t", "日本語 👍🏽", "<think>\nsome thought\n</think>\n\nanswer",
          "<tool_response>x</tool_response>", "line1\nline2\n\n", '{"a": [1, 2.5, null]}', "</think>", "a" * 50]
@@ -125,7 +125,7 @@ def write(out, count, seed, paths):
 
 
 def expressions():
-    """What single expressions give: tests/unit/model/template/golden/expressions.jsonl from expressions.txt."""
+    """What single expressions give: tests/unit/text/template/golden/expressions.jsonl from expressions.txt."""
     environment = reference()
     values = {"s": " A naïve 'Text' with  blanks\n", "n": 7, "f": 2.5, "l": [3, 1, 2], "d": {"b": 1, "a": [1, {"c": None}], "items": 2},
               "words": ["b", "A", "c", "a"], "people": [{"name": "x", "age": 3}, {"name": "y"}, {"name": "z", "age": 1}], "e": "", "none": None,

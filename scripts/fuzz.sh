@@ -11,9 +11,9 @@ out=build/fuzz/$target
 mkdir -p "$out/found"
 sources=(tests/fuzz/"$target"_fuzz.cc base/{file_system,log,posix_file_system,status,strict_json,utf8,uuid}.cc)
 case $target in
-  tokenizer*) sources+=(model/tokenizer/*.cc) ;;
+  tokenizer*) sources+=(text/tokenizer/*.cc) ;;
   data_row) sources+=(trainer/data/prompt_row.cc) ;;
-  *) sources+=(model/template/*.cc) ;;
+  *) sources+=(text/template/*.cc) ;;
 esac
 clang++ -std=c++20 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. "${sources[@]}" -o "$out/fuzzer" \
   $(pkg-config --libs --cflags absl_status absl_statusor absl_flat_hash_map absl_str_format absl_synchronization libcrypto spdlog)

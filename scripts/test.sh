@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/test.sh [--long] [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
-# Installs what is missing, builds each preset and runs its tests. Ends with one line; exits 1 if anything failed.
+# Installs what is missing, checks the format of the sources, builds each preset and runs its tests. Ends with one line;
+# exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
 # clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
@@ -26,6 +27,10 @@ fi
 
 summary=()
 failed=0
+if ! scripts/format.sh --check; then
+  summary+=("format: scripts/format.sh mends it")
+  failed=1
+fi
 for preset in "${presets[@]}"; do
   started=$SECONDS
   targets=()

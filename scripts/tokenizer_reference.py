@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: scripts/tokenizer_reference.py golden                                  rewrites tests/unit/model/tokenizer/golden
+"""usage: scripts/tokenizer_reference.py golden                                  rewrites tests/unit/text/tokenizer/golden
        scripts/tokenizer_reference.py train FOLDER [--vocabulary N] TEXT...   FOLDER/<configuration>/tokenizer.json
        scripts/tokenizer_reference.py fuzz FOLDER COUNT SEED                  FOLDER/<configuration>/cases.jsonl
 
@@ -17,7 +17,7 @@ import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests/unit/model/tokenizer/golden"
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests/unit/text/tokenizer/golden"
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN2.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""usage: scripts/unicode_tables.py > model/tokenizer/unicode_tables.h
+"""usage: scripts/unicode_tables.py > text/tokenizer/unicode_tables.h
 
-Writes the Unicode tables of model/tokenizer. They are asked of the reference, PyPI tokenizers, code point by code point:
+Writes the Unicode tables of text/tokenizer. They are asked of the reference, PyPI tokenizers, code point by code point:
 its regular expressions are of Unicode 16 and its normal forms of Unicode 9, and no library or Python has that pair.
 Needs, in an environment of its own:
 
@@ -87,7 +87,7 @@ HEAD = """\
 
 #include <cstdint>
 
-namespace syncopate::model::tokenizer {{
+namespace syncopate::text::tokenizer {{
 
 struct CodePointRange {{
   char32_t first, last;
@@ -129,7 +129,7 @@ def main():
     table("Decomposition kDecompositions", rows, 6)
     table("char32_t kDecompositionParts", flat, 14)
     table("Composition kCompositions", [f"{{0x{a:x}, 0x{b:x}, 0x{c:x}}}" for a, b, c in compositions(decomposed)], 5)
-    print("\n}  // namespace syncopate::model::tokenizer")
+    print("\n}  // namespace syncopate::text::tokenizer")
 
 
 main()

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/text_table.h"
+#include "base/console/text_table.h"
 #include "bench/sync/sync_result.h"
 
 namespace syncopate::bench {

@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<SlotFilters::Lent>> SlotFilters::Lend(const SlotS
                   .top_k = sampling.top_k,
                   .top_p = sampling.top_p};
   if (!sampling.allowed_token_ids.empty() || !sampling.logit_bias.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(lent->bias,
-                               Allocate(biases_, options_.vocab * int64_t{sizeof(float)}, "biases of a sequence's logits"));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        lent->bias, Allocate(biases_, options_.vocab * int64_t{sizeof(float)}, "biases of a sequence's logits"));
     float* const bias = biases_.buffers[static_cast<size_t>(lent->bias)].as<float>();
     lent->filter.bias = bias;
     SYNCOPATE_RETURN_IF_ERROR(FillBiasOf(sampling, bias, stream));

@@ -31,8 +31,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 struct FoundModel {
   v1::RunConfig config;
   model::ModelConfig shape;
-  bool learned = false;                                                    // from the trainer
-  std::shared_ptr<const model::tokenizer::Tokenizer> tokenizer = nullptr;  // null if it has none
+  bool learned = false;                                                   // from the trainer
+  std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer = nullptr;  // null if it has none
 };
 
 // The node's metrics, which there are once there is a node.
@@ -141,7 +141,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
-  options.scoring = scorers->ScorerOptions(model.config, model::tokenizer::MakeTextDecoder(model.tokenizer));
+  options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},

@@ -79,7 +79,7 @@ class ModelAnswer {
       model.files[file.name()] = std::move(contents_[i]);
     }
     if (auto found = model.files.find(kTokenizerFile); found != model.files.end()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(model.tokenizer, model::tokenizer::Tokenizer::Parse(found->second));
+      SYNCOPATE_ASSIGN_OR_RETURN(model.tokenizer, text::tokenizer::Tokenizer::Parse(found->second));
     }
     return model;
   }

@@ -12,8 +12,8 @@
 #include "base/manifest.h"
 #include "base/trajectory.h"
 #include "model/model_config.h"
-#include "model/tokenizer/tokenizer.h"
 #include "services/auth/transport_security.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::rollouterd {
 
@@ -26,7 +26,7 @@ struct LearnedModel {
   std::vector<int32_t> end_token_ids;
   std::map<std::string, std::string> files;  // contents by name: tokenizer.json, tokenizer_config.json, ...
   // Of tokenizer.json; null if the model has none.
-  std::shared_ptr<const model::tokenizer::Tokenizer> tokenizer;
+  std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer;
 };
 
 // Asks the trainer at `address` (TrainerService.GetModel), and checks what it says: digests, sizes, that the manifest

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/http_responder.h"
+#include "base/http/http_responder.h"
 
 namespace syncopate::telemetry {
 

@@ -16,12 +16,11 @@
 //
 //   up to date --a version is published--> behind --attempt starts--> in an attempt --ok--> up to date
 //                                            ^                             |
-//                                            |<---- back-off runs out -----| failed: back-off doubles with each in a
-//                                            row
+//                                            |<---- back-off runs out -----| failed: back-off doubles each time
 //                                            |<---- at once ---------------| its group was lost through another
 //                                            |<---- next publication ------| superseded
-//                                            |<---- it or the sources change, a publication, Trigger --| refused for
-//                                            good
+//                                            |<---- it or the sources change,
+//                                            |      a publication, Trigger --| refused for good
 //   held: behind, and left out as long as it says that it takes no version (it sleeps); HELD to a Prepare is asked again
 //   laggard: behind, but with attempts of its own, until one succeeds
 //

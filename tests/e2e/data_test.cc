@@ -203,7 +203,7 @@ TEST_F(DataTest, DoctorLooksAtAModelDirectory) {
   EXPECT_THAT(reference->output, HasSubstr("reference"));
   EXPECT_EQ(reference->code == 0, reference->output.find("no package tokenizers") == std::string::npos)
       << reference->output;
-  Write("model/tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
+  Write("text/tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
   const auto bad = RunCommand("syncopate", {"doctor", "--model", Path("model")});
   ASSERT_THAT(bad, IsOk());
   EXPECT_EQ(bad->code, 1);

@@ -2,8 +2,8 @@
 #include <cstdlib>
 
 #include "base/utf8.h"
-#include "model/template/chat_template.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "text/template/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto* const context = new nlohmann::ordered_json(nlohmann::ordered_json::parse(R"({
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
     "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>"})"));
   const auto parsed =
-      syncopate::model::chat::ChatTemplate::Parse(absl::string_view(reinterpret_cast<const char*>(data), size));
+      syncopate::text::chat::ChatTemplate::Parse(absl::string_view(reinterpret_cast<const char*>(data), size));
   if (!parsed.ok()) return 0;
   const auto rendered =
       parsed->Render(*context, 0, {.steps = 100'000, .output_bytes = 1 << 20, .made_bytes = 16 << 20});

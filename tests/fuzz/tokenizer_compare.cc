@@ -7,7 +7,7 @@
 namespace syncopate::testing {
 namespace {
 
-using model::tokenizer::Tokenizer;
+using text::tokenizer::Tokenizer;
 
 // -1: not compared.
 int CountDifferences(const std::string& folder, bool use_scanner) {
@@ -19,7 +19,7 @@ int CountDifferences(const std::string& folder, bool use_scanner) {
     return -1;
   }
   const bool byte_level = json->find("<0x0A>") == std::string::npos;
-  model::tokenizer::PieceCache cache;
+  text::tokenizer::PieceCache cache;
   int differ = 0;
   for (const TokenizerCase& one : *cases) {
     const auto differences = Differences(**tokenizer, one, byte_level, &cache);

@@ -2,10 +2,10 @@
 #include <cstdlib>
 
 #include "base/utf8.h"
-#include "model/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "text/tokenizer/tokenizer.h"
 
-using syncopate::model::tokenizer::Tokenizer;
+using syncopate::text::tokenizer::Tokenizer;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view input(reinterpret_cast<const char*>(data), size);

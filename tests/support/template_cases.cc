@@ -8,13 +8,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
-#include "model/template/chat_template.h"
+#include "text/template/chat_template.h"
 
 namespace syncopate::testing {
 namespace {
 
 absl::StatusOr<std::string> Rendered(const std::string& source, const nlohmann::ordered_json& one) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, model::chat::ChatTemplate::Parse(source));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, text::chat::ChatTemplate::Parse(source));
   SYNCOPATE_ASSIGN_OR_RETURN(auto rendered, parsed.Render(one["context"], one["now"].get<int64_t>()));
   return rendered.text;
 }

@@ -11,7 +11,7 @@
 namespace syncopate::testing {
 namespace {
 
-using model::tokenizer::Tokenizer;
+using text::tokenizer::Tokenizer;
 
 std::string Streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                      std::vector<std::string>* differences) {
@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<TokenizerCase>> ReadTokenizerCases(const std::string&
 }
 
 std::vector<std::string> Differences(const Tokenizer& tokenizer, const TokenizerCase& expected, bool byte_level,
-                                     model::tokenizer::PieceCache* cache) {
+                                     text::tokenizer::PieceCache* cache) {
   std::vector<std::string> differences;
   if (expected.has_text) {
     const auto ids = tokenizer.Encode(expected.text, /*add_special_tokens=*/true, cache);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::testing {
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<TokenizerCase>> ReadTokenizerCases(const std::string&
 // and without, and the latter once more id by id, never with half a character in between.
 //
 // `byte_level` false leaves out the last for ids that no text gives (see TextStream).
-std::vector<std::string> Differences(const model::tokenizer::Tokenizer& tokenizer, const TokenizerCase& expected,
-                                     bool byte_level, model::tokenizer::PieceCache* cache);
+std::vector<std::string> Differences(const text::tokenizer::Tokenizer& tokenizer, const TokenizerCase& expected,
+                                     bool byte_level, text::tokenizer::PieceCache* cache);
 
 }  // namespace syncopate::testing

@@ -50,7 +50,11 @@ const std::vector<Rule>& Rules() {
        IsProto,
        "core headers have no wire types; services/wire turns them"},
       {{}, {"cuda/nccl/", "tests/gpu/", "bench/ceiling/"}, false, IsNccl, "nccl.h belongs to cuda/nccl/"},
-      {{"base/", "cuda/", "synchronizer/"}, {}, false, IsTorch, "base/, cuda/ and synchronizer/ build without torch"},
+      {{"base/", "cuda/", "text/", "synchronizer/"},
+       {},
+       false,
+       IsTorch,
+       "base/, cuda/, text/ and synchronizer/ build without torch"},
       {{"base/", "synchronizer/"},
        {"synchronizer/cuda/", "synchronizer/nccl/", "synchronizer/ipc/"},
        false,
@@ -73,14 +77,16 @@ const std::vector<Arrows>& AllArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"base/", {}},
       {"cuda/", {"base/"}},
+      {"text/", {"base/"}},
       {"model/", {"base/", "cuda/"}},
       {"synchronizer/", {"base/", "cuda/"}},
-      {"trainer/", {"base/", "cuda/", "model/", "synchronizer/"}},
-      {"rollouter/", {"base/", "cuda/", "model/", "synchronizer/"}},
-      {"services/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
+      {"trainer/", {"base/", "cuda/", "text/", "model/", "synchronizer/"}},
+      {"rollouter/", {"base/", "cuda/", "text/", "model/", "synchronizer/"}},
+      {"services/", {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
       {"bench/",
-       {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "tests/support/"}},
-      {"tools/", {"base/", "cuda/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "bench/"}},
+       {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "tests/support/"}},
+      {"tools/",
+       {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "bench/"}},
   };
   return *arrows;
 }
@@ -122,8 +128,8 @@ const std::vector<Arrows>& TrainerArrows() {
   return *arrows;
 }
 
-const Names kFolders = {"base/",      "cuda/",     "model/", "synchronizer/", "trainer/",
-                        "rollouter/", "services/", "tools/", "tests/",        "bench/"};
+const Names kFolders = {"base/",      "cuda/",     "text/",  "model/", "synchronizer/", "trainer/",
+                        "rollouter/", "services/", "tools/", "tests/", "bench/"};
 
 bool Applies(const Rule& rule, const std::string& path) {
   if (rule.headers_only && !path.ends_with(".h")) return false;

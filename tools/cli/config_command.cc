@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text_table.h"
+#include "base/console/text_table.h"
 #include "services/config/difference.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"

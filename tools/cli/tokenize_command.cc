@@ -9,14 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file_system.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "tools/cli/command.h"
 
 namespace syncopate::cli {
 namespace {
 
-using model::tokenizer::PieceCache;
-using model::tokenizer::Tokenizer;
+using text::tokenizer::PieceCache;
+using text::tokenizer::Tokenizer;
 
 struct TokenizeArguments {
   std::string folder;

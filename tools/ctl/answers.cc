@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/console/text_table.h"
+#include "base/console/words.h"
 #include "base/status.h"
-#include "base/text_table.h"
-#include "base/words.h"
 #include "services/wire/codec.h"
 #include "synchronizer/sync_outcome.h"
 

@@ -14,16 +14,16 @@
 #include "base/reasons.h"
 #include "base/utf8.h"
 #include "model/hf_config.h"
-#include "model/template/chat_format.h"
-#include "model/tokenizer/tokenizer.h"
 #include "model/weight_files.h"
+#include "text/template/chat_format.h"
+#include "text/tokenizer/tokenizer.h"
 #include "tools/doctor/looks.h"
 
 namespace syncopate::doctor {
 namespace {
 
 using Level = Finding::Level;
-using model::tokenizer::Tokenizer;
+using text::tokenizer::Tokenizer;
 
 constexpr int kStrings = 4000;
 constexpr int64_t kMaxReplyBytes = 256 << 20;
@@ -73,7 +73,7 @@ std::vector<Finding> ExamineWeights(const std::string& folder, const model::HfMo
 
 Finding ExamineTemplate(const std::string& folder) {
   const std::string source = "chat_template.jinja, tokenizer_config.json";
-  const auto format = model::chat::ChatFormat::Load(FileSystem::Real(), folder);
+  const auto format = text::chat::ChatFormat::Load(FileSystem::Real(), folder);
   if (ErrorReason(format.status()) == reason::kNoChatTemplate) {
     return {Level::kWarning, "chat template", source, "there is none",
             "prompts of data files are to be plain texts then, not conversations"};

@@ -9,10 +9,10 @@
 #include "base/mutex.h"
 #include "base/reasons.h"
 #include "model/hf_config.h"
-#include "model/template/chat_format.h"
-#include "model/tokenizer/tokenizer.h"
 #include "model/weight_files.h"
 #include "rollouter/engine/engine_loop.h"
+#include "text/template/chat_format.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::generate {
 namespace {
@@ -74,21 +74,21 @@ absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const Generat
 }  // namespace
 
 absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& folder, const std::string& text, bool chat) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto tokenizer, model::tokenizer::Tokenizer::Load(FileSystem::Real(), folder));
-  absl::StatusOr<model::chat::ChatFormat> format = model::chat::ChatFormat::Load(FileSystem::Real(), folder);
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto tokenizer, text::tokenizer::Tokenizer::Load(FileSystem::Real(), folder));
+  absl::StatusOr<text::chat::ChatFormat> format = text::chat::ChatFormat::Load(FileSystem::Real(), folder);
   if (!chat || ErrorReason(format.status()) == reason::kNoChatTemplate) {
     return tokenizer->Encode(text, /*add_special_tokens=*/true);
   }
   SYNCOPATE_RETURN_IF_ERROR(format.status());
-  model::chat::ChatRequest request;
+  text::chat::ChatRequest request;
   request.messages.push_back({{"role", "user"}, {"content", text}});
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::chat::RenderedChat rendered,
+  SYNCOPATE_ASSIGN_OR_RETURN(const text::chat::RenderedChat rendered,
                              format->Render(request, absl::ToUnixSeconds(Clock::Real()->Now())));
   return tokenizer->Encode(rendered.text, /*add_special_tokens=*/false);
 }
 
 absl::StatusOr<std::string> TextOfIds(const std::string& folder, const std::vector<int32_t>& ids) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto tokenizer, model::tokenizer::Tokenizer::Load(FileSystem::Real(), folder));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto tokenizer, text::tokenizer::Tokenizer::Load(FileSystem::Real(), folder));
   return tokenizer->Decode(ids, /*skip_special_tokens=*/true);
 }
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "base/console/text_table.h"
 #include "base/log.h"
-#include "base/text_table.h"
 #include "tools/generate/generator.h"
 #include "tools/generate/options.h"
 

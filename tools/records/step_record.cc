@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/console/words.h"
 #include "base/status.h"
-#include "base/words.h"
 
 namespace syncopate::records {
 namespace {

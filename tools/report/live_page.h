@@ -6,7 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "base/http_responder.h"
+#include "base/http/http_responder.h"
 #include "base/mutex.h"
 #include "syncopate/v1/synchronizer.pb.h"
 #include "tools/report/run_history.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/words.h"
+#include "base/console/words.h"
 
 namespace syncopate::run {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/words.h"
+#include "base/console/words.h"
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
 #include "synchronizer/sync_outcome.h"

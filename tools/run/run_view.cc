@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/text_table.h"
-#include "base/words.h"
+#include "base/console/text_table.h"
+#include "base/console/words.h"
 
 namespace syncopate::run {
 namespace {

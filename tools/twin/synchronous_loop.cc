@@ -7,11 +7,11 @@
 #include "base/digest.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
-#include "model/tokenizer/tokenizer.h"
 #include "services/config/model_options.h"
 #include "services/config/reward_options.h"
 #include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::twin {
 namespace {
@@ -48,10 +48,10 @@ class GroupSink final : public rollouter::GenerationSink {
 // What rewards of text read; null for a model without a tokenizer.
 absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& model) {
   if (model.by_keys()) return rollouter::TextDecoder();
-  auto tokenizer = model::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
+  auto tokenizer = text::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
   if (absl::IsNotFound(tokenizer.status())) return rollouter::TextDecoder();
   SYNCOPATE_RETURN_IF_ERROR(tokenizer.status());
-  return model::tokenizer::MakeTextDecoder(*std::move(tokenizer));
+  return text::tokenizer::MakeTextDecoder(*std::move(tokenizer));
 }
 
 }  // namespace

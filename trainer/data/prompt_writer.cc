@@ -11,8 +11,8 @@ namespace syncopate::trainer {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using model::chat::ChatFormat;
-using model::tokenizer::PieceCache;
+using text::chat::ChatFormat;
+using text::tokenizer::PieceCache;
 
 // The day that templates are told it is, for some write it down: a prompt is the same after every restart. 2025-01-01.
 constexpr int64_t kToday = 1735689600;
@@ -33,7 +33,7 @@ bool BeginsWithSystem(const Json& messages) {
 absl::StatusOr<std::shared_ptr<const PromptWriter>> PromptWriter::Load(FileSystem* files, const std::string& folder,
                                                                        Options options) {
   auto writer = std::shared_ptr<PromptWriter>(new PromptWriter(std::move(options)));
-  SYNCOPATE_ASSIGN_OR_RETURN(writer->tokenizer_, model::tokenizer::Tokenizer::Load(files, folder));
+  SYNCOPATE_ASSIGN_OR_RETURN(writer->tokenizer_, text::tokenizer::Tokenizer::Load(files, folder));
   if (!writer->options_.use_chat_template) return writer;
   absl::StatusOr<ChatFormat> format = ChatFormat::Load(files, folder);
   // Base models have none: prompts are plain text then.
@@ -52,10 +52,10 @@ absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteChat(Json messages, Piec
   if (!options_.system_prompt.empty() && !BeginsWithSystem(messages)) {
     messages.insert(messages.begin(), Message("system", options_.system_prompt));
   }
-  model::chat::ChatRequest request;
+  text::chat::ChatRequest request;
   request.messages = std::move(messages);
   request.arguments = options_.chat_arguments;
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::chat::RenderedChat chat, format_->Render(request, kToday));
+  SYNCOPATE_ASSIGN_OR_RETURN(const text::chat::RenderedChat chat, format_->Render(request, kToday));
   // A template writes the begin of text itself, as transformers has it.
   return tokenizer_->Encode(chat.text, /*add_special_tokens=*/false, cache);
 }

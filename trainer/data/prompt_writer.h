@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
-#include "model/template/chat_format.h"
-#include "model/tokenizer/tokenizer.h"
+#include "text/template/chat_format.h"
+#include "text/tokenizer/tokenizer.h"
 #include "trainer/data/prompt_row.h"
 #include "trainer/data/prompts.h"
 
@@ -41,24 +41,24 @@ class PromptWriter {
 
   // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
   // NO_RESPONSE, RESPONSE_TOO_LONG, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
-  absl::StatusOr<Prompt> Write(const PromptRow& row, model::tokenizer::PieceCache* cache) const;
+  absl::StatusOr<Prompt> Write(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
 
-  const model::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const text::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const Options& options() const { return options_; }
 
  private:
   explicit PromptWriter(Options options) : options_(std::move(options)) {}
   absl::StatusOr<std::vector<int32_t>> WriteChat(nlohmann::ordered_json messages,
-                                                 model::tokenizer::PieceCache* cache) const;
+                                                 text::tokenizer::PieceCache* cache) const;
   absl::Status CheckInModel(const char* what, const std::vector<int32_t>& ids) const;
   absl::StatusOr<std::vector<int32_t>> WriteResponse(const nlohmann::ordered_json& response,
-                                                     model::tokenizer::PieceCache* cache) const;
+                                                     text::tokenizer::PieceCache* cache) const;
   absl::StatusOr<std::vector<int32_t>> WriteAnswer(const nlohmann::ordered_json& answer,
-                                                   model::tokenizer::PieceCache* cache) const;
+                                                   text::tokenizer::PieceCache* cache) const;
 
   const Options options_;
-  std::shared_ptr<const model::tokenizer::Tokenizer> tokenizer_;
-  std::optional<model::chat::ChatFormat> format_;  // none: texts stand as they are
+  std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer_;
+  std::optional<text::chat::ChatFormat> format_;  // none: texts stand as they are
 };
 
 }  // namespace syncopate::trainer

@@ -39,7 +39,7 @@ PassOrder TextRows::Order(uint64_t seed) const {
   return {shares, seed};
 }
 
-absl::StatusOr<Prompt> TextRows::Read(const PassOrder::Place& place, model::tokenizer::PieceCache* cache) const {
+absl::StatusOr<Prompt> TextRows::Read(const PassOrder::Place& place, text::tokenizer::PieceCache* cache) const {
   const JsonlFile& file = *files[static_cast<size_t>(place.file)].file;
   const auto read = [&]() -> absl::StatusOr<Prompt> {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string line, file.Read(place.row));
@@ -96,7 +96,7 @@ GroupId TextSource::NextLocked() {
 }
 
 void TextSource::ReadAhead() {
-  model::tokenizer::PieceCache cache;
+  text::tokenizer::PieceCache cache;
   while (true) {
     GroupId group;
     {
@@ -224,7 +224,7 @@ std::string TextSource::Render(const std::vector<int32_t>& ids) const { return R
 absl::StatusOr<std::unique_ptr<ChosenPrompts>> ChosenPrompts::Read(const Options& options, const TextRows& rows) {
   auto chosen = std::unique_ptr<ChosenPrompts>(new ChosenPrompts(rows.writer));
   const PassOrder order = rows.Order(options.seed);
-  model::tokenizer::PieceCache cache;
+  text::tokenizer::PieceCache cache;
   for (int64_t i = 0; i < order.prompts_per_pass() && chosen->size() < options.prompts; ++i) {
     absl::StatusOr<Prompt> prompt = rows.Read(order.At({0, i}), &cache);
     if (prompt.ok()) {

@@ -32,7 +32,7 @@ struct TextRows {
   PassOrder Order(uint64_t seed) const;
   // Errors of JsonlFile::Read, ParsePromptRow and PromptWriter::Write, with file and line before them. `cache` is the
   // calling thread's. Blocks for the disk.
-  absl::StatusOr<Prompt> Read(const PassOrder::Place& place, model::tokenizer::PieceCache* cache) const;
+  absl::StatusOr<Prompt> Read(const PassOrder::Place& place, text::tokenizer::PieceCache* cache) const;
 };
 
 // Whether an error of TextRows::Read is the row's fault; else it is the file's, or the disk's, and the end of a run.

@@ -4,7 +4,7 @@
 #include <optional>
 #include <set>
 
-#include "base/words.h"
+#include "base/console/words.h"
 
 namespace syncopate::trainer {
 namespace {

@@ -38,7 +38,6 @@ struct PackedBatch {
   // What the loss looks at, float32, but for what depends on the weights: current, proximal, entropy, and reference if
   // the sequences do not know it.
   loss::TokenBatch tokens;
-
 };
 
 // Packs `sequences` in their order. Not empty; every answer has at least one token. Does not wait for the device.

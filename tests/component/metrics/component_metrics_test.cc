@@ -84,15 +84,15 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
   const trainer::StepFigures step = {.reward_mean = 0.5,
-                            .reward_std = 0.125,
-                            .zero_variance_ratio = 0.0625,
-                            .loss = -0.25,
-                            .gradient_norm = 2,
-                            .entropy = 1,
-                            .skipped_updates = 2,
-                            .clip_ratio = 0.75,
-                            .kl = 0.01,
-                            .trained_tokens = 80};
+                                     .reward_std = 0.125,
+                                     .zero_variance_ratio = 0.0625,
+                                     .loss = -0.25,
+                                     .gradient_norm = 2,
+                                     .entropy = 1,
+                                     .skipped_updates = 2,
+                                     .clip_ratio = 0.75,
+                                     .kl = 0.01,
+                                     .trained_tokens = 80};
   metrics.RecordStep({2, 7}, step, {0.25, 0.5});
   metrics.RecordEvaluation(0.9375, 0.875, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "base/http_request.h"
+#include "base/http/http_request.h"
 #include "base/status.h"
 #include "services/telemetry/metric_names.h"
 #include "services/telemetry/process_metrics.h"

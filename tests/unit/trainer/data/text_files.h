@@ -17,7 +17,7 @@ namespace syncopate::trainer {
 class TextFiles {
  public:
   TextFiles() {
-    std::filesystem::copy(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/unit/model/tokenizer/golden/qwen2/tokenizer.json"),
+    std::filesystem::copy(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/unit/text/tokenizer/golden/qwen2/tokenizer.json"),
                           Path("tokenizer.json"));
   }
 

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace syncopate::text::tokenizer {
+
+// The merges of a byte-pair encoding: which two tokens make which third, and in which order. Immutable once filled;
+// thread-safe then.
+class MergeTable {
+ public:
+  // Forgets what was added, and has room for `merges`.
+  void Reserve(size_t merges);
+  // Of a pair that comes twice the later rank counts, as in the reference.
+  void Add(int32_t left, int32_t right, uint32_t rank, int32_t merged);
+
+  // Puts pairs of neighbours together until none has a merge: always the pair of the lowest rank, the leftmost of
+  // equals. n log n in the number of symbols.
+  void Merge(std::vector<int32_t>* symbols) const;
+
+ private:
+  struct Entry {
+    uint64_t pair = kEmpty;
+    uint32_t rank = 0;
+    int32_t merged = 0;
+  };
+  static constexpr uint64_t kEmpty = ~uint64_t{0};
+
+  static uint64_t PairOf(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  size_t SlotOf(uint64_t pair) const { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15ull) >> shift_); }
+  const Entry* Find(int32_t left, int32_t right) const;
+  void MergeFew(std::vector<int32_t>* symbols) const;
+  void MergeMany(std::vector<int32_t>* symbols) const;
+
+  // Open addressing in a power of two, at most half full: the hot look-up of encoding is one cache line.
+  std::vector<Entry> entries_;
+  int shift_ = 64;
+};
+
+}  // namespace syncopate::text::tokenizer
