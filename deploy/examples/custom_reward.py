@@ -14,7 +14,7 @@ from syncopate import reward, verl_reward
 @reward("short")
 def short(answer, row):
     """1 for the right answer in few words. A plain function: it may block, hang or crash, in a process of its own."""
-    right = str(row.get("ground_truth", row.get("answer"))) in answer
+    right = str(row["ground_truth"]) in answer
     return {"value": float(right and len(answer.split()) <= 50), "right": float(right), "words": len(answer.split())}
 
 

@@ -12,6 +12,6 @@ _MOST_CHARACTERS = 20_000  # of the end of an answer
 def math_verify(answer, row):
     from math_verify import parse, verify  # heavy: where it is used, in a process of the pool
 
-    truth = str(row.get("ground_truth", row.get("answer", "")))
+    truth = str(row["ground_truth"])
     expected = parse(truth if "\\boxed" in truth else f"\\boxed{{{truth}}}")
     return 1.0 if verify(expected, parse(answer[-_MOST_CHARACTERS:])) else 0.0

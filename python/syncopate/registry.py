@@ -31,7 +31,8 @@ TASKS: Dict[str, Tasks] = {}
 def reward(name: str, *, concurrency: Optional[int] = None, budget: float = 60.0):
     """Makes `function(answer, row)` the reward `name`.
 
-    `answer` is the text that was generated, `row` the row of the data file, a dict. It returns a finite number, or a dict
+    `answer` is the text that was generated, `row` the row of the data file, a dict with all that the file has there and
+    the right answer under "ground_truth" (None if the file has none). It returns a finite number, or a dict
     with that under "value" and other numbers that are shown beside it. A plain function runs in a process of a pool, where
     it may block, hang or crash; an `async def` runs beside others in the worker itself, and must not block.
     """
@@ -63,10 +64,7 @@ def verl_reward(name: str, **options):
 
     def register(compute_score):
         def arguments(answer, row):
-            truth = row.get("ground_truth", row.get("answer"))
-            if truth is None:
-                truth = (row.get("reward_model") or {}).get("ground_truth")
-            return dict(data_source=row.get("data_source"), solution_str=answer, ground_truth=truth,
+            return dict(data_source=row.get("data_source"), solution_str=answer, ground_truth=row["ground_truth"],
                         extra_info=row.get("extra_info"))
 
         def value(score):

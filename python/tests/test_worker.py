@@ -149,7 +149,7 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((outcome.reward.value, dict(outcome.reward.components)), (0.5, {"length": 3}))
 
     async def test_takes_functions_of_verls_signature(self):
-        row = '{"data_source": "d", "reward_model": {"ground_truth": "5"}, "extra_info": {"x": 3}}'
+        row = '{"data_source": "d", "ground_truth": "5", "extra_info": {"x": 3}}'
         outcome, = await self.judge(["5"], "verl", row)
         self.assertEqual((outcome.reward.value, outcome.reward.components["extra"]), (1, 3))
 

@@ -30,7 +30,7 @@ absl::Status NoTruth(const std::string& what) { return Error(absl::StatusCode::k
 
 absl::StatusOr<std::string> TruthOf(const RewardInput& input) {
   if (input.row.has_truth) return input.row.truth;
-  return NoTruth("the row has neither \"ground_truth\" nor \"answer\" to compare with");
+  return NoTruth("the row has no right answer to compare with; data.answer_field names its field");
 }
 
 // A reasoning model tries answers in its thoughts; what it says afterwards is its answer.
@@ -96,14 +96,11 @@ absl::StatusOr<RewardRow> ParseRewardRow(const std::string& row_json) {
   if (!json.is_object()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW", "the row that came with the lease is no JSON object");
   }
-  for (const char* key : {"ground_truth", "answer"}) {
-    const auto found = json.find(key);
-    // What is structured is for users' code, which gets the whole row: there is no one text to compare with.
-    if (found == json.end() || found->is_null() || found->is_structured()) continue;
-    row.truth = found->is_string() ? found->get<std::string>() : found->dump();
-    row.has_truth = true;
-    break;
-  }
+  const auto found = json.find("ground_truth");
+  // What is structured is for users' code, which gets the whole row: there is no one text to compare with.
+  if (found == json.end() || found->is_null() || found->is_structured()) return row;
+  row.truth = found->is_string() ? found->get<std::string>() : found->dump();
+  row.has_truth = true;
   return row;
 }
 

@@ -15,8 +15,8 @@ namespace syncopate::rollouter {
 // from any thread.
 using TextDecoder = std::function<std::string(const std::vector<int32_t>&)>;
 
-// The right answer that a data file's row names: its text under "ground_truth", else under "answer"; a number or a
-// boolean as JSON writes it.
+// The right answer of a row of a data file: the text under "ground_truth", where the trainer puts it whatever the file
+// calls it; a number or a boolean as JSON writes it.
 struct RewardRow {
   bool has_truth = false;
   std::string truth = {};

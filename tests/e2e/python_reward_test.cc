@@ -24,7 +24,8 @@ from syncopate import reward, verl_reward
 
 @reward("quarter")
 def quarter(answer, row):
-    assert isinstance(answer, str) and row["answer"].isdigit()
+    assert isinstance(answer, str) and row["ground_truth"].isdigit() and row["answer"] == "count them"
+    assert row["prompt"].endswith("=") and row["level"]["of"] == [1, 2]
     return {"value": 0.25, "known": 1.0}
 
 @verl_reward("half")
@@ -37,7 +38,9 @@ class PythonRewardTest : public ::testing::Test {
   PythonRewardTest() {
     std::ofstream rows(Path("rows.jsonl"));
     for (int i = 0; i < 40; ++i) {
-      rows << "{\"prompt\": \"" << i % 5 << "+" << i / 5 << "=\", \"answer\": \"" << i % 5 + i / 5 << "\"}\n";
+      // Two fields that could be the right answer, and one that only the reward knows.
+      rows << "{\"prompt\": \"" << i % 5 << "+" << i / 5 << "=\", \"answer\": \"count them\", \"result\": \"" << i % 5 + i / 5
+           << "\", \"level\": {\"of\": [1, 2]}}\n";
     }
     rows.close();
     WriteCode("");
@@ -50,6 +53,7 @@ class PythonRewardTest : public ::testing::Test {
   std::vector<std::string> Settings(int steps) const {
     return {"model.path=" + Path("model"),
             "data.files=" + Path("rows.jsonl"),
+            "data.answer_field=result",
             "data.max_prompt_tokens=32",
             "data.chat_template=off",
             "data.batch_groups=8",
@@ -91,7 +95,9 @@ TEST_F(PythonRewardTest, TrainsOnWhatUserCodeSaysThoughTheWorkerIsKilledOnTheWay
   EXPECT_EQ(run.Summary()["run"]["restarts"]["environment-0"], 1);
   ASSERT_EQ(run.Records("step").size(), 12u);
   for (const Json& step : run.Records("step")) EXPECT_FLOAT_EQ(step["reward_mean"].get<float>(), 1.25f);
-  EXPECT_FLOAT_EQ(run.Records("eval").back()["eval_reward"].get<float>(), 1.25f);
+  const Json evaluation = run.Records("eval").back();
+  EXPECT_FLOAT_EQ(evaluation["eval_reward"].get<float>(), 1.25f);
+  EXPECT_THAT(evaluation["samples"][0]["expected"].get<std::string>(), ::testing::MatchesRegex("[0-9]+"));
 }
 
 TEST_F(PythonRewardTest, AResumeWithOtherCodeIsRefused) {

@@ -13,6 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto row = ParsePromptRow(line, {.answer = answer}, 1 << 16);
     if (!row.ok()) continue;
     const auto judged = nlohmann::json::parse(row->row_json, nullptr, /*allow_exceptions=*/false);
+    if (!judged.contains("ground_truth") || !judged.contains("answer")) std::abort();
     if (!judged.is_object() || !judged["prompt"].is_string() || !syncopate::IsUtf8(row->row_json)) std::abort();
     if (row->text.has_value() == (row->messages.is_array() && !row->messages.empty())) std::abort();
   }

@@ -83,22 +83,21 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
     return BadRow(absl::StrCat("there is no field '", fields.prompt, "'; data.prompt_field names the prompt's"));
   }
   PromptRow row;
-  // What rewards get of the row: under fixed names, whatever the file calls them.
-  Json judged = Json::object();
+  // Under fixed names, whatever the file calls them.
+  Json named = Json::object();
   if (prompt->is_string()) {
     row.text = prompt->get<std::string>();
-    judged["prompt"] = *row.text;
+    named["prompt"] = *row.text;
   } else if (prompt->is_array()) {
     SYNCOPATE_RETURN_IF_ERROR(CheckMessages(*prompt, fields.prompt));
     row.messages = *prompt;
-    judged["prompt"] = LastOfTheUser(row.messages);
-    judged["messages"] = row.messages;
+    named["prompt"] = LastOfTheUser(row.messages);
+    named["messages"] = row.messages;
   } else {
     return BadRow(absl::StrCat("the field '", fields.prompt, "' is neither a text nor a list of messages"));
   }
   if (const Json* answer = FindAnswer(json, fields)) {
     row.answer = *answer;
-    judged["answer"] = *answer;
   } else if (!fields.answer.empty()) {
     return BadRow(absl::StrCat("there is no field '", fields.answer, "', which data.answer_field names"));
   }
@@ -111,9 +110,12 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
     }
     row.response = *response;
   }
-  if (const Json* source = Find(json, fields.data_source)) judged["data_source"] = *source;
-  if (const Json* extra = Find(json, fields.extra_info)) judged["extra_info"] = *extra;
-  row.row_json = judged.dump();  // of well-formed UTF-8, so that it cannot fail
+  if (const Json* source = Find(json, fields.data_source)) named["data_source"] = *source;
+  if (const Json* extra = Find(json, fields.extra_info)) named["extra_info"] = *extra;
+  named["ground_truth"] = row.answer;
+  if (!json.contains("answer")) named["answer"] = row.answer;
+  json.update(named);
+  row.row_json = json.dump();  // of well-formed UTF-8, so that it cannot fail
   return row;
 }
 

@@ -21,13 +21,10 @@ absl::Time Now() { return Clock::Real()->Now(); }
 std::string TruthOf(const std::string& row_json) {
   const nlohmann::json row = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object()) return "";
-  for (const char* key : {"ground_truth", "answer"}) {
-    auto found = row.find(key);
-    if (found == row.end() || found->is_null()) continue;
-    return found->is_string() ? found->get<std::string>()
-                              : found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-  return "";
+  const auto found = row.find("ground_truth");
+  if (found == row.end() || found->is_null()) return "";
+  return found->is_string() ? found->get<std::string>()
+                            : found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class PythonWorkerTest : public ::testing::Test {
     Lease lease;
     lease.id = {{0, 1}, 1};
     lease.reward = reward;
-    lease.task.row_json = R"({"answer": "5"})";
+    lease.task.row_json = R"({"ground_truth": "5", "answer": "5"})";
     TrajectoryGroup group;
     group.samples.resize(static_cast<size_t>(samples));
     for (int32_t i = 0; i < samples; ++i) group.samples[static_cast<size_t>(i)].tokens = {i};

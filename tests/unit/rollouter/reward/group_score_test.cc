@@ -13,7 +13,7 @@ namespace {
 using Remote = GroupScore::Remote;
 using Rewards = RemoteScorer::Rewards;
 
-Lease MakeLease(const std::string& row = R"({"answer": "x^2"})") {
+Lease MakeLease(const std::string& row = R"({"ground_truth": "x^2"})") {
   Lease lease;
   lease.id = {{1, 7}, 2};
   lease.samples = 3;
@@ -91,7 +91,7 @@ TEST_F(GroupScoreTest, AsksForTextOnceAndTellsWhereEachAnswerEnded) {
   EXPECT_EQ(item.reward, "judge");
   EXPECT_EQ(item.texts, (std::vector<std::string>{"2,1", "2,3", "4,4"}));
   EXPECT_EQ(item.finishes.size(), 3u);
-  EXPECT_EQ(item.row_json, R"({"answer": "x^2"})");
+  EXPECT_EQ(item.row_json, R"({"ground_truth": "x^2"})");
   EXPECT_EQ(item.budget, absl::Seconds(10));
   EXPECT_TRUE(Tick().calls.empty()) << "it is under way";
   Answer(item, Rewards{Worth(1), Worth(2), Worth(3)});

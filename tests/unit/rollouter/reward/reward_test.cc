@@ -105,12 +105,12 @@ TEST(RewardTest, ARowWithoutATruthIsAnErrorNotAReward) {
   EXPECT_EQ(ErrorReason(OfText("final_number", "5", "five").status()), "NO_TRUTH");
 }
 
-TEST(RewardRowTest, TakesTheTruthFromEitherKeyAndAsJsonWritesIt) {
-  EXPECT_EQ(ParseRewardRow(R"({"answer": "5", "prompt": "2+3"})")->truth, "5");
+TEST(RewardRowTest, TakesTheGroundTruthAloneAndAsJsonWritesIt) {
   EXPECT_EQ(ParseRewardRow(R"({"answer": "a long solution", "ground_truth": "5"})")->truth, "5");
-  EXPECT_EQ(ParseRewardRow(R"({"answer": 5})")->truth, "5");
-  EXPECT_EQ(ParseRewardRow(R"({"answer": true})")->truth, "true");
-  EXPECT_FALSE(ParseRewardRow(R"({"answer": null})")->has_truth);
+  EXPECT_EQ(ParseRewardRow(R"({"ground_truth": 5})")->truth, "5");
+  EXPECT_EQ(ParseRewardRow(R"({"ground_truth": true})")->truth, "true");
+  EXPECT_FALSE(ParseRewardRow(R"({"answer": "5", "ground_truth": null})")->has_truth);
+  EXPECT_FALSE(ParseRewardRow(R"({"answer": "5"})")->has_truth);
   EXPECT_FALSE(ParseRewardRow("")->has_truth);
   EXPECT_EQ(ErrorReason(ParseRewardRow("[1]").status()), "BAD_ROW");
   EXPECT_EQ(ErrorReason(ParseRewardRow("{").status()), "BAD_ROW");

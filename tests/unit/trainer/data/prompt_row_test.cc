@@ -27,7 +27,46 @@ TEST(PromptRowTest, ReadsAPlainPromptWithItsAnswer) {
   ASSERT_THAT(row, IsOk());
   EXPECT_EQ(row->text, "2+3=");
   EXPECT_EQ(row->answer, 5);
-  EXPECT_EQ(Judged(*row), Json({{"prompt", "2+3="}, {"answer", 5}}));
+  EXPECT_EQ(Judged(*row), Json({{"prompt", "2+3="}, {"answer", 5}, {"ground_truth", 5}, {"note", "x"}}));
+}
+
+TEST(PromptRowTest, GivesRewardsTheWholeRowWithTheAnswerThatCountsAsItsGroundTruth) {
+  const std::string two = R"({"prompt": "2+3=", "answer": "2 and 3 make 5", "ground_truth": "5", "level": {"of": [1]}})";
+  Json expected = Json::parse(two);
+  auto row = Parse(two, {.answer = "ground_truth"});
+  ASSERT_THAT(row, IsOk());
+  EXPECT_EQ(row->answer, "5");
+  EXPECT_EQ(Judged(*row), expected);
+
+  // Nobody says which of the two: the first name of the order, and the other field gives way.
+  row = Parse(two);
+  EXPECT_EQ(row->answer, "2 and 3 make 5");
+  expected["ground_truth"] = "2 and 3 make 5";
+  EXPECT_EQ(Judged(*row), expected);
+
+  row = Parse(R"({"prompt": "2+3=", "solution": 5, "ground_truth": 6})", {.answer = "solution"});
+  EXPECT_EQ(Judged(*row), Json({{"prompt", "2+3="}, {"solution", 5}, {"ground_truth", 5}, {"answer", 5}}));
+}
+
+TEST(PromptRowTest, ARowWithoutAnAnswerHasANullGroundTruth) {
+  const Json judged = Judged(*Parse(R"({"prompt": "Write a poem.", "style": "haiku"})"));
+  EXPECT_TRUE(judged["ground_truth"].is_null());
+  EXPECT_TRUE(judged.contains("ground_truth"));
+  EXPECT_EQ(judged["style"], "haiku");
+}
+
+TEST(PromptRowTest, WhatTheRunNamesReplacesFieldsOfTheFixedNames) {
+  const RowFields fields{.prompt = "chat", .data_source = "from"};
+  const auto row = Parse(
+      R"({"chat": [{"role": "user", "content": "Hi"}], "prompt": "old", "messages": 3, "from": "new", "data_source": "old",
+          "extra_info": {"kept": true}})",
+      fields);
+  ASSERT_THAT(row, IsOk());
+  const Json judged = Judged(*row);
+  EXPECT_EQ(judged["prompt"], "Hi");
+  EXPECT_EQ(judged["messages"], judged["chat"]);
+  EXPECT_EQ(judged["data_source"], "new");
+  EXPECT_EQ(judged["extra_info"]["kept"], true);
 }
 
 TEST(PromptRowTest, ReadsARowOfVerl) {
@@ -42,7 +81,9 @@ TEST(PromptRowTest, ReadsARowOfVerl) {
   const Json judged = Judged(*row);
   EXPECT_EQ(judged["prompt"], "How many?");
   EXPECT_EQ(judged["messages"].size(), 2u);
-  EXPECT_EQ(judged["answer"], "72");
+  EXPECT_EQ(judged["ground_truth"], "72");
+  EXPECT_EQ(judged["reward_model"]["style"], "rule");
+  EXPECT_EQ(judged["ability"], "math");
   EXPECT_EQ(judged["data_source"], "openai/gsm8k");
   EXPECT_EQ(judged["extra_info"]["split"], "train");
 }

@@ -55,7 +55,7 @@ TEST(PromptWriterTest, AnswersEndWithTheFirstStopToken) {
   std::vector<int32_t> expected = writer->tokenizer().Encode("So.", false).value();
   expected.push_back(3);
   EXPECT_EQ(prompt->answer_ids, expected);
-  EXPECT_THAT(prompt->task.row_json, HasSubstr("\"answer\":\"So.\""));
+  EXPECT_THAT(prompt->task.row_json, HasSubstr("\"ground_truth\":\"So.\""));
   EXPECT_TRUE(files.Writer()->Write(RowOf(kText), nullptr)->answer_ids.empty());
   EXPECT_TRUE(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr)->answer_ids.empty());
 }
