@@ -37,6 +37,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"NO_CUDA", kExitBadConfig},
     {"NO_MODEL", kExitBadConfig},
     {"NO_ROLE", kExitBadConfig},
+    {"NO_SUCH_REWARD", kExitBadConfig},
     {"RUN_DIR_TAKEN", kExitBadConfig},
     {"TOO_MANY_RANKS", kExitBadConfig},
     {"UNKNOWN_MODEL", kExitBadConfig},

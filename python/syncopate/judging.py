@@ -6,6 +6,8 @@ import json
 import math
 import os
 import sys
+import time
+import traceback
 from typing import List
 
 from . import wire
@@ -18,7 +20,33 @@ def failed(code: int, message: str) -> wire.Outcome:
 
 
 def raised(error: BaseException) -> wire.Outcome:
-    return failed(wire.UNKNOWN, f"{type(error).__name__}: {error}")
+    """Of user code: the message says where, and the traceback goes to standard error, one a second at most."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    _tracebacks.show(error)
+    # The end says where: what is too long is cut before it.
+    return failed(wire.UNKNOWN, f"{type(error).__name__}: {error}"[:_MOST_MESSAGE - len(where)] + where)
+
+
+class _Tracebacks:
+    """Tracebacks on standard error, one a second at most and a count of the others: a reward that fails for everything
+    fails thousands of times a second."""
+
+    def __init__(self):
+        self._next, self._left_out = 0.0, 0
+
+    def show(self, error: BaseException) -> None:
+        if time.monotonic() < self._next:
+            self._left_out += 1
+            return
+        self._next = time.monotonic() + 1.0
+        more = f"({self._left_out} more failures since the last traceback)\n" if self._left_out else ""
+        self._left_out = 0
+        sys.stderr.write(more + "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        sys.stderr.flush()
+
+
+_tracebacks = _Tracebacks()
 
 
 def outcome(returned) -> wire.Outcome:

@@ -30,6 +30,9 @@ async def bad(answer, row):
 @reward("raises")
 def raises(answer, row): return row["no such"]
 
+@reward("raises_async")
+async def raises_async(answer, row): return row["no such"]
+
 @reward("hangs")
 def hangs(answer, row):
     while True: pass
@@ -86,11 +89,16 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         environment = dict(os.environ, PYTHONPATH=os.path.dirname(HERE))
         worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", cls.code, "--listen", address,
                                    "--announce", announced, "--processes", "2"], env=environment,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                  stdout=subprocess.DEVNULL, stderr=open(cls.folder.name + "/stderr", "ab"))
         limit = time.monotonic() + 30
         while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
         return worker
+
+    @classmethod
+    def said(cls):
+        with open(cls.folder.name + "/stderr") as file:
+            return file.read()
 
     @classmethod
     def tearDownClass(cls):
@@ -144,6 +152,16 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         outcomes = await self.judge(["is 42", "is 41", "\u00e9\u4e2d 42", ""])
         self.assertEqual([one.reward.value for one in outcomes], [1, 0, 1, 0])
 
+    async def test_an_error_says_where_and_its_traceback_is_on_standard_error(self):
+        begin = len(self.said())
+        for name in ("raises", "raises_async"):
+            for outcome in await self.judge(["a", "b"], name):
+                self.assertRegex(outcome.error.message, r"^KeyError: 'no such' \(code\.py:\d+ in " + name + r"\)$")
+        said = self.said()[begin:]
+        self.assertIn("Traceback (most recent call last)", said)
+        self.assertIn('return row["no such"]', said)
+        self.assertLessEqual(said.count("Traceback"), 3, "of each process one a second")
+
     async def test_gives_numbers_beside_the_value(self):
         outcome, = await self.judge(["abc"], "parts")
         self.assertEqual((outcome.reward.value, dict(outcome.reward.components)), (0.5, {"length": 3}))
@@ -160,7 +178,7 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_what_is_raised_is_an_error_of_that_answer(self):
         outcome, = await self.judge(["x"], "raises")
-        self.assertEqual(outcome.error.message, "KeyError: 'no such'")
+        self.assertRegex(outcome.error.message, r"^KeyError: 'no such' \(code\.py:\d+ in raises\)$")
         outcome, = await self.judge(["x"], "nobody")
         self.assertEqual(outcome.error.code, 5)
         outcome, = await self.judge(["x"], "exact", "[1]")

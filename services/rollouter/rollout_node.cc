@@ -187,6 +187,7 @@ absl::Status RolloutNode::CheckAlive() const {
   }
   // Before the engine, which fails for that reason.
   if (options_.leader != nullptr) SYNCOPATE_RETURN_IF_ERROR(options_.leader->lost());
+  SYNCOPATE_RETURN_IF_ERROR(work_->refusal());
   return engine_->GetStatus().failure;
 }
 

@@ -73,8 +73,8 @@ class RolloutNode {
   // Joins the run in the background, reachable by the others at `address`. Call once, when the service is served.
   absl::Status Join(const std::string& address, const std::string& metrics_address);
 
-  // Why this process cannot go on: the synchronizer will not have it any more or is lost, or the engine has failed. OK
-  // while it can.
+  // Why this process cannot go on: the synchronizer will not have it any more or is lost, the engine has failed, or the
+  // worker of users' Python has no reward of the run's name. OK while it can.
   absl::Status CheckAlive() const;
   // Whether it can work now: readiness.h.
   absl::Status CheckReady() const;

@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/reasons.h"
+#include "base/utf8.h"
 #include "rollouter/trajectory/group_assembly.h"
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
@@ -23,6 +25,8 @@ std::string Name(const LeaseId& lease) {
 
 // Room for what else is in a message beside the group.
 constexpr int64_t kEnvelopeBytes = 1024;
+// How often at most failures of rewards are logged.
+constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
 }  // namespace
 
@@ -106,6 +110,7 @@ void WorkClient::SetAsleep(bool asleep) {
 void WorkClient::LookAtScorer() {
   const absl::Status there = scorer_->Availability();
   MutexLock lock(&mutex_);
+  no_rewards_ = there;
   if (book_.scorer_away() != there.ok()) return;
   book_.SetScorerAway(!there.ok());
   if (there.ok()) {
@@ -165,6 +170,11 @@ void WorkClient::Stop(absl::Duration deadline) {
     }
   }
   aborts_.Stop();
+}
+
+absl::Status WorkClient::refusal() const {
+  MutexLock lock(&mutex_);
+  return absl::IsNotFound(no_rewards_) ? no_rewards_ : absl::OkStatus();
 }
 
 WorkClient::Counters WorkClient::counters() const {
@@ -380,7 +390,7 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
   if (ended == rollouter::LeaseBook::Ended::kHeld) {
     ++(group.ok() ? counters_.submitted : counters_.returned);
     if (ErrorReason(group.status()) == reason::kRewardFailed) {
-      SYNCOPATE_LOG(kWarning, "%s handed back: %s", Name(lease), group.status().ToString());
+      LogRewardFailureLocked(lease, group.status());
     } else if (!group.ok()) {
       SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
     }
@@ -389,6 +399,17 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
     SendReturnLocked(lease, Error(absl::StatusCode::kAborted, "REVOKED", "its generation has ended"));
   }
   SendCreditsLocked();
+}
+
+// A reward that fails for everything does so thousands of times a minute.
+void WorkClient::LogRewardFailureLocked(const LeaseId& lease, const absl::Status& why) {
+  ++rewards_failed_;
+  const absl::Time now = Clock::Real()->Now();
+  if (now < next_reward_line_) return;
+  next_reward_line_ = now + kRewardLineEvery;
+  const int64_t unsaid = std::exchange(rewards_failed_, 0) - 1;
+  SYNCOPATE_LOG(kWarning, "%s handed back%s: %s", Name(lease),
+                unsaid == 0 ? "" : absl::StrCat(", and ", unsaid, " more since the last line"), why.ToString());
 }
 
 void WorkClient::OnAck(const v1::ExchangeResponse::Ack& ack) {
@@ -447,6 +468,7 @@ void WorkClient::SendReturnLocked(const LeaseId& lease, const absl::Status& why)
 void WorkClient::SendCreditsLocked(v1::ExchangeRequest request) {
   if (!book_.welcomed()) return;
   request.mutable_credits()->set_groups(book_.Credits());
+  if (!no_rewards_.ok()) request.mutable_credits()->set_no_rewards(ReplaceMalformed(no_rewards_.message()));
   SendLocked(std::move(request));
 }
 

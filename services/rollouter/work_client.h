@@ -81,6 +81,9 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void Stop(absl::Duration deadline = absl::ZeroDuration());
 
   Counters counters() const;
+  // Why this rollouter will never have rewards, so that the process should end: NOT_FOUND (reason NO_SUCH_REWARD), the
+  // worker has none of that name. OK otherwise, also while rewards are away.
+  absl::Status refusal() const;
 
  private:
   using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
@@ -104,6 +107,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<TrajectoryGroup> group);
   void OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
   void LookAtScorer();
+  void LogRewardFailureLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAck(const v1::ExchangeResponse::Ack& ack);
   void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
   void GiveBack(const LeaseId& lease, const absl::Status& why);
@@ -130,6 +134,9 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_rewards_ ABSL_GUARDED_BY(mutex_);     // why none can be had
+  int64_t rewards_failed_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last line of the log about it
+  absl::Time next_reward_line_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -37,6 +37,9 @@ class TrainerMetrics {
   // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back",
   // "skipped" or "failed". From one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
+  // How many groups the reward has judged so far ("judged"), and for how many it failed ("failed"), evaluations included.
+  // From one thread at a time.
+  void SetRewards(const std::string& outcome, int64_t total) { rewards_.RaiseTo(outcome, Double(total)); }
   // How often a rollouter was quarantined so far. From one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
   // How many leases were taken back so far because they came no further ("stalled") or were too old ("timeout"). From
@@ -70,6 +73,7 @@ class TrainerMetrics {
 
   const Limits limits_;
   LabelledCounter groups_;
+  LabelledCounter rewards_;
   prometheus::Counter& quarantines_;
   LabelledCounter revoked_;
   prometheus::Histogram& staleness_;

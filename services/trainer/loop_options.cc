@@ -26,6 +26,7 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
   options.ledger.supervised_steps = config::SupervisedStepsOf(config);
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
+  options.ledger.max_reward_failures = config.reward().max_failures();
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
   options.log.segments.folder = log_folder;

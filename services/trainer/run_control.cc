@@ -56,6 +56,16 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["skipped"] = from.skipped;
 }
 
+void FillRewards(const trainer::RewardFailures::Figures& from, v1::RewardFailures* to) {
+  to->set_failed(from.failed);
+  to->set_judged(from.judged);
+  to->set_recent_failed(from.recent_failed);
+  to->set_recent(from.recent);
+  to->set_first(from.first);
+  to->set_last(from.last);
+  to->set_alarm(from.alarm);
+}
+
 void FillData(const trainer::TrainingData::Status& data, v1::TrainerServiceGetStatusResponse* response) {
   FillExplanation(data.explanation, response->mutable_explanation());
   FillGroups(data.groups, response->mutable_groups());
@@ -80,7 +90,9 @@ void FillData(const trainer::TrainingData::Status& data, v1::TrainerServiceGetSt
     view->set_stalled_groups(rollouter.stalled_groups);
     view->set_quarantine_seconds(rollouter.quarantine_seconds);
     view->set_last_fault(rollouter.last_fault);
+    view->set_no_rewards(rollouter.no_rewards);
   }
+  FillRewards(data.rewards, response->mutable_reward_failures());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     if (message.has_progress()) HandleProgress(message.progress());
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
-        data_->SetCredits(session_, message.credits().groups());
+        data_->SetCredits(session_, message.credits().groups(), message.credits().no_rewards());
         break;
       case v1::ExchangeRequest::kGroup:
         HandleGroup(message.group());

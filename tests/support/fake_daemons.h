@@ -166,8 +166,10 @@ class FakeTrainer final : public v1::TrainerService::Service {
     auto* rollouter = response->add_rollouters();
     rollouter->set_replica_id("rollouter-1");
     rollouter->set_connected(true);
+    *response->mutable_reward_failures() = reward_failures;
     return book.Note("GetStatus");
   }
+  v1::RewardFailures reward_failures;  // set it before
   grpc::Status Pause(grpc::ServerContext*, const v1::TrainerServicePauseRequest* request,
                      v1::TrainerServicePauseResponse*) override {
     return book.Note(request->request_id().empty() ? "Pause without id" : "Pause");

@@ -113,6 +113,15 @@ std::string ToTable(const v1::GenerateResponse& answer) {
   return table.ToString();
 }
 
+// What has become of rewards, for people; "" if none has failed.
+std::string RewardFaults(const v1::RewardFailures& rewards) {
+  if (rewards.failed() == 0) return "";
+  std::string text = absl::StrCat(Thousands(rewards.failed()), " groups got no reward, ", rewards.recent_failed(),
+                                  " of the last ", rewards.recent(), "; the first: ", rewards.first(), "\n");
+  if (rewards.last() != rewards.first()) absl::StrAppend(&text, "the last: ", rewards.last(), "\n");
+  return text;
+}
+
 std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   const auto& why = status.explanation();
   std::string text =
@@ -136,7 +145,7 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
                    {"INVALID", kRight},
                    {"RETURNED", kRight},
                    {"STREAM"}});
-  std::string faults;
+  std::string faults = RewardFaults(status.reward_failures());
   for (const auto& rollouter : status.rollouters()) {
     const bool quarantined = rollouter.quarantine_seconds() > 0;
     table.AddRow({rollouter.replica_id(), wire::VersionText(rollouter.serving()),
@@ -150,6 +159,9 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
     if (rollouter.stalled_groups() > 0) {
       absl::StrAppendFormat(&faults, "%s gets no prompts: %d groups were taken from it as they came no further\n",
                             rollouter.replica_id(), rollouter.stalled_groups());
+    }
+    if (!rollouter.no_rewards().empty()) {
+      absl::StrAppend(&faults, rollouter.replica_id(), " asks for no work: ", rollouter.no_rewards(), "\n");
     }
     if (rollouter.last_fault().empty()) continue;
     absl::StrAppend(&faults, rollouter.replica_id(), quarantined ? " gets no prompts: " : ": ", rollouter.last_fault(),

@@ -48,6 +48,7 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   record.eval_exact = MaybeNumber(object, "eval_exact");
   record.eval_reward = MaybeNumber(object, "eval_reward");
   record.eval_prompts = Integer(object, "eval_prompts");
+  record.eval_asked = Integer(object, "eval_asked");
   if (auto parts = object.find("reward_parts"); parts != object.end() && parts->is_object()) {
     for (const auto& [part, mean] : parts->items()) {
       if (mean.is_number()) record.reward_parts[part] = mean.get<double>();
@@ -72,6 +73,9 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
 std::string EvaluationText(const StepRecord& evaluation) {
   std::string text = absl::StrFormat("evaluation %.3f", evaluation.eval_reward.value_or(0));
   if (evaluation.eval_exact.has_value()) absl::StrAppendFormat(&text, "  exact %.3f", *evaluation.eval_exact);
+  if (evaluation.eval_prompts < evaluation.eval_asked) {
+    absl::StrAppendFormat(&text, " over %d of %d prompts", evaluation.eval_prompts, evaluation.eval_asked);
+  }
   return text;
 }
 

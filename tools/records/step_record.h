@@ -31,7 +31,8 @@ struct StepRecord {
   std::vector<std::string> alarms;             // that stand, by name
   std::optional<double> eval_reward;           // mean
   std::optional<double> eval_exact;            // share of answers that are wholly right, where right answers are known
-  int64_t eval_prompts = 0;
+  int64_t eval_prompts = 0;                    // that were judged
+  int64_t eval_asked = 0;                      // 0 in lines that were written before it was recorded
   std::vector<SampleAnswer> samples;
 };
 

@@ -65,6 +65,7 @@ class PlainDisplay : public RunDisplay {
 
   // Even a quiet run does not stand still in silence.
   void Refresh(const RunView& view) override {
+    NoteRewardFailure(view);
     if (!view.alarm.empty() && alarm_.empty()) Note(view.alarm + "\n");
     if (view.alarm.empty() && !alarm_.empty()) Note("the run goes on\n");
     alarm_ = view.alarm;
@@ -84,6 +85,12 @@ class PlainDisplay : public RunDisplay {
     std::string text = absl::StrFormat("answers at step %d\n", record.step);
     for (const std::string& line : RenderSamples(record)) absl::StrAppend(&text, line, "\n");
     Note(text);
+  }
+
+  // Once, at the first one: what a run costs whose reward cannot judge is seen at once.
+  void NoteRewardFailure(const RunView& view) {
+    if (view.reward_failure.empty() || std::exchange(reward_failure_noted_, true)) return;
+    Note(view.reward_failure + "\n");
   }
 
   std::ostream& out_;
@@ -109,6 +116,7 @@ class PlainDisplay : public RunDisplay {
   std::string alarm_;                // that stands
   std::vector<std::string> alarms_;  // of learning
   bool samples_shown_ = false;
+  bool reward_failure_noted_ = false;
   absl::Time last_step_ = absl::InfinitePast();
 };
 
@@ -122,11 +130,13 @@ class LiveDisplay final : public PlainDisplay {
   }
 
   void Refresh(const RunView& view) override {
+    NoteRewardFailure(view);
     table_ = RenderTable(view, Width());
     Draw(Erase());
   }
 
   void Ended(const RunView& view, const std::string& run_dir, const json& summary) override {
+    NoteRewardFailure(view);
     table_ = RenderTable(view, Width());
     Draw(Erase());
     drawn_ = 0;
@@ -180,6 +190,9 @@ class JsonDisplay final : public RunDisplay {
     Print({{"event", "daemon"}, {"daemon", daemon}, {"what", what}});
   }
   void Refresh(const RunView& view) override {
+    if (!view.reward_failure.empty() && !std::exchange(reward_failure_noted_, true)) {
+      Print({{"event", "reward_failed"}, {"what", view.reward_failure}});
+    }
     if (view.alarm.empty() != alarm_.empty()) Print({{"event", "alarm"}, {"what", view.alarm}});
     alarm_ = view.alarm;
   }
@@ -194,6 +207,7 @@ class JsonDisplay final : public RunDisplay {
 
   std::ostream& out_;
   std::string alarm_;  // that stands; "" after its end
+  bool reward_failure_noted_ = false;
 };
 
 std::string RenderFigures(const json& summary) {
@@ -227,8 +241,13 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
                         At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
   if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
-    absl::StrAppendFormat(&text, "evaluation      %.3f last, %.3f best (step %d)\n",
-                          evaluation->eval_reward.value_or(0), best->eval_reward.value_or(0), best->step);
+    absl::StrAppendFormat(&text, "evaluation      %.3f last, %.3f best (step %d)", evaluation->eval_reward.value_or(0),
+                          best->eval_reward.value_or(0), best->step);
+    if (evaluation->eval_prompts < evaluation->eval_asked) {
+      absl::StrAppendFormat(&text, "; the last over %d of %d prompts", evaluation->eval_prompts,
+                            evaluation->eval_asked);
+    }
+    absl::StrAppend(&text, "\n");
     if (evaluation->eval_exact.has_value()) {
       absl::StrAppendFormat(&text, "exact match     %.3f last\n", *evaluation->eval_exact);
     }

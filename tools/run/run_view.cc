@@ -124,6 +124,7 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
   // What the trainer waits for may be what must be mended.
   if (!view.alarm.empty() && view.alarm != view.waiting) append(Wrapped(view.alarm, " ", width));
+  if (!view.reward_failure.empty()) append(Wrapped(view.reward_failure, " ", width));
   for (std::string& line : lines) line.resize(std::min(line.size(), width));
   return lines;
 }

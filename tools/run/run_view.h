@@ -59,8 +59,9 @@ struct RunView {
   double elapsed_seconds = 0;
   StepFigures steps;
   SyncFigures syncs;
-  std::string waiting;  // who waits for whom, a sentence; "" if nobody
-  std::string alarm;    // what somebody must mend, a sentence; "" if nothing
+  std::string waiting;         // who waits for whom, a sentence; "" if nobody
+  std::string alarm;           // what somebody must mend, a sentence; "" if nothing
+  std::string reward_failure;  // how the first group failed that got no reward, a sentence; "" if none has
   std::vector<DaemonRow> daemons;
 };
 

@@ -157,6 +157,15 @@ void Evaluation::OnSessionLost(SessionId session) {
   }
 }
 
+void Evaluation::LeaveOutFailed() {
+  for (Asked& asked : asked_) {
+    const bool open = asked.stage == Stage::kWaiting || asked.stage == Stage::kLeased;
+    if (!open || asked.reward_failures == 0) continue;
+    asked.stage = Stage::kFailed;
+    ++failed_;
+  }
+}
+
 bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
   // Without rollouters nothing is overtaken: those that come may still serve it.
   if (done() || sessions.all().empty()) return false;
@@ -170,7 +179,7 @@ bool Evaluation::IsServed(const RolloutSessions& sessions) const {
 }
 
 EvaluationResult Evaluation::Result() const {
-  EvaluationResult result{.version = options_.version, .prompts = answered_};
+  EvaluationResult result{.version = options_.version, .asked = options_.prompts, .prompts = answered_};
   double right = 0, known = 0, reward = 0;
   for (const Asked& asked : asked_) {
     if (asked.stage != Stage::kAnswered) continue;

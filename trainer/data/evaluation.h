@@ -23,8 +23,9 @@ struct EvaluationResult {
     float reward = 0;
   };
   PolicyVersion version;
-  int64_t prompts = 0;  // that were answered
-  double reward_mean = 0;
+  int64_t asked = 0;       // prompts
+  int64_t prompts = 0;     // of them, those that were answered and judged
+  double reward_mean = 0;  // of those; 0 without any
   // Share of answers that are wholly right, of prompts with answer ids; none without any.
   std::optional<double> exact = std::nullopt;
   std::vector<Sample> samples = {};  // the first prompts, for people
@@ -71,6 +72,8 @@ class Evaluation {
   // Gives when the lease was issued; none if this session does not hold it.
   std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
   void OnSessionLost(SessionId session);
+  // Leaves out the prompts whose reward has failed: nobody is there any more to try them again.
+  void LeaveOutFailed();
 
   bool done() const { return answered_ + failed_ == static_cast<int64_t>(asked_.size()); }
   // Every rollouter there is has gone on to a newer version, and not all prompts are answered.

@@ -12,7 +12,7 @@
 //   waiting --Lease: the gate admits it--> leased --Submit: a right answer--> ACCEPTED --TakeBatch--> TAKEN, consumed
 //      ^                                     |                                    |
 //      |<-- revoked, returned or refused ----|                                    |
-//      |    (a new attempt; after max_failures of them: DROPPED as failed, consumed)
+//      |    (a new attempt; after max_failures of them: DROPPED as failed, consumed; one whose reward failed rests)
 //      |<-- DROPPED as stale (it would break the bound), or as rolled back -------|
 //
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
@@ -35,6 +35,7 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       gate_(options.gate, version.step),
       queue_(std::move(restored.queue)),
       failures_(options.max_failures),
+      rewards_(options.max_reward_failures),
       rules_(
           {.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(), .epoch = version.epoch}),
       replays_(std::move(restored.replays)),
@@ -131,7 +132,9 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     OnGroupsChanged();
     return issued;
   }
+  for (const GroupId& rested : backoff_.TakeRested(now)) queue_.Wake(rested);
   while (std::optional<GroupId> prompt = queue_.Head()) {
+    if (IsHeldUp(*prompt)) break;
     RolloutSession* session = NextReceiver(*prompt, now);
     if (session == nullptr) break;
     const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
@@ -155,6 +158,10 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     OnGroupsChanged();
   }
   return issued;
+}
+
+bool GroupLedger::IsHeldUp(const GroupId& prompt) const {
+  return prompt == queue_.next() && rewards_.all_fail() && queue_.resting() >= kMostResting;
 }
 
 void GroupLedger::NoteUnusable(const LeaseId& lease) {
@@ -199,13 +206,22 @@ void GroupLedger::PutBack(Groups::iterator found) {
   OnGroupsChanged();
 }
 
-void GroupLedger::Fail(Groups::iterator found) {
+void GroupLedger::Fail(Groups::iterator found, const absl::Status& why) {
   const LeaseId lease = found->second.lease.id;
   const RolloutSession* session = sessions_.Find(found->second.session);
+  const PromptFailures::Fault fault{IsPromptsFault(why), rewards_.any_judged()};
+  if (fault.is_reward) rewards_.AddFailed(why);
   ++counters_.failed;
   PutBack(found);
-  if (session == nullptr || !failures_.Add(lease.group, *session)) return;
+  if (session == nullptr) return;
+  if (!failures_.Add(lease.group, *session, fault)) {
+    if (!fault.is_reward) return;
+    queue_.Rest(lease.group);
+    backoff_.Add(lease.group);
+    return;
+  }
   failures_.Forget(lease.group);
+  backoff_.Forget(lease.group);
   queue_.Consume(lease.group);
   unlogged_drops_.push_back({lease, DropReason::kFailed});
   OnGroupsChanged();
@@ -230,7 +246,7 @@ std::optional<absl::Time> GroupLedger::Return(SessionId session, const LeaseId& 
     ++counters_.reissued;
     PutBack(found);
   } else {
-    Fail(found);
+    Fail(found, why);
   }
   return issued;
 }
@@ -246,7 +262,7 @@ GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, a
   if (held == groups_.end()) return VerdictOnNotHeld(id);
   absl::Status check = CheckSubmission(*group, held->second.lease, OldestAllowed(held->second.lease), rules_);
   if (!check.ok()) {
-    Fail(held);
+    Fail(held, check);
     return {.result = Result::kInvalid, .error = check};
   }
   return Accept(&held->second, std::move(group), now);
@@ -269,6 +285,7 @@ GroupLedger::Verdict GroupLedger::Accept(Group* group, SharedGroup answer, absl:
     --session->leased;
     ++session->accepted;
   }
+  rewards_.AddJudged();
   flow_.OnGroup(now - group->times.issued);
   group->answer = std::move(answer);
   if (options_.refill_zero_variance && loss::HasZeroVariance(loss::RewardsOf(*group->answer))) {
@@ -286,6 +303,7 @@ void GroupLedger::OnLogged(const LeaseId& lease, uint64_t sequence) {
   last_sequence_ = sequence;
   ++counters_.accepted;
   failures_.Forget(lease.group);
+  backoff_.Forget(lease.group);
   if (group.stage == Stage::kFiltering) {
     ++counters_.filtered;
     gate_.Release(lease.group);
@@ -322,7 +340,9 @@ uint64_t GroupLedger::OldestNeededSequence() const {
 
 // -- Steps
 
-bool GroupLedger::NoMoreAnswers() const { return !queue_.Head().has_value() && leased_groups() == 0; }
+bool GroupLedger::NoMoreAnswers() const {
+  return !queue_.Head().has_value() && queue_.resting() == 0 && leased_groups() == 0;
+}
 
 bool GroupLedger::DataEnded() const {
   return !in_step_ && replays_.empty() && supervised_.empty() && queued_groups() == 0 && NoMoreAnswers();

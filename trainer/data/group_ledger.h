@@ -13,9 +13,11 @@
 #include "trainer/data/explanation.h"
 #include "trainer/data/flow_meter.h"
 #include "trainer/data/ledger_options.h"
+#include "trainer/data/prompt_backoff.h"
 #include "trainer/data/prompt_failures.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/records.h"
+#include "trainer/data/reward_failures.h"
 #include "trainer/data/rollout_sessions.h"
 #include "trainer/data/staleness_gate.h"
 #include "trainer/data/staleness_tally.h"
@@ -34,7 +36,9 @@ namespace syncopate::trainer {
 // of those who may receive holds fewest.
 //
 // A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves.
-// A prompt that failed is tried with others first, and given up as PromptFailures says.
+// A prompt that failed is tried with others first, and given up as PromptFailures says. One whose reward failed rests as
+// PromptBackoff says, and those behind it go out meanwhile; no new one does while every reward fails and kMostResting
+// rest.
 //
 // Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
 // handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
@@ -42,6 +46,8 @@ namespace syncopate::trainer {
 class GroupLedger {
  public:
   using Options = LedgerOptions;
+  static constexpr int64_t kMostResting = 64;
+
   struct Counters {
     int64_t leased = 0;             // leases issued
     int64_t reissued = 0;           // leases lost with their stream, handed back without fault, or taken back
@@ -150,6 +156,9 @@ class GroupLedger {
   const StalenessGate& gate() const { return gate_; }
   const RolloutSessions& sessions() const { return sessions_; }
   RolloutSessions& sessions() { return sessions_; }  // evaluation shares them
+  // Of training groups it knows by itself; evaluation adds its own.
+  RewardFailures& rewards() { return rewards_; }
+  const RewardFailures& rewards() const { return rewards_; }
   const SubmissionRules& rules() const { return rules_; }
   const Options& options() const { return options_; }
 
@@ -182,7 +191,8 @@ class GroupLedger {
   Verdict VerdictOnNotHeld(const LeaseId& lease);
   Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
   void PutBack(Groups::iterator found);
-  void Fail(Groups::iterator found);
+  void Fail(Groups::iterator found, const absl::Status& why);
+  bool IsHeldUp(const GroupId& prompt) const;  // as every reward fails
   void OnGroupsChanged() { batch_ready_.reset(); }
   bool NextIsSupervised() const;  // the step that the next batch is for
   const RestoredData::Replay* next_replay() const { return replays_.empty() ? nullptr : &replays_.front(); }
@@ -199,6 +209,8 @@ class GroupLedger {
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
   PromptFailures failures_;
+  PromptBackoff backoff_;
+  RewardFailures rewards_;
   SubmissionRules rules_;
   std::deque<RestoredData::Replay> replays_;
   std::vector<DropRecord> unlogged_drops_;

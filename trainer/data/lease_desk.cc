@@ -17,6 +17,9 @@ constexpr absl::Duration kExpiryPause = absl::Milliseconds(100);
 // Who has not looked for so long stood still, or the machine did.
 constexpr absl::Duration kStoodStill = absl::Seconds(5);
 constexpr size_t kMaxReasonBytes = 200;  // of what a peer says
+constexpr size_t kMaxNoRewardsBytes = 500;
+// How often at most failures of rewards are logged.
+constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
 // For people; what the rollouter says about it may hold anything.
 absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
@@ -31,6 +34,10 @@ EvaluationResult LeaseDesk::EndEvaluation() {
   EvaluationResult result = evaluation_->Result();
   evaluation_.reset();
   return result;
+}
+
+void LeaseDesk::FinishOvertaken() {
+  if (evaluation_->IsOvertaken(ledger_->sessions())) evaluation_->LeaveOutFailed();
 }
 
 RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
@@ -49,6 +56,12 @@ void LeaseDesk::Disconnect(SessionId session) {
 void LeaseDesk::SetServing(SessionId session, const PolicyVersion& version) {
   ledger_->OnServing(session, version);
   if (auto* known = ledger_->sessions().Find(session)) roster_.SetServing(known->member.incarnation, version);
+}
+
+void LeaseDesk::SetCredits(SessionId session, int32_t groups, const std::string& no_rewards) {
+  ledger_->OnCredits(session, groups);
+  RolloutSession* const found = ledger_->sessions().Find(session);
+  if (found != nullptr) found->no_rewards = OneLine(no_rewards, kMaxNoRewardsBytes);
 }
 
 void LeaseDesk::SetWork(SessionId session, const RolloutRoster::Work& work) {
@@ -115,7 +128,9 @@ GroupLedger::Verdict LeaseDesk::Submit(SessionId session, const SharedGroup& gro
   // An install in the middle of an evaluation is nobody's fault.
   const bool invalid =
       verdict.result == GroupLedger::Result::kInvalid && ErrorReason(verdict.error) != reason::kWrongVersion;
-  if (invalid || verdict.result == GroupLedger::Result::kAccepted) RecordAnswer(session, verdict.error, now);
+  const bool accepted = verdict.result == GroupLedger::Result::kAccepted;
+  if (invalid || accepted) RecordAnswer(session, verdict.error, now);
+  if (accepted && Evaluation::IsEvaluation(group->lease)) ledger_->rewards().AddJudged();
   return verdict;
 }
 
@@ -143,7 +158,20 @@ std::optional<absl::Time> LeaseDesk::Release(SessionId session, const LeaseId& l
 void LeaseDesk::Return(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now) {
   const std::optional<absl::Time> issued = Release(session, lease, why);
   if (!issued.has_value()) return;
+  if (IsPromptsFault(why)) {
+    if (Evaluation::IsEvaluation(lease)) ledger_->rewards().AddFailed(why);
+    LogRewardFailure(now);
+  }
   if (ledger_->sessions().OnReturn(session, ReturnedFault(lease, why), *issued, now)) RecordQuarantine(session);
+}
+
+void LeaseDesk::LogRewardFailure(absl::Time now) {
+  const RewardFailures::Figures& figures = ledger_->rewards().figures();
+  if (now < next_reward_line_) return;
+  next_reward_line_ = now + kRewardLineEvery;
+  const int64_t more = figures.failed - std::exchange(reward_failures_logged_, figures.failed);
+  SYNCOPATE_LOG(kWarning, "%d groups came back without rewards, %d of the last %d, the last: %s", more,
+                figures.recent_failed, figures.recent, figures.last);
 }
 
 void LeaseDesk::Reject(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now) {

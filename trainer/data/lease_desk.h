@@ -43,13 +43,17 @@ class LeaseDesk {
   void StartEvaluation(const Evaluation::Options& options, const PromptSource* prompts) {
     evaluation_.emplace(options, prompts);
   }
+  // Nobody serves the version of the evaluation any more: it is done if nothing but failed rewards is missing. There is
+  // an evaluation.
+  void FinishOvertaken();
   // Its result so far; none is under way after that.
   EvaluationResult EndEvaluation();
 
   RolloutSessions::Connected Connect(const MemberId& member);
   void Disconnect(SessionId session);
   void SetServing(SessionId session, const PolicyVersion& version);
-  void SetCredits(SessionId session, int32_t groups) { ledger_->OnCredits(session, groups); }
+  // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
+  void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards);
   void SetWork(SessionId session, const RolloutRoster::Work& work);
   // These leases have come further; those that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
@@ -71,12 +75,15 @@ class LeaseDesk {
   std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
   void RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
   void RecordQuarantine(SessionId session);
+  void LogRewardFailure(absl::Time now);
   bool ExpiryIsDue(absl::Time now);
 
   const std::unique_ptr<GroupLedger> ledger_;
   std::optional<Evaluation> evaluation_;
   RolloutRoster roster_;
   Counts counts_;
+  int64_t reward_failures_logged_ = 0;
+  absl::Time next_reward_line_ = absl::InfinitePast();
   absl::Time expiry_looked_at_ = absl::InfinitePast();
   absl::Time no_expiry_before_ = absl::InfinitePast();
 };

@@ -24,6 +24,7 @@ struct LedgerOptions {
   int64_t supervised_steps = 0;
   bool refill_zero_variance = false;  // drop groups whose rewards are all equal
   int32_t max_failures = 8;           // attempts at one prompt that fail before it may be given up
+  int64_t max_reward_failures = 64;   // of groups, before any was judged, that end the run; 0: none do
   LeaseLimits lease_limits = {};
 
   // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.

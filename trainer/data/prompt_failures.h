@@ -12,13 +12,19 @@ namespace syncopate::trainer {
 
 // Who has failed at which prompt, and when that is enough. A prompt is given up when `most` attempts at it have failed
 // and it is not one rollouter that fails: either two have failed at it, or the one has answered others since it failed
-// for the first time. Plain state, no lock.
+// for the first time, or it was its reward that failed each time, which no rollouter can help, and the reward of some
+// other group did not. Plain state, no lock.
 class PromptFailures {
  public:
   explicit PromptFailures(int32_t most) : most_(most) {}
 
+  // What has failed, and how the run's other groups fare.
+  struct Fault {
+    bool is_reward = false;           // its reward
+    bool others_were_judged = false;  // some group of this trainer's life has its rewards
+  };
   // One more attempt has failed. True if the prompt is to be given up.
-  bool Add(const GroupId& prompt, const RolloutSession& failed_by);
+  bool Add(const GroupId& prompt, const RolloutSession& failed_by, const Fault& fault);
   // It is answered or given up.
   void Forget(const GroupId& prompt) { failures_.erase(prompt); }
   bool HasFailed(const GroupId& prompt, const std::string& replica) const;
@@ -27,6 +33,7 @@ class PromptFailures {
   // Of one prompt.
   struct Failures {
     int32_t count = 0;
+    bool rewards_alone = true;            // each of them
     std::set<std::string> replicas = {};  // whose
     SessionId session = 0;                // the latest one's
     int64_t accepted = 0;                 // groups of that session when it failed for the first time

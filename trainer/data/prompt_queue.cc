@@ -64,9 +64,19 @@ void PromptQueue::PutBack(const GroupId& group) {
   put_back_.insert(group);
 }
 
+void PromptQueue::Rest(const GroupId& group) {
+  SYNCOPATE_CHECK(put_back_.erase(group) > 0);
+  resting_.insert(group);
+}
+
+void PromptQueue::Wake(const GroupId& group) {
+  if (resting_.erase(group) > 0) put_back_.insert(group);
+}
+
 void PromptQueue::Consume(const GroupId& group) {
   SYNCOPATE_CHECK(group < next_);
   put_back_.erase(group);
+  resting_.erase(group);
   attempts_.erase(group);
   if (IsConsumed(group)) return;
   consumed_above_.insert(group);

@@ -26,12 +26,16 @@ class PromptQueue {
 
   explicit PromptQueue(const Options& options, const DataState& state = {});
 
-  // The prompt that is leased next; none when the data have ended (those put back included).
+  // The prompt that is leased next; none when the data have ended (those put back included, but for those that rest).
   std::optional<GroupId> Head() const;
   // Takes the head off and names its next attempt. Head() has a value.
   LeaseId Lease();
   // The prompt of a lease that came to nothing. It is below next() and neither waiting nor consumed.
   void PutBack(const GroupId& group);
+  // One that waits is passed over until Wake(). Checkpoints know nothing of it: after a restore it waits as all others.
+  void Rest(const GroupId& group);
+  void Wake(const GroupId& group);
+  int64_t resting() const { return static_cast<int64_t>(resting_.size()); }
 
   // The prompt is done with and never leased again.
   void Consume(const GroupId& group);
@@ -50,7 +54,7 @@ class PromptQueue {
   void Hold(const GroupId& group);
 
   const GroupId& next() const { return next_; }
-  int64_t waiting() const { return static_cast<int64_t>(put_back_.size()); }
+  int64_t waiting() const { return static_cast<int64_t>(put_back_.size() + resting_.size()); }
   DataState State() const;
 
  private:
@@ -61,6 +65,7 @@ class PromptQueue {
   Options options_;
   GroupId next_;
   std::set<GroupId> put_back_;
+  std::set<GroupId> resting_;  // put back too, but not to be leased yet
   GroupId consumed_below_;
   std::set<GroupId> consumed_above_;
   std::map<GroupId, int32_t> attempts_;

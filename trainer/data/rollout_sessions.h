@@ -52,12 +52,13 @@ struct RolloutConduct {
 struct RolloutSession {
   SessionId id = 0;
   MemberId member = {};
-  PolicyVersion serving = {};  // as its last message said
-  int64_t room = 0;            // samples it takes on beside those it has
-  int64_t leased = 0;          // training groups it works on
-  int64_t accepted = 0;        // groups of this session that were accepted
-  int64_t invalid = 0;         // answers of this session that were refused
-  int64_t returned = 0;        // leases that it handed back
+  PolicyVersion serving = {};   // as its last message said
+  int64_t room = 0;             // samples it takes on beside those it has
+  int64_t leased = 0;           // training groups it works on
+  int64_t accepted = 0;         // groups of this session that were accepted
+  int64_t invalid = 0;          // answers of this session that were refused
+  int64_t returned = 0;         // leases that it handed back
+  std::string no_rewards = {};  // why it can have none, and so asks for no work; "": it can
   RolloutConduct conduct = {};
   // Leases that were taken from it because they came no further, and of which it has not been heard again.
   std::set<LeaseId> stalled = {};

@@ -295,8 +295,8 @@ void TrainingData::SetServing(SessionId session, const PolicyVersion& version) {
   Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetServing(session, version); });
 }
 
-void TrainingData::SetCredits(SessionId session, int32_t groups) {
-  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetCredits(session, groups); });
+void TrainingData::SetCredits(SessionId session, int32_t groups, const std::string& no_rewards) {
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetCredits(session, groups, no_rewards); });
 }
 
 void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
@@ -409,6 +409,8 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
     if (!desk_->evaluation().has_value()) {
       return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
     }
+    // One row whose reward fails must not lose what the others have.
+    if (!desk_->evaluation()->done()) desk_->FinishOvertaken();
     const bool done = desk_->evaluation()->done();
     EvaluationResult result = desk_->EndEvaluation();
     if (done) return result;
@@ -437,7 +439,8 @@ TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, ab
           .returned_groups = session.returned,
           .stalled_groups = static_cast<int64_t>(session.stalled.size()),
           .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
-          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message())};
+          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message()),
+          .no_rewards = session.no_rewards};
 }
 
 Explanation TrainingData::ExplainLocked(absl::Time now) const {
@@ -451,8 +454,30 @@ Explanation TrainingData::ExplainLocked(absl::Time now) const {
                                       " evaluation prompts are answered by ", evaluation->options().version.ToString());
     explanation.unblocked_by = "answers of rollouters that serve that version";
   }
+  if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewardsLocked(&explanation);
   if (disk_.stands()) disk_.Explain(now, &explanation);
   return explanation;
+}
+
+// A wait for answers that nobody can judge ends with those who judge.
+void TrainingData::ExplainRewardsLocked(Explanation* explanation) const {
+  const Ledger& ledger = desk_->ledger();
+  const RewardFailures::Figures& rewards = ledger.rewards().figures();
+  const auto& sessions = ledger.sessions().all();
+  const auto without = std::find_if(sessions.begin(), sessions.end(),
+                                    [](const auto& entry) { return !entry.second.no_rewards.empty(); });
+  if (without != sessions.end() && ledger.leased_groups() == 0) {
+    explanation->waiting_for = "rewards";
+    explanation->rollouter = without->second.member.replica_id;
+    explanation->detail = absl::StrCat(explanation->rollouter, " asks for no work: ", without->second.no_rewards);
+    explanation->unblocked_by = "the worker or the service that gives rewards";
+  } else if (rewards.alarm) {
+    explanation->waiting_for = "rewards";
+    explanation->rollouter.clear();
+    explanation->detail = absl::StrCat(rewards.recent_failed, " of the last ", rewards.recent,
+                                       " groups got no reward, the last: ", rewards.last);
+    explanation->unblocked_by = "a reward that can judge these rows";
+  }
 }
 
 TrainingData::Status TrainingData::GetStatus() const {
@@ -464,6 +489,8 @@ TrainingData::Status TrainingData::GetStatus() const {
                 .groups = ledger.counters(),
                 .sums = SumsLocked(),
                 .leases = desk_->counts(),
+                .rewards = ledger.rewards().figures(),
+                .reward_verdict = ledger.rewards().verdict(),
                 .queued_groups = ledger.queued_groups(),
                 .leased_groups = ledger.leased_groups(),
                 .staleness_bound = options_.ledger.gate.max_staleness,

@@ -87,13 +87,16 @@ class TrainingData {
     int64_t stalled_groups = 0;     // taken from it because they came no further; it gets none while this is above 0
     double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
     std::string last_fault;         // why its last answers were of no use; "" if the last one was
+    std::string no_rewards;         // why it can have no rewards, and so asks for no work; "": it can
   };
   struct Status {
     PolicyVersion version;
-    Explanation explanation;       // waiting_for may be "evaluation" or "disk" too
+    Explanation explanation;       // waiting_for may be "evaluation", "rewards" or "disk" too
     GroupLedger::Counters groups;  // of this life, as `leases` and `staleness` are
     TrainingSums sums;             // of the whole run
     LeaseDesk::Counts leases;
+    RewardFailures::Figures rewards;
+    absl::Status reward_verdict;  // not OK: the run must end
     int64_t queued_groups = 0;
     int64_t leased_groups = 0;
     int64_t staleness_bound = 0;
@@ -140,7 +143,8 @@ class TrainingData {
   absl::StatusOr<SessionId> Connect(const MemberId& member, const std::string& run_id,
                                     std::shared_ptr<RolloutSink> sink);
   void SetServing(SessionId session, const PolicyVersion& version);
-  void SetCredits(SessionId session, int32_t groups);
+  // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
+  void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards = "");
   void SetWork(SessionId session, const RolloutRoster::Work& work);
   // These leases have come further; those that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
@@ -179,6 +183,7 @@ class TrainingData {
   std::shared_ptr<RolloutSink> FindSinkLocked(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RolloutView ViewOf(const RolloutSession& session, absl::Time now) const;
   Explanation ExplainLocked(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExplainRewardsLocked(Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Leases that may go out or are taken back now, and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -65,11 +65,17 @@ void EvaluationRounds::Collect(absl::Time deadline, const PolicyVersion& publish
 }
 
 void EvaluationRounds::Report(const EvaluationResult& result) {
+  if (result.prompts == 0) {
+    SYNCOPATE_LOG(kError, "the evaluation of %s has no figure: the reward of each of its %d prompts failed",
+                  result.version.ToString(), result.asked);
+    return;
+  }
   EvaluationReport report;
   report.version = result.version;
   report.exact = result.exact;
   report.reward_mean = result.reward_mean;
   report.prompts = result.prompts;
+  report.asked = result.asked;
   for (const EvaluationResult::Sample& sample : result.samples) {
     const bool has_ids = !sample.expected_ids.empty();
     report.samples.push_back({parts_.prompts->Render(sample.prompt_ids), parts_.prompts->Render(sample.answer_ids),

@@ -47,7 +47,8 @@ struct EvaluationReport {
   // Share of prompts answered wholly right, greedily; none where right answers are unknown.
   std::optional<double> exact = std::nullopt;
   double best_reward_mean = 0;  // of all evaluations so far, this one included
-  int64_t prompts = 0;
+  int64_t prompts = 0;          // that were judged, at least one
+  int64_t asked = 0;            // prompts of the evaluation; more than `prompts` if the reward of some failed
   std::vector<Sample> samples;
   std::vector<std::string> alarms;  // that stand now
 };

@@ -66,6 +66,7 @@ json EvaluationJson(const EvaluationReport& report) {
                {"step", report.version.step},
                {"eval_reward", report.reward_mean},
                {"eval_prompts", report.prompts},
+               {"eval_asked", report.asked},
                {"alarms", report.alarms},
                {"samples", json::array()}};
   if (report.exact.has_value()) line["eval_exact"] = *report.exact;

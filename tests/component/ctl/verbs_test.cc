@@ -101,6 +101,18 @@ TEST_F(CtlTest, ExplainSaysWhoWaitsForWhomAndWhatWouldEndIt) {
                                HasSubstr("13 more groups"), HasSubstr("connected")));
 }
 
+TEST_F(CtlTest, ExplainSaysHowRewardsFail) {
+  run_.trainer.reward_failures.set_failed(1234);
+  run_.trainer.reward_failures.set_recent_failed(60);
+  run_.trainer.reward_failures.set_recent(64);
+  run_.trainer.reward_failures.set_first("KeyError: 'x' (mine.py:3 in short)");
+  run_.trainer.reward_failures.set_last("TypeError: no");
+  ASSERT_THAT(CtlExplain(context_), IsOk());
+  EXPECT_THAT(Printed(),
+              HasSubstr("1,234 groups got no reward, 60 of the last 64; the first: KeyError: 'x' (mine.py:3 in "
+                        "short)\nthe last: TypeError: no\n"));
+}
+
 TEST_F(CtlTest, PauseAndResumeGoToTheTrainerUnlessARollouterIsNamed) {
   ASSERT_THAT(CtlPause(context_, ""), IsOk());
   ASSERT_THAT(CtlResume(context_, "trainer"), IsOk());

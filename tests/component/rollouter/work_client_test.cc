@@ -412,6 +412,22 @@ TEST_F(WorkClientScoringTest, AGroupWhoseRewardFailsIsHandedBackSayingSo) {
   EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
 }
 
+TEST_F(WorkClientScoringTest, TellsTheTrainerWhyItAsksForNoWorkAndGivesUpOnARewardThatThereIsNot) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  EXPECT_TRUE(client_->refusal().ok());
+  const size_t before = trainer.heard().size();
+  remote.SetThere(Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST", "the worker has other code"));
+  EXPECT_TRUE(client_->refusal().ok()) << "the right worker may come";
+  std::string told;
+  for (size_t i = before; told.empty() && trainer.heard().WaitFor(i + 1); ++i) {
+    told = trainer.heard().All()[i].credits().no_rewards();
+  }
+  EXPECT_EQ(told, "the worker has other code");
+  remote.SetThere(Error(absl::StatusCode::kNotFound, "NO_SUCH_REWARD", "it has long, short"));
+  EXPECT_EQ(ErrorReason(client_->refusal()), "NO_SUCH_REWARD");
+}
+
 TEST_F(WorkClientScoringTest, ARevocationEndsScoring) {
   FakeTrainer trainer;
   Connect(trainer);

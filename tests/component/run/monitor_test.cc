@@ -68,6 +68,20 @@ TEST_F(RunMonitorTest, SaysThatARollouterGetsNoWeights) {
             "members sit on one GPU");
 }
 
+TEST_F(RunMonitorTest, SaysHowTheFirstRewardFailedAndThatMostDo) {
+  run_.trainer.reward_failures.set_failed(40);
+  run_.trainer.reward_failures.set_recent_failed(40);
+  run_.trainer.reward_failures.set_recent(64);
+  run_.trainer.reward_failures.set_first("KeyError: 'x'");
+  run_.trainer.reward_failures.set_last("TypeError: no");
+  run_.trainer.reward_failures.set_alarm(true);
+  RunMonitor monitor;
+  monitor.SetEndpoints(Endpoints());
+  ASSERT_TRUE(run_.rollouters[1].book.WaitFor("GetStatus", 2));
+  EXPECT_EQ(monitor.Get().reward_failure, "a group got no reward: KeyError: 'x'");
+  EXPECT_EQ(monitor.Get().alarm, "40 of the last 64 groups got no reward, the last: TypeError: no");
+}
+
 TEST_F(RunMonitorTest, StopEndsAStreamThatNeverEnds) {
   RunMonitor monitor;
   monitor.SetEndpoints(Endpoints());

@@ -61,6 +61,15 @@ TEST(StepRecordTest, AnEvaluationWithoutKnownAnswersHasItsRewardAlone) {
   EXPECT_EQ(record->samples[0].reward, 0.5);
 }
 
+TEST(StepRecordTest, AnEvaluationOfFewerPromptsThanWereAskedSaysSo) {
+  auto text = [](const std::string& prompts) {
+    return EvaluationText(*ParseStepRecord(
+        R"({"kind":"eval","step":7,"eval_reward":0.25,"eval_asked":8,"eval_prompts":)" + prompts + "}"));
+  };
+  EXPECT_EQ(text("7"), "evaluation 0.250 over 7 of 8 prompts");
+  EXPECT_EQ(text("8"), "evaluation 0.250");
+}
+
 TEST(StepRecordTest, ReadsThePartsOfARewardThatAreNumbers) {
   const auto record = ParseStepRecord(R"({"kind":"step","step":1,"reward_parts":{"format":0.5,"bad":"x"}})");
   ASSERT_TRUE(record.ok());

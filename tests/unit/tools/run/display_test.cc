@@ -110,6 +110,24 @@ TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
   EXPECT_EQ(json::parse(Printed(), nullptr, false)["event"], "alarm");
 }
 
+TEST_F(RunDisplayTest, SaysTheFirstFailureOfARewardOnce) {
+  RunView failing = View();
+  failing.reward_failure = "a group got no reward: KeyError: 'x' (mine.py:3 in short)";
+  for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet, RunOutput::kJson}) {
+    auto display = MakeDisplay(output, "bin/syncopate", &out_);
+    display->Refresh(View());
+    EXPECT_THAT(Printed(), IsEmpty());
+    for (int i = 0; i < 3; ++i) display->Refresh(failing);
+    EXPECT_EQ(Printed(), output == RunOutput::kJson
+                             ? json({{"event", "reward_failed"}, {"what", failing.reward_failure}}).dump() + "\n"
+                             : failing.reward_failure + "\n");
+  }
+  auto live = MakeDisplay(RunOutput::kLive, "bin/syncopate", &out_);
+  live->Refresh(failing);
+  EXPECT_THAT(Printed(), HasSubstr(failing.reward_failure));
+  EXPECT_THAT(RenderTable(failing, 200), ::testing::Contains(failing.reward_failure));
+}
+
 TEST_F(RunDisplayTest, SaysWhenAnAlarmOfLearningStandsAndWhenNoneDoesAnyMore) {
   for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
     auto display = MakeDisplay(output, "bin/syncopate", &out_);

@@ -250,6 +250,31 @@ TEST_F(EvaluationTest, EndsWithoutThePromptWhoseRewardFailsTimeAfterTime) {
   EXPECT_EQ(evaluation_->Result().reward_mean, 1);
 }
 
+TEST_F(EvaluationTest, APromptWhoseRewardFailsDoesNotLoseTheOthersWhenEverybodyHasGoneOn) {
+  const SessionId a = Join("a", kVersion, 4);
+  const absl::Status failed = Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no such key");
+  for (const IssuedLease& one : Leases()) {
+    if (one.lease.id.group.ordinal == 0) {
+      evaluation_->Return(a, one.lease.id, failed);
+    } else {
+      evaluation_->Submit(a, RightAnswer(one.lease), rules_);
+    }
+  }
+  sessions_.Find(a)->serving.step = kVersion.step + 1;
+  ASSERT_TRUE(evaluation_->IsOvertaken(sessions_));
+  evaluation_->LeaveOutFailed();
+  EXPECT_TRUE(evaluation_->done());
+  EXPECT_EQ(evaluation_->Result().prompts, 3);
+  EXPECT_EQ(evaluation_->Result().asked, 4);
+}
+
+TEST_F(EvaluationTest, WhatWasNeverAnsweredIsNotLeftOut) {
+  const SessionId a = Join("a", kVersion, 1);
+  for (const IssuedLease& one : Leases()) evaluation_->Submit(a, RightAnswer(one.lease), rules_);
+  evaluation_->LeaveOutFailed();
+  EXPECT_FALSE(evaluation_->done());
+}
+
 TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {
   SessionId a = Join("a", kVersion, 2), b = Join("b", kVersion, 2);
   for (const char* behind : {"c", "d"}) Join(behind, {1, 9}, 2);

@@ -1,5 +1,8 @@
 // Rollouters that lag, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
 
+#include "absl/strings/str_cat.h"
+#include "base/reasons.h"
+#include "base/status.h"
 #include "tests/unit/trainer/data/ledger_world.h"
 
 namespace syncopate::trainer {
@@ -154,7 +157,11 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
     if (ledger_ != nullptr && rollouter.session != 0) {
       Forget(id, rollouter.session);
       Hears(rollouter.session, id);
-      ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : absl::InternalError("no"));
+      // Of some prompts it is their reward that fails: they rest before they are leased again.
+      const absl::Status fault = id.group.ordinal % 2 == 0
+                                     ? absl::InternalError("no")
+                                     : Error(absl::StatusCode::kInternal, reason::kRewardFailed, "no");
+      ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : fault);
     }
   } else if (Chance(trouble_)) {
     Deliver(r, rollouter.session, Spoil(group));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/data/training_data_rollouter.h"
@@ -45,6 +47,42 @@ TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndI
   data_->SetServing(good, {1, 0});
   data_->SetCredits(good, 1);
   EXPECT_EQ(other->leases.size(), 1u);
+}
+
+TEST_F(TrainingDataTest, ARewardThatFailsForEverythingIsExplainedWithTheLastReasonAndEndsTheRunEvaluationsCounted) {
+  world_.options.ledger.max_reward_failures = 20;
+  Open();
+  data_->StartEvaluation({1, 0});
+  for (size_t i = 1; i <= 20; ++i) {
+    EXPECT_THAT(data_->GetStatus().reward_verdict, IsOk());
+    if (sink_->leases.size() < i) data_->SetCredits(session_, 1);
+    ASSERT_TRUE(sink_->leases.WaitFor(i));
+    data_->ReturnLease(session_, sink_->leases.All()[i - 1].id,
+                       Error(absl::StatusCode::kInternal, "REWARD_FAILED", absl::StrCat("failure ", i)));
+  }
+  const TrainingData::Status status = data_->GetStatus();
+  EXPECT_THAT(status.reward_verdict, HasReason("REWARD_FAILED"));
+  EXPECT_EQ(status.rewards.failed, 20);
+  EXPECT_GT(status.rewards.failed, status.groups.failed) << "some were of the evaluation";
+  EXPECT_EQ(status.explanation.waiting_for, "rewards");
+  EXPECT_EQ(status.explanation.detail, "20 of the last 20 groups got no reward, the last: failure 20");
+}
+
+TEST_F(TrainingDataTest, WhatIsNobodysFaultIsNoFailureOfARewardAndARollouterWithoutRewardsIsNamed) {
+  Open();
+  data_->SetCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  data_->ReturnLease(session_, sink_->leases.All()[0].id, absl::UnavailableError("SCORER_AWAY"));
+  data_->SetCredits(session_, 0, "the worker has other code");
+  TrainingData::Status status = data_->GetStatus();
+  EXPECT_EQ(status.rewards.failed, 0);
+  EXPECT_EQ(status.explanation.waiting_for, "rewards");
+  EXPECT_EQ(status.explanation.detail, "r0 asks for no work: the worker has other code");
+  EXPECT_EQ(status.rollouters.at(0).no_rewards, "the worker has other code");
+  data_->SetCredits(session_, 0);
+  status = data_->GetStatus();
+  EXPECT_EQ(status.explanation.waiting_for, "groups");
+  EXPECT_EQ(status.rollouters.at(0).no_rewards, "");
 }
 
 class StalledRollouterTest : public TrainingDataTest {
