@@ -28,7 +28,7 @@ using EventEncoder = std::string (*)(const std::string& name, double unix_second
 // Writes a daemon's events to <run.dir>/events/<name>.binlog, stamped with wall and steady time. Never blocks;
 // under pressure it drops and counts (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
 //   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {reward, exact},
-//                 checkpoint {}
+//                 checkpoint {}, reward_change {key, before, after}: a resume has another reward than the run had
 //   rollouter     install {digest, pause_seconds}, relabel {}, invalidate {}
 //   both          phase {phase, seconds, ...} of a weight sync: synchronizer/member/phase_events.h
 //   synchronizer  sync {replica, transport, reason, result, bytes, stage_seconds, prepare_seconds, transfer_seconds,

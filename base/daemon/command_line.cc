@@ -8,6 +8,7 @@
 namespace syncopate::daemon {
 namespace {
 
+constexpr char kAcceptRewardChange[] = "--accept-reward-change";
 constexpr char kExitOnCompletion[] = "--exit-on-completion";
 constexpr char kInsecureBind[] = "--insecure-bind";
 constexpr char kInterruptedCode[] = "--interrupted-code=";
@@ -39,6 +40,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
     }
     if (word == kExitOnCompletion) {
       line.exit_on_completion = true;
+    } else if (word == kAcceptRewardChange) {
+      line.accept_reward_change = true;
     } else if (word == kInsecureBind) {
       insecure_bind = true;
     } else if (absl::StartsWith(word, "-")) {
@@ -59,11 +62,14 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
 std::string UsageOf(const std::string& role) {
   return absl::StrCat(
       "usage: syncopate-", role,
-      " CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind] [section.key=value ...]\n"
+      " CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind]\n"
+      "       [--accept-reward-change] [section.key=value ...]\n"
       "  --exit-on-completion  end with code 0 when the run is complete; otherwise stay, serve status\n"
       "                        and metrics, and wait to be stopped\n"
       "  --interrupted-code=N  end with code N, not 0, when a signal has stopped it in order\n"
       "  --insecure-bind       the same as run.insecure_bind=true: listen on any address without TLS\n"
+      "  --accept-reward-change  of a trainer: resume though the reward, or the code of the worker that\n"
+      "                        gives it, is not the run's\n"
       "Exit codes: 0 done; 1 failed; 2 wrong configuration, do not restart; 3 another process has taken\n"
       "over, do not restart; 4 the synchronizer is lost or will have no more of this process, or a\n"
       "device is stuck: restart.\n"

@@ -8,11 +8,12 @@
 namespace syncopate::daemon {
 
 // How a daemon was called: `syncopate-<role> CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind]
-// [section.key=value ...]`.
+// [--accept-reward-change] [section.key=value ...]`.
 struct CommandLine {
   std::string config;                  // path of the file
   std::vector<std::string> overrides;  // in order; --insecure-bind is run.insecure_bind=true, after the others
   bool exit_on_completion = false;     // end with code 0 when the run is complete, instead of staying for the next one
+  bool accept_reward_change = false;   // of a trainer: a resume may have another reward than the run
   // What an orderly stop by a signal returns. A supervisor that takes 0 for "the run is complete", as a Kubernetes Job
   // does, is told otherwise by 143.
   int interrupted_code = 0;

@@ -1,5 +1,7 @@
 #include "services/config/config_record.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -36,7 +38,7 @@ absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, co
 }
 
 absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, const std::string& run_dir,
-                                                          const v1::RunConfig& config) {
+                                                          const v1::RunConfig& config, bool accept_reward_change) {
   std::vector<ConfigDifference> changed;
   absl::StatusOr<std::string> text = ReadFile(files, PathOf(run_dir), kMaxBytes);
   if (absl::IsNotFound(text.status())) return changed;
@@ -50,19 +52,32 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
   v1::RunConfig defaults;
   SetDefaults(schema, &defaults);
   std::string refused;
+  bool is_reward_alone = true;
   for (const ConfigKey& key : schema.keys()) {
     // A key that the run's former version did not have was as its default is.
     auto found = record.find(key.path);
     const bool known = found != record.end() && found->is_string();
     ConfigDifference one{key.path, known ? found->get<std::string>() : GetValue(key, defaults), GetValue(key, config)};
     if (!IsChange(key, one.before, one.after)) continue;
-    if (key.option.fixed()) absl::StrAppend(&refused, "\n  ", key.path, " = ", one.after, ": the run has ", one.before);
+    const bool is_reward = IsRewardKey(key.path);
+    if (key.option.fixed() && !(is_reward && accept_reward_change)) {
+      absl::StrAppend(&refused, "\n  ", key.path, " = ", one.after, ": the run has ", one.before);
+      is_reward_alone &= is_reward;
+    }
     changed.push_back(std::move(one));
   }
   if (refused.empty()) return changed;
-  return Error(absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
-               absl::StrCat("the run in ", run_dir, " was begun with other values, fixed for its whole life:", refused,
-                            "\nresume it with its own values, or begin another run in another run.dir"));
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
+      absl::StrCat("the run in ", run_dir, " was begun with other values, fixed for its whole life:", refused,
+                   "\nresume it with its own values, or begin another run in another run.dir",
+                   is_reward_alone ? "; or resume it with --accept-reward-change, to train on by another reward" : ""));
+}
+
+bool IsRewardKey(const std::string& path) {
+  constexpr const char* kKeys[] = {"reward.name",      "reward.pattern",    "reward.format", "reward.overlong_buffer",
+                                   "reward.undecided", "reward.math_judge", "reward.url",    "environment.digest"};
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const char* key) { return path == key; });
 }
 
 }  // namespace syncopate::config

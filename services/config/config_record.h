@@ -18,9 +18,14 @@ absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, co
 
 // The keys whose values are not those with which the run in `run_dir` went on last; run.resume, which says nothing of
 // the run, and an empty run.id are no change. Nothing where no run has begun. Changes nothing on the disk.
+// `accept_reward_change`: the keys of IsRewardKey may change though they are fixed.
 //   FAILED_PRECONDITION FIXED_KEY    a key that is fixed for the life of a run has changed; names each, with both
 //   values DATA_LOSS           BAD_RECORD   the record is damaged and those of FileSystem
 absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, const std::string& run_dir,
-                                                          const v1::RunConfig& config);
+                                                          const v1::RunConfig& config,
+                                                          bool accept_reward_change = false);
+
+// Whether the key says what answers are worth, or who says it.
+bool IsRewardKey(const std::string& path);
 
 }  // namespace syncopate::config

@@ -46,6 +46,7 @@ class Daemon {
 
   // Whether this process ends by itself when the run is complete.
   bool exit_on_completion() const { return command_line_.exit_on_completion; }
+  bool accept_reward_change() const { return command_line_.accept_reward_change; }
 
   // What probes are answered. The daemon says Moved() and SetReady().
   Health& health() { return health_; }

@@ -59,6 +59,8 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("skipped", data.groups.skipped);
   metrics->SetGroups("failed", data.groups.failed);
+  metrics->SetRewards("judged", data.rewards.judged);
+  metrics->SetRewards("failed", data.rewards.failed);
   metrics->SetQuarantines(data.leases.quarantines);
   metrics->SetRevoked("stalled", data.leases.stalled);
   metrics->SetRevoked("timeout", data.leases.timed_out);
@@ -73,10 +75,14 @@ bool IsTakenOver(const absl::Status& refusal) {
 
 absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
   if (!daemon.config().run().resume()) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<config::ConfigDifference> changed,
-                             config::CheckResume(Files(), daemon.run_dir(), daemon.config()));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const std::vector<config::ConfigDifference> changed,
+      config::CheckResume(Files(), daemon.run_dir(), daemon.config(), daemon.accept_reward_change()));
   for (const config::ConfigDifference& one : changed) {
     SYNCOPATE_LOG(kInfo, "%s is %s from here on; the run had %s", one.key, one.after, one.before);
+    if (!config::IsRewardKey(one.key)) continue;
+    daemon.events()->Record(
+        {"reward_change", PolicyVersion(), 0, {{"key", one.key}, {"before", one.before}, {"after", one.after}}});
   }
   return absl::OkStatus();
 }
@@ -477,7 +483,9 @@ void TrainerDaemon::ShowState() {
   daemon_->health().Moved();
   daemon_->health().SetReady(Refused());  // its ranks have joined, or this would not run
   // Polled, not told: figures change thousands of times a second and are scraped every few.
-  PublishFigures(data_->GetStatus(), metrics_.get());
+  const trainer::TrainingData::Status data = data_->GetStatus();
+  PublishFigures(data, metrics_.get());
+  if (!data.reward_verdict.ok() && Refused().ok()) GiveUp(data.reward_verdict);
 }
 
 absl::Status TrainerDaemon::Refused() const {

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -28,6 +29,16 @@ def quarter(answer, row):
     assert row["prompt"].endswith("=") and row["level"]["of"] == [1, 2]
     return {"value": 0.25, "known": 1.0}
 
+@reward("broken")
+def broken(answer, row):
+    return len(row["no such field"])
+
+@reward("picky")
+def picky(answer, row):
+    if row["prompt"] == "9+9=":
+        raise ValueError("nine is too much")
+    return 0.5
+
 @verl_reward("half")
 def half(data_source, solution_str, ground_truth, extra_info=None):
     return 0.5 if ground_truth.isdigit() else 0.0
@@ -39,8 +50,8 @@ class PythonRewardTest : public ::testing::Test {
     std::ofstream rows(Path("rows.jsonl"));
     for (int i = 0; i < 40; ++i) {
       // Two fields that could be the right answer, and one that only the reward knows.
-      rows << "{\"prompt\": \"" << i % 5 << "+" << i / 5 << "=\", \"answer\": \"count them\", \"result\": \"" << i % 5 + i / 5
-           << "\", \"level\": {\"of\": [1, 2]}}\n";
+      rows << "{\"prompt\": \"" << i % 5 << "+" << i / 5 << "=\", \"answer\": \"count them\", \"result\": \""
+           << i % 5 + i / 5 << "\", \"level\": {\"of\": [1, 2]}}\n";
     }
     rows.close();
     WriteCode("");
@@ -50,7 +61,7 @@ class PythonRewardTest : public ::testing::Test {
   }
   std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
   void WriteCode(const std::string& more) const { std::ofstream(Path("code.py")) << kCode << more; }
-  std::vector<std::string> Settings(int steps) const {
+  std::vector<std::string> Settings(int steps, const std::string& reward = "python:quarter + 2*python:half") const {
     return {"model.path=" + Path("model"),
             "data.files=" + Path("rows.jsonl"),
             "data.answer_field=result",
@@ -60,7 +71,7 @@ class PythonRewardTest : public ::testing::Test {
             "rollout.samples=8",
             "rollout.max_new_tokens=4",
             "eval.prompts=8",
-            "reward.name=python:quarter + 2*python:half",
+            "reward.name=" + reward,
             absl::StrCat("environment.command=env PYTHONPATH=", SYNCOPATE_SOURCE_DIR, "/python ", SYNCOPATE_PYTHON,
                          " -m syncopate.worker --processes 2 ", Path("code.py")),
             absl::StrCat("run.steps=", steps)};
@@ -100,15 +111,55 @@ TEST_F(PythonRewardTest, TrainsOnWhatUserCodeSaysThoughTheWorkerIsKilledOnTheWay
   EXPECT_THAT(evaluation["samples"][0]["expected"].get<std::string>(), ::testing::MatchesRegex("[0-9]+"));
 }
 
-TEST_F(PythonRewardTest, AResumeWithOtherCodeIsRefused) {
+TEST_F(PythonRewardTest, ARewardThatFailsForEverythingSaysWhereAtOnceAndEndsTheRun) {
+  RunHarness run(Settings(12, "python:broken"));
+  auto process = run.Run({"reward.max_failures=24", "reward.attempts=1"});
+  EXPECT_EQ(ExitOf(process), 1);
+  const std::string where = "KeyError: 'no such field' (code.py:";
+  EXPECT_THAT((*process)->Log(), AllOf(HasSubstr("REWARD_FAILED"), HasSubstr(where)));
+  EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("REWARD_FAILED"), HasSubstr(where)));
+  EXPECT_THAT(run.Log("environment-0"), AllOf(HasSubstr("Traceback"), HasSubstr("return len(row[")));
+  EXPECT_THAT(run.Records("eval"), ::testing::IsEmpty()) << "no prompt was judged";
+  EXPECT_TRUE(std::filesystem::exists(run.Path("checkpoints"))) << "it saves";
+}
+
+TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRowAlone) {
+  std::ofstream rows(Path("eval.jsonl"));
+  for (int i = 2; i < 10; ++i) rows << "{\"prompt\": \"" << i << "+" << i << "=\", \"result\": \"" << 2 * i << "\"}\n";
+  rows.close();
+  RunHarness run(Settings(3, "python:picky"));
+  auto process = run.Run({"data.eval_files=" + Path("eval.jsonl"), "reward.attempts=1"});
+  EXPECT_EQ(ExitOf(process), 0);
+  const std::vector<Json> evaluations = run.Records("eval");
+  ASSERT_FALSE(evaluations.empty());
+  for (const Json& one : evaluations) {
+    EXPECT_EQ(one["eval_prompts"], 7);
+    EXPECT_EQ(one["eval_asked"], 8);
+    EXPECT_FLOAT_EQ(one["eval_reward"].get<float>(), 0.5f);
+  }
+  EXPECT_THAT((*process)->Log(), HasSubstr("ValueError: nine is too much (code.py:")) << "told while the run goes on";
+}
+
+TEST_F(PythonRewardTest, ARewardThatTheWorkerDoesNotHaveIsRefusedAtTheStartWithThoseThatItHas) {
+  RunHarness run(Settings(2, "python:quater"));
+  auto process = run.Run();
+  EXPECT_EQ(ExitOf(process), 1);
+  EXPECT_THAT((*process)->Log(), HasSubstr("has no reward named quater; it has broken, half, picky, quarter"));
+}
+
+TEST_F(PythonRewardTest, AResumeWithOtherCodeIsRefusedUnlessItIsMeant) {
   RunHarness run(Settings(2));
   EXPECT_EQ(ExitOf(run.Run()), 0);
   WriteCode("# an opinion has changed\n");
   EXPECT_NE(ExitOf(run.Resume({"run.steps=4"})), 0);
   EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("FIXED_KEY"), HasSubstr("environment.digest")));
-  WriteCode("");
-  EXPECT_EQ(ExitOf(run.Resume({"run.steps=4"})), 0);
+  EXPECT_EQ(ExitOf(run.Resume({"run.steps=4", "--accept-reward-change"})), 0);
   EXPECT_EQ(run.LastStep(), 4);
+  const auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "reward_change"});
+  ASSERT_THAT(events, IsOk());
+  EXPECT_THAT(events->output, HasSubstr("environment.digest"));
+  WriteCode("");
+  EXPECT_NE(ExitOf(run.Resume({"run.steps=5"})), 0) << "the run's code is the new one now";
 }
 
 }  // namespace

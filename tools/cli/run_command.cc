@@ -32,6 +32,7 @@ struct RunArguments {
   bool with_web = false;
   bool quiet = false;
   bool json = false;
+  bool accept_reward_change = false;
 };
 
 run::RunOutput OutputOf(const RunArguments& arguments) {
@@ -64,8 +65,8 @@ int Run(const RunArguments& arguments, const std::string& program) {
   if (!config.ok()) return Refuse(std::string(config.status().message()));
   const std::optional<std::string> web =
       arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt;
-  return run::RunLocally(
-      {*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments), web, &std::cout, &std::cerr});
+  return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments),
+                          arguments.accept_reward_change, web, &std::cout, &std::cerr});
 }
 
 }  // namespace
@@ -77,8 +78,12 @@ void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   run->add_option("CONFIG", arguments->words, "YAML file, then section.key=value ...")->type_name(kFileOrSettingType);
   run->add_option("--steps", arguments->steps, "The same as run.steps=N");
   run->add_option("--duration", arguments->duration, "The same as run.duration=TIME, e.g. 30s");
-  run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG")
-      ->type_name(kFolderType);
+  CLI::Option* resume =
+      run->add_option("--resume", arguments->resume, "Continue the run of this run directory, with its own CONFIG")
+          ->type_name(kFolderType);
+  run->add_flag("--accept-reward-change", arguments->accept_reward_change,
+                "Continue it though its reward has changed: section reward, or the code of the worker")
+      ->needs(resume);
   CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
   run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
   CLI::Option* web = run->add_option("--web", arguments->web,

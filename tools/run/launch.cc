@@ -60,7 +60,7 @@ std::string ResolvedConfigPath(const std::string& run_dir) {
 
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
                   const ChildId& child, const std::string& synchronizer, const std::string& digest,
-                  const std::string& rank0) {
+                  const std::string& rank0, bool accept_reward_change) {
   namespace fs = std::filesystem;
   Launch launch;
   launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
@@ -72,6 +72,7 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   if (told) launch.arguments.push_back(absl::StrCat("environment.digest=", digest));
   if (child.role == "trainer") {
     launch.arguments.push_back("--exit-on-completion");  // its end is the run's
+    if (accept_reward_change && child.index == 0) launch.arguments.push_back("--accept-reward-change");
     if (config.trainer().world() > 1) launch.arguments.push_back(absl::StrCat("trainer.rank=", child.index));
     if (child.index > 0) launch.arguments.push_back(absl::StrCat("trainer.rank0=", rank0));
     AppendShifted({{"trainer.health_listen", config.trainer().health_listen()},

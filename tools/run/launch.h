@@ -21,7 +21,7 @@ struct Launch {
 // if there is none: trainer and rollouters are told it. `rank0` is where rank 0 of the trainer, or of that rollouter, listens for its others.
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
                   const ChildId& child, const std::string& synchronizer, const std::string& digest = "",
-                  const std::string& rank0 = "");
+                  const std::string& rank0 = "", bool accept_reward_change = false);
 
 // Where the worker of users' Python says that it is ready: <run.dir>/environment.json
 std::string EnvironmentAnnouncement(const std::string& run_dir);

@@ -54,6 +54,7 @@ class LocalRun {
   LocalRun(LocalRunOptions options, std::shared_ptr<const auth::TransportSecurity> security, RunDirectory directory,
            daemon::SignalInbox signals, std::unique_ptr<report::LivePage> page)
       : config_(std::move(options.config)),
+        accept_reward_change_(options.accept_reward_change),
         binary_dir_(std::move(options.binary_dir)),
         program_(options.program),
         err_(*options.err),
@@ -161,7 +162,8 @@ class LocalRun {
       awaiting_rank0_.insert(child);
       return;
     }
-    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0);
+    Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0,
+                               accept_reward_change_);
     // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
@@ -289,6 +291,7 @@ class LocalRun {
     view_.syncs = snapshot.syncs;
     view_.waiting = supervision_.stopping() ? "stopping" : snapshot.waiting;
     view_.alarm = snapshot.alarm;
+    view_.reward_failure = snapshot.reward_failure;
     view_.daemons.clear();
     for (const auto& [child, restarts] : supervision_.Restarts()) {
       DaemonRow row = snapshot.daemons[child.Name()];
@@ -336,6 +339,7 @@ class LocalRun {
   }
 
   const v1::RunConfig config_;
+  const bool accept_reward_change_;
   const std::string binary_dir_, program_;
   std::ostream& err_;
   const RunDirectory directory_;
@@ -423,7 +427,8 @@ int RunLocally(LocalRunOptions options) {
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
   if (options.config.run().resume()) {  // before the first byte of its directory is changed
-    auto changed = config::CheckResume(FileSystem::Real(), options.config.run().dir(), options.config);
+    auto changed = config::CheckResume(FileSystem::Real(), options.config.run().dir(), options.config,
+                                       options.accept_reward_change);
     if (!changed.ok()) return refuse(changed.status());
   }
   std::unique_ptr<report::LivePage> page;  // before the directory is: an address that cannot be had changes nothing

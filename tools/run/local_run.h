@@ -20,6 +20,7 @@ struct LocalRunOptions {
   std::string program = "syncopate";  // how this program was called
   std::string binary_dir;             // where syncopate-trainer and the others are
   RunOutput output = RunOutput::kPlain;
+  bool accept_reward_change = false;              // a resume may have another reward than the run
   std::optional<std::string> web = std::nullopt;  // where to serve the run's page: LivePage::Start
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;

@@ -17,10 +17,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(CommandLineTest, TakesFlagsAnywhereAndOverridesInTheirOrder) {
-  auto line = ParseCommandLine({"--exit-on-completion", "/etc/run.yaml", "run.steps=3", "--insecure-bind", "a.b=--c"});
+  auto line = ParseCommandLine(
+      {"--exit-on-completion", "/etc/run.yaml", "run.steps=3", "--insecure-bind", "a.b=--c", "--accept-reward-change"});
   ASSERT_THAT(line, IsOk());
   EXPECT_EQ(line->config, "/etc/run.yaml");
   EXPECT_TRUE(line->exit_on_completion);
+  EXPECT_TRUE(line->accept_reward_change);
   EXPECT_THAT(line->overrides, ElementsAre("run.steps=3", "a.b=--c", "run.insecure_bind=true"));
 }
 
@@ -28,6 +30,7 @@ TEST(CommandLineTest, AFileAloneAsksForNothingElse) {
   auto line = ParseCommandLine({"run.yaml"});
   ASSERT_THAT(line, IsOk());
   EXPECT_FALSE(line->exit_on_completion);
+  EXPECT_FALSE(line->accept_reward_change);
   EXPECT_FALSE(line->help);
   EXPECT_THAT(line->overrides, IsEmpty());
 }

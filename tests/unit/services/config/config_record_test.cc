@@ -90,6 +90,23 @@ TEST_F(ConfigRecordTest, TheRunKeepsTheDigestOfTheCodeThatItsWorkerHad) {
   EXPECT_THAT(Refusal({"environment.digest=d2"}), StartsWith("FIXED_KEY"));
 }
 
+TEST_F(ConfigRecordTest, AnotherRewardIsRefusedUnlessItIsMeant) {
+  Begin({"environment.digest=d1", "reward.name=exact"});
+  const std::vector<std::string> another = {"environment.digest=d2", "reward.name=dense"};
+  EXPECT_THAT(Refusal(another), AllOf(StartsWith("FIXED_KEY"), HasSubstr("--accept-reward-change")));
+  const auto changed = CheckResume(FileSystem::Real(), dir_, ConfigWith(another), /*accept_reward_change=*/true);
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, ::testing::UnorderedElementsAre(ConfigDifference{"environment.digest", "\"d1\"", "\"d2\""},
+                                                        ConfigDifference{"reward.name", "\"exact\"", "\"dense\""}));
+  EXPECT_TRUE(IsRewardKey("environment.digest"));
+  EXPECT_FALSE(IsRewardKey("reward.timeout"));
+
+  const std::vector<std::string> more = {"reward.name=dense", "model.hidden_size=128"};
+  EXPECT_THAT(Refusal(more), Not(HasSubstr("--accept-reward-change"))) << "which would not help";
+  const auto refused = CheckResume(FileSystem::Real(), dir_, ConfigWith(more), /*accept_reward_change=*/true);
+  EXPECT_THAT(refused.status().ToString(), AllOf(HasSubstr("model.hidden_size"), Not(HasSubstr("reward.name"))));
+}
+
 TEST_F(ConfigRecordTest, AKeyThatARecordDoesNotHoldWasAsItsDefaultIs) {
   Begin({});
   std::ofstream(RecordPath()) << R"({"run.seed": "3", "key.of.another.version": "1"})";

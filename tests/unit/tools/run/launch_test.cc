@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "services/config/run_config.h"
 
 namespace syncopate::run {
@@ -99,6 +101,17 @@ TEST(PlanLaunchTest, WhoTrainsAndGeneratesIsToldTheWorkersDigestUnlessTheConfigu
   EXPECT_EQ(PlanLaunch(config, "/bin", "/run", {"synchronizer", 0}, "", "d1").arguments.size(), 1u);
   config.mutable_environment()->set_digest("d0");
   EXPECT_EQ(PlanLaunch(config, "/bin", "/run", {"trainer", 0}, "", "d1").arguments.size(), 2u);
+}
+
+TEST(PlanLaunchTest, RankZeroOfTheTrainerAloneIsToldThatAnotherRewardIsMeant) {
+  const v1::RunConfig config;
+  const auto flagged = [&](const ChildId& child) {
+    const Launch launch = PlanLaunch(config, "/bin", "/run", child, "", "", "", /*accept_reward_change=*/true);
+    return std::count(launch.arguments.begin(), launch.arguments.end(), "--accept-reward-change");
+  };
+  EXPECT_EQ(flagged({"trainer", 0}), 1);
+  EXPECT_EQ(flagged({"trainer", 1}), 0);
+  EXPECT_EQ(flagged({"rollouter", 0}), 0);
 }
 
 }  // namespace
