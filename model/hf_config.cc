@@ -370,8 +370,7 @@ absl::StatusOr<HfModel> ReadHfConfig(const std::string& folder) {
   const std::string path = JoinPath(folder, kHfConfigFile);
   absl::StatusOr<std::string> text = ReadModelFile(path, kLimits.max_bytes);
   if (absl::IsNotFound(text.status())) {
-    return Error(absl::StatusCode::kNotFound, "NO_MODEL",
-                 absl::StrCat(path, " is not there: ", folder, " is no Hugging Face model directory"));
+    return ExplainNoModel(folder);
   }
   SYNCOPATE_RETURN_IF_ERROR(text.status());
   SYNCOPATE_ASSIGN_OR_RETURN(HfModel model, ParseHfConfig(*text, path));

@@ -166,6 +166,22 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   return written;
 }
 
+// A config.json says in which dtype its weights are: that of the model that the run began with need not be that of the
+// files. As the key that is there; transformers reads both.
+absl::Status WriteDType(const std::string& folder, DType dtype) {
+  const std::string path = JoinPath(folder, kHfConfigFile);
+  constexpr JsonLimits kLimits = {.max_bytes = 8 << 20, .max_depth = 64};
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadModelFile(path, kLimits.max_bytes));
+  SYNCOPATE_ASSIGN_OR_RETURN(nlohmann::ordered_json config, ParseStrictOrderedJson(text, kLimits));
+  const nlohmann::ordered_json before = config;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (config.contains(key)) config[key] = DTypeName(dtype);
+  }
+  if (!config.contains("dtype") && !config.contains("torch_dtype")) config["torch_dtype"] = DTypeName(dtype);
+  if (config == before) return absl::OkStatus();
+  return WriteFileAtomically(FileSystem::Real(), path, config.dump(2) + "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
@@ -184,6 +200,7 @@ absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tens
   absl::StatusOr<ExportedModel> written = WriteWeights(partial, arranged, options);
   absl::Status status = written.status();
   if (status.ok()) status = CopyModelDescription(description, partial);
+  if (status.ok()) status = WriteDType(partial, options.dtype);
   if (status.ok()) status = files->SyncDir(partial);
   if (status.ok()) status = files->Rename(partial, to);
   if (status.ok()) status = files->SyncDir(ParentPath(to));

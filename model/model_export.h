@@ -21,8 +21,8 @@ struct ExportedModel {
 };
 
 // Writes a Hugging Face model directory, which transformers loads as it is: the weights as model.safetensors, or as
-// shards with an index if there are too many for one file, and what `description` holds of config.json and tokenizer
-// files. `tensors` write the float32 parameters of that model, in any order and in pieces of whole numbers. `folder`
+// shards with an index if there are too many for one file, and what `description` holds of config.json, with the dtype of
+// the files, and tokenizer files. `tensors` write the float32 parameters of that model, in any order and in pieces of whole numbers. `folder`
 // appears whole or not at all. Errors, before anything is written: ALREADY_EXISTS (reason FOLDER_TAKEN) if `folder`
 // holds something; FAILED_PRECONDITION (reason MODEL_MISMATCH) naming the tensor that the description's model has not
 // or has with another shape; those of ReadHfConfig. Later: DATA_LOSS (reason NON_FINITE) naming the tensor; the disk's.

@@ -1,10 +1,15 @@
 #include "model/model_folder.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
+#include "base/git_lfs.h"
 #include "base/mapped_file.h"
+#include "base/strict_json.h"
 
 namespace syncopate::model {
 namespace {
@@ -17,10 +22,56 @@ constexpr const char* kDescription[] = {kHfConfigFile,           kGenerationConf
                                         "added_tokens.json",     "vocab.json",          "merges.txt",
                                         "chat_template.json",    "chat_template.jinja"};
 
+// Beside the adapters that peft saves.
+constexpr char kAdapterFile[] = "adapter_config.json";
+// In a checkpoint of a run.
+constexpr char kCheckpointFile[] = "manifest.json";
+
+// The model that adapters were made for, if their file says so.
+std::string BaseOfAdapter(const std::string& path) {
+  constexpr int64_t kMaxAdapterBytes = 1 << 20;
+  const absl::StatusOr<std::string> text = ReadModelFile(path, kMaxAdapterBytes);
+  if (!text.ok()) return "";
+  const auto json = ParseStrictJson(*text, {.max_bytes = kMaxAdapterBytes, .max_depth = 16});
+  if (!json.ok() || !json->is_object() || !json->contains("base_model_name_or_path")) return "";
+  const nlohmann::json& base = (*json)["base_model_name_or_path"];
+  return base.is_string() ? absl::StrCat(" of ", base.get<std::string>()) : "";
+}
+
+// "Qwen/Qwen3-0.6B" rather than a path.
+bool LooksLikeAHubName(const std::string& folder) {
+  return std::count(folder.begin(), folder.end(), '/') == 1 && folder.front() != '/' && folder.front() != '.' &&
+         folder.back() != '/';
+}
+
 }  // namespace
+
+absl::Status ExplainNoModel(const std::string& folder) {
+  auto no_model = [](const std::string& message) { return Error(absl::StatusCode::kNotFound, "NO_MODEL", message); };
+  std::error_code ignored;
+  auto there = [&](const char* name) { return std::filesystem::exists(JoinPath(folder, name), ignored); };
+  if (!std::filesystem::exists(folder, ignored)) {
+    return no_model(absl::StrCat(
+        folder, " is not there: a Hugging Face model directory is looked for on this machine",
+        LooksLikeAHubName(folder) ? absl::StrCat("; get it with: hf download ", folder, " --local-dir FOLDER") : ""));
+  }
+  if (there(kAdapterFile)) {
+    return no_model(
+        absl::StrCat(folder, " is a directory of PEFT adapters", BaseOfAdapter(JoinPath(folder, kAdapterFile)),
+                     ", which are not read; merge them into their model (in Python: peft's "
+                     "AutoPeftModelForCausalLM.from_pretrained(...).merge_and_unload().save_pretrained(DIR)), "
+                     "and name that directory"));
+  }
+  if (there(kCheckpointFile)) {
+    return no_model(
+        absl::StrCat(folder, " is a checkpoint; make a model directory of it with: syncopate export ", folder, " DIR"));
+  }
+  return no_model(absl::StrCat(folder, " has no ", kHfConfigFile, ": it is no Hugging Face model directory"));
+}
 
 absl::StatusOr<std::string> ReadModelFile(const std::string& path, int64_t max_bytes) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  SYNCOPATE_RETURN_IF_ERROR(RefuseLfsPointer(file->bytes(), path));
   if (static_cast<int64_t>(file->bytes().size()) > max_bytes) {
     return Error(absl::StatusCode::kInvalidArgument, "FILE_TOO_LARGE",
                  absl::StrCat(path, " has ", file->bytes().size(), " bytes; at most ", max_bytes, " are read"));
@@ -38,8 +89,7 @@ absl::Status CopyModelDescription(const std::string& from, const std::string& to
     } else if (!absl::IsNotFound(contents.status())) {
       return contents.status();
     } else if (std::string(name) == kHfConfigFile) {
-      return Error(absl::StatusCode::kNotFound, "NO_MODEL",
-                   absl::StrCat(from, " has no ", kHfConfigFile, ": it is no Hugging Face model directory"));
+      return ExplainNoModel(from);
     } else {
       SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(JoinPath(to, name)));
     }

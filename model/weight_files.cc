@@ -1,6 +1,7 @@
 #include "model/weight_files.h"
 
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/file_system.h"
 #include "base/finite.h"
+#include "base/git_lfs.h"
 #include "base/half.h"
 #include "base/reasons.h"
 #include "base/strict_json.h"
@@ -75,6 +77,7 @@ absl::StatusOr<Shard> OpenShard(const std::string& folder, const std::string& na
   }
   SYNCOPATE_RETURN_IF_ERROR(file.status());
   shard.file = *std::move(file);
+  SYNCOPATE_RETURN_IF_ERROR(RefuseLfsPointer(shard.file->bytes(), path));
   absl::StatusOr<SafetensorsFile> parsed = SafetensorsFile::Parse(shard.file->bytes());
   if (!parsed.ok()) return Annotate(parsed.status(), path);
   shard.tensors = parsed->tensors();
@@ -113,6 +116,17 @@ absl::StatusOr<std::vector<Shard>> OpenSharded(const std::string& folder, const 
   return shards;
 }
 
+absl::StatusOr<WeightMap> ReadIndex(const std::string& folder) {
+  const std::string index_path = JoinPath(folder, kWeightsIndexFile);
+  absl::StatusOr<std::string> index = ReadModelFile(index_path, kIndexLimits.max_bytes);
+  if (absl::IsNotFound(index.status())) {
+    return MissingWeights(absl::StrCat(folder, " has neither ", kWeightsFile, " nor ", kWeightsIndexFile,
+                                       "; weights in another format must be converted to safetensors"));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(index.status());
+  return ParseIndex(index_path, *index);
+}
+
 // The one file is looked for first, as transformers does.
 absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
   absl::StatusOr<Shard> single = OpenShard(folder, kWeightsFile, "");
@@ -122,15 +136,8 @@ absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
     return shards;
   }
   if (!absl::IsNotFound(single.status())) return single.status();
-  const std::string index_path = JoinPath(folder, kWeightsIndexFile);
-  absl::StatusOr<std::string> index = ReadModelFile(index_path, kIndexLimits.max_bytes);
-  if (absl::IsNotFound(index.status())) {
-    return MissingWeights(absl::StrCat(folder, " has neither ", kWeightsFile, " nor ", kWeightsIndexFile,
-                                       "; weights in another format must be converted to safetensors"));
-  }
-  SYNCOPATE_RETURN_IF_ERROR(index.status());
-  SYNCOPATE_ASSIGN_OR_RETURN(const WeightMap map, ParseIndex(index_path, *index));
-  return OpenSharded(folder, index_path, map);
+  SYNCOPATE_ASSIGN_OR_RETURN(const WeightMap map, ReadIndex(folder));
+  return OpenSharded(folder, JoinPath(folder, kWeightsIndexFile), map);
 }
 
 // What files hold beside the parameters of a model and what can be computed without.
@@ -205,6 +212,15 @@ absl::StatusOr<std::shared_ptr<const WeightFiles>> WeightFiles::Open(const std::
     files->tensors_.push_back(entry->second);
   }
   return std::shared_ptr<const WeightFiles>(std::move(files));
+}
+
+absl::StatusOr<std::vector<std::string>> FindWeightFiles(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::exists(JoinPath(folder, kWeightsFile), ignored)) return std::vector<std::string>{kWeightsFile};
+  SYNCOPATE_ASSIGN_OR_RETURN(const WeightMap map, ReadIndex(folder));
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map) names.insert(file);
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
 absl::Status WeightFiles::CheckFinite() const {

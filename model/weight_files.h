@@ -24,6 +24,7 @@ class WeightFiles {
   // done without (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file
   // that is missing; INVALID_ARGUMENT naming file and tensor:
   //   BAD_SAFETENSORS   no safetensors file, or one that was cut short
+  //   LFS_POINTER       a text that stands for the file
   //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, an index that lies
   static absl::StatusOr<std::shared_ptr<const WeightFiles>> Open(const std::string& folder, const ModelConfig& config);
 
@@ -48,5 +49,9 @@ class WeightFiles {
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<Entry> tensors_;
 };
+
+// The names of the files in `folder` that WeightFiles opens, sorted; only an index is looked into. Errors of
+// WeightFiles::Open.
+absl::StatusOr<std::vector<std::string>> FindWeightFiles(const std::string& folder);
 
 }  // namespace syncopate::model

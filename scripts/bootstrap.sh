@@ -38,6 +38,8 @@ test_wheels=(
   pyarrow==26.0.1  # what syncopate data convert is built with: reads parquet; 55 MB to get, 170 MB on disk
   grpcio==1.85.1  # deploy/examples/orchestrate.py: a client in another language
   grpcio-reflection==1.85.1  # the same: asks the daemons for their interface
+  numpy==2.4.6  # with the next one: reads the weights of exports
+  safetensors==0.8.0  # the reference for the files that weights are in
   jsonschema==4.26.0  # holds configurations against the schema that we print
   buf-bin==1.75.0  # buf, which holds the interface against its rules and against the published one
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "model/hf_config.h"
 #include "services/config/data_files.h"
+#include "services/config/text_options.h"
 #include "services/config/trainer_options.h"
 #include "trainer/data/tasks.h"
 #include "trainer/data/text_source.h"
@@ -51,25 +52,6 @@ absl::StatusOr<std::vector<trainer::TextRows::File>> OpenList(const std::string&
   return files;
 }
 
-trainer::PromptWriter::Options WriterOptionsOf(const v1::RunConfig& config, const model::HfModel& model) {
-  const v1::DataSection& data = config.data();
-  trainer::PromptWriter::Options options;
-  options.use_chat_template = data.chat_template() == "auto";
-  if (!data.chat_arguments().empty()) {
-    options.chat_arguments = nlohmann::ordered_json::parse(data.chat_arguments(), nullptr, /*allow_exceptions=*/false);
-  }
-  options.system_prompt = data.system_prompt();
-  options.max_prompt_tokens = data.max_prompt_tokens();
-  options.vocab_size = static_cast<int32_t>(model.config.vocab_size);
-  options.stop_token_ids = model.eos_token_ids;
-  // These compare token by token.
-  options.with_answer_ids =
-      absl::StrContains(config.reward().name(), "dense") || absl::StrContains(config.reward().name(), "exact");
-  options.with_response_ids = config::SupervisedStepsOf(config) > 0;
-  options.max_response_tokens = config.rollout().max_new_tokens();
-  return options;
-}
-
 std::string FingerprintOf(const std::vector<trainer::TextRows::File>& training,
                           const std::vector<trainer::TextRows::File>& evaluation) {
   auto describe = [](const std::vector<trainer::TextRows::File>& files) {
@@ -90,15 +72,11 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   // After the fingerprint, which says what was configured.
   if (evaluated.files.empty()) evaluated.files = rows.files;
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
-  const trainer::PromptWriter::Options writer_options = WriterOptionsOf(config, described);
+  const trainer::PromptWriter::Options writer_options = config::PromptWriterOptions(config, described);
   auto writer = trainer::PromptWriter::Load(FileSystem::Real(), model.description, writer_options);
   if (!writer.ok()) return Annotate(writer.status(), "model.path");
   rows.writer = *writer;
-  rows.fields = {.prompt = config.data().prompt_field(),
-                 .answer = config.data().answer_field(),
-                 .response = writer_options.with_response_ids ? config.data().response_field() : "",
-                 .data_source = config.data().data_source_field(),
-                 .extra_info = config.data().extra_info_field()};
+  rows.fields = config::RowFieldsOf(config);
   evaluated.fields = rows.fields;
   evaluated.writer = rows.writer;
   const bool bad_rows_end_run = config.data().bad_rows() == "error";

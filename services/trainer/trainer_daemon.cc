@@ -24,6 +24,7 @@
 #include "services/config/trainer_options.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/flow_codec.h"
+#include "services/trainer/kept_model.h"
 #include "services/trainer/loop_options.h"
 #include "services/trainer/run_witnesses.h"
 #include "services/wire/codec.h"
@@ -131,6 +132,8 @@ absl::Status TrainerDaemon::OpenRun() {
   SYNCOPATE_RETURN_IF_ERROR(Files()->CreateDirs(daemon_->Path(kStateFolder)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon_->run_dir());
+  SYNCOPATE_RETURN_IF_ERROR(
+      KeepModelFingerprint(Files(), daemon_->run_dir(), config.model().path(), /*begun=*/identity.epoch > 0));
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, trainer::RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
   metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));

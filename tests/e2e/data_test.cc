@@ -150,12 +150,27 @@ TEST_F(DataTest, ABadRowEndsTheRunWithFileAndLineIfThatIsWanted) {
   EXPECT_THAT((*process)->Log(), HasSubstr("rows.jsonl:"));
 }
 
+// Asked by a text, which is written down as the rows of the run are.
+void ExpectAnAnswerOfTheLivePolicy(RunHarness* run) {
+  const auto answer = run->Ctl({"generate", "2+3=", "--json"});
+  ASSERT_THAT(answer, IsOk());
+  ASSERT_EQ(answer->code, 0) << answer->output;
+  const Json json = JsonLines(answer->output).at(0);
+  EXPECT_TRUE(json["text"].is_string()) << json;
+  EXPECT_LE(json["tokens"].size(), 4u);  // rollout.max_new_tokens of the run
+  const auto streamed = run->Ctl({"generate", "--stream", "--max-new-tokens", "1", "2+3=", "rollouter-1"});
+  ASSERT_THAT(streamed, IsOk());
+  EXPECT_EQ(streamed->code, 0) << streamed->output;
+  EXPECT_THAT(run->Ctl({"generate"})->output, HasSubstr("TEXT or --prompt"));
+}
+
 TEST_F(DataTest, AFileThatIsChangedUnderARunEndsItByName) {
   Write("rows.jsonl", Rows(20000));  // more than is read ahead
   RunHarness run(Settings(1000000));
   const auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(2), IsOk());
+  ExpectAnAnswerOfTheLivePolicy(&run);
   Write("rows.jsonl", Rows(19999));
   const auto exit = (*process)->WaitExit(2 * kPatience);
   ASSERT_THAT(exit, IsOk());
@@ -254,6 +269,26 @@ TEST_F(DataTest, ConfigurationsThatCannotBeAreRefusedBeforeAnythingStarts) {
   EXPECT_THAT(check({"data.files=a * x"}), HasSubstr("weight"));
   EXPECT_THAT(check({"data.chat_arguments=[1]"}), HasSubstr("JSON object"));
   EXPECT_THAT(check({"rollout.max_new_tokens=4"}), Not(HasSubstr("expected")));
+}
+
+TEST_F(DataTest, ConfigCheckAndDoctorLookAtModelAndRows) {
+  const auto look = [&](std::vector<std::string> command, const std::vector<std::string>& more) {
+    RunHarness run(Settings(1, more));
+    command.push_back(run.config());
+    for (const std::string& one : run.overrides()) command.push_back(one);
+    return RunCommand("syncopate", command).value();
+  };
+  const CommandResult good = look({"config", "check"}, {"data.chat_template=auto", "data.max_prompt_tokens=64"});
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_THAT(good.output, AllOf(HasSubstr("every number is finite"), HasSubstr("the first 32 rows"),
+                                 HasSubstr("rows.jsonl:10: there is no field 'prompt'"), HasSubstr("is right")));
+  const CommandResult bad = look({"config", "check"}, {"data.prompt_field=question"});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_THAT(bad.output, HasSubstr("what they name is not"));
+  EXPECT_EQ(look({"config", "check", "--keys"}, {"model.path=/nowhere"}).code, 0);
+  const CommandResult doctor = look({"doctor"}, {"model.path=/nowhere"});
+  EXPECT_EQ(doctor.code, 1);
+  EXPECT_THAT(doctor.output, AllOf(HasSubstr("/nowhere is not there"), HasSubstr("open files")));
 }
 
 }  // namespace

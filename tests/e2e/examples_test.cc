@@ -57,7 +57,9 @@ class ExamplesTest : public ::testing::Test {
   }
 
   void ExpectARun(const std::string& example, const std::vector<std::string>& settings) {
-    const auto checked = RunCommand("syncopate", {"config", "check", ExamplePath(example)});
+    std::vector<std::string> check = {"config", "check", ExamplePath(example)};
+    check.insert(check.end(), settings.begin(), settings.end());
+    const auto checked = RunCommand("syncopate", check);
     ASSERT_THAT(checked, IsOk());
     EXPECT_EQ(checked->code, 0) << checked->output;
     run_ = std::make_unique<RunHarness>(settings, example);

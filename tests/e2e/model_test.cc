@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 namespace syncopate::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using v1::TrainerService;
@@ -71,8 +74,20 @@ TEST(GenerateTest, SaysWhatItCannotDo) {
   const CommandResult window = Syncopate({"generate", model, "--ids", "1,2", "--max-new-tokens", "47"});
   EXPECT_EQ(window.code, 1);
   EXPECT_THAT(window.output, HasSubstr("sliding_window 48"));
-  EXPECT_EQ(Syncopate({"generate", "/nowhere", "--ids", "1"}).code, 1);
+  const CommandResult nowhere = Syncopate({"generate", "some-org/some-model", "--ids", "1"});
+  EXPECT_EQ(nowhere.code, 1);
+  EXPECT_THAT(nowhere.output, HasSubstr("hf download some-org/some-model"));
   EXPECT_EQ(Syncopate({"generate", model}).code, 2);
+}
+
+// The demo's build may be older than the program; a bundle may have been taken apart.
+TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
+  TempDir folder;
+  std::filesystem::copy_file(BinaryPath("syncopate"), folder.path() + "/syncopate");
+  const std::string log = folder.path() + "/log";
+  EXPECT_NE(std::system(absl::StrCat(folder.path(), "/syncopate generate model --ids 1 2> ", log).c_str()), 0);
+  EXPECT_THAT(ReadFile(FileSystem::Real(), log, 1 << 20).value(),
+              HasSubstr("scripts/build.sh release syncopate-generate builds it"));
 }
 
 // Writes a checkpoint of a run of llama-linear to `exported`, which then generates what the golden model does.
@@ -120,6 +135,30 @@ TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {
   std::filesystem::remove_all(model);
   ExpectSuccess(run.Resume({"--steps=4"}));
   EXPECT_EQ(run.LastStep(), 4);
+}
+
+TEST(ModelDirectoryTest, ARunIsResumedWithTheSameModelElsewhereAndWithNoOther) {
+  RunHarness run(SmallRun(GoldenModelPath("llama-biases"), 1));
+  ExpectSuccess(run.Run());
+  const std::string moved = run.temp_dir() + "/moved", other = run.temp_dir() + "/other";
+  std::filesystem::copy(GoldenModelPath("llama-biases"), moved);
+  std::filesystem::copy(GoldenModelPath("llama-biases"), other);
+  const std::string shard = other + "/model-00003-of-00003.safetensors";
+  std::fstream weights(shard, std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekp(-1, std::ios::end);
+  weights.put('\x3c');
+  weights.close();
+
+  const auto refused = run.Resume({"--steps=2", "model.path=" + other});
+  ASSERT_THAT(refused, IsOk());
+  const auto exit = (*refused)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  EXPECT_THAT(run.Log("trainer-0"),
+              AllOf(HasSubstr("FIXED_KEY"), HasSubstr("model-00003-of-00003.safetensors differs")));
+  EXPECT_EQ(run.LastStep(), 1);
+  ExpectSuccess(run.Resume({"--steps=2", "model.path=" + moved}));
+  EXPECT_EQ(run.LastStep(), 2);
 }
 
 TEST(ModelDirectoryTest, ATrainerWritesItsPolicyWhenItIsAsked) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/git_lfs.h"
 #include "base/strict_json.h"
 #include "base/utf8.h"
 
@@ -78,6 +79,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(FileSystem* fil
                               "other forms can be converted with the Python package transformers"));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string json, ReadFile(files, target.string(), limits.max_file_bytes));
+  SYNCOPATE_RETURN_IF_ERROR(RefuseLfsPointer(json, path));
   auto tokenizer = Parse(json, limits);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);
   return tokenizer;

@@ -4,10 +4,13 @@
 #include <vector>
 
 #include "base/console/text_table.h"
+#include "base/log.h"
 #include "services/config/difference.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json_schema.h"
+#include "tools/doctor/finding.h"
+#include "tools/doctor/inputs.h"
 
 namespace syncopate::cli {
 namespace {
@@ -15,12 +18,15 @@ namespace {
 // Of `config diff`, as of diff itself.
 constexpr int kEqualExitCode = 0;
 constexpr int kDifferentExitCode = 1;
+// Of `config check`: a model directory or file that cannot be used.
+constexpr int kBadInputsExitCode = 1;
 
 struct ConfigArguments {
   std::string path;   // "" is no file: defaults
   std::string other;  // "" is no file: defaults
   std::vector<std::string> overrides;
   bool docs = false;
+  bool keys = false;
 };
 
 absl::StatusOr<v1::RunConfig> Load(const std::string& path, const std::vector<std::string>& overrides) {
@@ -43,6 +49,15 @@ int Show(const ConfigArguments& arguments) {
 int Check(const ConfigArguments& arguments) {
   auto config = Load(arguments.path, arguments.overrides);
   if (!config.ok()) return Refused(config.status());
+  if (!arguments.keys) {
+    InitLogging({.role = "config", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
+    const std::vector<doctor::Finding> findings = doctor::ExamineInputs(*config);
+    if (!findings.empty()) std::cout << doctor::ToText(findings) << std::flush;
+    if (doctor::AnyBad(findings)) {
+      std::cerr << "the keys of " << arguments.path << " are right, and what they name is not\n";
+      return kBadInputsExitCode;
+    }
+  }
   std::cout << arguments.path << " is right\n";
   return 0;
 }
@@ -82,6 +97,8 @@ void AddConfigCommand(CLI::App* app, Command* chosen) {
   CLI::App* check = config->add_subcommand("check", "Report everything that is wrong with a configuration");
   check->add_option("CONFIG", arguments->path, "YAML file")->required()->type_name(kFileType);
   check->add_option("OVERRIDES", arguments->overrides, "section.key=value ...")->type_name(kSettingType);
+  check->add_flag("--keys", arguments->keys, "Do not look at model and files: they are on another machine");
+  check->footer("Exit codes: 0 right; 1 the model or a file that it names cannot be used; 2 a key is wrong.");
   check->callback([=] { *chosen = [=] { return Check(*arguments); }; });
 
   CLI::App* diff = config->add_subcommand("diff", "Print the keys in which a configuration differs from another");

@@ -2,7 +2,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "base/log.h"
 #include "services/config/duration.h"
 #include "tools/cli/command.h"
 #include "tools/ctl/target_security.h"
@@ -53,6 +55,7 @@ int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const
     return 2;
   }
   context.daemons.security = *std::move(security);
+  InitLogging({.role = "ctl", .minimum = Severity::kWarning}).IgnoreError();  // what is read on the way is no answer
   status = verb(context, arguments);
   if (!status.ok()) std::cerr << status.message() << "\n";
   return ctl::CtlExitCode(status);
@@ -150,20 +153,35 @@ void AddActingVerbs(Verbs* verbs) {
 
 void AddGenerate(Verbs* verbs) {
   ctl::GenerateArguments* generate = &verbs->arguments()->generate;
-  CLI::App* verb = verbs->AddFor(
-      "the first rollouter", "generate", "Answer one prompt",
+  CLI::App* verb = verbs->Add(
+      "generate", "Answer one prompt",
       [](auto& context, auto& given) { return ctl::CtlGenerate(context, given.who, given.generate); },
       absl::Minutes(1));
+  CLI::Option* text =
+      verb->add_option("TEXT", generate->text,
+                       "What a user says, written down as the run's prompts are; with --prompt the daemon's name");
+  CLI::Option* who =
+      verb->add_option("DAEMON", verbs->arguments()->who, "e.g. rollouter-1; the first rollouter if not given");
   // One word each, so that the daemon's name may follow.
-  verb->add_option("--prompt", generate->prompt_ids, "Token ids, e.g. 8,1,2,3,4,9")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->required();
-  verb->add_option("--max-new-tokens", generate->max_new_tokens, "Longest answer")->check(CLI::PositiveNumber);
+  CLI::Option* ids = verb->add_option("--prompt", generate->prompt_ids, "Token ids instead of a text, e.g. 8,1,2,3,4,9")
+                         ->delimiter(',')
+                         ->allow_extra_args(false);
+  CLI::Option* model = verb->add_option(
+      "--model", generate->model, "Model directory with tokenizer and chat template; the run directory's if not given");
+  model->type_name(kFolderType)->excludes(ids);
+  who->excludes(ids);
+  verb->parse_complete_callback([=, arguments = verbs->arguments()] {
+    if (ids->count() == 0 && (text->count() == 0 || generate->text.empty()))
+      throw CLI::RequiredError("TEXT or --prompt");
+    if (ids->count() > 0) arguments->who = std::exchange(generate->text, "");
+  });
+  verb->add_option("--max-new-tokens", generate->max_new_tokens,
+                   "Longest answer; of a text as long as the run's, of ids 16 if not given")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--temperature", generate->temperature, "0 is greedy")->check(CLI::NonNegativeNumber);
   verb->add_option("--top-p", generate->top_p, "1 is off")->check(CLI::Range(0.0, 1.0));
   verb->add_option("--top-k", generate->top_k, "0 is off")->check(CLI::NonNegativeNumber);
-  verb->add_option("--stop", generate->stop_token_ids, "Token ids that end the answer")
+  verb->add_option("--stop", generate->stop_token_ids, "Token ids that end the answer; of a text the model's own")
       ->delimiter(',')
       ->allow_extra_args(false);
   verb->add_option("--seed", generate->seed, "The same seed, prompt and weights give the same tokens");

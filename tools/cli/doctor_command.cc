@@ -2,12 +2,14 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
 #include "tools/doctor/finding.h"
+#include "tools/doctor/inputs.h"
 #include "tools/doctor/judge.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/model.h"
@@ -54,8 +56,10 @@ int Examine(const DoctorArguments& arguments) {
     std::cerr << config.status().message() << "\n";
     return config::kConfigExitCode;
   }
-  const std::vector<doctor::Finding> findings =
+  InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
+  std::vector<doctor::Finding> findings =
       doctor::Judge(doctor::InspectMachine(*config, run::OwnBinaryFolder()), *config);
+  for (doctor::Finding& finding : doctor::ExamineInputs(*config)) findings.push_back(std::move(finding));
   return Report(findings, arguments.json);
 }
 

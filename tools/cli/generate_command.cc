@@ -35,7 +35,8 @@ int RunGenerate(const generate::GenerateCommandLine& line) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(program.c_str(), arguments.data());
-  std::cerr << program << " cannot be started: " << std::strerror(errno) << "\n";
+  std::cerr << program << " cannot be started: " << std::strerror(errno)
+            << "; scripts/build.sh release syncopate-generate builds it\n";
   return generate::kGenerateFailed;
 }
 

@@ -17,6 +17,7 @@
 #include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tools/ctl/answers.h"
+#include "tools/ctl/policy_text.h"
 #include "tools/records/step_record.h"
 
 namespace syncopate::ctl {
@@ -135,18 +136,51 @@ v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
   return request;
 }
 
+// `reader` puts tokens into words; null: they are printed as numbers.
 absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
-                          const GenerateArguments& arguments) {
+                          const GenerateArguments& arguments, text::tokenizer::TextStream* reader) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<RolloutService>(context, endpoint));
   grpc::ClientContext call;
   call.set_deadline(rpc::CallDeadline(context.daemons.timeout));
   v1::GenerateStreamRequest request;
   *request.mutable_request() = MakeRequest(arguments);
-  auto print = [&context](const v1::GenerateStreamResponse& token) {
+  auto print = [&context, reader](const v1::GenerateStreamResponse& token) {
     Print(context, token,
-          absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), wire::VersionText(token.version())));
+          reader != nullptr
+              ? reader->Add(token.token())
+              : absl::StrFormat("%d  %.4f  %s\n", token.token(), token.logprob(), wire::VersionText(token.version())));
   };
-  return Read<v1::GenerateStreamResponse>(endpoint, daemon.stub->GenerateStream(&call, request), print);
+  const absl::Status ended =
+      Read<v1::GenerateStreamResponse>(endpoint, daemon.stub->GenerateStream(&call, request), print);
+  if (reader != nullptr && !context.json) *context.out << reader->End() << "\n" << std::flush;
+  return ended;
+}
+
+constexpr int32_t kTokensOfIds = 16;
+
+// The call of a text is that of its ids.
+absl::StatusOr<GenerateArguments> WithPrompt(GenerateArguments arguments, const PolicyText& policy) {
+  SYNCOPATE_ASSIGN_OR_RETURN(arguments.prompt_ids, policy.WritePrompt(arguments.text));
+  if (arguments.stop_token_ids.empty()) arguments.stop_token_ids = policy.end_tokens();
+  if (arguments.max_new_tokens == 0) arguments.max_new_tokens = policy.max_new_tokens();
+  return arguments;
+}
+
+absl::Status GenerateText(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
+                          const GenerateArguments& asked) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const PolicyText policy, PolicyText::Load(context.daemons, asked.model));
+  SYNCOPATE_ASSIGN_OR_RETURN(const GenerateArguments arguments, WithPrompt(asked, policy));
+  if (arguments.stream) {
+    text::tokenizer::TextStream reader = policy.Stream();
+    return StreamTokens(context, endpoint, arguments, &reader);
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto answer, Call<RolloutService>(context, endpoint, &RolloutService::Stub::Generate, MakeRequest(arguments)));
+  const std::string text = policy.Read({answer.tokens().begin(), answer.tokens().end()});
+  auto json = nlohmann::ordered_json::parse(ToJson(answer), nullptr, /*allow_exceptions=*/false);
+  json["text"] = text;
+  *context.out << (context.json ? json.dump() : text) << "\n" << std::flush;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -155,7 +189,7 @@ int CtlExitCode(const absl::Status& status) {
   if (status.ok()) return 0;
   std::string reason = ErrorReason(status);
   // Mistakes of the command line, for which nobody was asked, whatever code they have.
-  for (const char* ours : {"BAD_ADDRESS", "NO_SUCH_DAEMON", "WRONG_ROLE", "NO_RUN", "NO_ENDPOINT"}) {
+  for (const char* ours : {"BAD_ADDRESS", "NO_SUCH_DAEMON", "WRONG_ROLE", "NO_RUN", "NO_ENDPOINT", "NO_TOKENIZER"}) {
     if (reason == ours) return 2;
   }
   switch (status.code()) {
@@ -337,9 +371,12 @@ absl::Status CtlStop(const CtlContext& context) {
   return Order<TrainerService>(context, endpoint, &TrainerService::Stub::Stop, "ends the run");
 }
 
-absl::Status CtlGenerate(const CtlContext& context, const std::string& who, const GenerateArguments& arguments) {
+absl::Status CtlGenerate(const CtlContext& context, const std::string& who, const GenerateArguments& asked) {
   SYNCOPATE_ASSIGN_OR_RETURN(daemon::DaemonEndpoint endpoint, Pick(context, who, {kRollouter}));
-  if (arguments.stream) return StreamTokens(context, endpoint, arguments);
+  if (!asked.text.empty()) return GenerateText(context, endpoint, asked);
+  GenerateArguments arguments = asked;
+  if (arguments.max_new_tokens == 0) arguments.max_new_tokens = kTokensOfIds;
+  if (arguments.stream) return StreamTokens(context, endpoint, arguments, /*reader=*/nullptr);
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto answer, Call<RolloutService>(context, endpoint, &RolloutService::Stub::Generate, MakeRequest(arguments)));
   Print(context, answer, ToTable(answer));

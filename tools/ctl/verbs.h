@@ -19,12 +19,14 @@ struct CtlContext {
 };
 
 struct GenerateArguments {
+  std::string text;  // what a user says, as the run writes its prompts; or
   std::vector<int32_t> prompt_ids;
+  std::string model;  // folder of tokenizer and chat template; "": what the run directory keeps
   double temperature = 0;
   double top_p = 1;
   int32_t top_k = 0;
-  int32_t max_new_tokens = 16;
-  std::vector<int32_t> stop_token_ids;
+  int32_t max_new_tokens = 0;           // 0: of a text as many as the run's answers may have, of ids 16
+  std::vector<int32_t> stop_token_ids;  // none: of a text those that end an answer
   uint64_t seed = 0;
   bool stream = false;  // print tokens as they come
 };
@@ -59,6 +61,7 @@ absl::Status CtlEvict(const CtlContext& context, const std::string& replica_id, 
                       const std::string& reason);
 absl::Status CtlCheckpoint(const CtlContext& context);
 absl::Status CtlStop(const CtlContext& context);
+// Of a text the answer's text, else a line for each token. Errors of PolicyText too.
 absl::Status CtlGenerate(const CtlContext& context, const std::string& who, const GenerateArguments& arguments);
 // mode is "rollout" or "trainer".
 absl::Status CtlMode(const CtlContext& context, const std::string& who, const std::string& mode);

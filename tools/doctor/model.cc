@@ -59,8 +59,13 @@ std::vector<Finding> ExamineWeights(const std::string& folder, const model::HfMo
                           absl::StrCat(shape.num_hidden_layers, " layers of ", shape.hidden_size, ", ",
                                        shape.vocab_size, " tokens, context ", described.longest_context())));
   const auto weights = model::WeightFiles::Open(folder, shape);
-  findings.push_back(weights.ok() ? Good("weights", folder, "every tensor is there, with its shape")
-                                  : Bad("weights", folder, weights.status(), "download the files again"));
+  const absl::Status numbers = weights.ok() ? (*weights)->CheckFinite() : weights.status();
+  findings.push_back(numbers.ok()
+                         ? Good("weights", folder, "every tensor is there, with its shape, and every number is finite")
+                         : Bad("weights", folder, numbers,
+                               ErrorReason(numbers) == reason::kNonFinite
+                                   ? "take another copy or another model: nothing can be learned from such numbers"
+                                   : "download the files again"));
   const std::string source = "generation_config.json, config.json";
   if (described.eos_token_ids.empty()) {
     findings.push_back({Level::kWarning, "end of answers", source, "no token ends an answer",
@@ -71,15 +76,40 @@ std::vector<Finding> ExamineWeights(const std::string& folder, const model::HfMo
   return findings;
 }
 
-Finding ExamineTemplate(const std::string& folder) {
+// Whether conversations with tools can be written down.
+Finding ExamineTools(const text::chat::ChatFormat& format, const std::string& source) {
+  constexpr char kTool[] = "look_up";
+  constexpr int64_t kAnyDay = 1735689600;
+  text::chat::ChatRequest request;
+  request.messages.push_back({{"role", "user"}, {"content", "What is it?"}});
+  request.tools = nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "look_up", "description": "Looks a word up.",
+           "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}}])");
+  const auto rendered = format.Render(request, kAnyDay);
+  const std::string remedy =
+      "rows whose conversations have tools, or answers of tools, are bad rows with this template";
+  if (!rendered.ok()) {
+    return {Level::kWarning, "tools", source, absl::StrCat("refused: ", rendered.status().message()), remedy};
+  }
+  if (!format.prefixes().tool_answer.has_value()) {
+    return {Level::kWarning, "tools", source, "the template refuses the answer of a tool", remedy};
+  }
+  if (rendered->text.find(kTool) == std::string::npos) {
+    return {Level::kWarning, "tools", source, "the template leaves them out",
+            "the model is not told which tools it has"};
+  }
+  return Good("tools", source, "written down");
+}
+
+std::vector<Finding> ExamineTemplate(const std::string& folder) {
   const std::string source = "chat_template.jinja, tokenizer_config.json";
   const auto format = text::chat::ChatFormat::Load(FileSystem::Real(), folder);
   if (ErrorReason(format.status()) == reason::kNoChatTemplate) {
-    return {Level::kWarning, "chat template", source, "there is none",
-            "prompts of data files are to be plain texts then, not conversations"};
+    return {{Level::kWarning, "chat template", source, "there is none",
+             "prompts of data files are to be plain texts then, not conversations"}};
   }
-  if (!format.ok()) return Bad("chat template", source, format.status(), "set data.chat_template=off, or mend it");
-  return Good("chat template", source, format->prefixes().Describe());
+  if (!format.ok()) return {Bad("chat template", source, format.status(), "set data.chat_template=off, or mend it")};
+  return {Good("chat template", source, format->prefixes().Describe()), ExamineTools(*format, source)};
 }
 
 // What tokenizers have been found to differ in: scripts, marks, blanks, digits, runs, pieces of special tokens.
@@ -173,7 +203,7 @@ std::vector<Finding> ExamineModel(const std::string& folder, const std::string& 
   } else {
     findings.push_back(Bad("model", folder, described.status(), "see docs/models.md for what is read"));
   }
-  findings.push_back(ExamineTemplate(folder));
+  for (Finding& finding : ExamineTemplate(folder)) findings.push_back(std::move(finding));
   const auto tokenizer = Tokenizer::Load(FileSystem::Real(), folder);
   if (!tokenizer.ok()) {
     findings.push_back(Bad("tokenizer", folder, tokenizer.status(), "see docs/text.md for what is read"));

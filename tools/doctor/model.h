@@ -7,10 +7,10 @@
 
 namespace syncopate::doctor {
 
-// Whether the Hugging Face model directory `folder` is one that runs can begin with: shape, weights (headers, not
-// numbers), end of answers, tokenizer and chat template. With `python`, a program with the package tokenizers, also
+// Whether the Hugging Face model directory `folder` is one that runs can begin with: shape, weights (every number), end
+// of answers, tokenizer, chat template, and whether that takes tools. With `python`, a program with the package tokenizers, also
 // whether ids and texts of some thousand strings are the reference's. Reads the folder and writes to one under /tmp
-// that it removes. Blocks for seconds. Never fails.
+// that it removes. Blocks for seconds, and seconds per gigabyte of weights. Never fails.
 std::vector<Finding> ExamineModel(const std::string& folder, const std::string& python);
 
 // Where `name` is, if it is no path, by PATH; "" if nowhere.

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/crc32c.h"
 #include "base/file_system.h"
+#include "base/git_lfs.h"
 #include "base/sha256.h"
 #include "base/status.h"
 
@@ -37,7 +38,11 @@ absl::StatusOr<size_t> ReadAt(int file, const std::string& path, char* to, size_
   return done;
 }
 
-absl::Status CheckBeginning(absl::string_view text, const std::string& path) {
+bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+}  // namespace
+
+absl::Status CheckJsonlBeginning(absl::string_view text, const std::string& path) {
   if (absl::StartsWith(text, "\xef\xbb\xbf")) {
     return BadFile("BYTE_ORDER_MARK", absl::StrCat(path,
                                                    " begins with a byte order mark; take it away, e.g. by sed -i "
@@ -55,12 +60,8 @@ absl::Status CheckBeginning(absl::string_view text, const std::string& path) {
                    absl::StrCat(path, " is a parquet file; make a JSONL file of it: syncopate data convert ", path,
                                 " --output ", path, ".jsonl"));
   }
-  return absl::OkStatus();
+  return RefuseLfsPointer(text, path);
 }
-
-bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-
-}  // namespace
 
 // Takes the file's blocks in order and finds its rows. A line may be longer than any block, and than memory.
 class JsonlFile::Indexer {
@@ -150,7 +151,7 @@ absl::Status JsonlFile::BuildIndex() {
   for (int64_t offset = 0; offset < stamp_.bytes;) {
     SYNCOPATE_ASSIGN_OR_RETURN(const size_t count, ReadAt(file_.get(), path_, block.data(), block.size(), offset));
     if (count == 0) break;
-    if (offset == 0) SYNCOPATE_RETURN_IF_ERROR(CheckBeginning(absl::string_view(block).substr(0, count), path_));
+    if (offset == 0) SYNCOPATE_RETURN_IF_ERROR(CheckJsonlBeginning(absl::string_view(block).substr(0, count), path_));
     SYNCOPATE_RETURN_IF_ERROR(indexer.Add(absl::string_view(block).substr(0, count)));
     offset += static_cast<int64_t>(count);
   }

@@ -20,7 +20,7 @@ class JsonlFile {
   static constexpr int64_t kMaxRows = 100'000'000;
 
   // Reads all of the file once. Blocks for the disk. NOT_FOUND and PERMISSION_DENIED as base/file_system.h;
-  // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a folder, a pipe);
+  // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, LFS_POINTER, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a folder, a pipe);
   // FAILED_PRECONDITION: reason DATA_FILE_CHANGED, by somebody, meanwhile.
   static absl::StatusOr<std::unique_ptr<JsonlFile>> Open(const std::string& path);
 
@@ -61,5 +61,9 @@ class JsonlFile {
   std::vector<std::pair<int64_t, int64_t>> blank_lines_;  // before this row there are so many, in all
   std::string sha256_;
 };
+
+// Whether a file of these first bytes can hold rows. INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE or
+// LFS_POINTER, with the remedy. Pure.
+absl::Status CheckJsonlBeginning(absl::string_view text, const std::string& path);
 
 }  // namespace syncopate::trainer

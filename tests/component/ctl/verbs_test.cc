@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/file_system.h"
 #include "base/status.h"
 #include "tests/support/fake_daemons.h"
 #include "tests/support/status_matchers.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::ctl {
 namespace {
@@ -168,6 +171,51 @@ TEST_F(CtlTest, GeneratePrintsTokensWithTheVersionThatMadeThem) {
   ASSERT_THAT(CtlGenerate(context_, "rollouter-1", arguments), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("101"), HasSubstr("102")));
   EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("GenerateStream"));
+}
+
+// A model directory with a tokenizer, a configuration that fits it and a chat template.
+void WriteModel(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(
+      std::filesystem::path(SYNCOPATE_SOURCE_DIR) / "tests/unit/text/tokenizer/golden/gpt2/tokenizer.json",
+      folder / "tokenizer.json");
+  std::ifstream golden(std::filesystem::path(SYNCOPATE_SOURCE_DIR) / "tests/golden/models/mistral/model/config.json");
+  nlohmann::json config = nlohmann::json::parse(golden);
+  config["vocab_size"] = 100000;
+  std::ofstream(folder / "config.json") << config;
+  std::ofstream(folder / "chat_template.jinja") << "<{{ messages[0].content }}>";
+}
+
+TEST_F(CtlTest, GenerateOfATextAsksByTheRunsChatTemplateAndPrintsTheAnswersText) {
+  WriteModel(std::filesystem::path(context_.daemons.runs_dir) / "a" / "model");
+  GenerateArguments arguments;
+  arguments.text = "one";
+  ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
+  const std::string printed = Printed();  // the fake answers with the prompt's ids and 100
+  context_.json = true;
+  ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
+  const nlohmann::json json = PrintedJson();
+  EXPECT_EQ(json["text"].get<std::string>() + "\n", printed);
+  const auto tokenizer =
+      text::tokenizer::Tokenizer::Load(FileSystem::Real(), JoinPath(context_.daemons.runs_dir, "a/model"));
+  ASSERT_THAT(tokenizer, IsOk());
+  std::vector<int32_t> expected = (*tokenizer)->Encode("<one>", /*add_special_tokens=*/false).value();
+  for (int32_t& id : expected) id += 100;
+  EXPECT_EQ(json["tokens"].get<std::vector<int32_t>>(), expected);
+  context_.json = false;
+  arguments.stream = true;
+  ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
+  EXPECT_EQ(Printed(), printed);
+}
+
+TEST_F(CtlTest, GenerateOfATextWithoutATokenizerSaysWhatToDo) {
+  GenerateArguments arguments;
+  arguments.text = "one";
+  absl::Status status = CtlGenerate(context_, "", arguments);
+  EXPECT_THAT(status, HasReason("NO_TOKENIZER"));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("a/model has no tokenizer.json"), HasSubstr("--prompt")));
+  EXPECT_EQ(CtlExitCode(status), 2);
+  EXPECT_THAT(run_.rollouters[0].book.calls(), IsEmpty());
 }
 
 TEST_F(CtlTest, ATargetIsAskedWhatItIsAndWhatItIsCalled) {
