@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <malloc.h>
@@ -35,6 +36,14 @@ void EmptyAllocator(const std::string& device) {
   } else {
     malloc_trim(0);
   }
+}
+
+void LimitAllocator(const std::string& device, int64_t bytes) {
+  if (!IsCuda(device)) return;
+  const size_t total = c10::getDeviceAllocator(at::kCUDA)->getMemoryInfo(at::Device(device).index()).second;
+  const std::string now = c10::CachingAllocator::getAllocatorSettings();
+  const std::string wanted = WithAllocatorLimit(now, static_cast<double>(bytes) / static_cast<double>(total));
+  if (wanted != now) c10::CachingAllocator::setAllocatorSettings(wanted);
 }
 
 }  // namespace syncopate::model

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
 # Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was saved
-# (save), and replicas of two ranks serve, install and lose one (replica, replica-graphs). With two GPUs each of the ranks
-# has one; a replica shares them with a trainer of two. With one GPU all share it: each is told by NCCL_HOSTID that it is
-# on a host of its own, as NCCL refuses two ranks on one GPU of a host, and connects them by sockets; that shows everything
-# but the rate. Each run has a time limit and is ended whole. Prints a line a check; exits 1 if one failed.
+# (save), replicas of two ranks serve, install and lose one (replica, replica-graphs), and a rank of a trainer or replica is
+# stopped, which the others must notice and end for within 10 s (stop). With two GPUs each of the ranks has one; a replica
+# shares them with a trainer of two. With one GPU all share it: each is told by NCCL_HOSTID that it is on a host of its own, as
+# NCCL refuses two ranks on one GPU of a host, and connects them by sockets; that shows everything but the rate. Each run has a
+# time limit and is ended whole. Prints a line a check; exits 1 if one failed.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -94,10 +95,20 @@ saved_by() {  # saved_by NAME WORLD: some checkpoint has a file of each rank
   [ -n "$at" ] && [ "$(find "$(dirname "$at")" -name "model-*-of-$2.safetensors" | wc -l)" -eq "$2" ]
 }
 
-kill_rank() {  # kill_rank NAME DAEMON RANK
+signal_rank() {  # signal_rank SIGNAL NAME DAEMON RANK
   local pid
-  pid=$(pid_of_rank "$@")
-  [ -n "$pid" ] && kill -KILL "$pid"
+  pid=$(pid_of_rank "${@:2}")
+  [ -n "$pid" ] && kill "-$1" "$pid"
+}
+
+milliseconds() { echo $((${EPOCHREALTIME/./} / 1000)); }
+
+await_end() {  # await_end PID SECONDS: it is gone within them
+  local until=$(($(milliseconds) + $2 * 1000))
+  while kill -0 "$1" 2> /dev/null; do
+    if [ "$(milliseconds)" -ge "$until" ]; then return 1; fi
+    sleep 0.02
+  done
 }
 
 is() { [ "$1" = "$2" ]; }
@@ -107,7 +118,7 @@ run_save() {
   local words=("run.dir=$dir" train.device=cuda trainer.world=2 rollout.device=cuda run.rollouters=1 checkpoint.every_steps=20)
   begin "$name" "$root/deploy/examples/reverse.yaml" "${words[@]}" run.steps=400
   check "trains on two ranks" await_step "$name" 30
-  check "rank 1 is killed" kill_rank "$name" trainer 1
+  check "rank 1 is killed" signal_rank KILL "$name" trainer 1
   finish
   code=$?
   check "a killed rank ends the run with exit code 4 (was $code)" is "$code" 4
@@ -137,7 +148,7 @@ run_replica() {  # run_replica NAME WORD...
   begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" train.device=cuda "trainer.world=$((gpus == 2 ? 2 : 1))" \
     rollout.device=cuda run.rollouters=1 rollout.tensor_parallel=2 run.steps=60 "$@"
   check "a replica of two generates" await_step "$name" 20
-  check "rank 1 is killed" kill_rank "$name" rollouter 1
+  check "rank 1 is killed" signal_rank KILL "$name" rollouter 1
   finish
   code=$?
   check "the run goes on to its end (exit code $code)" is "$code" 0
@@ -150,8 +161,39 @@ run_replica() {  # run_replica NAME WORD...
   [ "$failed" -eq 0 ] || show "$name"
 }
 
+# A stopped rank keeps its connections and its GPU, and answers nothing: silence alone tells. It stays stopped, so its group
+# can go on only because somebody ends it.
+run_stop() {  # run_stop DAEMON RANK
+  local daemon=$1 rank=$2 name=stop-$1-$2 pid began code words=()
+  local dir=$work/$name
+  if [ "$daemon" = trainer ]; then words=(trainer.world=2); else words=(rollout.tensor_parallel=2); fi
+  begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" train.device=cuda rollout.device=cuda run.rollouters=1 \
+    run.steps=100000 "${words[@]}"
+  check "two ranks of a $daemon work" await_step "$name" 20
+  pid=$(pid_of_rank "$name" "$daemon" $((1 - rank)))
+  check "rank $rank is stopped" signal_rank STOP "$name" "$daemon" "$rank"
+  began=$(milliseconds)
+  check "the other one (process $pid) is gone within 10 s" await_end "$pid" 10
+  printf '  rank %s of the %s stopped: rank %s gone after %s ms\n' "$rank" "$daemon" $((1 - rank)) $(($(milliseconds) - began))
+  if [ "$daemon" = trainer ]; then
+    check "and so is the run" await_end "$session" $(((began + 10000 - $(milliseconds) + 999) / 1000))
+    printf '  the run is over after %s ms\n' $(($(milliseconds) - began))
+    finish
+    code=$?
+    check "with exit code 4 (was $code)" is "$code" 4
+  else
+    local before
+    before=$(steps_of "$name")
+    check "and the run goes on with a new replica" await_step "$name" $((before + 20))
+    printf '  20 steps more after %s ms\n' $(($(milliseconds) - began))
+    kill -INT "$session"
+    finish
+  fi
+  [ "$failed" -eq 0 ] || show "$name"
+}
+
 cases=("$@")
-[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-graphs)
+[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-graphs stop)
 for name in "${cases[@]}"; do
   echo "$name"
   case $name in
@@ -161,6 +203,11 @@ for name in "${cases[@]}"; do
     replica-graphs)
       run_replica replica-graphs model.learned_positions=false model.head_dim=64 model.num_attention_heads=4 \
         model.num_key_value_heads=2 model.hidden_size=256 model.intermediate_size=512 ;;
+    stop)
+      for who in 'trainer 1' 'trainer 0' 'rollouter 1' 'rollouter 0'; do
+        # shellcheck disable=SC2086
+        run_stop $who
+      done ;;
     *) echo "no such case: $name" >&2; exit 2 ;;
   esac
 done

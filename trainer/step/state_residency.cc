@@ -116,6 +116,9 @@ absl::Status StateResidency::OffloadReference() {
 void StateResidency::LookAtCache() {
   const model::MemoryUse use = model::ReadMemoryUse(device_);
   if (rule_.ShouldEmpty(use.reserved_bytes, use.peak_bytes)) EmptyCacheNow();
+  if (rule_.Limit() == limit_) return;
+  limit_ = rule_.Limit();
+  model::LimitAllocator(device_, limit_);
 }
 
 void StateResidency::EmptyCacheNow() {

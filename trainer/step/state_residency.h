@@ -73,6 +73,7 @@ class StateResidency {
   bool stepped_ = false;  // in the use under way
   bool passed_ = false;   // a pass of the step under way has begun
   int64_t cache_flushes_ = 0;
+  int64_t limit_ = 0;  // of the allocator, as it was told last
 };
 
 }  // namespace syncopate::trainer

@@ -1,9 +1,13 @@
 // A policy's state on a GPU that leaves it and comes back.
 #include <ATen/ATen.h>
+#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
+#include <iostream>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -15,6 +19,7 @@
 #include "tests/support/training_groups.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
+#include "trainer/memory/cache_rule.h"
 #include "trainer/staging/host_stager.h"
 #include "trainer/step/policy_trainer.h"
 
@@ -205,6 +210,88 @@ TEST(CudaOffloadTest, WithoutArenasNothingCanBeAskedToLeave) {
   auto policy = PolicyTrainer::Create(options).value();
   EXPECT_EQ(ErrorReason(policy->EnterRolloutMode().status()), "NOT_MOVABLE");
   EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 0).ok());
+}
+
+// libtorch's allocator where it splits no block above 64 MiB, for the length of a test.
+class FragmentingAllocator {
+ public:
+  FragmentingAllocator() {
+    at::empty({1}, at::TensorOptions(at::kByte).device(kGpu));  // so that there is an allocator
+    Begin("max_split_size_mb:64");
+  }
+  ~FragmentingAllocator() { Begin(""); }
+
+  at::Tensor Take(int64_t bytes) {
+    at::Tensor taken = at::empty({bytes}, at::TensorOptions(at::kByte).device(kGpu));
+    const model::MemoryUse use = model::ReadMemoryUse(kGpu);
+    most_reserved = std::max(most_reserved, use.reserved_bytes);
+    peak = use.peak_bytes;
+    return taken;
+  }
+
+  int64_t most_reserved = 0, peak = 0;
+
+ private:
+  static constexpr char kGpu[] = "cuda:0";
+  static void Begin(const std::string& settings) {
+    c10::CachingAllocator::setAllocatorSettings(settings);
+    model::EmptyAllocator(kGpu);
+    model::ResetMemoryPeak(kGpu);
+  }
+};
+
+// What a step of one micro-batch takes: each layer leaves blocks that its backward frees, which takes others of its own.
+void TakeAsAStep(FragmentingAllocator& allocator, int64_t tokens) {
+  std::vector<std::vector<at::Tensor>> left(16);
+  for (auto& layer : left) {
+    for (int64_t bytes : {1792, 5376, 7168, 9728, 19456}) layer.push_back(allocator.Take(bytes * tokens));
+  }
+  for (; !left.empty(); left.pop_back()) {
+    std::vector<at::Tensor> taken;
+    for (int64_t bytes : {3584, 14336, 24320}) taken.push_back(allocator.Take(bytes * tokens));
+  }
+}
+
+// The most that was reserved at any moment after the first step, as a share of the most that was in use at once.
+double MostReservedOverUse(bool limited) {
+  FragmentingAllocator allocator;
+  CacheRule rule(EmptyCache::kOnPressure);
+  std::mt19937_64 random(5);
+  std::uniform_int_distribution<int64_t> tokens(16384, 32768);
+  double most = 0;
+  for (int step = 0; step < 50; ++step) {
+    allocator.most_reserved = 0;
+    TakeAsAStep(allocator, tokens(random));
+    if (step > 0) {
+      most = std::max(most, static_cast<double>(allocator.most_reserved) / static_cast<double>(allocator.peak));
+    }
+    const model::MemoryUse use = model::ReadMemoryUse("cuda:0");
+    if (rule.ShouldEmpty(use.reserved_bytes, use.peak_bytes)) model::EmptyAllocator("cuda:0");
+    if (limited) model::LimitAllocator("cuda:0", rule.Limit());
+  }
+  return most;
+}
+
+TEST(CudaCacheTest, AFragmentingAllocatorStaysWithinATenthOfWhatIsInUseDuringStepsToo) {
+  SYNCOPATE_NEED_GPUS(1);
+  if (cuda::ReadGpuMemory(0).value().free < int64_t{60} << 30) GTEST_SKIP() << "needs 60 GiB of free memory on a GPU";
+  const double limited = MostReservedOverUse(true), late = MostReservedOverUse(false);
+  std::cout << "| reserved over in use, at most: " << limited << "; where the rule looks between steps alone: " << late
+            << std::endl;
+  EXPECT_LE(limited, 1.1);
+  EXPECT_GT(late, 1.3);
+}
+
+TEST(CudaCacheTest, AStepTellsTheAllocatorItsLimit) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (EmptyCache when : {EmptyCache::kOnPressure, EmptyCache::kNever}) {
+    c10::CachingAllocator::setAllocatorSettings("");
+    auto policy = MakePolicy({.empty_cache = when});
+    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
+    const bool limited = c10::CachingAllocator::AcceleratorAllocatorConfig::garbage_collection_threshold() > 0;
+    EXPECT_EQ(limited, when == EmptyCache::kOnPressure);
+  }
+  c10::CachingAllocator::setAllocatorSettings("");
 }
 
 }  // namespace

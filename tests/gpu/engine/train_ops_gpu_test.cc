@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iostream>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "model/presets.h"
 #include "model/transformer.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/packed_attention.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/decoder_program.h"
 #include "trainer/actor/fused_head.h"
@@ -135,6 +139,100 @@ TEST(CudaDecoderProgramTest, GradientsAreThoseOfTheCpu) {
   }
   EXPECT_LT(RelativeDifference(results[1], results[0]), 1e-4);
   EXPECT_LT(RelativeDifference(results[2], results[0]), 5e-2);
+}
+
+// One layer of a model's own width, with a vocabulary that is small beside it, on `device`: two ways from the same weights
+// and batch to the gradient of sum(logprob * dlogprob).
+class FullSizeLayer {
+ public:
+  FullSizeLayer(const std::string& preset, at::Device device)
+      : device_(device),
+        config_(OneLayerOf(preset)),
+        manifest_(model::MakeManifest(config_, DType::kFloat32).value()),
+        transformer_(config_, device),
+        sequences_({150, 1, 233, 128}, device) {
+    at::Tensor weights = at::zeros({manifest_.arena_bytes() / 4}, at::kFloat);
+    model::InitialiseWeights(config_, manifest_, 2, weights.data_ptr<float>());
+    // Numbers that both types have, so that the difference is what computing makes of them.
+    weights_ = weights.to(at::kBFloat16).to(device, at::kFloat);
+    at::manual_seed(3);
+    ids_ = at::randint(config_.vocab_size, {sequences_.rows()}, at::kLong).to(device);
+    targets_ = at::randint(config_.vocab_size, {sequences_.rows()}, at::kLong).to(device);
+    dlogprob_ = at::randn({sequences_.rows()}).to(device);
+  }
+
+  // Of each tensor, in wire order.
+  std::vector<at::Tensor> ByAutograd() const {
+    const at::Tensor gradient = at::zeros_like(weights_);
+    const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, weights_);
+    std::vector<at::Tensor> leaves = weights.Distinct(), places = Parts(gradient);
+    for (size_t i = 0; i < leaves.size(); ++i) leaves[i].set_requires_grad(true).mutable_grad() = places[i];
+    testing::PackedAttention attention(sequences_);
+    const at::Tensor hidden = transformer_.Forward(weights, ids_, sequences_.positions(), attention);
+    const at::Tensor logprobs = at::log_softmax(transformer_.Logits(weights, hidden), -1);
+    (logprobs.gather(1, targets_.unsqueeze(1)).squeeze(1) * dlogprob_).sum().backward();
+    return places;
+  }
+
+  std::vector<at::Tensor> ByProgram(at::ScalarType dtype) const {
+    const at::NoGradGuard no_grad;
+    const at::Tensor arena = weights_.to(dtype), gradient = at::zeros_like(weights_);
+    const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena);
+    const model::TransformerWeights gradients = model::ViewWeights(config_, manifest_, gradient);
+    const DecoderProgram program(transformer_, device_);
+    DecoderProgram::Tape tape;
+    const at::Tensor hidden = program.Forward(weights, ids_, sequences_, &tape);
+    const at::Tensor dhidden =
+        FusedHead(device_, {.chunk_rows = 256, .float32_logits = true})
+            .ForwardBackward(
+                hidden, weights.head, targets_,
+                [&](int64_t begin, const FusedHead::Rows& rows) {
+                  return FusedHead::RowGradients{dlogprob_.narrow(0, begin, rows.logprob.size(0)), {}};
+                },
+                gradients.head);
+    program.Backward(weights, ids_, sequences_, dhidden, &tape, gradients);
+    return Parts(gradient);
+  }
+
+ private:
+  static model::ModelConfig OneLayerOf(const std::string& preset) {
+    model::ModelConfig config = model::FindPreset(preset).value();
+    config.num_hidden_layers = 1;
+    config.vocab_size = 1024;
+    config.max_position_embeddings = 512;
+    return config;
+  }
+  std::vector<at::Tensor> Parts(const at::Tensor& arena) const {
+    return model::ViewWeights(config_, manifest_, arena).Distinct();
+  }
+
+  const at::Device device_;
+  const model::ModelConfig config_;
+  const Manifest manifest_;
+  const model::Transformer transformer_;
+  const model::PackedSequences sequences_;
+  at::Tensor weights_, ids_, targets_, dlogprob_;
+};
+
+TEST(CudaDecoderProgramTest, AFullSizeLayersGradientIsThatOfAutogradInFloat32) {
+  SYNCOPATE_NEED_GPUS(1);
+  for (const std::string preset : {"qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b"}) {
+    const FullSizeLayer layer(preset, at::Device("cuda:0"));
+    const auto expected = layer.ByAutograd();
+    for (const auto& [dtype, close] : {std::pair(at::kFloat, 1e-4), {at::kBFloat16, 2e-2}}) {
+      const auto found = layer.ByProgram(dtype);
+      ASSERT_EQ(found.size(), expected.size());
+      double largest = 0;
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_GT(expected[i].abs().max().item<double>(), 0) << preset << ", tensor " << i;
+        const double difference = RelativeDifference(found[i], expected[i]);
+        EXPECT_LE(difference, close) << preset << ", tensor " << i << " in " << dtype;
+        largest = std::max(largest, difference);
+      }
+      std::cout << "| " << preset << " in " << dtype << ": gradients differ by at most " << largest
+                << " of their tensor's largest element" << std::endl;
+    }
+  }
 }
 
 }  // namespace
