@@ -31,7 +31,8 @@ TEST(PromptRowTest, ReadsAPlainPromptWithItsAnswer) {
 }
 
 TEST(PromptRowTest, GivesRewardsTheWholeRowWithTheAnswerThatCountsAsItsGroundTruth) {
-  const std::string two = R"({"prompt": "2+3=", "answer": "2 and 3 make 5", "ground_truth": "5", "level": {"of": [1]}})";
+  const std::string two =
+      R"({"prompt": "2+3=", "answer": "2 and 3 make 5", "ground_truth": "5", "level": {"of": [1]}})";
   Json expected = Json::parse(two);
   auto row = Parse(two, {.answer = "ground_truth"});
   ASSERT_THAT(row, IsOk());
