@@ -34,7 +34,7 @@ FIGURES = """\
 What a step was like has one name a figure: the key of its line in `metrics.jsonl`, which `WatchSteps` and
 `syncopate ctl watch --json` give too, its name in TensorBoard, where it stands behind a group (`reward/reward_mean`),
 and with `syncopate_` in front, and `_total` behind what adds up over steps, the trainer's metric. In `metrics.jsonl`
-the figures that add up are those of the one step.
+the figures that add up are those of the one step, and each line has `unix_seconds`, the time when it was written.
 """
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/test.sh [--long] [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
-# Installs what is missing, checks the format of the sources, builds each preset and runs its tests. Ends with one line;
-# exits 1 if anything failed.
+# Installs what is missing, checks the format of the sources, builds each preset and runs its tests. Says which tests were
+# skipped and why, and ends with one line; exits 1 if anything failed.
 # asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
 # clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
@@ -31,6 +31,18 @@ if ! scripts/format.sh --check; then
   summary+=("format: scripts/format.sh mends it")
   failed=1
 fi
+
+# counted LOG FOLDER: the result of a run of ctest, with the number of tests that it has skipped.
+counted() {
+  local result skipped
+  result=$(grep -E 'tests? passed|No tests were found' "$1" | tail -n 1)
+  skipped=$(scripts/skipped_tests.sh "$2" | head -n 1)
+  echo "${result:-no result}${skipped:+, $skipped}"
+}
+
+# show_skipped NAME FOLDER
+show_skipped() { scripts/skipped_tests.sh "$2" | sed "1s/^/$1: /"; }
+
 for preset in "${presets[@]}"; do
   started=$SECONDS
   targets=()
@@ -53,8 +65,8 @@ for preset in "${presets[@]}"; do
     failed=1
     cat "$log"
   fi
-  counted=$(grep -E 'tests? passed|No tests were found' "$log" | tail -n 1)
-  summary+=("$preset: ${counted:-no result} in $((SECONDS - started)) s")
+  show_skipped "$preset" "build/$preset"
+  summary+=("$preset: $(counted "$log" "build/$preset") in $((SECONDS - started)) s")
 done
 
 if [ "$long" -eq 1 ]; then
@@ -64,7 +76,8 @@ if [ "$long" -eq 1 ]; then
     failed=1
     cat "$log"
   fi
-  summary+=("long: $(grep -E 'tests? passed|No tests were found' "$log" | tail -n 1) in $((SECONDS - started)) s")
+  show_skipped long build/release
+  summary+=("long: $(counted "$log" build/release) in $((SECONDS - started)) s")
 fi
 
 result=ok

@@ -122,7 +122,8 @@ absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<Dae
 absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir) {
   std::string path = (fs::path(run_dir) / "endpoints.json").string();
   // The supervisor writes the union; without one, daemons that were started by hand have only written their own.
-  auto endpoints = fs::exists(path) ? ReadUnion(path) : ReadFolder(run_dir);
+  std::error_code ignored;  // what cannot be looked at is not there
+  auto endpoints = fs::exists(path, ignored) ? ReadUnion(path) : ReadFolder(run_dir);
   if (!endpoints.ok()) return endpoints.status();
   auto order = [](const DaemonEndpoint& a, const DaemonEndpoint& b) {
     return std::tie(a.role, a.index, a.name) < std::tie(b.role, b.index, b.name);

@@ -139,6 +139,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_violating_groups(sums.staleness.violating_groups);
   message.set_counted_to(sums.counted_to);
   message.set_supervised_tokens(sums.supervised_tokens);
+  message.set_trained_samples(sums.trained_samples);
   return message;
 }
 
@@ -146,7 +147,8 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   std::vector<int64_t> tokens(message.trained_tokens().begin(), message.trained_tokens().end());
   const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
                             message.rolled_back(),      message.trained(),  message.mixed_groups(),
-                            message.violating_groups(), message.skipped(),  message.supervised_tokens()};
+                            message.violating_groups(), message.skipped(),  message.supervised_tokens(),
+                            message.trained_samples()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -157,6 +159,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .dropped_stale = message.dropped_stale(),
                                .rolled_back = message.rolled_back(),
                                .trained = message.trained(),
+                               .trained_samples = message.trained_samples(),
                                .supervised_tokens = message.supervised_tokens(),
                                .skipped = message.skipped(),
                                .staleness = {.tokens = std::move(tokens),

@@ -44,6 +44,8 @@ std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   if (sums.figures.last_reward.has_value()) message.set_last_reward(*sums.figures.last_reward);
   if (sums.figures.best_exact.has_value()) message.set_best_exact(*sums.figures.best_exact);
   if (sums.figures.last_exact.has_value()) message.set_last_exact(*sums.figures.last_exact);
+  message.set_saved_checkpoints(sums.figures.saved_checkpoints);
+  message.set_failed_checkpoints(sums.figures.failed_checkpoints);
   message.set_reissued_groups(sums.reissued);
   message.set_failed_groups(sums.failed);
   message.set_duplicate_groups(sums.duplicate);
@@ -63,7 +65,10 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
     if (!std::isfinite(one) || one < 0) return BadFlow("took a time that cannot be");
   }
   trainer::FlowSums sums{.wall_seconds = message.wall_seconds(),
-                         .figures = {.step_seconds = message.step_seconds(), .wait_seconds = message.wait_seconds()},
+                         .figures = {.step_seconds = message.step_seconds(),
+                                     .wait_seconds = message.wait_seconds(),
+                                     .saved_checkpoints = message.saved_checkpoints(),
+                                     .failed_checkpoints = message.failed_checkpoints()},
                          .reissued = message.reissued_groups(),
                          .failed = message.failed_groups(),
                          .duplicate = message.duplicate_groups(),

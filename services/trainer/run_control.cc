@@ -128,6 +128,10 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   *response.mutable_version() = wire::ToProto(status.version);
   response.set_state(status.state);
   response.set_last_checkpoint(status.last_checkpoint);
+  response.set_failed_checkpoints(status.failed_checkpoints);
+  response.set_checkpoint_error(status.checkpoint_error);
+  response.set_best_checkpoint(status.best_checkpoint);
+  response.set_best_checkpoint_reward(status.best_checkpoint_reward);
   FillData(run->data->GetStatus(), &response);
   if (status.state == "paused") {
     ExplainStandstill(status.paused_since, "resume", "somebody has paused the trainer",

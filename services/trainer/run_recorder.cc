@@ -30,6 +30,22 @@ Scalars StepScalars(const trainer::StepReport& report, const trainer::StepFigure
   return scalars;
 }
 
+Scalars EvaluationScalars(const trainer::EvaluationReport& report) {
+  const trainer::EvaluationFigures& figures = report.figures;
+  Scalars scalars = {{"evaluation/reward_mean", report.reward_mean},
+                     {"evaluation/response_tokens_mean", figures.response_tokens_mean},
+                     {"evaluation/response_tokens_min", static_cast<double>(figures.response_tokens_min)},
+                     {"evaluation/response_tokens_max", static_cast<double>(figures.response_tokens_max)},
+                     {"evaluation/truncated", static_cast<double>(figures.truncated)}};
+  if (report.exact.has_value()) scalars.push_back({"evaluation/exact", *report.exact});
+  for (const auto& [part, mean] : figures.reward_parts) scalars.push_back({"evaluation_parts/" + part, mean});
+  for (const auto& one : figures.files) scalars.push_back({"evaluation_files/" + one.name, one.reward_mean});
+  for (const auto& one : figures.data_sources) {
+    scalars.push_back({"evaluation_data_sources/" + one.name, one.reward_mean});
+  }
+  return scalars;
+}
+
 }  // namespace
 
 // Rollouters say what they have done a few times a second, which may be less often than steps are made: until they
@@ -77,11 +93,7 @@ void RunRecorder::RecordEvaluation(const trainer::EvaluationReport& report) {
   if (report.exact.has_value()) fields["exact"] = absl::StrCat(*report.exact);
   events_->Record({"evaluation", report.version, 0, std::move(fields)});
   reporter_->RecordEvaluation(report);
-  if (tensorboard_ != nullptr) {
-    Scalars scalars = {{"evaluation/reward_mean", report.reward_mean}};
-    if (report.exact.has_value()) scalars.push_back({"evaluation/exact", *report.exact});
-    tensorboard_->Write(report.version.step, scalars);
-  }
+  if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, EvaluationScalars(report));
   CountLostRecords();
 }
 
@@ -93,6 +105,7 @@ void RunRecorder::RecordPublication(const PolicyVersion& version, uint64_t diges
 }
 
 void RunRecorder::RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) {
+  reporter_->CountCheckpoint(saved.ok());
   metrics_->RecordCheckpoint(saved.ok(), Clock::Real()->UnixSeconds());
   if (saved.ok()) events_->Record({"checkpoint", version});
 }

@@ -447,9 +447,10 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outco
   if (rank_service_ != nullptr) rank_service_->Stop(outcome.ok() ? Refused() : outcome.status(), completed);
   const trainer::FlowSums flow = FlowSoFar(wall_seconds);
   flow_file_->Write(flow);
-  // A life that has made no step has nothing to add to what an earlier one has said.
-  const bool said = Files()->FileBytes(daemon_->Path(kSummaryFile)).ok();
-  if (HasMadeSteps() || (!said && loop_->GetStatus().version.step > 0)) {
+  // A life that has made no step adds nothing to what an earlier one has said; but that one may have died before it could
+  // say anything of its last steps.
+  const int64_t step = loop_->GetStatus().version.step;
+  if (HasMadeSteps() || (step > 0 && !HasSummaryOf(step, status))) {
     const absl::Status written = WriteSummary(status, flow);
     if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
   }
@@ -500,8 +501,19 @@ trainer::FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
   return AddLife(flow_before_, wall_seconds, reporter_->figures(), data_->GetStatus(), data_->GetRoster());
 }
 
+bool TrainerDaemon::HasSummaryOf(int64_t step, const std::string& status) const {
+  constexpr int64_t kMaxBytes = 16 << 20;
+  const absl::StatusOr<std::string> text = ReadFile(Files(), daemon_->Path(kSummaryFile), kMaxBytes);
+  return text.ok() && trainer::IsSummaryOf(*text, step, status);
+}
+
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {
-  const nlohmann::json summary = trainer::MakeSummary({.status = status, .data = data_->GetStatus(), .flow = flow},
+  const trainer::StepLoop::Status loop = loop_->GetStatus();
+  const nlohmann::json summary = trainer::MakeSummary({.status = status,
+                                                       .data = data_->GetStatus(),
+                                                       .flow = flow,
+                                                       .best_checkpoint = loop.best_checkpoint,
+                                                       .best_checkpoint_reward = loop.best_checkpoint_reward},
                                                       AskWitnesses(synchronizer_.get(), daemon_->security()));
   return WriteFileAtomically(Files(), daemon_->Path(kSummaryFile), summary.dump(2) + "\n");
 }

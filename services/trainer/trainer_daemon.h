@@ -75,6 +75,7 @@ class TrainerDaemon {
   absl::Status StartLoop(const PolicyVersion& start);
   // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
   void GiveUp(const absl::Status& why);
+  bool HasSummaryOf(int64_t step, const std::string& status) const;  // trainer::IsSummaryOf
   absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
   // What has passed in the run so far, `wall_seconds` of it in this life.
   trainer::FlowSums FlowSoFar(double wall_seconds) const;

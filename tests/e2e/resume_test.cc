@@ -88,6 +88,23 @@ TEST(ResumeTest, OneWithNothingToDoLeavesTheSummaryAsItWas) {
   EXPECT_EQ(Files(run.run_dir()).at(run.Path("summary.json")), summary);
 }
 
+TEST(ResumeTest, OneAfterATrainerThatDiedBeforeItsSummarySaysWhatTheRunHasReached) {
+  RunHarness run({"run.steps=6", "eval.every_steps=0"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  // What `syncopate run` leaves of a trainer that has saved its last checkpoint and dies.
+  std::ofstream(run.Path("summary.json"))
+      << R"({"status": "failed", "run": {"outcome": "failed", "reason": "trainer-0 was killed by signal 9"}})";
+  auto again = RunCommand("syncopate", {"run", "--resume", run.run_dir()});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->code, 0);
+  EXPECT_THAT(again->output, HasSubstr("completed       at step 6 of 6"));
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_EQ(summary["steps"], 6);
+  EXPECT_EQ(summary["groups"]["trained"], 6 * 16);
+  EXPECT_EQ(summary["run"]["outcome"], "completed");
+}
+
 TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
   constexpr int64_t kSteps = 60, kBatchGroups = 16;
   RunHarness run({absl::StrCat("run.steps=", kSteps), "checkpoint.every_steps=10", "eval.every_steps=20"});

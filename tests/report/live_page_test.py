@@ -158,4 +158,4 @@ class BeginningTest(unittest.TestCase):
 
 if __name__ == "__main__":
     binaries = pathlib.Path(sys.argv.pop()).resolve()
-    unittest.main()
+    unittest.main(verbosity=2)  # which says why a test was skipped

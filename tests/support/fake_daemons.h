@@ -85,6 +85,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     SetVersion(42, version->mutable_version());
     version->set_digest(0xabcdef);
     version->set_served_by(2);
+    version->set_published_unix_seconds(1.8e9);
     return book.Note("ListVersions");
   }
   int failures_of_rollouter_1 = 0;  // that WatchSyncs tells of, too, 6 s apart; set it before
@@ -158,6 +159,8 @@ class FakeTrainer final : public v1::TrainerService::Service {
     response->set_steps_total(150);
     response->set_state("running");
     response->set_staleness_bound(4);
+    response->set_failed_checkpoints(2);
+    response->set_checkpoint_error("e1-s40: no space left");
     auto* why = response->mutable_explanation();
     why->set_waiting_for("groups");
     why->set_rollouter("rollouter-1");

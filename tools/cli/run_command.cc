@@ -84,7 +84,8 @@ void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   run->add_flag("--accept-reward-change", arguments->accept_reward_change,
                 "Continue it though its reward has changed: section reward, or the code of the worker")
       ->needs(resume);
-  CLI::Option* quiet = run->add_flag("--quiet", arguments->quiet, "Print the end only");
+  CLI::Option* quiet =
+      run->add_flag("--quiet", arguments->quiet, "Print the end only, and the page's address with --web");
   run->add_flag("--json", arguments->json, "Print one JSON object a line")->excludes(quiet);
   CLI::Option* web = run->add_option("--web", arguments->web,
                                      "Serve the page of the run on this machine, on this port; on any free one without")

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/console/text_table.h"
 #include "base/console/words.h"
 #include "base/status.h"
@@ -37,6 +38,20 @@ std::string RateOf(const v1::SyncRecord& record) {
   return rate > 0 ? absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate) : "-";
 }
 
+std::string LocalDate(double unix_seconds) {
+  if (unix_seconds <= 0) return "-";
+  const absl::Time time = absl::FromUnixMicros(static_cast<int64_t>(1e6 * unix_seconds));
+  return absl::FormatTime("%Y-%m-%d %H:%M:%E3S", time, absl::LocalTimeZone());
+}
+
+// "" unless a checkpoint could not be saved.
+std::string FailedCheckpoints(const v1::TrainerServiceGetStatusResponse& status) {
+  if (status.failed_checkpoints() == 0) return "";
+  std::string text = absl::StrCat(status.failed_checkpoints(), " checkpoints failed");
+  if (!status.checkpoint_error().empty()) absl::StrAppend(&text, ", the newest with ", status.checkpoint_error());
+  return text;
+}
+
 }  // namespace
 
 std::string ToJson(const google::protobuf::Message& message) {
@@ -64,9 +79,11 @@ std::string Summary(const v1::SynchronizerServiceGetStatusResponse& status) {
 }
 
 std::string Summary(const v1::TrainerServiceGetStatusResponse& status) {
-  return absl::StrFormat("step %d/%d, %d groups queued, %d leased, staleness %.2f mean, %d max (bound %d)",
+  const std::string failed = FailedCheckpoints(status);
+  return absl::StrFormat("step %d/%d, %d groups queued, %d leased, staleness %.2f mean, %d max (bound %d)%s",
                          status.version().step(), status.steps_total(), status.queued_groups(), status.leased_groups(),
-                         status.mean_staleness(), status.max_staleness_seen(), status.staleness_bound());
+                         status.mean_staleness(), status.max_staleness_seen(), status.staleness_bound(),
+                         failed.empty() ? "" : ", " + failed);
 }
 
 std::string Summary(const v1::RolloutServiceGetStatusResponse& status) {
@@ -92,10 +109,10 @@ std::string ToTable(const v1::ListMembersResponse& members) {
 }
 
 std::string ToTable(const v1::ListVersionsResponse& versions) {
-  TextTable table({{"VERSION"}, {"DIGEST"}, {"SERVED BY", kRight}, {"PUBLISHED (UNIX TIME)", kRight}});
+  TextTable table({{"VERSION"}, {"DIGEST"}, {"SERVED BY", kRight}, {"PUBLISHED"}});
   for (const auto& version : versions.versions()) {
     table.AddRow({wire::VersionText(version.version()), absl::StrFormat("%016x", version.digest()),
-                  absl::StrCat(version.served_by()), absl::StrFormat("%.3f", version.published_unix_seconds())});
+                  absl::StrCat(version.served_by()), LocalDate(version.published_unix_seconds())});
   }
   return table.ToString();
 }
@@ -137,6 +154,7 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
       "to keep the trainer busy: staleness.target_staleness about %.1f, max_staleness at least %.1f\n",
       why.mean_group_seconds(), why.longest_group_seconds(), why.step_interval_seconds(),
       why.suggested_target_staleness(), why.suggested_max_staleness());
+  if (const std::string failed = FailedCheckpoints(status); !failed.empty()) absl::StrAppend(&text, failed, "\n");
   TextTable table({{"ROLLOUTER"},
                    {"SERVES"},
                    {"LEASED", kRight},

@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/console/words.h"
 #include "base/status.h"
 
@@ -30,6 +32,59 @@ std::string Text(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+std::map<std::string, double> Numbers(const json& object, const char* key) {
+  std::map<std::string, double> numbers;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_object()) return numbers;
+  for (const auto& [name, value] : found->items()) {
+    if (value.is_number()) numbers[name] = value.get<double>();
+  }
+  return numbers;
+}
+
+std::vector<EvaluatedSubset> Subsets(const json& object, const char* key) {
+  std::vector<EvaluatedSubset> subsets;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_object()) return subsets;
+  for (const auto& [name, value] : found->items()) {
+    if (value.is_object()) subsets.push_back({name, Integer(value, "prompts"), Number(value, "reward")});
+  }
+  return subsets;
+}
+
+SampleAnswer ParseSample(const json& object) {
+  SampleAnswer sample{Text(object, "prompt"), Text(object, "answer"), Text(object, "expected"),
+                      MaybeNumber(object, "reward")};
+  if (object.contains("question")) sample.question = Text(object, "question");
+  if (object.contains("reply")) sample.reply = Text(object, "reply");
+  return sample;
+}
+
+void ParseEvaluation(const json& object, StepRecord* record) {
+  record->eval_exact = MaybeNumber(object, "eval_exact");
+  record->eval_reward = MaybeNumber(object, "eval_reward");
+  record->eval_prompts = Integer(object, "eval_prompts");
+  record->eval_asked = Integer(object, "eval_asked");
+  record->eval_reward_parts = Numbers(object, "eval_reward_parts");
+  record->eval_response_tokens_mean = Number(object, "eval_response_tokens_mean");
+  record->eval_response_tokens_min = Integer(object, "eval_response_tokens_min");
+  record->eval_response_tokens_max = Integer(object, "eval_response_tokens_max");
+  record->eval_truncated = Integer(object, "eval_truncated");
+  record->eval_files = Subsets(object, "eval_files");
+  record->eval_data_sources = Subsets(object, "eval_data_sources");
+  const auto samples = object.find("samples");
+  if (samples == object.end() || !samples->is_array()) return;
+  for (const json& sample : *samples) {
+    if (sample.is_object()) record->samples.push_back(ParseSample(sample));
+  }
+}
+
+std::string Listed(const std::vector<EvaluatedSubset>& subsets) {
+  return absl::StrJoin(subsets, ", ", [](std::string* text, const EvaluatedSubset& one) {
+    absl::StrAppendFormat(text, "%s %.3f", one.name, one.reward);
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
@@ -45,28 +100,15 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   record.step = Integer(object, "step");
   for (const trainer::StepFigure& figure : trainer::StepFigureTable())
     trainer::SetFigureValue(figure, Number(object, figure.name), &record.figures);
-  record.eval_exact = MaybeNumber(object, "eval_exact");
-  record.eval_reward = MaybeNumber(object, "eval_reward");
-  record.eval_prompts = Integer(object, "eval_prompts");
-  record.eval_asked = Integer(object, "eval_asked");
-  if (auto parts = object.find("reward_parts"); parts != object.end() && parts->is_object()) {
-    for (const auto& [part, mean] : parts->items()) {
-      if (mean.is_number()) record.reward_parts[part] = mean.get<double>();
-    }
-  }
+  record.unix_seconds = Number(object, "unix_seconds");
+  record.reward_parts = Numbers(object, "reward_parts");
   auto alarms = object.find("alarms");
   if (alarms != object.end() && alarms->is_array()) {
     for (const json& alarm : *alarms) {
       if (alarm.is_string()) record.alarms.push_back(alarm.get<std::string>());
     }
   }
-  auto samples = object.find("samples");
-  if (samples == object.end() || !samples->is_array()) return record;
-  for (const json& sample : *samples) {
-    if (!sample.is_object()) continue;
-    record.samples.push_back(
-        {Text(sample, "prompt"), Text(sample, "answer"), Text(sample, "expected"), MaybeNumber(sample, "reward")});
-  }
+  ParseEvaluation(object, &record);
   return record;
 }
 
@@ -77,6 +119,24 @@ std::string EvaluationText(const StepRecord& evaluation) {
     absl::StrAppendFormat(&text, " over %d of %d prompts", evaluation.eval_prompts, evaluation.eval_asked);
   }
   return text;
+}
+
+std::vector<std::string> EvaluationPhrases(const StepRecord& evaluation) {
+  std::vector<std::string> phrases;
+  if (!evaluation.eval_files.empty()) phrases.push_back("by file " + Listed(evaluation.eval_files));
+  if (!evaluation.eval_data_sources.empty()) {
+    phrases.push_back("by data_source " + Listed(evaluation.eval_data_sources));
+  }
+  std::vector<EvaluatedSubset> parts;
+  for (const auto& [name, mean] : evaluation.eval_reward_parts) parts.push_back({name, 0, mean});
+  if (!parts.empty()) phrases.push_back("parts " + Listed(parts));
+  if (evaluation.eval_response_tokens_max > 0) {
+    phrases.push_back(absl::StrFormat("answers of %d to %d tokens, %.1f on average",
+                                      evaluation.eval_response_tokens_min, evaluation.eval_response_tokens_max,
+                                      evaluation.eval_response_tokens_mean));
+    if (evaluation.eval_truncated > 0) absl::StrAppend(&phrases.back(), ", ", evaluation.eval_truncated, " cut off");
+  }
+  return phrases;
 }
 
 std::string ToString(const StepRecord& record) {

@@ -59,9 +59,9 @@ double Seconds(const v1::SyncRecord& record, const char* phase) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address) {
+absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& address, const Clock* clock) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort place, Loopback(address));
-  std::unique_ptr<LivePage> page(new LivePage());
+  std::unique_ptr<LivePage> page(new LivePage(clock));
   SYNCOPATE_ASSIGN_OR_RETURN(page->responder_, HttpResponder::Start({.what = "the page of the run",
                                                                      .address = place.ToString(),
                                                                      .max_request_bytes = kMaxRequestBytes,
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& add
 
 std::string LivePage::url() const { return absl::StrCat("http://", responder_->address(), "/"); }
 
-std::string LivePage::Answer(const HttpRequest& request) const {
+std::string LivePage::Answer(const HttpRequest& request) {
   constexpr char kPages[] = "/ and /new.json";
   if (request.code != 200) return HttpRefusal(request.code, kPages);
   // DNS rebinding: a foreign page's name may be made to lead to 127.0.0.1, and its scripts could read this page then.
@@ -89,12 +89,33 @@ std::string LivePage::Answer(const HttpRequest& request) const {
       "Referrer-Policy: no-referrer",
       "Cross-Origin-Resource-Policy: same-origin",
       absl::StrCat("Content-Security-Policy: ", PagePolicy(/*live=*/true), "; frame-ancestors 'none'")};
-  MutexLock lock(&mutex_);
-  if (request.path == "/new.json") {
-    return HttpPage(200, "application/json", EscapedJson(history_.ToJson(HaveOf(request.query))), headers);
-  }
+  if (request.path == "/new.json") return HttpPage(200, "application/json", News(request.query), headers);
   if (request.path != "/") return HttpRefusal(404, kPages);
-  return HttpPage(200, "text/html; charset=utf-8", MakePage({history_.ToJson()}, {.live = true}), headers);
+  return HttpPage(200, "text/html; charset=utf-8", Page(), headers);
+}
+
+// Whoever has an older page polls what has come since, so that it may be some seconds old.
+std::string LivePage::Page() {
+  if (clock_->Now() - page_made_ < kPageFor) return page_;
+  nlohmann::json run;
+  {
+    MutexLock lock(&mutex_);
+    run = history_.ToJson();
+  }
+  page_ = MakePage({std::move(run)}, {.live = true});
+  page_made_ = clock_->Now();
+  return page_;
+}
+
+std::string LivePage::News(const std::string& query) {
+  nlohmann::json news;
+  {
+    MutexLock lock(&mutex_);
+    news = history_.ToJson(HaveOf(query));
+    polled_ = clock_->Now();
+    told_ = true;
+  }
+  return EscapedJson(news);
 }
 
 void LivePage::SetHistory(RunHistory history) {
@@ -126,10 +147,34 @@ void LivePage::AddSync(const v1::SyncRecord& record) {
                     .total = Seconds(record, "total")});
 }
 
-void LivePage::SetStatus(const std::string& status, const std::string& reason) {
+void LivePage::SetCheckpoints(const RunHistory::Checkpoints& checkpoints) {
+  MutexLock lock(&mutex_);
+  history_.description()->checkpoints = checkpoints;
+}
+
+void LivePage::SetStatus(const std::string& status) {
   MutexLock lock(&mutex_);
   history_.description()->status = status;
-  history_.description()->reason = reason;
+}
+
+void LivePage::SetEnd(const std::string& status, const std::string& reason, const std::vector<std::string>& log,
+                      nlohmann::json summary) {
+  MutexLock lock(&mutex_);
+  RunHistory::Description* description = history_.description();
+  description->status = status;
+  description->reason = reason;
+  description->log = log;
+  description->summary = std::move(summary);
+  told_ = false;
+}
+
+bool LivePage::AwaitReaders(absl::Duration timeout) {
+  // A page in a window that is hidden polls each five seconds.
+  constexpr absl::Duration kLooksFor = absl::Seconds(6);
+  MutexLock lock(&mutex_);
+  if (clock_->Now() - polled_ > kLooksFor) return true;
+  auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return told_; };
+  return mutex_.AwaitWithTimeout(Condition(&told), timeout);
 }
 
 }  // namespace syncopate::report

@@ -115,7 +115,28 @@ void ReadSummary(FileSystem* files, const std::string& run_dir, RunHistory::Desc
   };
   description->status = text_at("/run/outcome").empty() ? text_at("/status") : text_at("/run/outcome");
   description->reason = text_at("/run/reason");
+  const json::json_pointer log("/run/log"), failed("/checkpoints/failed");
+  if (summary.contains(log) && summary[log].is_array()) {
+    for (const json& line : summary[log]) {
+      if (line.is_string()) description->log.push_back(line.get<std::string>());
+    }
+  }
+  if (summary.contains(failed) && summary[failed].is_number_integer()) {
+    description->checkpoints.failed = summary[failed].get<int64_t>();
+  }
   description->summary = std::move(summary);
+}
+
+// Written beside the checkpoints each time there is a better one: true while the run goes on, too.
+void ReadBest(FileSystem* files, const std::string& run_dir, RunHistory::Description* description) {
+  const std::string folder = Setting(description->config, "checkpoint.dir");
+  const std::string root = folder.empty() ? JoinPath(run_dir, "checkpoints") : folder;
+  const absl::StatusOr<std::string> text = ReadFile(files, JoinPath(root, "best.json"), kMaxConfigBytes);
+  const json best = json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+  if (!best.is_object()) return;
+  const json name = best.value("checkpoint", json()), reward = best.value("reward_mean", json());
+  if (name.is_string()) description->checkpoints.best = name.get<std::string>();
+  if (reward.is_number()) description->checkpoints.best_reward = reward.get<double>();
 }
 
 // Key and value of each setting of a YAML text of sections.
@@ -158,6 +179,7 @@ absl::StatusOr<RunHistory> LoadRun(FileSystem* files, const std::string& run_dir
     description.warnings.push_back(std::string(described.status().message()));
   }
   ReadSummary(files, run_dir, &description);
+  ReadBest(files, run_dir, &description);
   Records records;
   const absl::Status read = ReadRecords(files, JoinPath(run_dir, kMetrics), &records);
   if (records.empty() && description.config.empty()) {

@@ -32,6 +32,19 @@ std::string Text(const v1::Event& event, const char* field) {
   return found == event.fields().end() ? "" : found->second;
 }
 
+std::map<std::string, double> EvaluationFigures(const records::StepRecord& record) {
+  std::map<std::string, double> figures;
+  for (const auto& [part, mean] : record.eval_reward_parts) figures["part:" + part] = mean;
+  for (const records::EvaluatedSubset& one : record.eval_files) figures["file:" + one.name] = one.reward;
+  for (const records::EvaluatedSubset& one : record.eval_data_sources) figures["source:" + one.name] = one.reward;
+  if (record.eval_response_tokens_max > 0) {
+    figures["tokens:mean"] = record.eval_response_tokens_mean;
+    figures["tokens:shortest"] = static_cast<double>(record.eval_response_tokens_min);
+    figures["tokens:longest"] = static_cast<double>(record.eval_response_tokens_max);
+  }
+  return figures;
+}
+
 }  // namespace
 
 void RunHistory::AddRecord(const records::StepRecord& record) {
@@ -48,6 +61,10 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
   for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
     values.emplace_back(figure.name, trainer::FigureValue(step, figure));
   }
+  if (record.unix_seconds > 0) {
+    if (first_record_seconds_ == 0) first_record_seconds_ = record.unix_seconds;
+    values.emplace_back("seconds_so_far", record.unix_seconds - first_record_seconds_);
+  }
   for (const auto& [part, mean] : record.reward_parts) values.emplace_back("part:" + part, mean);
   if (step.step_seconds > 0) {
     values.emplace_back("tokens_per_second", static_cast<double>(step.trained_tokens) / step.step_seconds);
@@ -58,7 +75,8 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
 
 void RunHistory::AddEvaluation(const records::StepRecord& record) {
   Evaluation evaluation{record.epoch,      record.step,         record.eval_reward,
-                        record.eval_exact, record.eval_prompts, record.samples};
+                        record.eval_exact, record.eval_prompts, EvaluationFigures(record),
+                        record.samples};
   while (!evaluations_.empty() && evaluations_.back().step >= record.step) evaluations_.pop_back();
   evaluations_.push_back(std::move(evaluation));
   if (evaluations_.size() > kMaxEvaluations) evaluations_.erase(evaluations_.begin() + 1);  // the first one stays
@@ -140,6 +158,7 @@ json RunHistory::EvaluationsJson() const {
     json line = {{"step", one.step}, {"epoch", one.epoch}, {"prompts", one.prompts}};
     if (one.reward_mean.has_value()) line["reward_mean"] = *one.reward_mean;
     if (one.exact.has_value()) line["exact"] = *one.exact;
+    if (!one.figures.empty()) line["figures"] = one.figures;
     list.push_back(std::move(line));
   }
   return list;
@@ -174,6 +193,13 @@ json RunHistory::ToJson(const Have& have) const {
               {"folder", description_.folder},
               {"status", description_.status},
               {"reason", description_.reason},
+              {"log", description_.log},
+              {"checkpoints",
+               {{"failed", description_.checkpoints.failed},
+                {"error", description_.checkpoints.error},
+                {"best", description_.checkpoints.best},
+                {"best_reward", description_.checkpoints.best_reward}}},
+              {"first_unix_seconds", first_record_seconds_},
               {"steps_total", description_.steps_total},
               {"last_step", std::max<int64_t>(last_step_, 0)},
               {"summary", description_.summary},

@@ -23,12 +23,20 @@ class RunHistory {
   static constexpr size_t kMaxRollouters = 16;           // whose versions are drawn
   static constexpr size_t kMaxSampleBytes = 4096;        // of one text; more is cut
 
+  struct Checkpoints {
+    int64_t failed = 0;
+    std::string error = {};  // why the newest one could not be saved; "" if it was
+    std::string best = {};   // the one with the best evaluation, which can be exported; "" before there is one
+    double best_reward = 0;
+  };
   // What does not change while it is shown, or is replaced as a whole.
   struct Description {
     std::string name;
     std::string folder;
     std::string status;  // "running", "completed", ...
     std::string reason;
+    std::vector<std::string> log;  // of a failed run: the end of the log of the process that failed
+    Checkpoints checkpoints;
     int64_t steps_total = 0;                                  // 0: unknown
     std::vector<std::pair<std::string, std::string>> config;  // key, value
     nlohmann::json summary = nlohmann::json::object();        // summary.json
@@ -70,6 +78,8 @@ class RunHistory {
     std::optional<double> reward_mean;
     std::optional<double> exact;
     int64_t prompts = 0;
+    std::map<std::string, double>
+        figures;  // "part:NAME", "file:NAME", "source:NAME" and "tokens:mean", "tokens:min", ...
     std::vector<records::SampleAnswer> samples;
   };
   struct Alarm {
@@ -87,6 +97,7 @@ class RunHistory {
   Description description_;
   Series steps_, syncs_, versions_;
   std::map<std::string, int64_t> version_now_;  // by who
+  double first_record_seconds_ = 0;             // unix time of the oldest step; 0: not known
   std::optional<double> first_seconds_;         // of versions_, whose places are milliseconds since
   long long last_version_ms_ = 0;
   std::vector<Evaluation> evaluations_;  // by step

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -46,6 +47,8 @@ class PlainDisplay : public RunDisplay {
   void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
                const std::string& page) override {
     if (!quiet_) Note(RenderStart(program_, run_dir, daemons, page));
+    // Who asks for a page on any free port has to be told which.
+    if (quiet_ && !page.empty()) Note(absl::StrCat("page            ", page, "\n"));
   }
 
   void Step(const records::StepRecord& record, const std::string&) override {
@@ -53,7 +56,9 @@ class PlainDisplay : public RunDisplay {
     if (quiet_) return;
     if (record.is_evaluation) {
       ShowFirstSamples(record);
-      Note(records::ToString(record) + "\n");
+      std::string text = records::ToString(record) + "\n";
+      for (const std::string& phrase : records::EvaluationPhrases(record)) absl::StrAppend(&text, "  ", phrase, "\n");
+      Note(text);
     } else if (Due()) {
       Note(records::ToString(record) + "\n");
     }
@@ -210,6 +215,53 @@ class JsonDisplay final : public RunDisplay {
   bool reward_failure_noted_ = false;
 };
 
+// The last evaluation, and the checkpoints of the run: what is called the best can be exported.
+std::string RenderEvaluation(const RunView& view, const json& summary) {
+  std::string text;
+  if (const auto& evaluation = view.steps.last_evaluation(); evaluation.has_value()) {
+    absl::StrAppendFormat(&text, "evaluation      %.3f last", evaluation->eval_reward.value_or(0));
+    if (evaluation->eval_prompts < evaluation->eval_asked) {
+      absl::StrAppendFormat(&text, ", over %d of %d prompts", evaluation->eval_prompts, evaluation->eval_asked);
+    }
+    absl::StrAppend(&text, "\n");
+    if (evaluation->eval_exact.has_value()) {
+      absl::StrAppendFormat(&text, "exact match     %.3f last\n", *evaluation->eval_exact);
+    }
+    for (const std::string& phrase : records::EvaluationPhrases(*evaluation)) {
+      absl::StrAppend(&text, "                ", phrase, "\n");
+    }
+  }
+  // A trainer that was killed has left no summary: what it said last holds.
+  const json::json_pointer path("/checkpoints/best");
+  const bool said = summary.contains(path) && summary[path].is_string();
+  const std::string best = said ? summary[path].get<std::string>() : view.checkpoints.best;
+  if (!best.empty()) {
+    absl::StrAppendFormat(&text, "best checkpoint %s: %.3f\n", best,
+                          said ? At(summary, "/checkpoints/best_reward") : view.checkpoints.best_reward);
+  }
+  const double failed = std::max(At(summary, "/checkpoints/failed"), static_cast<double>(view.checkpoints.failed));
+  if (failed > 0) {
+    absl::StrAppendFormat(&text, "checkpoints     %.0f failed%s\n", failed,
+                          view.checkpoints.error.empty() ? "" : ", the newest with " + view.checkpoints.error);
+  }
+  return text;
+}
+
+// Rows and groups that came to nothing, in the words of the table.
+std::string RenderDropped(const RunView& view, const json& summary) {
+  std::map<std::string, int64_t> dropped = view.groups;
+  const json::json_pointer path("/groups/dropped");
+  if (summary.contains(path)) {
+    dropped.clear();
+    for (const char* name : {"skipped", "failed", "rolled_back"}) {
+      dropped[name] = static_cast<int64_t>(At(summary, absl::StrCat("/groups/dropped/", name).c_str()));
+    }
+    dropped["dropped_stale"] = static_cast<int64_t>(At(summary, "/groups/dropped/stale"));
+  }
+  const std::string text = DroppedText(dropped);
+  return text.empty() ? "" : absl::StrCat("dropped         ", text, "\n");
+}
+
 std::string RenderFigures(const json& summary) {
   std::string text = absl::StrFormat("staleness       %.2f mean, %.0f max, %.0f over the bound %.0f\n",
                                      At(summary, "/staleness/mean"), At(summary, "/staleness/max"),
@@ -240,20 +292,12 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   const int64_t step = made ? view.steps.last_step()->step : static_cast<int64_t>(At(summary, "/steps"));
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,
                         At(summary, "/run/wall_seconds"), reason.empty() ? "" : ": " + reason);
-  if (const auto& best = view.steps.best_evaluation(); best.has_value()) {
-    absl::StrAppendFormat(&text, "evaluation      %.3f last, %.3f best (step %d)", evaluation->eval_reward.value_or(0),
-                          best->eval_reward.value_or(0), best->step);
-    if (evaluation->eval_prompts < evaluation->eval_asked) {
-      absl::StrAppendFormat(&text, "; the last over %d of %d prompts", evaluation->eval_prompts,
-                            evaluation->eval_asked);
-    }
-    absl::StrAppend(&text, "\n");
-    if (evaluation->eval_exact.has_value()) {
-      absl::StrAppendFormat(&text, "exact match     %.3f last\n", *evaluation->eval_exact);
-    }
-  }
+  absl::StrAppend(&text, RenderEvaluation(view, summary), RenderDropped(view, summary));
   if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
   absl::StrAppend(&text, "run directory   ", run_dir, "\n");
+  if (!view.checkpoints.export_folder.empty()) {
+    absl::StrAppend(&text, "export the best ", program, " export ", view.checkpoints.export_folder, " DIR\n");
+  }
   if (outcome != "completed") absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
   if (outcome == "completed") {
     absl::StrAppend(&text, "train on        ", program, " run --resume ", run_dir, " run.steps=", 2 * view.steps_total,

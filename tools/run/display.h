@@ -31,7 +31,7 @@ class RunDisplay {
 enum class RunOutput {
   kLive,   // one table that is drawn again and again, for a terminal
   kPlain,  // lines, at most one step a second
-  kQuiet,  // the end, and what somebody must mend before it comes
+  kQuiet,  // where the page is, the end, and what somebody must mend before it comes
   kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "alarm" | "ended", ...}
 };
 

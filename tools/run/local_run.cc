@@ -35,6 +35,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
 constexpr absl::Duration kRefreshEvery = absl::Milliseconds(100);
 constexpr size_t kLogLinesShown = 8;
+constexpr absl::Duration kPageReadersWithin = absl::Seconds(2);
 constexpr char kWorkerRole[] = "environment";
 constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 
@@ -69,6 +70,10 @@ class LocalRun {
         started_at_(Clock::Real()->Now()) {
     view_.name = config_.run().name();
     view_.steps_total = config_.run().steps();
+    const absl::Duration limit = config::CheckedDuration(config_.run().duration());
+    if (limit > absl::ZeroDuration() && limit < absl::InfiniteDuration()) {
+      view_.seconds_limit = absl::ToDoubleSeconds(limit);
+    }
   }
 
   int Execute() {
@@ -110,7 +115,7 @@ class LocalRun {
 
   void Interrupt() {
     if (!supervision_.stopping()) display_->Daemon("run", "drains and stops; interrupt again to stop at once");
-    if (page_ != nullptr) page_->SetStatus("stopping", "");
+    if (page_ != nullptr) page_->SetStatus("stopping");
     Perform(supervision_.OnInterrupt(Now()));
   }
 
@@ -289,6 +294,9 @@ class LocalRun {
     RunMonitor::Snapshot snapshot = monitor_.Get();
     view_.elapsed_seconds = absl::ToDoubleSeconds(Now() - started_at_);
     view_.syncs = snapshot.syncs;
+    view_.checkpoints = snapshot.checkpoints;
+    view_.groups = snapshot.groups;
+    if (page_ != nullptr) page_->SetCheckpoints(ShownCheckpoints());
     view_.waiting = supervision_.stopping() ? "stopping" : snapshot.waiting;
     view_.alarm = snapshot.alarm;
     view_.reward_failure = snapshot.reward_failure;
@@ -314,28 +322,56 @@ class LocalRun {
     UpdateView();
     RunEnd end{supervision_.outcome(), supervision_.reason(), absl::ToDoubleSeconds(Now() - started_at_),
                supervision_.Restarts()};
-    if (end.outcome == RunOutcome::kFailed) ShowLog();
+    if (end.outcome == RunOutcome::kFailed) end.log = ShowLog();
     auto summary = FinishSummary(directory_.path(), end, summary_before_);
     if (!summary.ok()) {
       err_ << "the summary is lost: " << summary.status().message() << "\n";
       return kRunFailedExitCode;
     }
+    view_.checkpoints.export_folder = ExportFolder(*summary);
     display_->Ended(view_, directory_.path(), *summary);
+    if (page_ != nullptr) {
+      // Who looks at it sees how the run ended, and why, before the page's server is gone.
+      page_->SetEnd(OutcomeName(end.outcome), end.reason, end.log, *summary);
+      page_->AwaitReaders(kPageReadersWithin);
+    }
     if (end.outcome == RunOutcome::kCompleted) return 0;
     if (end.outcome == RunOutcome::kInterrupted) return kRunInterruptedExitCode;
     return supervision_.lost_peer() ? kRunLostPeerExitCode : kRunFailedExitCode;
   }
 
-  void ShowLog() {
+  report::RunHistory::Checkpoints ShownCheckpoints() const {
+    const CheckpointFigures& shown = view_.checkpoints;
+    return {.failed = shown.failed, .error = shown.error, .best = shown.best, .best_reward = shown.best_reward};
+  }
+
+  // Of the best checkpoint; "" if there is none, or if the model was made by keys and has no folder to export to.
+  std::string ExportFolder(const nlohmann::json& summary) const {
+    const nlohmann::json::json_pointer path("/checkpoints/best");
+    const bool said = summary.contains(path) && summary[path].is_string();
+    const std::string best = said ? summary[path].get<std::string>() : view_.checkpoints.best;
+    if (best.empty() || config_.model().path().empty()) return "";
+    const std::string root =
+        config_.checkpoint().dir().empty() ? directory_.Path("checkpoints") : config_.checkpoint().dir();
+    // Once it is too old to be resumed from, it is kept apart.
+    std::error_code ignored;
+    const std::filesystem::path place = std::filesystem::path(root) / best;
+    return std::filesystem::exists(place, ignored) ? place.string() : (std::filesystem::path(root) / "best").string();
+  }
+
+  // Gives the end of the log of the process that failed.
+  std::vector<std::string> ShowLog() {
     err_ << "the run failed: " << supervision_.reason() << "\n";
     if (supervision_.lost_peer()) {
       err_ << "a fresh start may do better: " << program_ << " run --resume " << directory_.path()
            << " goes on from the last checkpoint\n";
     }
-    if (supervision_.culprit().empty()) return;
+    if (supervision_.culprit().empty()) return {};
     std::string log = directory_.Path(absl::StrCat("logs/", supervision_.culprit(), ".log"));
     err_ << "the end of " << log << ":\n";
-    for (const std::string& line : LastLines(log, kLogLinesShown)) err_ << "  " << line << "\n";
+    std::vector<std::string> lines = LastLines(log, kLogLinesShown);
+    for (const std::string& line : lines) err_ << "  " << line << "\n";
+    return lines;
   }
 
   const v1::RunConfig config_;

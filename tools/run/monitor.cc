@@ -124,6 +124,11 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   row.state = status->state();
   row.version = wire::VersionText(status->version());
   row.groups = trained == status->groups().end() ? 0 : trained->second;
+  snapshot_.groups = {status->groups().begin(), status->groups().end()};
+  snapshot_.checkpoints = {.failed = status->failed_checkpoints(),
+                           .error = status->checkpoint_error(),
+                           .best = status->best_checkpoint(),
+                           .best_reward = status->best_checkpoint_reward()};
   snapshot_.waiting = WhoWaits(status->explanation());
   // A full disk and a reward that cannot judge are what nobody but the reader can mend.
   const std::string& waiting_for = status->explanation().waiting_for();

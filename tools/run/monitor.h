@@ -28,6 +28,8 @@ class RunMonitor {
  public:
   struct Snapshot {
     SyncFigures syncs;
+    CheckpointFigures checkpoints;
+    std::map<std::string, int64_t> groups;     // of the trainer, by outcome
     std::string waiting;                       // of the trainer, a sentence
     std::string alarm;                         // what only somebody outside can mend: what the trainer waits for, that
                                                // rewards fail, or that a rollouter gets no weights; "" if nothing

@@ -19,16 +19,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Without a word of error: what cannot be looked at, such as a link to itself, is not there.
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 std::string DefaultPath(const std::string& name, const std::string& time) {
   fs::path path = fs::path("runs") / absl::StrCat(name, "-", time);
   fs::path unused = path;
-  for (int i = 2; fs::exists(unused); ++i) unused = absl::StrCat(path.string(), "-", i);
+  std::error_code ignored;
+  // A link that leads nowhere takes a name, too.
+  for (int i = 2; fs::exists(fs::symlink_status(unused, ignored)); ++i) unused = absl::StrCat(path.string(), "-", i);
   return unused.string();
 }
 
 bool HoldsSomething(const std::string& path) {
   std::error_code error;
-  return fs::directory_iterator(path, error) != fs::directory_iterator() || (fs::exists(path) && error);
+  return fs::directory_iterator(path, error) != fs::directory_iterator() || (Exists(path) && error);
 }
 
 absl::StatusOr<int> Lock(const std::string& path) {
@@ -54,7 +62,12 @@ void RemoveTraces(const std::string& path) {
 
 absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, const std::string& time) {
   std::string path = run.dir().empty() ? DefaultPath(run.name(), time) : run.dir();
-  bool holds_run = fs::exists(ResolvedConfigPath(path)) || fs::exists(fs::path(path) / "state" / "trainer");
+  std::error_code why;
+  if (fs::status(path, why).type() == fs::file_type::none) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_RUN_DIR",
+                 absl::StrCat(path, " cannot be looked at: ", why.message(), "; choose another run.dir"));
+  }
+  bool holds_run = Exists(ResolvedConfigPath(path)) || Exists(fs::path(path) / "state" / "trainer");
   // Nothing at all is a run that has not begun: whoever restarts it always says resume.
   if (run.resume() && !holds_run && HoldsSomething(path)) {
     return Error(absl::StatusCode::kNotFound, "NOT_A_RUN",

@@ -15,6 +15,7 @@ class RunDirectory {
   //   FAILED_PRECONDITION RUN_DIR_TAKEN    it holds something already, a run or not, and this is no resume
   //   FAILED_PRECONDITION RUN_DIR_BUSY     another process runs in it
   //   NOT_FOUND           NOT_A_RUN        it holds something else than a run to resume
+  //   INVALID_ARGUMENT    BAD_RUN_DIR      it cannot be looked at, such as a link to itself
   //   and those of FileSystem
   static absl::StatusOr<RunDirectory> Claim(const v1::RunSection& run, const std::string& time);
   ~RunDirectory();

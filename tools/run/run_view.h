@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,37 +39,51 @@ class StepFigures {
 
   const std::optional<records::StepRecord>& last_step() const { return last_step_; }
   const std::optional<records::StepRecord>& last_evaluation() const { return last_evaluation_; }
-  // The evaluation with the highest mean reward.
-  const std::optional<records::StepRecord>& best_evaluation() const { return best_evaluation_; }
   // Of learning, that stand: of the last record of either kind.
   const std::vector<std::string>& alarms() const { return alarms_; }
   double TokensPerSecond() const;
   double Idle() const;
+  // About how long the steps up to `steps_total` will take; none before there is a step.
+  std::optional<double> SecondsLeft(int64_t steps_total) const;
 
  private:
   std::deque<records::StepRecord> recent_;
   std::optional<records::StepRecord> last_step_;
   std::optional<records::StepRecord> last_evaluation_;
-  std::optional<records::StepRecord> best_evaluation_;
   std::vector<std::string> alarms_;
+};
+
+// Checkpoints of this life of the trainer, and the best one of the run.
+struct CheckpointFigures {
+  int64_t failed = 0;
+  std::string error = {};  // why the newest one could not be saved; "" if it was
+  std::string best = {};   // the one with the best evaluation, which can be exported; "" before there is one
+  double best_reward = 0;
+  std::string export_folder = {};  // where that one is, once the run is over; "" for a model that cannot be exported
 };
 
 struct RunView {
   std::string name;
   int64_t steps_total = 0;
   double elapsed_seconds = 0;
+  std::optional<double> seconds_limit;  // when the run ends, whatever its step
   StepFigures steps;
   SyncFigures syncs;
-  std::string waiting;         // who waits for whom, a sentence; "" if nobody
-  std::string alarm;           // what somebody must mend, a sentence; "" if nothing
-  std::string reward_failure;  // how the first group failed that got no reward, a sentence; "" if none has
+  CheckpointFigures checkpoints;
+  std::map<std::string, int64_t> groups;  // of this life of the trainer, by outcome: TrainerService.GetStatus
+  std::string waiting;                    // who waits for whom, a sentence; "" if nobody
+  std::string alarm;                      // what somebody must mend, a sentence; "" if nothing
+  std::string reward_failure;             // how the first group failed that got no reward, a sentence; "" if none has
   std::vector<DaemonRow> daemons;
 };
 
 // The live table, lines of at most `width` characters: figures and sentences go on in the next line, rows are cut.
 std::vector<std::string> RenderTable(const RunView& view, size_t width);
 
-// Samples of an evaluation, one line each.
+// "12 rows skipped, 3 groups failed": rows that were no prompts, and groups that came to nothing; "" without any.
+std::string DroppedText(const std::map<std::string, int64_t>& dropped);
+
+// Samples of an evaluation, one line each: the user's last message and the answer, without what controls a terminal.
 std::vector<std::string> RenderSamples(const records::StepRecord& evaluation);
 
 }  // namespace syncopate::run

@@ -48,8 +48,10 @@ absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end
                     {"reason", end.reason},
                     {"wall_seconds", end.wall_seconds},
                     {"restarts", restarts}};
+  if (!end.log.empty()) summary["run"]["log"] = end.log;
   if (!before.empty() && text == before) return summary;
-  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir), summary.dump(2) + "\n"));
+  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir),
+                                                summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
   return summary;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/run/supervision.h"
@@ -16,12 +17,13 @@ struct RunEnd {
   std::string reason;
   double wall_seconds = 0;  // from the first process's start to the last one's end
   std::map<ChildId, int64_t> restarts;
+  std::vector<std::string> log = {};  // of a failed run: the end of the log of the process that failed
 };
 
 // The text of run.dir's summary.json; "" if there is none.
 std::string ReadSummary(const std::string& run_dir);
 
-// Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}}} to run.dir's summary.json, which the
+// Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}, "log": [line]}} to run.dir's summary.json, which the
 // trainer wrote, and puts "status": "failed" there if the run failed, also when the trainer could not write it. A file
 // that still is `before`, what ReadSummary gave at the start, is of an earlier life, to which this one has added no
 // step: it stays as it is. Returns the summary with that addition; errors of FileSystem.

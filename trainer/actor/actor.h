@@ -90,6 +90,8 @@ class Actor {
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
+  // Of the update that was made last; 0 before the first.
+  double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
   // This rank's arenas, owned by this object; a checkpoint holds the three of all ranks and the number of updates.
   const at::Tensor& parameters() const { return parameters_; }

@@ -133,8 +133,11 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   const absl::Status check = CheckAnswer(group, rules);
   if (!check.ok()) return {.result = Result::kInvalid, .error = check};
   asked->stage = Stage::kAnswered;
-  asked->answer = group.samples[0].tokens;
-  asked->reward = group.samples[0].reward;
+  const Trajectory& answer = group.samples[0];
+  asked->answer.tokens = answer.tokens;
+  asked->answer.finish = answer.finish;
+  asked->answer.reward = answer.reward;
+  asked->answer.reward_parts = answer.reward_parts;
   ++answered_;
   return {.result = Result::kAccepted};
 }
@@ -181,17 +184,20 @@ bool Evaluation::IsServed(const RolloutSessions& sessions) const {
 EvaluationResult Evaluation::Result() const {
   EvaluationResult result{.version = options_.version, .asked = options_.prompts, .prompts = answered_};
   double right = 0, known = 0, reward = 0;
+  EvaluationTally tally;
   for (const Asked& asked : asked_) {
     if (asked.stage != Stage::kAnswered) continue;
     const Prompt& prompt = asked.prompt;
     known += prompt.answer_ids.empty() ? 0 : 1;
-    right += !prompt.answer_ids.empty() && asked.answer == prompt.answer_ids ? 1 : 0;
-    reward += asked.reward;
+    right += !prompt.answer_ids.empty() && asked.answer.tokens == prompt.answer_ids ? 1 : 0;
+    reward += asked.answer.reward;
+    tally.Add(prompt, asked.answer);
     if (static_cast<int64_t>(result.samples.size()) < options_.show_samples) {
       result.samples.push_back(
-          {prompt.prompt_ids, asked.answer, prompt.answer_ids, prompt.task.row_json, asked.reward});
+          {prompt.prompt_ids, asked.answer.tokens, prompt.answer_ids, prompt.task.row_json, asked.answer.reward});
     }
   }
+  result.figures = tally.Figures();
   if (known > 0) result.exact = right / known;
   if (answered_ > 0) result.reward_mean = reward / static_cast<double>(answered_);
   return result;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "trainer/data/evaluation_figures.h"
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/rollout_sessions.h"
@@ -28,6 +29,7 @@ struct EvaluationResult {
   double reward_mean = 0;  // of those; 0 without any
   // Share of answers that are wholly right, of prompts with answer ids; none without any.
   std::optional<double> exact = std::nullopt;
+  EvaluationFigures figures = {};
   std::vector<Sample> samples = {};  // the first prompts, for people
 };
 
@@ -93,8 +95,7 @@ class Evaluation {
     SessionId session = 0;
     LeaseTimes times = {};
     Prompt prompt = {};
-    std::vector<int32_t> answer = {};
-    float reward = 0;
+    Trajectory answer = {};  // tokens, reward, its parts and how it ended
   };
 
   Lease MakeLease(int64_t ordinal) const;

@@ -409,6 +409,7 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   take.record.produces = {version_.epoch, version_.step + 1};
   for (const SharedGroup& group : take.groups) {
     take.record.groups.push_back(group->lease);
+    counters_.trained_samples += static_cast<int64_t>(group->samples.size());
     if (!take.record.supervised) take.staleness.Add(*group, version_.step, options_.gate.max_staleness);
   }
   staleness_.Merge(take.staleness);

@@ -62,6 +62,7 @@ class GroupLedger {
     int64_t expired = 0;            // submissions of leases that are not current
     int64_t rolled_back = 0;        // made by versions that a restore undid
     int64_t skipped = 0;            // rows that are no prompts
+    int64_t trained_samples = 0;    // of `trained`
     int64_t trained_tokens = 0;     // that rollouters made
     int64_t supervised_tokens = 0;  // trained, of the data's answers
   };

@@ -101,6 +101,9 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
   } else if (!fields.answer.empty()) {
     return BadRow(absl::StrCat("there is no field '", fields.answer, "', which data.answer_field names"));
   }
+  if (const Json* source = Find(json, fields.data_source)) {
+    row.data_source = source->is_string() ? source->get<std::string>() : source->dump();
+  }
   // Supervised steps learn the answer, unless another field holds what should be said.
   row.response = row.answer;
   if (!fields.response.empty()) {

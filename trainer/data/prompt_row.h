@@ -22,6 +22,7 @@ struct RowFields {
 
 // One row of a data file: what is asked, and what its answers are judged by.
 struct PromptRow {
+  std::string data_source;          // as text; "": the row has none
   std::optional<std::string> text;  // a prompt that is plain text; else:
   nlohmann::ordered_json messages;  // a conversation: [{"role": "user", "content": ...}, ...], at least one
   nlohmann::ordered_json answer;    // what rewards compare with, of any type; null: none

@@ -12,11 +12,17 @@
 namespace syncopate::trainer {
 
 struct Prompt {
+  // The data file's path, and the row's data_source if it has one, as short as a name; none for built-in tasks.
+  struct Origin {
+    std::string file;
+    std::string data_source;
+  };
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
   Task task = {};                   // what else it is judged by; none for built-in tasks
   // What supervised steps teach, its end token included. Empty: answer_ids.
   std::vector<int32_t> response_ids = {};
+  Origin origin = {};
 };
 
 // Where prompts come from. What a group's prompt is, is a pure function of the group: the same after any restart,
@@ -52,6 +58,8 @@ class PromptSource {
 
   // Ids as a person reads them; ids outside the vocabulary show as "?".
   virtual std::string Render(const std::vector<int32_t>& ids) const = 0;
+  // The same without special tokens, such as the one that ends an answer.
+  virtual std::string RenderPlain(const std::vector<int32_t>& ids) const { return Render(ids); }
 
   virtual int64_t prompts_per_pass() const = 0;  // 0: endless, there is one pass
   virtual int32_t vocab_size() const = 0;        // ids are in [0, vocab_size)

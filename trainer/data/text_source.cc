@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -25,8 +26,14 @@ int64_t BytesOf(const absl::StatusOr<Prompt>& prompt) {
   return static_cast<int64_t>(ids * sizeof(int32_t) + prompt->task.row_json.size());
 }
 
-std::string RenderIds(const PromptWriter& writer, const std::vector<int32_t>& ids) {
-  return writer.tokenizer().Decode(ids, /*skip_special_tokens=*/false);
+std::string RenderIds(const PromptWriter& writer, const std::vector<int32_t>& ids, bool plain = false) {
+  return writer.tokenizer().Decode(ids, /*skip_special_tokens=*/plain);
+}
+
+// Names figures, so that it is short; cut at the end of a character.
+std::string ShownSource(const std::string& source) {
+  constexpr size_t kMaxBytes = 64;
+  return source.substr(0, WellFormedPrefix(absl::string_view(source).substr(0, kMaxBytes)));
 }
 
 }  // namespace
@@ -45,6 +52,7 @@ absl::StatusOr<Prompt> TextRows::Read(const PassOrder::Place& place, text::token
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string line, file.Read(place.row));
     auto row = ParsePromptRow(line, fields, JsonlFile::kMaxRowBytes);
     auto prompt = row.ok() ? writer->Write(*row, cache) : row.status();
+    if (prompt.ok()) prompt->origin = {file.path(), ShownSource(row->data_source)};
     if (prompt.ok()) return prompt;
     // Whatever is wrong with a row, the time that a template takes for it included, is the row's fault.
     return Error(absl::StatusCode::kInvalidArgument, ErrorReason(prompt.status()), prompt.status().message());
@@ -219,6 +227,10 @@ void TextSource::SetListener(std::function<void()> listener) {
 
 std::string TextSource::Render(const std::vector<int32_t>& ids) const { return RenderIds(*rows_.writer, ids); }
 
+std::string TextSource::RenderPlain(const std::vector<int32_t>& ids) const {
+  return RenderIds(*rows_.writer, ids, /*plain=*/true);
+}
+
 // -- ChosenPrompts
 
 absl::StatusOr<std::unique_ptr<ChosenPrompts>> ChosenPrompts::Read(const Options& options, const TextRows& rows) {
@@ -239,5 +251,9 @@ absl::StatusOr<std::unique_ptr<ChosenPrompts>> ChosenPrompts::Read(const Options
 }
 
 std::string ChosenPrompts::Render(const std::vector<int32_t>& ids) const { return RenderIds(*writer_, ids); }
+
+std::string ChosenPrompts::RenderPlain(const std::vector<int32_t>& ids) const {
+  return RenderIds(*writer_, ids, /*plain=*/true);
+}
 
 }  // namespace syncopate::trainer

@@ -64,6 +64,7 @@ class TextSource final : public PromptSource {
   void SetListener(std::function<void()> listener) override;
 
   std::string Render(const std::vector<int32_t>& ids) const override;
+  std::string RenderPlain(const std::vector<int32_t>& ids) const override;
   int64_t prompts_per_pass() const override { return order_.prompts_per_pass(); }
   int32_t vocab_size() const override { return rows_.writer->tokenizer().id_limit(); }
   std::vector<int32_t> stop_token_ids() const override { return rows_.writer->options().stop_token_ids; }
@@ -129,6 +130,7 @@ class ChosenPrompts final : public PromptSource {
   // `group.ordinal` is in [0, size()).
   Prompt At(const GroupId& group) const override { return prompts_[static_cast<size_t>(group.ordinal)]; }
   std::string Render(const std::vector<int32_t>& ids) const override;
+  std::string RenderPlain(const std::vector<int32_t>& ids) const override;
   int64_t size() const { return static_cast<int64_t>(prompts_.size()); }
   int64_t prompts_per_pass() const override { return size(); }
   int32_t vocab_size() const override { return writer_->tokenizer().id_limit(); }

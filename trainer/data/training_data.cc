@@ -251,6 +251,7 @@ TrainingSums TrainingData::SumsLocked() const {
   sums.rolled_back += now.rolled_back;
   sums.trained += now.trained;
   sums.skipped += now.skipped;
+  sums.trained_samples += now.trained_samples;
   sums.supervised_tokens += now.supervised_tokens;
   sums.staleness.Merge(desk_->ledger().staleness());
   return sums;
@@ -498,6 +499,11 @@ TrainingData::Status TrainingData::GetStatus() const {
                 .rollouters = {}};
   for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(ViewOf(session, now));
   return status;
+}
+
+TrainingSums TrainingData::GetSums() const {
+  MutexLock lock(&mutex_);
+  return SumsLocked();
 }
 
 RolloutRoster TrainingData::GetRoster() const {

@@ -156,6 +156,7 @@ class TrainingData {
   void Disconnect(SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
+  TrainingSums GetSums() const;  // of the whole run; the batch that was taken last counts as trained
   // Every rollouter process of the run.
   RolloutRoster GetRoster() const;
   // The version that the trainer is at, and its epoch.

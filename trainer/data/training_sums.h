@@ -14,10 +14,14 @@ struct TrainingSums {
   int64_t dropped_stale = 0;      // restored, and too old to be trained in time
   int64_t rolled_back = 0;        // made by versions that a restore undid
   int64_t trained = 0;            // in durable takes
+  int64_t trained_samples = 0;    // answers in those groups; a run that an older build began counts them from then on
   int64_t supervised_tokens = 0;  // of answers of the data, which have no staleness
   int64_t skipped = 0;            // rows that were no prompts
   StalenessTally staleness = {};  // of their tokens
   uint64_t counted_to = 0;        // number of the newest log record that the first four and `skipped` hold
+
+  // Of all answers that were trained on, those of the data included.
+  int64_t trained_tokens() const { return staleness.total_tokens() + supervised_tokens; }
   friend bool operator==(const TrainingSums&, const TrainingSums&) = default;
 };
 

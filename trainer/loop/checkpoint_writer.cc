@@ -23,11 +23,16 @@ void LogNotCopied(const absl::Status& status) {
 
 }  // namespace
 
+void CheckpointWriter::LoadBest() {
+  best_.Load();
+  ShowBest();
+}
+
 absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
   const absl::Time begin = Clock::Real()->Now();
   if (const absl::Status before = Wait(); !before.ok()) {
     parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
-    parts_.observer->RecordCheckpoint(version, before);
+    Record(version, before);
     return before;
   }
   absl::StatusOr<Copied> copied = absl::UnknownError("the weights are not there");
@@ -38,14 +43,14 @@ absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
   parts_.phases->Add(LoopPhase::kCheckpoint, Clock::Real()->Now() - begin);
   if (!copied.ok()) {
     const absl::Status why = used.ok() ? copied.status() : used;
-    parts_.observer->RecordCheckpoint(version, why);
+    Record(version, why);
     return why;
   }
   // The copy is good whatever has become of the weights, and other ranks write theirs by now.
   if (!used.ok()) SYNCOPATE_LOG(kError, "after a copy for a checkpoint: %s", used.ToString());
   thread_.Post([this, copied = *std::move(copied), done = std::move(done)] {
     const absl::StatusOr<std::string> written = Write(copied);
-    parts_.observer->RecordCheckpoint(copied.request.version, written.status());
+    Record(copied.request.version, written.status());
     done(written);
   });
   return absl::OkStatus();
@@ -99,12 +104,12 @@ absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
   // ranks are waited for all the same.
   if (copied.snapshot != nullptr) LogNotCopied(copied.snapshot->FinishCopy());
   SYNCOPATE_RETURN_IF_ERROR(parts_.store->Save(copied.request));
-  parts_.control->SetLastCheckpoint(version.ToString());
   saved_step_ = version.step;
   // The same one again is still one checkpoint.
   if (!saved_here_.empty() && saved_here_.back().version == version) return version.ToString();
   saved_here_.push_back({version, copied.oldest_needed_record});
   LogBestStays(best_.AddSaved(version));
+  ShowBest();
   Prune();
   return version.ToString();
 }
@@ -112,8 +117,20 @@ absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
 void CheckpointWriter::AddScore(const BestCheckpoint::Score& score) {
   thread_.Post([this, score] {
     // Another trainer's best is not ours to replace.
-    if (CheckNotFenced().ok()) LogBestStays(best_.AddScore(score));
+    if (!CheckNotFenced().ok()) return;
+    LogBestStays(best_.AddScore(score));
+    ShowBest();
   });
+}
+
+void CheckpointWriter::Record(const PolicyVersion& version, const absl::Status& saved) {
+  parts_.control->RecordCheckpoint(version, saved);
+  parts_.observer->RecordCheckpoint(version, saved);
+}
+
+void CheckpointWriter::ShowBest() {
+  const std::optional<BestCheckpoint::Score>& best = best_.best();
+  if (best.has_value()) parts_.control->SetBestCheckpoint(best->version, best->reward_mean);
 }
 
 // A file system cannot refuse a writer, so the right to write is looked at right before it is used: what was ordered,

@@ -52,7 +52,7 @@ class CheckpointWriter {
       : keep_(keep), epoch_(epoch), parts_(std::move(parts)), best_(parts_.store) {}
 
   // Goes on from what an earlier life left. Before anything else.
-  void LoadBest() { best_.Load(); }
+  void LoadBest();
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
   // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one copy at
@@ -82,8 +82,10 @@ class CheckpointWriter {
     uint64_t oldest_needed_record = 0;
   };
   absl::StatusOr<Copied> Copy(const PolicyVersion& version);
-  absl::Status CheckNotFenced() const;  // by either thread
-  // By the thread that writes.
+  absl::Status CheckNotFenced() const;                                   // by either thread
+  void Record(const PolicyVersion& version, const absl::Status& saved);  // by either thread
+  // By the thread that writes, or before there is one.
+  void ShowBest();
   absl::StatusOr<std::string> Write(const Copied& copied);
   void Prune();
 

@@ -27,6 +27,13 @@ std::string TruthOf(const std::string& row_json) {
                             : found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// The user's last message, which a row of a data file always has; "" of a built-in task.
+std::string QuestionOf(const std::string& row_json) {
+  const nlohmann::json row = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
+  const auto found = row.is_object() ? row.find("prompt") : row.end();
+  return found != row.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 }  // namespace
 
 void EvaluationRounds::Start(const PolicyVersion& version) {
@@ -64,6 +71,20 @@ void EvaluationRounds::Collect(absl::Time deadline, const PolicyVersion& publish
   if (again && published > evaluated_) Begin(published);
 }
 
+EvaluationReport::Sample EvaluationRounds::ShownSample(const EvaluationResult::Sample& sample) const {
+  const PromptSource& prompts = *parts_.prompts;
+  EvaluationReport::Sample shown{
+      .prompt = prompts.Render(sample.prompt_ids),
+      .answer = prompts.Render(sample.answer_ids),
+      .expected = sample.expected_ids.empty() ? TruthOf(sample.row_json) : prompts.Render(sample.expected_ids),
+      .reward = sample.reward,
+      .question = QuestionOf(sample.row_json),
+      .reply = prompts.RenderPlain(sample.answer_ids)};
+  // A conversation may have no message of the user, and a built-in task has no row.
+  if (shown.question.empty()) shown.question = prompts.RenderPlain(sample.prompt_ids);
+  return shown;
+}
+
 void EvaluationRounds::Report(const EvaluationResult& result) {
   if (result.prompts == 0) {
     SYNCOPATE_LOG(kError, "the evaluation of %s has no figure: the reward of each of its %d prompts failed",
@@ -76,12 +97,8 @@ void EvaluationRounds::Report(const EvaluationResult& result) {
   report.reward_mean = result.reward_mean;
   report.prompts = result.prompts;
   report.asked = result.asked;
-  for (const EvaluationResult::Sample& sample : result.samples) {
-    const bool has_ids = !sample.expected_ids.empty();
-    report.samples.push_back({parts_.prompts->Render(sample.prompt_ids), parts_.prompts->Render(sample.answer_ids),
-                              has_ids ? parts_.prompts->Render(sample.expected_ids) : TruthOf(sample.row_json),
-                              sample.reward});
-  }
+  report.figures = result.figures;
+  for (const EvaluationResult::Sample& sample : result.samples) report.samples.push_back(ShownSample(sample));
   parts_.checkpoints->AddScore({result.version, result.reward_mean, result.exact});
   LearningAlarms& alarms = parts_.alarms->alarms();
   alarms.AddEvaluation(result.reward_mean);

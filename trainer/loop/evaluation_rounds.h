@@ -50,6 +50,7 @@ class EvaluationRounds {
  private:
   void Begin(const PolicyVersion& version);
   void Report(const EvaluationResult& result);
+  EvaluationReport::Sample ShownSample(const EvaluationResult::Sample& sample) const;
   void AwaitEnd(absl::Time deadline, const PolicyVersion& published);
 
   const Parts parts_;

@@ -32,6 +32,8 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures
     sums.figures.last_reward = figures.last_reward;
     sums.figures.last_exact = figures.last_exact;
   }
+  sums.figures.saved_checkpoints += figures.saved_checkpoints;
+  sums.figures.failed_checkpoints += figures.failed_checkpoints;
   sums.reissued += data.groups.reissued;
   sums.failed += data.groups.failed;
   sums.duplicate += data.groups.duplicate;

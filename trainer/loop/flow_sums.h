@@ -18,6 +18,7 @@ struct RunFigures {
   // ones are known.
   std::optional<double> best_reward = std::nullopt, last_reward = std::nullopt;
   std::optional<double> best_exact = std::nullopt, last_exact = std::nullopt;
+  int64_t saved_checkpoints = 0, failed_checkpoints = 0;
 
   void AddEvaluation(double reward_mean, const std::optional<double>& exact);
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 
 namespace syncopate::trainer {
@@ -119,9 +120,21 @@ void LoopControl::SetVersion(const PolicyVersion& version) {
   status_.version = version;
 }
 
-void LoopControl::SetLastCheckpoint(const std::string& name) {
+void LoopControl::RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) {
   MutexLock lock(&mutex_);
-  status_.last_checkpoint = name;
+  if (saved.ok()) {
+    status_.last_checkpoint = version.ToString();
+    status_.checkpoint_error.clear();
+    return;
+  }
+  ++status_.failed_checkpoints;
+  status_.checkpoint_error = absl::StrCat(version.ToString(), ": ", std::string(saved.message()));
+}
+
+void LoopControl::SetBestCheckpoint(const PolicyVersion& version, double reward_mean) {
+  MutexLock lock(&mutex_);
+  status_.best_checkpoint = version.ToString();
+  status_.best_checkpoint_reward = reward_mean;
 }
 
 void LoopControl::Close(const std::string& state) {

@@ -24,6 +24,10 @@ class LoopControl {
     std::string state;  // "running", "replaying", "paused", "rollout_mode", "evaluating", "stopping", "done", "failed"
     absl::Time paused_since;  // while "paused" or "rollout_mode"
     std::string last_checkpoint;
+    int64_t failed_checkpoints = 0;  // of this life
+    std::string checkpoint_error;    // why the newest one could not be saved; "" if it was
+    std::string best_checkpoint;     // the one with the best evaluation, for export; "": there is none yet
+    double best_checkpoint_reward = 0;
   };
   // What was asked of the loop since it last looked.
   struct Requests {
@@ -55,7 +59,9 @@ class LoopControl {
   void SetState(const std::string& state);
   void SetRolloutMode(bool is_on);
   void SetVersion(const PolicyVersion& version);
-  void SetLastCheckpoint(const std::string& name);
+  // A checkpoint was saved, or why not; by the thread that saves, too.
+  void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved);
+  void SetBestCheckpoint(const PolicyVersion& version, double reward_mean);
   // The run is over and ended so: tasks that nobody has done, and those that come, hear RUN_OVER.
   void Close(const std::string& state);
 

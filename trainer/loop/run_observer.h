@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/policy_version.h"
+#include "trainer/data/evaluation_figures.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
@@ -25,6 +26,8 @@ struct StepReport {
   TrainStepMetrics metrics;
   StalenessTally staleness;               // of this batch
   int64_t groups = 0;                     // in it
+  int64_t samples_so_far = 0;             // of the run, this step's included
+  int64_t tokens_so_far = 0;              // of the answers among them
   std::vector<int64_t> sample_staleness;  // of each sample, by its oldest token
   double step_seconds = 0;                // since the step before ended
   double wait_seconds = 0;                // of those, without a batch
@@ -41,6 +44,9 @@ struct EvaluationReport {
     std::string answer;
     std::string expected;  // "" where none is known
     double reward = 0;
+    // For a terminal: the user's last message, and the answer without special tokens.
+    std::string question = {};
+    std::string reply = {};
   };
   PolicyVersion version;  // evaluated
   double reward_mean = 0;
@@ -49,6 +55,7 @@ struct EvaluationReport {
   double best_reward_mean = 0;  // of all evaluations so far, this one included
   int64_t prompts = 0;          // that were judged, at least one
   int64_t asked = 0;            // prompts of the evaluation; more than `prompts` if the reward of some failed
+  EvaluationFigures figures = {};
   std::vector<Sample> samples;
   std::vector<std::string> alarms;  // that stand now
 };

@@ -173,6 +173,9 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
       report.sample_staleness.push_back(batch.produces.step - 1 - sample.spans.front().version.step);
     }
   }
+  const TrainingSums sums = parts_.data->GetSums();
+  report.samples_so_far = sums.trained_samples;
+  report.tokens_so_far = sums.trained_tokens();
   report.stage_seconds = publisher_.StageSeconds(version_);
   report.moves = parts_.policy->TakeMoves();
   report.memory = parts_.policy->memory();

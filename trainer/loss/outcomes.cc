@@ -111,6 +111,7 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
     for (const Trajectory& sample : group->samples) {
       const bool masked = IsMasked(sample, options);
       const double length = static_cast<double>(sample.tokens.size());
+      figures.AddLength(static_cast<int64_t>(sample.tokens.size()));
       ++figures.samples;
       figures.truncated += sample.finish == FinishReason::kLength ? 1 : 0;
       figures.masked += masked ? 1 : 0;

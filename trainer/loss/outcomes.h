@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -40,9 +41,16 @@ struct DataFigures {
   int64_t truncated = 0;  // cut off at the longest answer
   int64_t masked = 0;     // of those, not trained on
   double tokens = 0, trained_tokens = 0;
-  double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
+  int64_t shortest = 0, longest = 0;  // answers, in tokens
+  double reward_by_age[kAges] = {};   // sums; the age is that of the sample's oldest token
   int64_t samples_by_age[kAges] = {};
   std::map<std::string, double> reward_parts;  // mean of each part, by its name, over the samples that have it
+
+  // Before the sample is counted: the first one is the shortest and the longest.
+  void AddLength(int64_t length) {
+    shortest = samples == 0 ? length : std::min(shortest, length);
+    longest = std::max(longest, length);
+  }
 };
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step);
 

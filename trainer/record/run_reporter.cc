@@ -60,6 +60,15 @@ std::string ShownText(const std::string& text) {
   return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
 }
 
+// By the subset's name.
+json SubsetsJson(const std::vector<EvaluationFigures::Subset>& subsets) {
+  json named = json::object();
+  for (const EvaluationFigures::Subset& one : subsets) {
+    named[one.name] = {{"prompts", one.prompts}, {"reward", one.reward_mean}};
+  }
+  return named;
+}
+
 json EvaluationJson(const EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
@@ -70,11 +79,21 @@ json EvaluationJson(const EvaluationReport& report) {
                {"alarms", report.alarms},
                {"samples", json::array()}};
   if (report.exact.has_value()) line["eval_exact"] = *report.exact;
+  const EvaluationFigures& figures = report.figures;
+  line["eval_response_tokens_mean"] = figures.response_tokens_mean;
+  line["eval_response_tokens_min"] = figures.response_tokens_min;
+  line["eval_response_tokens_max"] = figures.response_tokens_max;
+  line["eval_truncated"] = figures.truncated;
+  if (!figures.reward_parts.empty()) line["eval_reward_parts"] = figures.reward_parts;
+  if (!figures.files.empty()) line["eval_files"] = SubsetsJson(figures.files);
+  if (!figures.data_sources.empty()) line["eval_data_sources"] = SubsetsJson(figures.data_sources);
   for (const EvaluationReport::Sample& sample : report.samples) {
     json shown = {{"prompt", ShownText(sample.prompt)},
                   {"answer", ShownText(sample.answer)},
                   {"expected", ShownText(sample.expected)}};
     if (std::isfinite(sample.reward)) shown["reward"] = sample.reward;
+    if (!sample.question.empty()) shown["question"] = ShownText(sample.question);
+    if (!sample.reply.empty()) shown["reply"] = ShownText(sample.reply);
     line["samples"].push_back(std::move(shown));
   }
   return line;
@@ -97,10 +116,12 @@ StepFigures MakeStepFigures(const StepReport& report) {
   StepFigures figures = {.reward_mean = step.reward_mean,
                          .reward_std = step.reward_std,
                          .reward_max = step.reward_max,
+                         .reward_min = step.reward_min,
                          .zero_variance_ratio = step.zero_variance_fraction,
                          .loss = step.loss,
                          .gradient_norm = step.gradient_norm,
                          .entropy = step.entropy,
+                         .learning_rate = step.learning_rate,
                          .updates = step.updates,
                          .skipped_updates = step.skipped,
                          .clip_ratio = step.clip_fraction,
@@ -131,7 +152,11 @@ StepFigures MakeStepFigures(const StepReport& report) {
                          .staleness_max = report.staleness.Max(),
                          .trained_tokens = step.tokens,
                          .trained_samples = step.sequences,
+                         .samples_so_far = report.samples_so_far,
+                         .tokens_so_far = report.tokens_so_far,
                          .response_tokens_mean = step.mean_response_tokens,
+                         .response_tokens_min = data.shortest,
+                         .response_tokens_max = data.longest,
                          .truncated_samples = data.truncated,
                          .masked_samples = data.masked,
                          .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
@@ -165,9 +190,10 @@ void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures) {
   figures->reference_device_bytes = memory.reference_bytes;
 }
 
-absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path) {
+absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path,
+                                                               const Clock* clock) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto file, files->OpenForAppend(path, FileSystem::OpenMode::kOpenOrCreate));
-  return std::unique_ptr<RunReporter>(new RunReporter(std::move(file)));
+  return std::unique_ptr<RunReporter>(new RunReporter(std::move(file), clock));
 }
 
 void RunReporter::RecordStep(const StepReport& report, const StepFigures& figures) {
@@ -191,7 +217,13 @@ void RunReporter::RecordEvaluation(const EvaluationReport& report) {
   WriteLine(report.version.step, EvaluationJson(report));
 }
 
-void RunReporter::WriteLine(int64_t step, const json& line) {
+void RunReporter::CountCheckpoint(bool saved) {
+  MutexLock lock(&mutex_);
+  ++(saved ? figures_.saved_checkpoints : figures_.failed_checkpoints);
+}
+
+void RunReporter::WriteLine(int64_t step, json line) {
+  line["unix_seconds"] = clock_->UnixSeconds();
   // Tokens that are no text cannot make a report fail: bytes that are not UTF-8 are replaced.
   const std::string text = line.dump(-1, ' ', false, json::error_handler_t::replace);
   std::vector<std::shared_ptr<Watcher>> watchers;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/clock.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -39,12 +40,15 @@ class RunReporter {
     std::function<void()> on_end;                                        // there will be no more lines
   };
 
-  // Appends to `path`. PERMISSION_DENIED and the like if it cannot be written.
-  static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path);
+  // Appends to `path`; each line has the time that `clock`, which must outlive this, says. PERMISSION_DENIED and the like
+  // if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path,
+                                                           const Clock* clock = Clock::Real());
 
   // `figures`: those of the report, and what the recorder has added.
   void RecordStep(const StepReport& report, const StepFigures& figures);
   void RecordEvaluation(const EvaluationReport& report);
+  void CountCheckpoint(bool saved);
 
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
   // after which at most the call under way goes on.
@@ -70,10 +74,11 @@ class RunReporter {
     bool gone = false;
   };
 
-  explicit RunReporter(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
-  void WriteLine(int64_t step, const nlohmann::json& line);
+  RunReporter(std::unique_ptr<AppendFile> file, const Clock* clock) : clock_(clock), file_(std::move(file)) {}
+  void WriteLine(int64_t step, nlohmann::json line);
   void WriteToWatcher(const std::shared_ptr<Watcher>& watcher);
 
+  const Clock* const clock_;
   mutable Mutex mutex_;
   const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mutex_);
   bool write_failed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -91,6 +91,11 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
        {{"best", or_null(evaluations.best_reward)},
         {"last", or_null(evaluations.last_reward)},
         {"exact", {{"best", or_null(evaluations.best_exact)}, {"last", or_null(evaluations.last_exact)}}}}},
+      {"checkpoints",
+       {{"saved", evaluations.saved_checkpoints},
+        {"failed", evaluations.failed_checkpoints},
+        {"best", input.best_checkpoint.empty() ? json() : json(input.best_checkpoint)},
+        {"best_reward", input.best_checkpoint.empty() ? json() : json(input.best_checkpoint_reward)}}},
       {"syncs", SyncSummary(witnesses.syncs)},
       {"pause_ms",
        {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},
@@ -102,6 +107,12 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
         {"bound", input.data.staleness_bound}}}};
   AddRollouters(input, witnesses, &summary);
   return summary;
+}
+
+bool IsSummaryOf(const std::string& text, int64_t step, const std::string& status) {
+  const json summary = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object() || summary.value("steps", json()) != step) return false;
+  return status != "completed" || summary.value("status", json()) == status;
 }
 
 }  // namespace syncopate::trainer

@@ -33,7 +33,12 @@ struct SummaryInput {
   std::string status;  // "completed", "stopped" or "failed"
   TrainingData::Status data = {};
   FlowSums flow = {};
+  std::string best_checkpoint = {};  // its name, "" if there is none
+  double best_checkpoint_reward = 0;
 };
+// Whether `text` is a summary of this very step, and says how the run ended unless that has changed for the better: a
+// summary that says "failed" of a run that has since been completed is written anew.
+bool IsSummaryOf(const std::string& text, int64_t step, const std::string& status);
 nlohmann::json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses);
 
 }  // namespace syncopate::trainer

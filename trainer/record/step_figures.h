@@ -12,9 +12,10 @@ namespace syncopate::trainer {
 // What one training step was like. Means are over the batch; shares are from 0 to 1. What a figure means is said where
 // its name stands, in step_figures.cc.
 struct StepFigures {
-  double reward_mean = 0, reward_std = 0, reward_max = 0;
+  double reward_mean = 0, reward_std = 0, reward_max = 0, reward_min = 0;
   double zero_variance_ratio = 0;
   double loss = 0, gradient_norm = 0, entropy = 0;
+  double learning_rate = 0;
   int64_t updates = 0, skipped_updates = 0;
   double clip_ratio = 0, clip_low_ratio = 0, clip_high_ratio = 0, dual_clip_ratio = 0;
   double ratio_max = 0, ratio_kl = 0;
@@ -28,7 +29,9 @@ struct StepFigures {
   double staleness_mean = 0;
   int64_t staleness_max = 0;
   int64_t trained_tokens = 0, trained_samples = 0;
+  int64_t samples_so_far = 0, tokens_so_far = 0;
   double response_tokens_mean = 0;
+  int64_t response_tokens_min = 0, response_tokens_max = 0;
   int64_t truncated_samples = 0, masked_samples = 0;
   double trained_token_ratio = 0;
   double rollouters_idle_ratio = 0;

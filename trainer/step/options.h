@@ -39,10 +39,12 @@ struct TrainStepMetrics {
   int64_t skipped = 0;  // updates that were not made because loss or gradient were not finite
   double loss = 0;
   double gradient_norm = 0;  // before clipping; of the last update that was made
+  double learning_rate = 0;  // of the update that was made last
   double entropy = 0;        // of the current policy at the trained positions, nats
   double reward_mean = 0;
   double reward_std = 0;  // over all samples
   double reward_max = 0;
+  double reward_min = 0;
   double zero_variance_fraction = 0;  // groups without signal
   double clip_fraction = 0;
   double rejected_fraction = 0;

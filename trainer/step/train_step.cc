@@ -20,13 +20,14 @@ namespace syncopate::trainer {
 namespace {
 
 void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainStepMetrics& metrics) {
-  double sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity();
+  double sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity(), least = -most;
   for (const TrajectoryGroup* group : groups) {
     const std::vector<double> rewards = loss::RewardsOf(*group);
     for (double reward : rewards) {
       sum += reward;
       squares += reward * reward;
       most = std::max(most, reward);
+      least = std::min(least, reward);
     }
     metrics.sequences += static_cast<int64_t>(rewards.size());
     if (loss::HasZeroVariance(rewards)) flat += 1;
@@ -36,6 +37,7 @@ void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainSte
   // The difference of two large numbers may come out below 0 by rounding.
   metrics.reward_std = std::sqrt(std::max(0.0, squares / count - metrics.reward_mean * metrics.reward_mean));
   metrics.reward_max = most;
+  metrics.reward_min = least;
   metrics.zero_variance_fraction = flat / static_cast<double>(groups.size());
 }
 
@@ -130,6 +132,7 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   // Only now has the device surely passed the second mark: it was waited for before that.
   if (has_reference_pass) metrics.reference_seconds = reference_clock.Seconds(0);
   metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
+  metrics.learning_rate = actor_.learning_rate();
   return metrics;
 }
 
@@ -142,15 +145,18 @@ absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<cons
   for (const std::vector<TrainingSequence>& group : sequences) {
     metrics.sequences += static_cast<int64_t>(group.size());
     for (const TrainingSequence& sequence : group) {
-      metrics.data.tokens += static_cast<double>(sequence.trajectory->tokens.size());
+      const size_t length = sequence.trajectory->tokens.size();
+      metrics.data.tokens += static_cast<double>(length);
+      metrics.data.AddLength(static_cast<int64_t>(length));
+      ++metrics.data.samples;
     }
   }
   SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/-1));
-  metrics.data.samples = metrics.sequences;
   metrics.data.trained_tokens = metrics.data.tokens;
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
   SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
   metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
+  metrics.learning_rate = actor_.learning_rate();
   // Of a policy that drew the tokens, and of how far from it this one is, there is nothing to say.
   loss::LossFigures figures;
   figures.loss = metrics.figures.loss;

@@ -22,6 +22,7 @@ using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -66,7 +67,8 @@ TEST_F(CtlTest, StatusShowsTheOthersWhenOneIsGoneAndSaysSoInItsExitCode) {
   run_.StopRollouter(1);
   absl::Status status = CtlStatus(context_);
   EXPECT_EQ(CtlExitCode(status), 3) << status;
-  EXPECT_THAT(Printed(), AllOf(HasSubstr("step 42/150"), HasSubstr("unreachable")));
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("step 42/150"), HasSubstr("unreachable"),
+                               HasSubstr("2 checkpoints failed, the newest with e1-s40: no space left")));
 }
 
 TEST_F(CtlTest, JsonIsWhatTheDaemonAnswered) {
@@ -90,7 +92,8 @@ TEST_F(CtlTest, TablesShowMembersVersionsSyncsAndSteps) {
   EXPECT_THAT(Printed(),
               AllOf(HasSubstr("rollouter-0"), HasSubstr("suspect"), HasSubstr("01234567 "), HasSubstr("slow")));
   ASSERT_THAT(CtlVersions(context_), IsOk());
-  EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s42"), HasSubstr("0000000000abcdef")));
+  EXPECT_THAT(Printed(), AllOf(HasSubstr("e1-s42"), HasSubstr("0000000000abcdef"),
+                               ContainsRegex("  20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}")));
   ASSERT_THAT(CtlSyncs(context_, 2, false), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("TRANSFER"), HasSubstr("e1-s2"), HasSubstr("412,345"), HasSubstr("full+lora"),
                                HasSubstr("0.25"), HasSubstr("6.1 ms"), HasSubstr("all members offer it")));

@@ -24,7 +24,9 @@ trainer::FlowSums Sums(double wall_seconds) {
                                      .best_reward = 0.95,
                                      .last_reward = 0.85,
                                      .best_exact = 0.9,
-                                     .last_exact = 0.8},
+                                     .last_exact = 0.8,
+                                     .saved_checkpoints = 12,
+                                     .failed_checkpoints = 2},
                          .reissued = 3,
                          .failed = 4,
                          .duplicate = 5,
@@ -58,6 +60,8 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
   EXPECT_EQ(read.figures.last_reward, 0.85);
   EXPECT_EQ(read.figures.best_exact, 0.9);
   EXPECT_EQ(read.figures.last_exact, 0.8);
+  EXPECT_EQ(read.figures.saved_checkpoints, 12);
+  EXPECT_EQ(read.figures.failed_checkpoints, 2);
   EXPECT_EQ(read.reissued + read.failed + read.duplicate + read.expired, 3 + 4 + 5 + 6);
   EXPECT_EQ(read.invalid.at("BAD_LOGPROB"), 7);
   ASSERT_EQ(read.roster.entries().size(), 1u);

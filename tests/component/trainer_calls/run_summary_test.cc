@@ -94,6 +94,27 @@ TEST(RunSummaryTest, IsOfTheWholeRun) {
   EXPECT_EQ(summary["idle"]["trainer"], 0.25);
 }
 
+TEST(RunSummaryTest, CountsCheckpointsAndNamesTheBestThatThereIs) {
+  trainer::SummaryInput input{.status = "completed", .best_checkpoint = "e1-s40", .best_checkpoint_reward = 0.75};
+  input.flow.figures = {.saved_checkpoints = 5, .failed_checkpoints = 2};
+  const json checkpoints = trainer::MakeSummary(input, {})["checkpoints"];
+  EXPECT_EQ(checkpoints, json::parse(R"({"saved":5,"failed":2,"best":"e1-s40","best_reward":0.75})"));
+  EXPECT_TRUE(trainer::MakeSummary({.status = "completed"}, {})["checkpoints"]["best"].is_null());
+}
+
+TEST(RunSummaryTest, OneThatLacksTheStepOrSaysFailedOfARunThatIsCompleteIsNone) {
+  trainer::SummaryInput input{.status = "completed"};
+  input.data.version = {1, 70};
+  const std::string whole = trainer::MakeSummary(input, {}).dump();
+  EXPECT_TRUE(trainer::IsSummaryOf(whole, 70, "completed"));
+  EXPECT_TRUE(trainer::IsSummaryOf(whole, 70, "stopped")) << "a resume that was stopped at once took nothing back";
+  EXPECT_FALSE(trainer::IsSummaryOf(whole, 71, "completed"));
+  EXPECT_FALSE(trainer::IsSummaryOf(R"({"status":"failed","run":{"outcome":"failed"}})", 70, "completed"))
+      << "what is left when the trainer has died before it could write one";
+  EXPECT_FALSE(trainer::IsSummaryOf(R"({"status":"failed","steps":70})", 70, "completed"));
+  for (const char* text : {"", "[]", "{", "null"}) EXPECT_FALSE(trainer::IsSummaryOf(text, 0, "completed")) << text;
+}
+
 // Lists rollouters at one address.
 class ListingService final : public v1::SynchronizerService::Service {
  public:

@@ -161,15 +161,18 @@ TEST(TrainStepTest, ReportsWhatTheBatchWas) {
   const auto groups = RandomGroups(testing::SmallModel(), 5, 4, 9);
   auto metrics = PolicyTrainer::Create(SmallOptions()).value()->Step(Pointers(groups));
   ASSERT_TRUE(metrics.ok());
-  double reward = 0;
+  double reward = 0, least = 1e9;
   int64_t tokens = 0;
   for (const auto& group : groups) {
     for (const auto& sample : group.samples) {
       reward += sample.reward / 20;
+      least = std::min(least, double{sample.reward});
       tokens += sample.tokens.size();
     }
   }
   EXPECT_NEAR(metrics->reward_mean, reward, 1e-6);
+  EXPECT_EQ(metrics->reward_min, least);
+  EXPECT_EQ(metrics->learning_rate, SmallOptions().optimizer.learning_rate);
   EXPECT_EQ(metrics->tokens, tokens);
   EXPECT_EQ(metrics->sequences, 20);
   EXPECT_GT(metrics->entropy, 1.0);

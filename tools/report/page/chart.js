@@ -81,7 +81,7 @@ function nearest(sorted, x) {
 }
 
 // What all charts share: which range they show and where the cursor is, by the axis that they are drawn over.
-const view = {smoothing: 0, range: {}, cursor: null, charts: new Set()};
+const view = {smoothing: 0, axis: 'step', range: {}, cursor: null, charts: new Set()};
 const tooltip = () => document.getElementById('tooltip');
 const margin = {left: 54, right: 12, top: 8, bottom: 22};
 
@@ -107,7 +107,19 @@ class Chart {
   }
 
   format(value) { return formats[this.spec.format || 'number'](value); }
-  formatX(x) { return this.spec.axis === 'time' ? formats.clock(x) : 'step ' + Math.round(x).toLocaleString('en-US'); }
+  // Over what it is drawn: always time, or what the reader has chosen.
+  get over() { return this.spec.axis === 'time' ? 'time' : view.axis; }
+  tick(x) { return this.over === 'time' ? formats.clock(x) : x >= 1e6 ? formats.number(x) : Math.round(x).toLocaleString('en-US'); }
+  formatX(x) {
+    if (this.over === 'time') return this.tick(x);
+    return this.over === 'step' ? 'step ' + this.tick(x) : `${this.tick(x)} ${this.over}`;
+  }
+  // Which step stands there, and when it was made, of a line that says it.
+  formatStep(line, i) {
+    if (!line.steps || !line.run) return '';
+    const step = line.steps[i], clock = clockOf(line.run, step);
+    return [this.over === 'step' ? '' : 'step ' + step.toLocaleString('en-US'), clock].filter(text => text).join(' · ');
+  }
 
   draw() {
     this.lines = this.spec.lines();
@@ -220,9 +232,8 @@ class Chart {
     }
     drawing('line', {class: 'axis', x1: margin.left, x2: right, y1: bottom, y2: bottom}, this.svg);
     for (const tick of ticks(this.x[0], this.x[1], Math.max(2, Math.floor(this.width / 95)))) {
-      if (this.spec.axis !== 'time' && tick !== Math.round(tick)) continue;
-      const x = this.px(tick), anchor = x > right - 18 ? 'end' : 'middle';
-      const text = this.spec.axis === 'time' ? formats.clock(tick) : Math.round(tick).toLocaleString('en-US');
+      if (this.over !== 'time' && tick !== Math.round(tick)) continue;
+      const x = this.px(tick), anchor = x > right - 18 ? 'end' : 'middle', text = this.tick(tick);
       drawing('text', {x, y: this.height - 6, 'text-anchor': anchor}, this.svg).textContent = text;
     }
   }
@@ -329,8 +340,7 @@ class Chart {
   longest() { return this.lines.reduce((a, b) => (b.at.length > a.at.length ? b : a)); }
 
   point(x, clientX, clientY, from) {
-    const longest = this.longest();
-    const at = longest.at[nearest(longest.at, x)];
+    const longest = this.longest(), place = nearest(longest.at, x), at = longest.at[place];
     view.cursor = {axis: this.spec.axis, x: at, from, to: x, chart: this};
     for (const chart of view.charts) chart.drawCursor();
     const rows = this.lines.map(line => {
@@ -345,7 +355,7 @@ class Chart {
           element('td', {className: 'number', textContent: this.format(value)}),
           element('td', {className: 'where', textContent: spread}));
     });
-    tooltip().replaceChildren(element('div', {className: 'where', textContent: this.formatX(at)}),
+    tooltip().replaceChildren(element('div', {className: 'where', textContent: [this.formatX(at), this.formatStep(longest, place)].filter(text => text).join(' · ')}),
         element('table', {}, element('tbody', {}, ...rows)));
     tooltip().hidden = false;
     const width = tooltip().offsetWidth, height = tooltip().offsetHeight;

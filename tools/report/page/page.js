@@ -22,13 +22,46 @@ function recent(run, figure) {
   const tail = values.slice(-Math.max(20, Math.floor(values.length / 10)));
   return tail.length ? tail.reduce((sum, value) => sum + value, 0) / tail.length : null;
 }
-function evaluation(run) {
+function lastEvaluation(run) {
   const scored = (run.evaluations || []).filter(one => one.reward_mean !== undefined);
-  if (!scored.length) return null;
-  const best = scored.reduce((a, b) => (b.reward_mean > a.reward_mean ? b : a));
-  return {last: scored[scored.length - 1], best};
+  return scored.length ? scored[scored.length - 1] : null;
+}
+// What is called the best can be exported: a checkpoint, not an evaluation.
+function bestOf(run) {
+  const {best, best_reward} = run.checkpoints;
+  return best ? `best checkpoint ${best}: ${formats.number(best_reward)}` : 'no checkpoint judged yet';
+}
+// From the newest steps, for as long as the run goes on.
+function timeLeft(run) {
+  const seconds = recent(run, 'step_seconds');
+  if (run.status !== 'running' || seconds === null || !run.steps_total) return '';
+  const left = Math.max(0, run.steps_total - run.last_step) * seconds;
+  return ` · about ${formats.clock(1000 * left)} left`;
 }
 const shown = (value, format) => (value === null || value === undefined ? '-' : formats[format](value));
+
+// Where a step stands on the axis that is chosen: how many samples or tokens, or milliseconds, the run had taken by then.
+const axes = {samples: ['samples_so_far', 1], tokens: ['tokens_so_far', 1], time: ['seconds_so_far', 1000]};
+function placesOf(run, steps) {
+  if (view.axis === 'step') return steps;
+  const [figure, factor] = axes[view.axis], values = figuresOf(run.steps)[figure] || {mean: []}, soFar = values.high || values.mean;
+  const known = run.steps.at.map((step, i) => [step, soFar[i]]).filter(([, value]) => value !== null && value !== undefined);
+  if (!known.length || known[known.length - 1][1] === 0) return [];
+  let i = 0;
+  return steps.map(step => {
+    while (i < known.length - 1 && known[i][0] < step) ++i;
+    const [right, value] = known[i], [left, before] = i > 0 ? known[i - 1] : [0, view.axis === 'time' ? value : 0];
+    const share = right > left ? Math.min(1, Math.max(0, (step - left) / (right - left))) : 1;
+    return factor * (before + (value - before) * share);
+  });
+}
+// The time of day of a step, where lines say it.
+function clockOf(run, step) {
+  const values = figuresOf(run.steps).seconds_so_far;
+  if (!run.first_unix_seconds || !values || !run.steps.at.length) return '';
+  const seconds = (values.high || values.mean)[nearest(run.steps.at, step)];
+  return seconds === null || seconds === undefined ? '' : new Date(1000 * (run.first_unix_seconds + seconds)).toLocaleString();
+}
 
 // Lines over one of a run's series. Several runs: a colour a run, a dash for further figures; one run: a colour a figure.
 function lines(series, wanted) {
@@ -37,26 +70,36 @@ function lines(series, wanted) {
     wanted.forEach(([figure, label], i) => {
       const source = run[series] || {at: []}, values = figuresOf(source)[figure];
       if (!values && several) return;
-      const mean = values ? values.mean : [];
+      const mean = values ? values.mean : [], at = placesOf(run, source.at || []);
       made.push({label: several ? (wanted.length > 1 ? `${run.name}: ${label}` : run.name) : label,
-        color: several ? run.color : palette[i % palette.length], dash: several && i > 0, at: source.at || [], mean,
+        color: several ? run.color : palette[i % palette.length], dash: several && i > 0, run, steps: source.at || [], at, mean: at.length ? mean : [],
         low: values && values.low, high: values && values.high});
     });
   }
   return made;
 }
 
-function evaluationLines() {
+// Over evaluations: `wanted` is [get(evaluation), label] a line.
+function evaluationLines(wanted) {
   const made = [];
   for (const run of visibleRuns()) {
-    [['reward_mean', 'mean reward'], ['exact', 'exact']].forEach(([key, label], i) => {
-      const points = (run.evaluations || []).filter(one => one[key] !== undefined);
+    wanted.forEach(([get, label], i) => {
+      const points = (run.evaluations || []).filter(one => get(one) !== undefined);
       if (!points.length) return;
-      made.push({label: several ? `${run.name}: ${label}` : label, color: several ? run.color : palette[i], dash: several && i > 0,
-        at: points.map(one => one.step), mean: points.map(one => one[key])});
+      const steps = points.map(one => one.step), at = placesOf(run, steps);
+      made.push({label: several ? `${run.name}: ${label}` : label, color: several ? run.color : palette[i % palette.length],
+        dash: several && i > 0, run, steps, at, mean: at.length ? points.map(get) : []});
     });
   }
   return made;
+}
+const evaluationFigures = kind => [...new Set(data.runs.flatMap(run => (run.evaluations || []).flatMap(one => Object.keys(one.figures || {}))))]
+    .filter(name => name.startsWith(kind + ':')).sort();
+function evaluationChart(title, help, kind, more = {}) {
+  const names = evaluationFigures(kind);
+  if (!names.length) return [];
+  const wanted = names.map(name => [one => (one.figures || {})[name], name.slice(kind.length + 1)]);
+  return [{title, axis: 'step', help, lines: () => evaluationLines(wanted), dotted: true, alarms: alarmsOf, ...more}];
 }
 
 // A stack cannot be laid over another: with several runs it is their sums.
@@ -64,7 +107,7 @@ function stackLines(series, wanted) {
   if (!several) return lines(series, wanted);
   return visibleRuns().map(run => {
     const source = run[series] || {at: []}, figures = figuresOf(source);
-    return {label: run.name, color: run.color, at: source.at || [],
+    return {label: run.name, color: run.color, run, steps: source.at || [], at: placesOf(run, source.at || []),
       mean: (source.at || []).map((_, i) => wanted.reduce((sum, [figure]) => sum + ((figures[figure] || {mean: []}).mean[i] || 0), 0))};
   });
 }
@@ -83,7 +126,10 @@ function rollouterLines() {
   return made;
 }
 
-const alarmsOf = () => (several ? [] : data.runs[0].alarms.map(alarm => [alarm.from, alarm.to]));
+const alarmsOf = () => (several ? [] : data.runs[0].alarms.map(alarm => {
+  const [from, to] = placesOf(data.runs[0], [alarm.from, alarm.to === null ? alarm.from : alarm.to]);
+  return [from, alarm.to === null ? null : to];
+}).filter(([from]) => from !== undefined));
 const of = (figure, label) => [figure, label || figure.replaceAll('_', ' ')];
 const helpOf = name => {
   const figure = vocabulary.get(name);
@@ -98,20 +144,26 @@ const partNames = () => [...new Set(data.runs.flatMap(run => Object.keys(figures
 const sections = [
   ['Reward', () => [
     over('Reward', [of('reward_mean', 'mean reward')]),
-    {title: 'Evaluation', axis: 'step', help: 'Greedy answers to the evaluation prompts', lines: evaluationLines, dotted: true,
-      alarms: alarmsOf, empty: 'no evaluation yet'},
+    {title: 'Evaluation', axis: 'step', help: 'Greedy answers to the evaluation prompts', dotted: true, alarms: alarmsOf,
+      empty: 'no evaluation yet', lines: () => evaluationLines([[one => one.reward_mean, 'mean reward'], [one => one.exact, 'exact']])},
+    ...evaluationChart('Evaluation by file', 'Mean reward of the prompts of each data file', 'file'),
+    ...evaluationChart('Evaluation by data_source', 'Mean reward of the prompts of each data_source', 'source'),
+    ...evaluationChart('Parts of the evaluation\'s reward', 'Mean of each part over the answers', 'part'),
+    over('Range of rewards', [of('reward_max', 'highest'), of('reward_min', 'lowest')], {help: 'Highest and lowest reward of the batch'}),
     ...(partNames().length > 1 ? [over('Parts of the reward', partNames().map(name => of(name, name.slice(5))), {help: 'Mean of each part over the batch'})] : []),
     over('Groups without signal', [of('zero_variance_ratio', 'share')], {format: 'share', zero: true}),
   ]],
   ['Policy', () => [
-    over('Loss', 'loss'), over('Entropy', 'entropy', {zero: true}), over('Gradient norm', 'gradient_norm', {zero: true}),
+    over('Loss', 'loss'), over('Learning rate', 'learning_rate', {zero: true}), over('Entropy', 'entropy', {zero: true}), over('Gradient norm', 'gradient_norm', {zero: true}),
     over('Clipped and rejected tokens', [of('clip_ratio', 'clipped'), of('rejected_ratio', 'rejected')], {format: 'share', zero: true}),
   ]],
   ['Data', () => [
     over('Staleness', [of('staleness_mean', 'mean'), of('staleness_max', 'oldest')], {zero: true, format: 'count'}),
     over('KL to the behaviour policy', [of('kl', 'KL')]),
     over('Effective share of samples', [of('effective_sample_ratio', 'share')], {format: 'share'}),
-    over('Length of answers', [of('response_tokens_mean', 'mean tokens')], {zero: true, format: 'count'}),
+    over('Length of answers', [of('response_tokens_mean', 'mean tokens'), of('response_tokens_max', 'longest'), of('response_tokens_min', 'shortest')],
+        {zero: true, format: 'count'}),
+    ...evaluationChart('Length of the evaluation\'s answers', 'Tokens of greedy answers', 'tokens', {zero: true, format: 'count'}),
     over('Cut off at the longest answer', [of('truncated_samples', 'samples'), of('masked_samples', 'not trained on')],
         {zero: true, format: 'count', help: helpOf('truncated_samples')}),
   ]],
@@ -143,8 +195,9 @@ function chart(spec) {
 }
 // Again when a run that goes on has told which parts its reward has.
 function buildCharts() {
-  if (charts.length && drawnParts === partNames().join()) return;
-  drawnParts = partNames().join();
+  const parts = [partNames(), ...['file', 'source', 'part', 'tokens'].map(evaluationFigures)].join('|');
+  if (charts.length && drawnParts === parts) return;
+  drawnParts = parts;
   charts.length = 0;
   view.charts.clear();
   const root = byId('charts');
@@ -178,7 +231,7 @@ function renderHeading() {
   if (!several) {
     const run = data.runs[0];
     const steps = `step ${run.last_step.toLocaleString('en-US')}${run.steps_total ? ' of ' + run.steps_total.toLocaleString('en-US') : ''}`;
-    byId('subtitle').replaceChildren(statusPill(run), ` ${steps} · ${run.folder}`);
+    byId('subtitle').replaceChildren(statusPill(run), ` ${steps}${timeLeft(run)} · ${run.folder}`);
   } else {
     byId('subtitle').textContent = 'Side by side; a button hides its run.';
     byId('runs').replaceChildren(...data.runs.map(run => {
@@ -199,6 +252,9 @@ function renderNotices() {
   for (const run of data.runs) {
     const name = several ? run.name + ': ' : '';
     if (run.status === 'failed') notices.push(['bad', `${name}the run failed${run.reason ? ': ' + run.reason : ''}`]);
+    if (run.log.length) notices.push(['bad log', run.log.join('\n')]);
+    const {failed, error} = run.checkpoints;
+    if (failed) notices.push(['bad', `${name}${failed} checkpoints could not be saved${error ? ', the newest: ' + error : ''}`]);
     for (const alarm of run.alarms.filter(one => one.to === null)) notices.push(['', `${name}${alarm.words}, since step ${alarm.from}`]);
     for (const warning of run.warnings) notices.push(['', name + warning]);
   }
@@ -207,11 +263,11 @@ function renderNotices() {
 }
 
 function glanceOf(run) {
-  const scores = evaluation(run), syncs = (run.summary.syncs || {}).total_ms, bound = (run.summary.staleness || {}).bound;
+  const scores = lastEvaluation(run), syncs = (run.summary.syncs || {}).total_ms, bound = (run.summary.staleness || {}).bound;
   const stale = recent(run, 'staleness_mean');
   return [
     ['Reward', shown(recent(run, 'reward_mean'), 'number'), 'mean of the newest steps'],
-    ['Evaluation', shown(scores && scores.last.reward_mean, 'number'), scores ? `best ${formats.number(scores.best.reward_mean)} at step ${scores.best.step}` : 'none yet'],
+    ['Evaluation', shown(scores && scores.reward_mean, 'number'), scores ? bestOf(run) : 'none yet'],
     ['Entropy', shown(recent(run, 'entropy'), 'number'), 'nats a token'],
     ['Staleness', shown(stale, 'number'), bound === undefined ? 'steps' : `steps; bound ${bound}`],
     ['Throughput', shown(recent(run, 'tokens_per_second'), 'number'), 'trained tokens / s'],
@@ -339,6 +395,12 @@ function listen() {
     for (const made of charts) made.draw();
   });
   theme.addEventListener('change', () => setTheme(theme.value));
+  byId('axis').addEventListener('change', () => {
+    view.axis = byId('axis').value;
+    view.range = {};
+    Chart.clearCursor();
+    for (const made of charts) made.draw();
+  });
   byId('controls').addEventListener('submit', event => event.preventDefault());
   addEventListener('beforeprint', () => { for (const made of charts) made.draw(); });
 }
@@ -374,6 +436,8 @@ async function poll() {
     data.lost = true;
   }
   render();
+  // The server of a run that is over goes away: what was told last stays.
+  if (!['running', 'stopping'].includes(run.status)) return;
   setTimeout(poll, document.hidden ? 5000 : 1000);
 }
 

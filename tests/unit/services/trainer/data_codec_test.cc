@@ -67,6 +67,7 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                                     .dropped_stale = 2,
                                     .rolled_back = 3,
                                     .trained = 4,
+                                    .trained_samples = 16,
                                     .supervised_tokens = 8,
                                     .skipped = 6,
                                     .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},

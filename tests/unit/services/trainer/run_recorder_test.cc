@@ -57,10 +57,14 @@ TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
   trainer::EvaluationReport evaluation;
   evaluation.version = {1, 3};
   evaluation.reward_mean = 0.5;
+  evaluation.figures = {
+      .reward_parts = {{"format", 0.5}}, .files = {{"a.jsonl", 1, 1}}, .data_sources = {{"gsm8k", 1, 1}}};
   recorder_.RecordEvaluation(evaluation);
   const std::string events = ReadFile(&disk_, "/tensorboard/events.out.tfevents.0000000001.syncopate", 1 << 20).value();
   for (const char* tag :
-       {"policy/loss", "time/rollouters_idle_ratio", "reward_parts/format", "evaluation/reward_mean"}) {
+       {"policy/loss", "policy/learning_rate", "reward/reward_min", "data/tokens_so_far", "time/rollouters_idle_ratio",
+        "reward_parts/format", "evaluation/reward_mean", "evaluation/response_tokens_max", "evaluation_parts/format",
+        "evaluation_files/a.jsonl", "evaluation_data_sources/gsm8k"}) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
   EXPECT_EQ(events.find("evaluation/exact"), std::string::npos);  // right answers are unknown
@@ -130,6 +134,8 @@ TEST_F(RunRecorderTest, ACheckpointThatCouldNotBeSavedIsCountedAsOne) {
   recorder_.RecordCheckpoint({1, 4}, absl::DataLossError("no"));
   EXPECT_THAT(Metrics(), HasSubstr("result=\"ok\"} 1"));
   EXPECT_THAT(Metrics(), HasSubstr("result=\"failed\"} 1"));
+  EXPECT_EQ(reporter_->figures().saved_checkpoints, 1);  // which the summary has
+  EXPECT_EQ(reporter_->figures().failed_checkpoints, 1);
 }
 
 TEST_F(RunRecorderTest, PhasesAreCountedUnderTheirNames) {

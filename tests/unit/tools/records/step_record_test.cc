@@ -1,11 +1,15 @@
 #include "tools/records/step_record.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/status.h"
 
 namespace syncopate::records {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr char kStep[] =
     R"({"kind":"step","step":42,"epoch":1,"reward_mean":0.8125,"loss":-0.01234,"gradient_norm":0.9,"entropy":1.016,)"
@@ -68,6 +72,34 @@ TEST(StepRecordTest, AnEvaluationOfFewerPromptsThanWereAskedSaysSo) {
   };
   EXPECT_EQ(text("7"), "evaluation 0.250 over 7 of 8 prompts");
   EXPECT_EQ(text("8"), "evaluation 0.250");
+}
+
+TEST(StepRecordTest, AnEvaluationSaysWhatElseIsKnownOfIt) {
+  const auto record = ParseStepRecord(
+      R"({"kind":"eval","step":7,"eval_reward":0.5,"unix_seconds":1.8e9,"eval_reward_parts":{"format":1,"math":0.25},)"
+      R"("eval_response_tokens_mean":80.25,"eval_response_tokens_min":12,"eval_response_tokens_max":256,)"
+      R"("eval_truncated":3,"eval_files":{"a.jsonl":{"prompts":3,"reward":0.25},"b.jsonl":{"prompts":5,"reward":0.5}},)"
+      R"("eval_data_sources":{"gsm8k":{"prompts":6,"reward":0.75},"x":3}})");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(record->unix_seconds, 1.8e9);
+  ASSERT_EQ(record->eval_files.size(), 2u);
+  EXPECT_EQ(record->eval_files[1].prompts, 5);
+  EXPECT_THAT(EvaluationPhrases(*record),
+              ElementsAre("by file a.jsonl 0.250, b.jsonl 0.500", "by data_source gsm8k 0.750",
+                          "parts format 1.000, math 0.250", "answers of 12 to 256 tokens, 80.2 on average, 3 cut off"));
+  EXPECT_THAT(EvaluationPhrases(*ParseStepRecord(kEvaluation)), IsEmpty()) << "a line of an older build";
+}
+
+TEST(StepRecordTest, ASampleIsShownByQuestionAndReplyOrOfAnOlderLineByPromptAndAnswer) {
+  const auto record = ParseStepRecord(
+      R"({"kind":"eval","step":7,"samples":[{"prompt":"<u>Why?<a>","answer":"So.<e>","question":"Why?","reply":"So."},)"
+      R"({"prompt":"p","answer":"a"}]})");
+  ASSERT_TRUE(record.ok());
+  ASSERT_EQ(record->samples.size(), 2u);
+  EXPECT_EQ(record->samples[0].question, "Why?");
+  EXPECT_EQ(record->samples[0].reply, "So.");
+  EXPECT_EQ(record->samples[1].question, "p");
+  EXPECT_EQ(record->samples[1].reply, "a");
 }
 
 TEST(StepRecordTest, ReadsThePartsOfARewardThatAreNumbers) {

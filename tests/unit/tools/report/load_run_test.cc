@@ -54,6 +54,25 @@ TEST_F(LoadRunTest, ReadsWhatARunLeavesBehind) {
   EXPECT_TRUE(run["warnings"].empty());
 }
 
+TEST_F(LoadRunTest, AFailedRunHasTheReasonAndTheLogThatTheTerminalShowedAndItsCheckpoints) {
+  Put("config.resolved.yaml", "run:\n  steps: 5\n");
+  Put("summary.json", R"({"status":"failed","checkpoints":{"failed":2},)"
+                      R"("run":{"outcome":"failed","reason":"trainer-0 exited with code 1","log":["no room",7]}})");
+  std::filesystem::create_directory(std::filesystem::path(dir_.path()) / "checkpoints");
+  Put("checkpoints/best.json", R"({"checkpoint":"e1-s4","reward_mean":0.75})");
+  json run = Load();
+  EXPECT_EQ(run["status"], "failed");
+  EXPECT_EQ(run["reason"], "trainer-0 exited with code 1");
+  EXPECT_EQ(run["log"], json::array({"no room"}));
+  EXPECT_EQ(run["checkpoints"], json::parse(R"({"failed":2,"error":"","best":"e1-s4","best_reward":0.75})"));
+  // Checkpoints may be elsewhere, and a file of them damaged.
+  std::filesystem::create_directory(std::filesystem::path(dir_.path()) / "far");
+  Put("config.resolved.yaml", "checkpoint:\n  dir: " + dir_.path() + "/far\n");
+  EXPECT_EQ(Load()["checkpoints"]["best"], "");
+  Put("far/best.json", "[");
+  EXPECT_EQ(Load()["checkpoints"]["best"], "");
+}
+
 TEST_F(LoadRunTest, OfARepeatedStepTheHighestEpochCountsAndWhatWasRolledBackIsGone) {
   std::string lines;
   for (int step = 1; step <= 6; ++step) {

@@ -53,6 +53,33 @@ TEST(RunHistoryTest, AStepHasItsFiguresItsPartsAndItsRates) {
   EXPECT_EQ(figures["idle_ratio"]["mean"][0], 0.2);
 }
 
+TEST(RunHistoryTest, AStepSaysWhenItWasMadeSinceTheFirstOne) {
+  RunHistory history;
+  for (int64_t step : {1, 2, 3}) {
+    records::StepRecord record = Step(step, 0);
+    record.unix_seconds = 1.8e9 + 10 * static_cast<double>(step);
+    history.AddRecord(record);
+  }
+  const json run = history.ToJson();
+  EXPECT_EQ(run["first_unix_seconds"], 1.8e9 + 10);
+  EXPECT_EQ(run["steps"]["figures"]["seconds_so_far"]["mean"], json::parse("[0.0,10.0,20.0]"));
+}
+
+TEST(RunHistoryTest, AnEvaluationHasItsPartsItsSubsetsAndItsLengths) {
+  RunHistory history;
+  records::StepRecord evaluation = Evaluation(2, 0.5);
+  evaluation.eval_reward_parts = {{"format", 0.25}};
+  evaluation.eval_files = {{"a.jsonl", 3, 0.5}, {"b.jsonl", 3, 1}};
+  evaluation.eval_data_sources = {{"gsm8k", 3, 0.75}};
+  evaluation.eval_response_tokens_mean = 5.5;
+  evaluation.eval_response_tokens_min = 1;
+  evaluation.eval_response_tokens_max = 9;
+  history.AddRecord(evaluation);
+  EXPECT_EQ(history.ToJson()["evaluations"][0]["figures"],
+            json::parse(R"({"part:format":0.25,"file:a.jsonl":0.5,"file:b.jsonl":1.0,"source:gsm8k":0.75,)"
+                        R"("tokens:mean":5.5,"tokens:shortest":1.0,"tokens:longest":9.0})"));
+}
+
 TEST(RunHistoryTest, AnAlarmStandsFromItsFirstRecordToTheFirstWithout) {
   RunHistory history;
   history.AddRecord(Step(1, 0));

@@ -90,7 +90,9 @@ TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   display->Refresh(View());
   EXPECT_THAT(Printed(), IsEmpty());
   display->Ended(View(), "/runs/a", Summary("completed"));
-  EXPECT_THAT(Printed(), HasSubstr("evaluation      0.980 last, 0.990 best (step 140)\nexact match     0.980 last\n"));
+  EXPECT_THAT(Printed(), HasSubstr("evaluation      0.980 last\nexact match     0.980 last\n"));
+  display->Started("/runs/a", kDaemons, "http://127.0.0.1:8080/");
+  EXPECT_EQ(Printed(), "page            http://127.0.0.1:8080/\n");
 }
 
 TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
@@ -180,6 +182,32 @@ TEST(RenderEndTest, SaysWhatWasReachedWhereItIsAndHowToGoOn) {
   text = RenderEnd(View(), "bin/syncopate", "/runs/a", Summary("failed", "trainer-0 was killed by signal 9"));
   EXPECT_THAT(text, AllOf(HasSubstr("failed"), HasSubstr("trainer-0 was killed by signal 9"),
                           HasSubstr("  bin/syncopate run --resume /runs/a\n")));
+}
+
+TEST(RenderEndTest, WhatIsCalledTheBestCanBeExported) {
+  RunView view = View();
+  view.checkpoints.best = "e1-s100";  // a summary knows better
+  json summary = Summary("completed");
+  summary["checkpoints"] = {{"saved", 3}, {"failed", 0}, {"best", "e1-s140"}, {"best_reward", 0.99}};
+  view.checkpoints.export_folder = "/runs/a/checkpoints/best";
+  EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", summary),
+              AllOf(HasSubstr("best checkpoint e1-s140: 0.990\n"),
+                    HasSubstr("export the best bin/syncopate export /runs/a/checkpoints/best DIR\n")));
+  view.checkpoints.best_reward = 0.5;
+  EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", Summary("failed", "killed")),
+              HasSubstr("best checkpoint e1-s100: 0.500\n"));
+  EXPECT_THAT(RenderEnd(View(), "bin/syncopate", "/runs/a", Summary("completed")), Not(HasSubstr("best")));
+}
+
+TEST(RenderEndTest, SaysWhatWasSkippedDroppedOrNotSaved) {
+  json summary = Summary("completed");
+  summary["groups"]["dropped"] = {{"skipped", 3}, {"failed", 2}, {"stale", 1}, {"rolled_back", 0}, {"filtered", 9}};
+  summary["checkpoints"] = {{"saved", 3}, {"failed", 4}, {"best", nullptr}, {"best_reward", nullptr}};
+  EXPECT_THAT(RenderEnd(View(), "bin/syncopate", "/runs/a", summary),
+              AllOf(HasSubstr("dropped         3 rows skipped, 2 groups failed, 1 groups stale\n"),
+                    HasSubstr("checkpoints     4 failed\n")));
+  EXPECT_THAT(RenderEnd(View(), "bin/syncopate", "/runs/a", Summary("completed")),
+              AllOf(Not(HasSubstr("dropped")), Not(HasSubstr("checkpoints"))));
 }
 
 TEST(RenderEndTest, NeedsNothingFromTheTrainer) {

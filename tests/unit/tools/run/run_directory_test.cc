@@ -48,6 +48,21 @@ TEST_F(RunDirectoryTest, MakesItWithItsParents) {
   EXPECT_EQ(directory->Path("summary.json"), (base_ / "a" / "b" / "summary.json").string());
 }
 
+TEST_F(RunDirectoryTest, RefusesALinkToItselfAndSaysWhatIsWrongWithIt) {
+  fs::create_symlink("loop", base_ / "loop");
+  for (const bool resume : {false, true}) {
+    for (const char* dir : {"loop", "loop/run"}) {
+      const auto directory = RunDirectory::Claim(Section(dir, resume), "now");
+      EXPECT_THAT(directory, HasReason("BAD_RUN_DIR")) << dir;
+      EXPECT_THAT(directory, HasMessage(HasSubstr("symbolic links"))) << dir;
+    }
+  }
+  // One inside it is no run.
+  fs::create_directories(base_ / "odd");
+  fs::create_symlink("config.resolved.yaml", base_ / "odd" / "config.resolved.yaml");
+  EXPECT_THAT(RunDirectory::Claim(Section("odd"), "now"), HasReason("RUN_DIR_TAKEN"));
+}
+
 TEST_F(RunDirectoryTest, TakesAnEmptyOne) {
   fs::create_directories(base_ / "empty");
   EXPECT_THAT(RunDirectory::Claim(Section("empty"), "now"), IsOk());

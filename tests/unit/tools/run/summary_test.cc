@@ -47,6 +47,13 @@ TEST_F(FinishSummaryTest, AFailedRunIsNeverCalledCompleted) {
   ASSERT_THAT(FinishSummary(dir_, {RunOutcome::kFailed, "trainer-0 was killed by signal 9", 1, {}}), IsOk());
   EXPECT_EQ(OnDisk()["status"], "failed");
   EXPECT_EQ(OnDisk()["run"]["reason"], "trainer-0 was killed by signal 9");
+  EXPECT_FALSE(OnDisk()["run"].contains("log"));
+}
+
+TEST_F(FinishSummaryTest, KeepsWhatTheTerminalShowsOfTheLogOfAFailedRun) {
+  const RunEnd end{RunOutcome::kFailed, "trainer-0 exited with code 1", 1, {}, {"no room", "bad \xff byte"}};
+  ASSERT_THAT(FinishSummary(dir_, end), IsOk());
+  EXPECT_EQ(OnDisk()["run"]["log"], json::array({"no room", "bad \ufffd byte"}));
 }
 
 TEST_F(FinishSummaryTest, IsWrittenAlsoWhereTheTrainerLeftNothingReadable) {

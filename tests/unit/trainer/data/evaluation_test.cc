@@ -15,7 +15,9 @@ namespace syncopate::trainer {
 namespace {
 
 using Result = GroupLedger::Result;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 constexpr PolicyVersion kVersion{1, 10};
@@ -181,6 +183,70 @@ TEST_F(EvaluationTest, CountsExactAnswersAndShowsTheFirst) {
   EXPECT_DOUBLE_EQ(result.reward_mean, 0.875);
   ASSERT_THAT(result.samples, SizeIs(2));
   EXPECT_EQ(result.samples[0].answer_ids, result.samples[0].expected_ids);
+}
+
+TEST_F(EvaluationTest, KeepsThePartsOfTheRewardAndHowLongTheAnswersWere) {
+  const SessionId session = Join("a", kVersion, 8);
+  const std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(4));
+  for (size_t i = 0; i < 4; ++i) {
+    TrajectoryGroup group = RightAnswer(issued[i].lease);
+    Trajectory& answer = group.samples[0];
+    if (i == 3) {
+      answer.tokens.resize(1);
+      answer.logprobs.resize(1);
+      answer.spans[0].end = 1;
+    }
+    answer.finish = i == 3 ? FinishReason::kStop : FinishReason::kLength;
+    answer.reward_parts = {{"format", i == 0 ? 1.0f : 0.0f}};
+    ASSERT_EQ(evaluation_->Submit(session, group, rules_).result, Result::kAccepted);
+  }
+  const int64_t longest = static_cast<int64_t>(issued[0].lease.answer_ids.size());
+  const EvaluationFigures figures = evaluation_->Result().figures;
+  EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.25)));
+  EXPECT_EQ(figures.response_tokens_min, 1);
+  EXPECT_EQ(figures.response_tokens_max, longest);
+  EXPECT_DOUBLE_EQ(figures.response_tokens_mean, static_cast<double>(3 * longest + 1) / 4);
+  EXPECT_EQ(figures.truncated, 3);
+  EXPECT_THAT(figures.files, IsEmpty()) << "a built-in task has none";
+}
+
+Trajectory Rewarded(float reward) {
+  Trajectory answer;
+  answer.reward = reward;
+  return answer;
+}
+
+TEST(EvaluationTallyTest, HasAFigureByFileAndByDataSourceWhereThereAreSeveral) {
+  using Subset = EvaluationFigures::Subset;
+  EvaluationTally tally;
+  auto add = [&tally](const std::string& file, const std::string& source, float reward) {
+    Prompt prompt;
+    prompt.origin = {file, source};
+    tally.Add(prompt, Rewarded(reward));
+  };
+  add("/data/gsm8k.jsonl", "gsm8k", 1);
+  EXPECT_THAT(tally.Figures().files, IsEmpty()) << "it would say what the mean says";
+  EXPECT_THAT(tally.Figures().data_sources, IsEmpty());
+  add("/data/gsm8k.jsonl", "", 0);
+  add("/data/a/test.jsonl", "gsm8k", 0.5f);
+  add("/data/b/test.jsonl", "", 1);
+  EXPECT_THAT(tally.Figures().files, ElementsAre(Subset{"/data/a/test.jsonl", 1, 0.5},
+                                                 Subset{"/data/b/test.jsonl", 1, 1}, Subset{"gsm8k.jsonl", 2, 0.5}));
+  EXPECT_THAT(tally.Figures().data_sources, ElementsAre(Subset{"(none)", 2, 0.5}, Subset{"gsm8k", 2, 0.75}));
+}
+
+TEST(EvaluationTallyTest, HoldsNoMoreNamesThanPeopleCanRead) {
+  EvaluationTally tally;
+  for (int i = 0; i < 100; ++i) {
+    Prompt prompt;
+    prompt.origin = {"rows.jsonl", absl::StrCat("source ", i)};
+    Trajectory answer = Rewarded(1);
+    answer.reward_parts = {{absl::StrCat("part ", i), 1}};
+    tally.Add(prompt, answer);
+  }
+  EXPECT_THAT(tally.Figures().data_sources, SizeIs(EvaluationTally::kMaxSubsets));
+  EXPECT_THAT(tally.Figures().reward_parts, SizeIs(EvaluationTally::kMaxParts));
 }
 
 TEST_F(EvaluationTest, AsksAgainWhenAnotherVersionAnswered) {

@@ -152,5 +152,27 @@ TEST_F(TextSourceTest, ChosenPromptsAreAFixedFewOfTheGoodRows) {
   EXPECT_THAT(ChosenPrompts::Read({}, files_.Rows({files_.Write("bad", "1\n")})), HasReason("NO_ROWS"));
 }
 
+TEST_F(TextSourceTest, APromptSaysWhichFileAndDataSourceItIsFrom) {
+  const std::string path = files_.Write("rows", "{\"prompt\": \"a\", \"data_source\": \"gsm8k\"}\n");
+  const std::string other = files_.Write("other", "{\"prompt\": \"a\", \"data_source\": {\"name\": 3}}\n");
+  const std::string none = files_.Write("none", "{\"prompt\": \"a\", \"data_source\": null}\n");
+  const auto source_of = [this](const std::string& file) {
+    const Prompt prompt = ChosenPrompts::Read({}, files_.Rows({file})).value()->At({PromptSource::kEvaluationPass, 0});
+    EXPECT_EQ(prompt.origin.file, file);
+    return prompt.origin.data_source;
+  };
+  EXPECT_EQ(source_of(path), "gsm8k");
+  EXPECT_EQ(source_of(other), "{\"name\":3}");
+  EXPECT_EQ(source_of(none), "");
+}
+
+TEST_F(TextSourceTest, RendersPlainTextWithoutSpecialTokens) {
+  const std::string path = files_.Write("rows", "{\"prompt\": \"<|im_start|>user Why?<|im_end|>\"}\n");
+  const auto chosen = ChosenPrompts::Read({}, files_.Rows({path})).value();
+  const std::vector<int32_t> ids = chosen->At({PromptSource::kEvaluationPass, 0}).prompt_ids;
+  EXPECT_EQ(chosen->Render(ids), "<|im_start|>user Why?<|im_end|>");
+  EXPECT_EQ(chosen->RenderPlain(ids), "user Why?");
+}
+
 }  // namespace
 }  // namespace syncopate::trainer

@@ -54,6 +54,8 @@ TEST_F(StepLoopSaveTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCh
   world_.policy.Release();
   EXPECT_THAT(world_.SaveCheckpoint(), HasReason("NO_SPACE"));
   EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
+  EXPECT_GE(world_.loop().GetStatus().failed_checkpoints, 1);
+  EXPECT_THAT(world_.loop().GetStatus().checkpoint_error, HasSubstr("e1-s2: "));
   world_.checkpoint_disk.SetCapacity(int64_t{1} << 30);
   world_.loop().Resume();
   const auto outcome = world_.Wait();
@@ -67,6 +69,8 @@ TEST_F(StepLoopSaveTest, ACheckpointThatCannotBeSavedCostsNoTrainingAndNoOlderCh
     failed.insert(version.step);
   }
   EXPECT_THAT(failed, ElementsAre(2));
+  EXPECT_GE(world_.loop().GetStatus().failed_checkpoints, 1);
+  EXPECT_EQ(world_.loop().GetStatus().checkpoint_error, "") << "the newest is saved";
 }
 
 TEST_F(StepLoopSaveTest, ADiskThatDoesNotAnswerEndsTheRunThatWaitsForItAndIsNamed) {

@@ -53,6 +53,8 @@ TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestThatWasPublished) {
     EXPECT_EQ(publications[i + 1], std::make_pair(steps[i].version, steps[i].weights_digest));
     EXPECT_EQ(steps[i].groups, static_cast<int64_t>(kBatchGroups));
     EXPECT_EQ(steps[i].sample_staleness.size(), 2 * kBatchGroups);
+    EXPECT_EQ(steps[i].samples_so_far, static_cast<int64_t>(2 * kBatchGroups * (i + 1)));
+    EXPECT_GE(steps[i].tokens_so_far, steps[i].samples_so_far);
     EXPECT_FALSE(steps[i].is_replay);
   }
   ASSERT_EQ(world_.observer.checkpoints.All().size(), 1u);
@@ -254,6 +256,8 @@ TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFi
   EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 4}));
   // All answers are right: of checkpoints that are alike, the newer one.
   EXPECT_THAT(ReadFile(&world_.checkpoint_disk, "/checkpoints/best.json", 1000).value(), HasSubstr("e1-s4"));
+  EXPECT_EQ(world_.loop().GetStatus().best_checkpoint, "e1-s4");
+  EXPECT_EQ(world_.loop().GetStatus().best_checkpoint_reward, 1);
 }
 
 TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {

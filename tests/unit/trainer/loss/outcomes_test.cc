@@ -106,6 +106,8 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   EXPECT_EQ(figures.truncated, 1);
   EXPECT_EQ(figures.masked, 1);
   EXPECT_EQ(figures.tokens, 6);
+  EXPECT_EQ(figures.shortest, 2);
+  EXPECT_EQ(figures.longest, 4);
   EXPECT_EQ(figures.trained_tokens, 2);
   EXPECT_EQ(figures.reward_by_age[3], .5);  // its oldest token
   EXPECT_EQ(figures.reward_by_age[1], 1);

@@ -146,6 +146,59 @@ TEST_F(RunReporterTest, ALongSampleIsCutAndHasItsReward) {
   EXPECT_EQ(line.at("samples")[0].at("reward"), 0.25);
 }
 
+TEST_F(RunReporterTest, AnEvaluationHasItsPartsLengthsAndAFigureBySubset) {
+  EvaluationReport report;
+  report.version = {1, 2};
+  report.figures = {.reward_parts = {{"format", 0.5}},
+                    .response_tokens_mean = 7.5,
+                    .response_tokens_min = 5,
+                    .response_tokens_max = 10,
+                    .truncated = 1,
+                    .files = {{"a.jsonl", 3, 0.25}, {"b.jsonl", 5, 0.75}},
+                    .data_sources = {{"gsm8k", 8, 0.5}}};
+  report.samples = {{"<|user|>Why?", "So.<|end|>", "", 1, "Why?", "So."}};
+  reporter_->RecordEvaluation(report);
+  std::ifstream file(path_);
+  const nlohmann::json line = nlohmann::json::parse(file);
+  EXPECT_EQ(line.at("eval_reward_parts").at("format"), 0.5);
+  EXPECT_EQ(line.at("eval_response_tokens_mean"), 7.5);
+  EXPECT_EQ(line.at("eval_response_tokens_min"), 5);
+  EXPECT_EQ(line.at("eval_response_tokens_max"), 10);
+  EXPECT_EQ(line.at("eval_truncated"), 1);
+  EXPECT_EQ(line.at("eval_files").at("b.jsonl").at("prompts"), 5);
+  EXPECT_EQ(line.at("eval_files").at("b.jsonl").at("reward"), 0.75);
+  EXPECT_EQ(line.at("eval_data_sources").at("gsm8k").at("reward"), 0.5);
+  EXPECT_EQ(line.at("samples")[0].at("prompt"), "<|user|>Why?");
+  EXPECT_EQ(line.at("samples")[0].at("question"), "Why?");
+  EXPECT_EQ(line.at("samples")[0].at("reply"), "So.");
+}
+
+TEST_F(RunReporterTest, EveryLineHasItsTimeAndAStepItsLearningRateAndHowFarTheRunIs) {
+  StepReport report;
+  report.version = {1, 3};
+  report.metrics.learning_rate = 1e-6;
+  report.metrics.reward_min = -1;
+  report.metrics.data.shortest = 2;
+  report.metrics.data.longest = 9;
+  report.samples_so_far = 192;
+  report.tokens_so_far = 3000;
+  const double before = Clock::Real()->UnixSeconds();
+  reporter_->RecordStep(report, MakeStepFigures(report));
+  reporter_->RecordEvaluation(EvaluationReport());
+  std::ifstream file(path_);
+  std::string step, evaluation;
+  ASSERT_TRUE(std::getline(file, step) && std::getline(file, evaluation));
+  const nlohmann::json line = nlohmann::json::parse(step);
+  EXPECT_EQ(line.at("learning_rate"), 1e-6);
+  EXPECT_EQ(line.at("reward_min"), -1);
+  EXPECT_EQ(line.at("response_tokens_min"), 2);
+  EXPECT_EQ(line.at("response_tokens_max"), 9);
+  EXPECT_EQ(line.at("samples_so_far"), 192);
+  EXPECT_EQ(line.at("tokens_so_far"), 3000);
+  EXPECT_GE(line.at("unix_seconds"), before);
+  EXPECT_GE(nlohmann::json::parse(evaluation).at("unix_seconds"), line.at("unix_seconds"));
+}
+
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {
   Step(1);
   Step(2);

@@ -1,0 +1,66 @@
+#include "trainer/data/evaluation_figures.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace syncopate::trainer {
+namespace {
+
+// A file is called by its name alone, unless another one has the same in another folder.
+std::map<std::string, std::string> FileNames(const std::vector<std::string>& paths) {
+  std::map<std::string, int> same;
+  for (const std::string& path : paths) ++same[std::filesystem::path(path).filename().string()];
+  std::map<std::string, std::string> names;
+  for (const std::string& path : paths) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    names[path] = same[name] == 1 ? name : path;
+  }
+  return names;
+}
+
+}  // namespace
+
+void EvaluationTally::AddTo(const std::string& name, double value, size_t most, Sums* sums) {
+  if (sums->size() >= most && !sums->contains(name)) return;
+  Sum& sum = (*sums)[name];
+  ++sum.count;
+  sum.sum += value;
+}
+
+void EvaluationTally::Add(const Prompt& prompt, const Trajectory& answer) {
+  const int64_t length = static_cast<int64_t>(answer.tokens.size());
+  shortest_ = answers_ == 0 ? length : std::min(shortest_, length);
+  longest_ = std::max(longest_, length);
+  tokens_ += length;
+  truncated_ += answer.finish == FinishReason::kLength ? 1 : 0;
+  ++answers_;
+  for (const RewardPart& part : answer.reward_parts) AddTo(part.name, part.value, kMaxParts, &parts_);
+  // A built-in task has no files, and no subsets.
+  if (prompt.origin.file.empty()) return;
+  AddTo(prompt.origin.file, answer.reward, kMaxSubsets, &files_);
+  const std::string& source = prompt.origin.data_source;
+  AddTo(source.empty() ? kNoSource : source, answer.reward, kMaxSubsets, &data_sources_);
+}
+
+std::vector<EvaluationFigures::Subset> EvaluationTally::Subsets(const Sums& sums) {
+  std::vector<EvaluationFigures::Subset> subsets;
+  for (const auto& [name, sum] : sums) subsets.push_back({name, sum.count, sum.mean()});
+  return subsets.size() > 1 ? subsets : std::vector<EvaluationFigures::Subset>();
+}
+
+EvaluationFigures EvaluationTally::Figures() const {
+  EvaluationFigures figures{.response_tokens_min = shortest_,
+                            .response_tokens_max = longest_,
+                            .truncated = truncated_,
+                            .files = Subsets(files_),
+                            .data_sources = Subsets(data_sources_)};
+  if (answers_ > 0) figures.response_tokens_mean = static_cast<double>(tokens_) / static_cast<double>(answers_);
+  for (const auto& [name, sum] : parts_) figures.reward_parts[name] = sum.mean();
+  std::vector<std::string> paths;
+  for (const EvaluationFigures::Subset& file : figures.files) paths.push_back(file.name);
+  const std::map<std::string, std::string> names = FileNames(paths);
+  for (EvaluationFigures::Subset& file : figures.files) file.name = names.at(file.name);
+  return figures;
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/trajectory.h"
+#include "trainer/data/prompts.h"
+
+namespace syncopate::trainer {
+
+// What an evaluation's answers were like, beside their mean reward.
+struct EvaluationFigures {
+  // The prompts of one data file, or of one data_source.
+  struct Subset {
+    std::string name;
+    int64_t prompts = 0;
+    double reward_mean = 0;
+    friend bool operator==(const Subset&, const Subset&) = default;
+  };
+  std::map<std::string, double> reward_parts = {};  // mean of each part, by its name, over the answers that have it
+  double response_tokens_mean = 0;
+  int64_t response_tokens_min = 0, response_tokens_max = 0;
+  int64_t truncated = 0;  // answers that were cut off
+  // By name. Empty where there is only one: it would repeat the mean reward.
+  std::vector<Subset> files = {}, data_sources = {};
+};
+
+// Adds graded answers up. Plain state; not thread-safe.
+class EvaluationTally {
+ public:
+  static constexpr size_t kMaxParts = 32, kMaxSubsets = 32;  // those that come first; users' rewards may have many
+  static constexpr char kNoSource[] = "(none)";              // rows without a data_source
+
+  void Add(const Prompt& prompt, const Trajectory& answer);
+  EvaluationFigures Figures() const;
+
+ private:
+  struct Sum {
+    int64_t count = 0;
+    double sum = 0;
+    double mean() const { return sum / static_cast<double>(count); }
+  };
+  using Sums = std::map<std::string, Sum>;
+  static void AddTo(const std::string& name, double value, size_t most, Sums* sums);
+  static std::vector<EvaluationFigures::Subset> Subsets(const Sums& sums);
+
+  int64_t answers_ = 0, tokens_ = 0, shortest_ = 0, longest_ = 0, truncated_ = 0;
+  Sums parts_, files_, data_sources_;
+};
+
+}  // namespace syncopate::trainer
