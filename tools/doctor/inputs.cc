@@ -158,7 +158,26 @@ std::string ProgramOf(const std::vector<std::string>& words) {
   return "";
 }
 
-Finding ExamineWorker(const std::string& command) {
+// The first reward of the formula whose name stands in none of these files of Python, as a text would; "" if there is
+// none, or no file.
+std::string FindUnknownReward(const v1::RunConfig& config, const std::vector<std::string>& files) {
+  constexpr int64_t kMaxBytes = 16 << 20;
+  std::string code;
+  for (const std::string& file : files) {
+    absl::StrAppend(&code, ReadFile(FileSystem::Real(), file, kMaxBytes).value_or(""), "\n");
+  }
+  const auto terms = rollouter::ParseRewardFormula(config.reward().name());
+  if (files.empty() || !terms.ok()) return "";
+  for (const rollouter::RewardTerm& term : *terms) {
+    const bool known = absl::StrContains(code, absl::StrCat("\"", term.name, "\"")) ||
+                       absl::StrContains(code, absl::StrCat("'", term.name, "'"));
+    if (term.source == rollouter::RewardTerm::Source::kPython && !known) return term.name;
+  }
+  return "";
+}
+
+Finding ExamineWorker(const v1::RunConfig& config) {
+  const std::string& command = config.environment().command();
   const std::vector<std::string> words = absl::StrSplit(command, ' ', absl::SkipEmpty());
   const std::string subject = "worker", looked_at = absl::StrCat("environment.command = ", command);
   const std::string program = ProgramOf(words);
@@ -169,10 +188,19 @@ Finding ExamineWorker(const std::string& command) {
     return {Level::kBad, subject, looked_at, absl::StrCat(program, " is not found"),
             "pip install ./python has syncopate-worker; or write its whole path"};
   }
+  std::vector<std::string> files;
   for (const std::string& word : words) {
-    if (!absl::EndsWith(word, ".py") || std::filesystem::exists(word, ignored)) continue;
-    return {Level::kBad, subject, looked_at, absl::StrCat(word, " is not there"),
-            "paths are taken from where the run is started"};
+    if (!absl::EndsWith(word, ".py")) continue;
+    if (!std::filesystem::exists(word, ignored)) {
+      return {Level::kBad, subject, looked_at, absl::StrCat(word, " is not there"),
+              "paths are taken from where the run is started"};
+    }
+    files.push_back(word);
+  }
+  const std::string unknown = FindUnknownReward(config, files);
+  if (!unknown.empty()) {
+    return {Level::kWarning, subject, looked_at, absl::StrCat("no reward \"", unknown, "\" is seen in its files"),
+            "compare reward.name with the names behind @reward; the run asks the worker itself"};
   }
   return {Level::kGood, subject, looked_at, program.empty() ? "a command of the shell" : found, ""};
 }
@@ -183,7 +211,7 @@ std::vector<Finding> ExamineInputs(const v1::RunConfig& config) {
   std::vector<Finding> findings;
   if (!config.model().path().empty()) findings = ExamineRunModel(config);
   for (Finding& finding : ExamineFiles(config)) findings.push_back(std::move(finding));
-  if (!config.environment().command().empty()) findings.push_back(ExamineWorker(config.environment().command()));
+  if (!config.environment().command().empty()) findings.push_back(ExamineWorker(config));
   return findings;
 }
 

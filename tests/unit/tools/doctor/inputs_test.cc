@@ -119,5 +119,16 @@ TEST_F(ExamineInputsTest, TheWorkersProgramAndItsFileMustBeThere) {
   EXPECT_THAT(worker("sh /nowhere/rewards.py").found, HasSubstr("/nowhere/rewards.py is not there"));
 }
 
+TEST_F(ExamineInputsTest, ARewardThatItsFilesDoNotNameIsSaid) {
+  const std::string rows = Write("rows.jsonl", absl::StrCat(kGoodRow, "\n"));
+  const std::string code = Write("rewards.py", "@reward(\"short\")\ndef f(answer, row): return 1\n");
+  auto worker = [&](const std::string& formula) {
+    return Look("worker", {"data.files=" + rows, "reward.name=" + formula, "environment.command=sh " + code});
+  };
+  EXPECT_EQ(worker("match + python:short").level, Level::kGood);
+  EXPECT_EQ(worker("python:shrot").level, Level::kWarning);
+  EXPECT_THAT(worker("python:shrot").found, HasSubstr("\"shrot\""));
+}
+
 }  // namespace
 }  // namespace syncopate::doctor
